@@ -1,0 +1,91 @@
+# Kafka Assigner: `make` lists the targets.
+MAKEFLAGS += --no-print-directory --silent
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3.14 python3,$(shell command -v $(name) 2>/dev/null)))
+VENV ?= .venv
+BIN := $(VENV)/bin
+STORE ?= memory
+GRPC_PORT ?= 50051
+HTTP_PORT ?= 8080
+# Worker processes for the tests.
+JOBS ?= 2
+# Arguments for the tools: make test ARGS="-k lease", make bench ARGS="--quick".
+ARGS ?=
+
+# An environment is as new as what it was installed from, so its stamp carries that content's hash.
+fingerprint = $(shell cat $(1) pyproject.toml tools/install_environment.py | cksum | cut -d' ' -f1)
+DEV_STAMP := $(VENV)/.installed-$(call fingerprint,requirements/dev.lock requirements/build.lock)
+RUN_STAMP := .venv-run/.installed-$(call fingerprint,requirements/run.lock requirements/build.lock)
+# Where the development environment is complete it serves too, and nothing is installed twice.
+SERVING := $(if $(wildcard $(DEV_STAMP)),$(VENV),.venv-run)
+SERVING_STAMP := $(if $(wildcard $(DEV_STAMP)),$(DEV_STAMP),$(RUN_STAMP))
+
+.PHONY: help
+help: ## List the targets
+	grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+.PHONY: install
+install: $(DEV_STAMP) ## Install everything for development into .venv
+
+$(DEV_STAMP):
+	$(PYTHON) tools/install_environment.py --venv $(VENV) --lock requirements/dev.lock
+	rm -f $(VENV)/.installed-* && touch $@
+
+$(RUN_STAMP):
+	$(PYTHON) tools/install_environment.py --venv .venv-run --lock requirements/run.lock
+	rm -f .venv-run/.installed-* && touch $@
+
+.PHONY: run
+run: $(SERVING_STAMP) ## Serve here: store in memory, gRPC on 50051, HTTP on 8080
+	exec $(SERVING)/bin/assigner serve --store $(STORE) --grpc-port $(GRPC_PORT) --http-port $(HTTP_PORT) $(ARGS)
+
+.PHONY: demo
+demo: $(SERVING_STAMP) ## Watch workers join, leave and hand partitions over
+	exec $(SERVING)/bin/assigner demo $(ARGS)
+
+.PHONY: bench
+bench: install ## Measure the service; see docs for what the numbers mean
+	exec $(BIN)/python -m tools.bench $(ARGS)
+
+.PHONY: test
+test: install ## Lint, then run all tests, against real etcd and Kafka where they can be had
+	$(MAKE) lint
+	$(BIN)/python tools/install_etcd.py || true
+	$(BIN)/python tools/install_kafka.py || true
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+.PHONY: lint
+lint: install ## Check style, types and the import rules
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --quiet --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+.PHONY: format
+format: install ## Rewrite the code in the project's style
+	$(BIN)/ruff check --quiet --fix-only .
+	$(BIN)/ruff format --quiet .
+
+.PHONY: proto
+proto: install ## Generate the Python code from the .proto files
+	$(BIN)/python tools/generate_proto.py $(ARGS)
+
+.PHONY: etcd
+etcd: ## Get a current etcd for the tests, cached outside the repository
+	$(PYTHON) tools/install_etcd.py
+
+.PHONY: kafka
+kafka: ## Get a current Kafka for the tests, cached outside the repository
+	$(PYTHON) tools/install_kafka.py
+
+.PHONY: lock
+lock: install ## Resolve the dependencies anew and write requirements/*.lock
+	UV=$(BIN)/uv $(SHELL) tools/lock.sh $(ARGS)
+
+.PHONY: clean
+clean: ## Remove the environments and all that was built
+	rm -rf .venv .venv-run build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Stores that keep the assigner's records: in memory, in etcd."""

@@ -1,0 +1,1 @@
+"""Ways to spread partitions over members."""
