@@ -1,0 +1,64 @@
+"""What a coordination backend brings: a Store and a LeaderElector, found by entry point `assigner.backends`.
+
+The service never imports a backend by name, so a third party's package is as good as ours.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Protocol
+
+import msgspec
+
+from assigner.clock import Clock
+from assigner.election import LeaderElector
+from assigner.errors import InvalidInput
+from assigner.keys import Keys
+from assigner.store import Store
+
+ENTRY_POINTS = "assigner.backends"
+
+
+class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to reach the store. A backend ignores what it has no use for."""
+
+    endpoints: tuple[str, ...] = ("127.0.0.1:2379",)
+    request_timeout: float = 5.0
+    """Deadline of every single request, in seconds."""
+    hang_timeout: float = 3.0
+    """A server that answers no ping for this long is taken for hung and left for another endpoint."""
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_server_name: str | None = None
+    user: str | None = None
+    password: str | None = None
+
+
+class Presence(msgspec.Struct, frozen=True):
+    """This instance, as the others see it."""
+
+    name: str
+    address: str
+    ttl: float = 15.0
+    """Of the lease on which the instance's presence and all its leader keys hang."""
+
+
+class Backend(Protocol):
+    async def open(self, settings: StoreSettings, clock: Clock) -> Store: ...
+
+    async def elector(
+        self, store: Store, keys: Keys, presence: Presence, clock: Clock
+    ) -> LeaderElector:
+        """Announce the instance and be ready to campaign."""
+        ...
+
+
+def load(name: str) -> Backend:
+    found = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    if name not in found:
+        raise InvalidInput(
+            f"no store backend named {name!r}; installed: {', '.join(sorted(found))}"
+        )
+    backend: Backend = found[name].load()
+    return backend

@@ -1,0 +1,45 @@
+"""What a group, a consumer, a topic or a session may be called.
+
+Kafka's own rule for topics (letters, digits, `.`, `_`, `-`, up to 249), opened to any printable text for the other
+names because they are percent-encoded where it matters. Refused: nothing at all, control characters, `.` and `..`
+(they mean a folder to too many tools), and more bytes than a key should have.
+"""
+
+from __future__ import annotations
+
+import re
+
+from assigner.errors import InvalidName
+
+MAX_NAME_BYTES = 249
+_TOPIC = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def check_name(kind: str, name: str) -> str:
+    if not name:
+        raise InvalidName(
+            f"{kind} is empty; give it a name of 1 to {MAX_NAME_BYTES} bytes"
+        )
+    if (
+        len(name) > MAX_NAME_BYTES
+        or len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES
+    ):
+        raise InvalidName(
+            f"{kind} {name[:20]!r}... is longer than {MAX_NAME_BYTES} bytes; shorten it"
+        )
+    if not name.isprintable():
+        raise InvalidName(
+            f"{kind} {name!r} holds a character that can't be printed; use printable text only"
+        )
+    if name in (".", ".."):
+        raise InvalidName(f"{kind} {name!r} is reserved; choose another name")
+    return name
+
+
+def check_topic(name: str) -> str:
+    check_name("topic", name)
+    if not _TOPIC.fullmatch(name):
+        raise InvalidName(
+            f"topic {name!r} is not a Kafka topic name; letters, digits, '.', '_' and '-' only"
+        )
+    return name

@@ -1,0 +1,339 @@
+"""The one place that knows the JSON of stored records.
+
+The records keep the field names of the upstream assigner and add ours, so that its data is taken over in place. What
+we do not know we keep: unknown fields come back as `extra` and are written again unchanged. A value that is not what
+its key promises raises `UnreadableRecord`; whoever reads it reports it and leaves it alone.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from assigner.errors import UnreadableRecord
+from assigner.store import NO_LEASE, Entry
+
+ANY_SESSION = ""
+"""The session of records written before sessions were known."""
+
+
+class Status(str, Enum):
+    READY = "Ready"
+    DRAINING = "Draining"
+
+
+class Phase(str, Enum):
+    """Upstream's three phases, which readers that know no steps go by."""
+
+    WARMING = "Warming"
+    READY = "Ready"
+    COMPLETE = "Complete"
+
+
+class Step(str, Enum):
+    """Where a handoff stands. Finer than the phase, and durable: a new leader goes on from it."""
+
+    WARMING = "warming"
+    FAILED = "failed"
+    """The new owner reported that it could not warm the partition."""
+    READY = "ready"
+    FREEZING = "freezing"
+    """Routers are holding requests back; waiting for their acknowledgements."""
+    RELEASING = "releasing"
+    """`exclusive` only: the old owner was told to let go before the flip."""
+    RELEASED = "released"
+    """`exclusive` only: the old owner let go; the leader may flip."""
+    COMPLETE = "complete"
+    """Flipped; `overlap` only: the old owner still has to let go."""
+
+    @property
+    def phase(self) -> Phase:
+        match self:
+            case Step.WARMING | Step.FAILED:
+                return Phase.WARMING
+            case Step.COMPLETE:
+                return Phase.COMPLETE
+            case _:
+                return Phase.READY
+
+
+class Cause(str, Enum):
+    JOINED = "joined"
+    LEFT = "left"
+    DRAINING = "draining"
+    ROLLOUT = "rollout"
+    TOPIC_GREW = "topic_grew"
+    LOAD = "load"
+    OPERATOR = "operator"
+
+
+class HandoffMode(str, Enum):
+    OVERLAP = "overlap"
+    """Old and new owner both hold the partition for a moment, with different epochs. May deliver twice."""
+    EXCLUSIVE = "exclusive"
+    """The old owner lets go before the new one starts."""
+
+
+class Displaced(msgspec.Struct, frozen=True, gc=False):
+    """A session that another one of the same name took over from, while its lease may still live."""
+
+    session: str
+    lease: int
+
+
+class Controller(msgspec.Struct, frozen=True, gc=False):
+    kind: str
+    name: str
+
+
+class Consumer(msgspec.Struct, frozen=True, omit_defaults=False, kw_only=True):
+    consumer_name: str
+    status: Status = Status.READY
+    registered_at: int = 0
+    generation: str = ""
+    """Of the deployment the consumer belongs to; upstream's field."""
+    controller: Controller | None | msgspec.UnsetType = msgspec.UNSET
+    session: str = ANY_SESSION
+    capacity: float = 1.0
+    rack: str = ""
+    topics: tuple[str, ...] = ()
+    """Topics subscribed to; none: every topic of the group."""
+    address: str = ""
+    """Where the consumer itself can be reached, if it said so."""
+    instance: str = ""
+    """The service instance that serves its stream."""
+    ttl: float = 0.0
+    renews: bool = False
+    """Whether the client calls Renew; `exclusive` groups demand it."""
+    evicted: str = ""
+    """Set by the leader: why this session has to end. Its instance stops renewing it."""
+    displaced: tuple[Displaced, ...] = ()
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+    owner: str
+    status: str = "Active"
+    session: str = ANY_SESSION
+    epoch: int = 0
+    """0: written before epochs were known; the group's floor counts instead."""
+    topic_id: str = ""
+    """The topic's identity when it was assigned; another one in its config means the topic was recreated."""
+
+
+class Handoff(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+    old_owner: str
+    new_owner: str
+    phase: Phase = Phase.WARMING
+    started_at: int = 0
+    step: Step | msgspec.UnsetType = msgspec.UNSET
+    old_session: str = ANY_SESSION
+    new_session: str = ANY_SESSION
+    handoff_id: str = ""
+    cause: Cause = Cause.JOINED
+    old_epoch: int = 0
+    """The epoch the old owner holds and is told to release."""
+    epoch: int = 0
+    """The epoch the new owner got, once flipped."""
+    failure: str = ""
+    warm: bool = False
+    """The new owner held a standby copy."""
+
+    @property
+    def at(self) -> Step:
+        """The step; for a record that has none, what its phase means."""
+        if self.step is not msgspec.UNSET:
+            return self.step
+        match self.phase:
+            case Phase.WARMING:
+                return Step.WARMING
+            case Phase.READY:
+                return Step.READY
+            case Phase.COMPLETE:
+                return Step.COMPLETE
+
+
+class Standbys(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+    holders: tuple[str, ...] = ()
+
+
+class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    partition_count: int
+    topic_id: str = ""
+    replica_racks: tuple[tuple[str, ...], ...] = ()
+    """Racks of each partition's replicas, if Kafka told."""
+    source: str = ""
+    """Who set it: `settings`, `admin`, `kafka`, `` for upstream's."""
+
+
+class GroupOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`config/group`. Times in seconds."""
+
+    strategy: str = "sticky_balanced"
+    strategy_options: dict[str, Any] = {}
+    handoff_mode: HandoffMode = HandoffMode.OVERLAP
+    standby_count: int = 0
+    copartitioned: tuple[tuple[str, ...], ...] = ()
+    """Sets of topics with equal partition counts that move as one."""
+    debounce: float = 1.0
+    warming_timeout: float = 300.0
+    freeze_timeout: float = 10.0
+    release_timeout: float = 60.0
+    balance_backoff: float = 60.0
+    """How long a partition whose move was given up stays where it is."""
+    max_concurrent_handoffs: int = 1000
+    warm_concurrency: int = 100
+    quarantine_after: int = 3
+    """Distinct owners that must fail to warm a partition before it is quarantined."""
+    paused: bool = False
+    rebalance_requests: int = 0
+    """Raised by an operator to ask for a rebalance now; also forgives quarantined partitions."""
+
+
+class Quarantined(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+    failed: tuple[str, ...]
+    reason: str = ""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    generation: int = 0
+    epoch_floor: int = 0
+    quarantined: tuple[Quarantined, ...] = ()
+    forgiven: int = 0
+    """The `rebalance_requests` that last emptied the quarantine."""
+
+
+class LeaderRecord(msgspec.Struct, frozen=True, kw_only=True):
+    holder: str
+    lease_id: int = NO_LEASE
+    address: str = ""
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    address: str = ""
+    started_at: int = 0
+    draining: bool = False
+    """Set before it shuts down, so that no group is handed to it."""
+
+
+class GroupIndex(msgspec.Struct, frozen=True, kw_only=True):
+    group: str
+    kind: str = "assigner"
+    """A group is of one kind; mixing is refused."""
+
+
+class Router(msgspec.Struct, frozen=True, kw_only=True):
+    router_name: str
+    session: str = ANY_SESSION
+    registered_at: int = 0
+
+
+class Ack(msgspec.Struct, frozen=True, kw_only=True):
+    router_name: str
+    topic: str
+    partition: int
+    handoff_id: str
+    acked_at: int = 0
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of a group's history."""
+
+    at: int
+    topic: str
+    partition: int
+    old: str
+    new: str
+    cause: Cause
+    generation: int
+    epoch: int
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    moves: tuple[Move, ...] = ()
+
+
+Record = (
+    Consumer
+    | Assignment
+    | Handoff
+    | Standbys
+    | TopicConfig
+    | GroupOptions
+    | Plan
+    | LeaderRecord
+    | Instance
+    | GroupIndex
+    | Router
+    | Ack
+    | History
+)
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class Stored(msgspec.Struct, Generic[R], frozen=True):
+    """A record with what a compare needs, and the fields of others that must survive a rewrite."""
+
+    record: R
+    key: str
+    mod_revision: int
+    create_revision: int
+    lease: int = NO_LEASE
+    extra: dict[str, Any] = {}
+
+    def encode(self, record: R) -> bytes:
+        """The bytes that replace this record by another of its kind, keeping what is not ours."""
+        return encode(record, self.extra)
+
+
+_encoder = msgspec.json.Encoder()
+_any = msgspec.json.Decoder()
+
+
+def encode(record: msgspec.Struct, extra: dict[str, Any] | None = None) -> bytes:
+    if not extra:
+        return _encoder.encode(record)
+    return _encoder.encode({**extra, **msgspec.to_builtins(record)})
+
+
+def decode(kind: type[R], value: bytes) -> tuple[R, dict[str, Any]]:
+    """The record and the fields it does not know. Raises `UnreadableRecord`."""
+    try:
+        fields = _any.decode(value)
+        if not isinstance(fields, dict):
+            raise UnreadableRecord(f"{kind.__name__} record is not a JSON object")
+        record = msgspec.convert(fields, kind, strict=True)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise UnreadableRecord(f"unreadable {kind.__name__} record: {error}") from error
+    known = _field_names(kind)
+    if len(fields) <= len(known) and known.issuperset(fields):
+        return record, {}
+    return record, {name: value for name, value in fields.items() if name not in known}
+
+
+def stored(kind: type[R], entry: Entry) -> Stored[R]:
+    record, extra = decode(kind, entry.value)
+    return Stored(
+        record, entry.key, entry.mod_revision, entry.create_revision, entry.lease, extra
+    )
+
+
+_names: dict[type, frozenset[str]] = {}
+
+
+def _field_names(kind: type[msgspec.Struct]) -> frozenset[str]:
+    names = _names.get(kind)
+    if names is None:
+        names = _names[kind] = frozenset(kind.__struct_encode_fields__)
+    return names

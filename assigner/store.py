@@ -1,0 +1,282 @@
+"""The Store: what coordination stands on. One page, each guarantee with its reason.
+
+A store is an ordered map of keys to values in which every write has a revision. Anything that keeps these promises
+can carry the service; `assigner.testing` holds the tests that say whether one does.
+
+- **Linearizable.** Every read without a revision sees every write that was answered before it began. A consumer's
+  first snapshot must not show an ownership that was already taken away.
+- **One revision per write.** Each write, a whole transaction included, gets the next revision; each answer carries
+  the store's revision. Watches are anchored on it, so nothing falls between a snapshot and its stream.
+- **Compare and swap.** A transaction applies all its operations or none, by what its compares find. Leases tell who
+  is alive; only compares keep two writers apart.
+- **Leases end.** A key put with a lease disappears, as a delete at a revision, when the lease does: at the earliest
+  one TTL after its last confirmed keep-alive. A dead consumer is noticed by nobody's effort.
+- **Watches are ordered, unique, atomic and resumable.** Events come in revision order, each once, all of one
+  revision in one batch; a connection lost in between is resumed unseen. A watch that can't go on says so, by
+  `Compacted` or `WatchEnded`, and never goes silent, because a missed event is a partition nobody consumes.
+- **Every call ends.** Each has a deadline and raises `StoreUnavailable` (no effect) or `OutcomeUnknown` (a write that
+  may have happened). A hung store must not hang the service.
+
+Not promised: that a read at an old revision works for ever (history is compacted), or that a lease keeps anyone from
+acting late (its holder may be frozen): that is what epochs are for.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+
+import msgspec
+
+NO_LEASE = 0
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """A key with its value at some revision."""
+
+    key: str
+    value: bytes
+    create_revision: int
+    """Revision of the write that made the key appear. Changes only when it is deleted and made again."""
+    mod_revision: int
+    version: int
+    """Writes since the key appeared, from 1. Starts over with the key, so it can't tell a recreated one: prefer
+    `mod_revision`."""
+    lease: int = NO_LEASE
+
+
+# --- results -----------------------------------------------------------------------------------------------------
+
+
+class Found(msgspec.Struct, frozen=True):
+    revision: int
+    entry: Entry
+
+
+class Missing(msgspec.Struct, frozen=True):
+    revision: int
+
+
+GetResult = Found | Missing
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Part of a prefix, in key order. `more` says that another page follows `entries[-1].key`."""
+
+    revision: int
+    """The revision the page shows. Ask for the next page at this one to get a consistent whole."""
+    entries: tuple[Entry, ...]
+    more: bool
+
+
+class Written(msgspec.Struct, frozen=True):
+    revision: int
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    revision: int
+    count: int
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """The compares held and every operation was applied, all at `revision`."""
+
+    revision: int
+    reads: tuple[GetResult, ...] = ()
+
+
+class Conflict(msgspec.Struct, frozen=True):
+    """A compare failed and nothing was written. `reads` answers the `otherwise` list."""
+
+    revision: int
+    reads: tuple[GetResult, ...] = ()
+
+
+TransactionResult = Committed | Conflict
+
+
+class Granted(msgspec.Struct, frozen=True):
+    revision: int
+    lease: int
+    ttl: float
+
+
+class Renewed(msgspec.Struct, frozen=True):
+    revision: int
+    ttl: float
+
+
+class Remaining(msgspec.Struct, frozen=True):
+    revision: int
+    ttl: float
+
+
+class LeaseGone(msgspec.Struct, frozen=True):
+    """The lease has ended or never was. An answer, not an error: asking is how one finds out."""
+
+    revision: int
+
+
+KeepAliveResult = Renewed | LeaseGone
+RemainingResult = Remaining | LeaseGone
+
+# --- what a transaction compares and does ------------------------------------------------------------------------
+
+
+class Exists(msgspec.Struct, frozen=True):
+    key: str
+
+
+class Absent(msgspec.Struct, frozen=True):
+    key: str
+
+
+class VersionIs(msgspec.Struct, frozen=True):
+    key: str
+    version: int
+
+
+class ModRevisionIs(msgspec.Struct, frozen=True):
+    key: str
+    revision: int
+
+
+class CreateRevisionIs(msgspec.Struct, frozen=True):
+    key: str
+    revision: int
+
+
+class ValueIs(msgspec.Struct, frozen=True):
+    key: str
+    value: bytes
+
+
+Compare = Exists | Absent | VersionIs | ModRevisionIs | CreateRevisionIs | ValueIs
+
+
+class Put(msgspec.Struct, frozen=True):
+    key: str
+    value: bytes
+    lease: int = NO_LEASE
+
+
+class Delete(msgspec.Struct, frozen=True):
+    key: str
+
+
+Operation = Put | Delete
+
+# --- watching ----------------------------------------------------------------------------------------------------
+
+
+class PutEvent(msgspec.Struct, frozen=True, gc=False):
+    entry: Entry
+
+
+class DeleteEvent(msgspec.Struct, frozen=True, gc=False):
+    key: str
+    mod_revision: int
+
+
+Event = PutEvent | DeleteEvent
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Every event under the prefix with a revision after the last batch's and up to `revision`."""
+
+    revision: int
+    events: tuple[Event, ...]
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Nothing happened under the prefix up to `revision`: a watcher may resume after it."""
+
+    revision: int
+
+
+WatchItem = Batch | Progress
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one transaction may hold. `operations` bounds the compares and the operations, each on its own."""
+
+    operations: int = 128
+    value_bytes: int = 1_000_000
+
+
+class Store(ABC):
+    """See the module's page for the promises."""
+
+    limits: Limits = Limits()
+
+    # Reads. ------------------------------------------------------------------------------------------------------
+    @abstractmethod
+    async def get(self, key: str) -> GetResult: ...
+
+    @abstractmethod
+    async def list(
+        self, prefix: str, *, after: str = "", limit: int = 1000, revision: int = 0
+    ) -> Page:
+        """Up to `limit` entries under `prefix` in key order, those past the key `after`, as of `revision`
+        (0: now). Raises `Compacted` for a revision whose history is gone."""
+
+    # Writes. -----------------------------------------------------------------------------------------------------
+    @abstractmethod
+    async def put(self, key: str, value: bytes, *, lease: int = NO_LEASE) -> Written:
+        """Raises `LeaseNotFound` when the lease has ended."""
+
+    @abstractmethod
+    async def delete(self, key: str) -> Deleted: ...
+
+    @abstractmethod
+    async def transact(
+        self,
+        compares: Sequence[Compare],
+        operations: Sequence[Operation],
+        *,
+        otherwise: Sequence[str] = (),
+    ) -> TransactionResult:
+        """Apply all `operations` if all `compares` hold; else read the keys `otherwise` in the same breath, so that
+        the loser learns what it lost to. A key may be written once per transaction (`InvalidInput` otherwise).
+        Raises `TransactionTooLarge` past `limits`, `LeaseNotFound` for a put on an ended lease."""
+
+    # Liveness. ---------------------------------------------------------------------------------------------------
+    @abstractmethod
+    async def grant(self, ttl: float) -> Granted:
+        """A lease of at least `ttl` seconds; the answer says how long it really is."""
+
+    @abstractmethod
+    async def keep_alive(self, lease: int) -> KeepAliveResult:
+        """Renew once. Answered only after the renewal took effect."""
+
+    @abstractmethod
+    async def revoke(self, lease: int) -> None:
+        """End the lease and delete its keys now. A lease already gone is fine: the wish is fulfilled."""
+
+    @abstractmethod
+    async def remaining(self, lease: int) -> RemainingResult: ...
+
+    # Watches. ----------------------------------------------------------------------------------------------------
+    @abstractmethod
+    def watch(
+        self, prefix: str, *, start_revision: int
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchItem]]:
+        """Everything under `prefix` from `start_revision` on. Leaving the context ends the watch on the server too.
+        Iterating raises `Compacted` or `WatchEnded`; it never ends by itself."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End all watches and connections. Leases are left to their TTL."""
+
+
+async def read_all(store: Store, prefix: str, *, page_size: int = 1000) -> Page:
+    """The whole of a prefix at one revision, read page by page so that no answer grows past the wire's limit."""
+    page = await store.list(prefix, limit=page_size)
+    entries = list(page.entries)
+    while page.more:
+        page = await store.list(
+            prefix, after=entries[-1].key, limit=page_size, revision=page.revision
+        )
+        entries.extend(page.entries)
+    return Page(page.revision, tuple(entries), False)

@@ -1,0 +1,115 @@
+"""The Strategy: a pure function from who could own what, and who does, to who should.
+
+Everything is an integer array: strings are interned once at the edge (`assigner.core.planning`), members in name
+order and topics in name order, so that an index order is a name order and results do not depend on input order or on
+the hash seed. Partitions of all topics lie one after the other in one flat array; `Problem.offsets` says where each
+topic starts.
+
+A strategy must not read a clock, random numbers or anything but its input, must terminate, and must give a pinned
+partition to its current owner. It runs on a worker thread for large problems, and in Spark executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+NONE = -1
+"""No owner, no rack, no co-partition set, no cap."""
+
+IntArray = NDArray[np.int32]
+BoolArray = NDArray[np.bool_]
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Members:
+    """Who may own partitions, one row each."""
+
+    capacity: FloatArray
+    """Relative share, > 0; 1.0 is ordinary."""
+    rack: IntArray
+    """Rack id or NONE."""
+    subscription: BoolArray
+    """[member, topic]: whether the member wants the topic."""
+    hold: BoolArray
+    """A member on hold keeps what it has and gets nothing new."""
+    cap: IntArray
+    """Most partitions the member may have, or NONE."""
+
+    @property
+    def count(self) -> int:
+        return len(self.capacity)
+
+
+@dataclass(frozen=True)
+class Topics:
+    """What there is to own, one row per topic."""
+
+    partitions: IntArray
+    weight: FloatArray | None = None
+    """Per flat partition, > 0; None: all alike."""
+    copartition: IntArray | None = None
+    """Co-partition set per topic or NONE. Topics of one set have equal partition counts and move as one."""
+    replica_racks: tuple[IntArray, IntArray] | None = None
+    """Racks of each flat partition's replicas as (starts, rack ids)."""
+
+    @property
+    def count(self) -> int:
+        return len(self.partitions)
+
+
+@dataclass(frozen=True)
+class Problem:
+    members: Members
+    topics: Topics
+    owner: IntArray
+    """Current owner per flat partition or NONE."""
+    pinned: BoolArray
+    """Partitions that must stay with `owner`: a handoff to it is under way, or it can't be moved now."""
+    standbys: IntArray = field(default_factory=lambda: np.empty((0, 0), np.int32))
+    """[flat partition, replica]: current standby holders or NONE."""
+    standby_count: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def offsets(self) -> IntArray:
+        """Where each topic starts in the flat arrays; one more entry for the end."""
+        ends = np.cumsum(self.topics.partitions, dtype=np.int32)
+        return np.concatenate((np.zeros(1, np.int32), ends))
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What the solution costs and achieves, for people and for tests."""
+
+    moves: int
+    """Partitions whose previous live owner is another one now."""
+    lower_bound: int
+    """No valid balanced solution moves fewer."""
+    imbalance: int
+    """Most minus fewest partitions over the members that could take them (per unit of capacity, rounded up)."""
+    imbalance_by_topic: IntArray
+    rack_mismatches: int = 0
+    cold_actives: int = 0
+    """Partitions given to a member that neither owned them nor held a standby, while a live member did."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    owner: IntArray
+    """New owner per flat partition; NONE only where no member may have it."""
+    standbys: IntArray
+    explanation: Explanation
+
+
+class Strategy(Protocol):
+    """Found by name among the entry points `assigner.strategies`."""
+
+    name: str
+
+    def assign(self, problem: Problem) -> Solution: ...
