@@ -1,0 +1,203 @@
+"""What the service offers, free of any wire: values and the two interfaces that gRPC, tests and embedding call.
+
+The server translates messages to these and errors of `assigner.errors` to statuses. It decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from assigner.keys import TopicPartition
+from assigner.records import (
+    Cause,
+    Consumer,
+    GroupOptions,
+    Handoff,
+    Move,
+    Quarantined,
+    TopicConfig,
+)
+
+# --- consumers ---------------------------------------------------------------------------------------------------
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    group: str
+    name: str
+    session: str = ""
+    """Empty: the server mints one; the client can't resume."""
+    topics: tuple[str, ...] = ()
+    capacity: float = 1.0
+    rack: str = ""
+    address: str = ""
+    renews: bool = False
+    generation: str = ""
+
+
+class Warm(msgspec.Struct, frozen=True, gc=False):
+    tp: TopicPartition
+    handoff_id: str
+    current_owner: str
+    cause: Cause
+    standby: bool = False
+
+
+class Release(msgspec.Struct, frozen=True, gc=False):
+    tp: TopicPartition
+    epoch: int
+    handoff_id: str
+    new_owner: str
+    cause: Cause
+
+
+class CancelWarm(msgspec.Struct, frozen=True, gc=False):
+    tp: TopicPartition
+    handoff_id: str
+
+
+class Commands(msgspec.Struct, frozen=True, kw_only=True):
+    """What one change means for one consumer. To be delivered in the order of the fields."""
+
+    full: bool = False
+    """`assigned` is everything the consumer owns."""
+    assigned: tuple[tuple[TopicPartition, int], ...] = ()
+    """(partition, epoch)"""
+    unassigned: tuple[tuple[TopicPartition, int], ...] = ()
+    cancels: tuple[CancelWarm, ...] = ()
+    warms: tuple[Warm, ...] = ()
+    releases: tuple[Release, ...] = ()
+    generation: int = 0
+
+
+class Seat(Protocol):
+    """A consumer's open stream at this instance."""
+
+    group: str
+    name: str
+    session: str
+    ttl: float
+    exclusive: bool
+
+    def commands(self) -> AsyncIterator[Commands]:
+        """The first item is always full. Ends when the consumer is drained (close the stream with OK); raises
+        `Superseded`, `Evicted` or `NotRegistered` when the session is over."""
+        ...
+
+    async def leave(self) -> None:
+        """The stream is gone, for whatever reason. The session lives on until its lease ends."""
+        ...
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """A consumer's Ready or Released for one partition."""
+
+    tp: TopicPartition
+    handoff_id: str = ""
+    failure: str = ""
+
+
+class Refused(msgspec.Struct, frozen=True):
+    tp: TopicPartition
+    error: Exception
+
+
+class Members(Protocol):
+    """The consumers' side of the service."""
+
+    async def register(
+        self, registration: Registration, heard: Callable[[], float]
+    ) -> Seat:
+        """`heard` tells when, on the service's clock, the peer last gave a sign of life: it is what renews a client
+        that does not call `renew`."""
+        ...
+
+    async def ready(
+        self, group: str, name: str, session: str, answers: Sequence[Answer]
+    ) -> list[Refused]: ...
+
+    async def released(
+        self, group: str, name: str, session: str, answers: Sequence[Answer]
+    ) -> list[Refused]: ...
+
+    async def deregister(
+        self, group: str, name: str, session: str, *, gates_closed: bool
+    ) -> bool:
+        """Whether the consumer should wait until its stream is closed."""
+        ...
+
+    async def renew(self, group: str, name: str, session: str) -> float:
+        """The TTL, after a renewal that was sent after this call began was confirmed."""
+        ...
+
+
+# --- operators ---------------------------------------------------------------------------------------------------
+
+
+class GroupSummary(msgspec.Struct, frozen=True, kw_only=True):
+    group: str
+    leader: str
+    consumers: int
+    topics: int
+    partitions: int
+    unowned: int
+    handoffs: int
+    generation: int
+    paused: bool
+
+
+class Ownership(msgspec.Struct, frozen=True, gc=False):
+    tp: TopicPartition
+    owner: str
+    session: str
+    epoch: int
+
+
+class Member(msgspec.Struct, frozen=True):
+    consumer: Consumer
+    owned: int
+    warming: int
+    releasing: int
+
+
+class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
+    summary: GroupSummary
+    leader_address: str
+    epoch_floor: int
+    options: GroupOptions
+    members: tuple[Member, ...]
+    topics: tuple[TopicConfig, ...]
+    ownership: tuple[Ownership, ...]
+    """In order of topic and partition; unowned partitions are absent."""
+    handoffs: tuple[Handoff, ...]
+    quarantined: tuple[Quarantined, ...]
+    unreadable: tuple[str, ...]
+    history: tuple[Move, ...]
+
+
+class Administration(Protocol):
+    async def set_topic(
+        self, group: str, topic: str, partitions: int, *, force: bool = False
+    ) -> TopicConfig: ...
+
+    async def topics(self, group: str) -> list[TopicConfig]: ...
+
+    async def groups(self) -> list[GroupSummary]: ...
+
+    async def describe(self, group: str) -> GroupDescription: ...
+
+    async def set_options(self, group: str, changes: dict[str, Any]) -> GroupOptions:
+        """`changes` by field name of `GroupOptions`."""
+        ...
+
+    async def drain(self, group: str, consumer: str) -> int:
+        """Mark the consumer as draining; how much it still holds."""
+        ...
+
+    def drain_progress(self, group: str, consumer: str) -> AsyncIterator[int]:
+        """What the consumer still holds, each time it changes, down to 0."""
+        ...
+
+    async def rebalance(self, group: str) -> None: ...
