@@ -183,11 +183,7 @@ def _partitioned(kind: type[_K], topic: str, partition: str) -> _K | None:
 
 def _topic_partition(topic: str, partition: str) -> TopicPartition | None:
     # isdecimal alone would admit other scripts' digits, and a padded number is a second spelling of one partition.
-    if (
-        not topic
-        or not (partition.isascii() and partition.isdecimal())
-        or len(partition) > 9
-    ):
+    if not topic or not (partition.isascii() and partition.isdecimal()) or len(partition) > 9:
         return None
     if partition != "0" and partition[0] == "0":
         return None
@@ -221,9 +217,7 @@ class Keys:
     def check_group(self, group: str) -> str:
         check_name("group", group)
         if group in RESERVED_GROUPS:
-            raise InvalidName(
-                f"group {group!r} is the name of a branch of the store; choose another name"
-            )
+            raise InvalidName(f"group {group!r} is the name of a branch of the store; choose another name")
         return group
 
     def instance(self, name: str) -> str:

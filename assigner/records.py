@@ -324,9 +324,7 @@ def decode(kind: type[R], value: bytes) -> tuple[R, dict[str, Any]]:
 
 def stored(kind: type[R], entry: Entry) -> Stored[R]:
     record, extra = decode(kind, entry.value)
-    return Stored(
-        record, entry.key, entry.mod_revision, entry.create_revision, entry.lease, extra
-    )
+    return Stored(record, entry.key, entry.mod_revision, entry.create_revision, entry.lease, extra)
 
 
 _names: dict[type, frozenset[str]] = {}

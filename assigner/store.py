@@ -215,9 +215,7 @@ class Store(ABC):
     async def get(self, key: str) -> GetResult: ...
 
     @abstractmethod
-    async def list(
-        self, prefix: str, *, after: str = "", limit: int = 1000, revision: int = 0
-    ) -> Page:
+    async def list(self, prefix: str, *, after: str = "", limit: int = 1000, revision: int = 0) -> Page:
         """Up to `limit` entries under `prefix` in key order, those past the key `after`, as of `revision`
         (0: now). Raises `Compacted` for a revision whose history is gone."""
 
@@ -259,9 +257,7 @@ class Store(ABC):
 
     # Watches. ----------------------------------------------------------------------------------------------------
     @abstractmethod
-    def watch(
-        self, prefix: str, *, start_revision: int
-    ) -> AbstractAsyncContextManager[AsyncIterator[WatchItem]]:
+    def watch(self, prefix: str, *, start_revision: int) -> AbstractAsyncContextManager[AsyncIterator[WatchItem]]:
         """Everything under `prefix` from `start_revision` on. Leaving the context ends the watch on the server too.
         Iterating raises `Compacted` or `WatchEnded`; it never ends by itself."""
 
@@ -275,8 +271,6 @@ async def read_all(store: Store, prefix: str, *, page_size: int = 1000) -> Page:
     page = await store.list(prefix, limit=page_size)
     entries = list(page.entries)
     while page.more:
-        page = await store.list(
-            prefix, after=entries[-1].key, limit=page_size, revision=page.revision
-        )
+        page = await store.list(prefix, after=entries[-1].key, limit=page_size, revision=page.revision)
         entries.extend(page.entries)
     return Page(page.revision, tuple(entries), False)

@@ -1,0 +1,267 @@
+"""One group's records in memory, kept by applying the store's events in order.
+
+A passive mirror: it knows what is stored, who owns what and what can't be read, and tells what each event changed. It
+draws no conclusions. A value that can't be read takes its partition, consumer or topic out of the picture and is
+listed in `unreadable`; nothing is ever deleted for being unreadable.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import msgspec
+
+from assigner.errors import UnreadableRecord
+from assigner.keys import (
+    AckKey,
+    AssignmentKey,
+    ConsumerKey,
+    GroupKey,
+    GroupKeys,
+    HandoffKey,
+    LeaderKey,
+    OptionsKey,
+    PlanKey,
+    RouterKey,
+    StandbyKey,
+    TopicKey,
+    TopicPartition,
+)
+from assigner.records import (
+    Ack,
+    Assignment,
+    Consumer,
+    GroupOptions,
+    Handoff,
+    LeaderRecord,
+    Plan,
+    Router,
+    Standbys,
+    Stored,
+    TopicConfig,
+    stored,
+)
+from assigner.store import DeleteEvent, Entry, Event, PutEvent
+
+K = TypeVar("K")
+R = TypeVar("R", bound=msgspec.Struct)
+
+_KINDS: dict[type, type[msgspec.Struct]] = {
+    ConsumerKey: Consumer,
+    AssignmentKey: Assignment,
+    HandoffKey: Handoff,
+    StandbyKey: Standbys,
+    TopicKey: TopicConfig,
+    OptionsKey: GroupOptions,
+    PlanKey: Plan,
+    LeaderKey: LeaderRecord,
+    RouterKey: Router,
+    AckKey: Ack,
+}
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What one event did to one record. A record that became unreadable has no `after`."""
+
+    key: GroupKey
+    before: Stored[Any] | None
+    after: Stored[Any] | None
+
+
+class GroupState:
+    """The mirror. Read its tables freely; change them only through `apply` and `replace`."""
+
+    def __init__(self, keys: GroupKeys, defaults: GroupOptions | None = None) -> None:
+        self.keys = keys
+        self.revision = 0
+        self.consumers: dict[str, Stored[Consumer]] = {}
+        self.assignments: dict[TopicPartition, Stored[Assignment]] = {}
+        self.handoffs: dict[TopicPartition, Stored[Handoff]] = {}
+        self.standbys: dict[TopicPartition, Stored[Standbys]] = {}
+        self.topics: dict[str, Stored[TopicConfig]] = {}
+        self.routers: dict[str, Stored[Router]] = {}
+        self.acks: dict[TopicPartition, dict[str, Stored[Ack]]] = {}
+        self.stored_options: Stored[GroupOptions] | None = None
+        self.stored_plan: Stored[Plan] | None = None
+        self.leader: Stored[LeaderRecord] | None = None
+        self.unreadable: dict[str, str] = {}
+        """Key -> why it can't be read."""
+        self.unreadable_partitions: set[TopicPartition] = set()
+        self.unreadable_consumers: set[str] = set()
+        # Who touches what, so that a consumer's coming and going costs only its own partitions.
+        self.owned: defaultdict[str, set[TopicPartition]] = defaultdict(set)
+        self.incoming: defaultdict[str, set[TopicPartition]] = defaultdict(set)
+        self.outgoing: defaultdict[str, set[TopicPartition]] = defaultdict(set)
+        self._defaults = defaults or GroupOptions()
+        self._keys_seen: dict[str, int] = {}
+
+    @property
+    def options(self) -> GroupOptions:
+        return self.stored_options.record if self.stored_options else self._defaults
+
+    @property
+    def plan(self) -> Plan:
+        return self.stored_plan.record if self.stored_plan else _NO_PLAN
+
+    @property
+    def doubt(self) -> str:
+        """Why nothing may be planned: a record everything depends on can't be read."""
+        for key in (self.keys.plan, self.keys.options):
+            if key in self.unreadable:
+                return f"{key}: {self.unreadable[key]}"
+        return ""
+
+    def partitions(self) -> int:
+        return sum(topic.record.partition_count for topic in self.topics.values())
+
+    def touching(self, name: str) -> set[TopicPartition]:
+        """Every partition the consumer owns or that is on its way to or from it."""
+        return self.owned.get(name, _NOTHING) | self.incoming.get(name, _NOTHING) | self.outgoing.get(name, _NOTHING)
+
+    # --- keeping it up to date -----------------------------------------------------------------------------------
+
+    def apply(self, event: Event) -> Change | None:
+        """Take one event in. None: it is not about anything we know, or nothing we can read changed."""
+        match event:
+            case PutEvent(entry):
+                self._keys_seen[entry.key] = entry.mod_revision
+                return self._put(entry)
+            case DeleteEvent(key):
+                self._keys_seen.pop(key, None)
+                return self._delete(key)
+
+    def replace(self, entries: Iterable[Entry]) -> list[Event]:
+        """The events that lead from what is mirrored to what a fresh listing shows. Nothing is applied yet."""
+        listed: set[str] = set()
+        events: list[Event] = []
+        for entry in entries:
+            listed.add(entry.key)
+            if self._keys_seen.get(entry.key) != entry.mod_revision:
+                events.append(PutEvent(entry))
+        gone = [DeleteEvent(key, 0) for key in self._keys_seen if key not in listed]
+        return [*gone, *events]
+
+    def _put(self, entry: Entry) -> Change | None:
+        key = self.keys.parse(entry.key)
+        if key is None:
+            self._report_foreign(entry.key)
+            return None
+        try:
+            record = stored(_KINDS[type(key)], entry)
+            _check_identity(key, record.record)
+        except UnreadableRecord as error:
+            return self._set(key, entry.key, None, str(error))
+        return self._set(key, entry.key, record, "")
+
+    def _delete(self, raw: str) -> Change | None:
+        key = self.keys.parse(raw)
+        if key is None:
+            self.unreadable.pop(raw, None)
+            return None
+        return self._set(key, raw, None, "")
+
+    def _report_foreign(self, raw: str) -> None:
+        branch = raw[len(self.keys.prefix) :].split("/", 1)[0]
+        if branch in ("assignments", "handoffs", "consumers", "config"):
+            self.unreadable[raw] = "not a key this service writes"
+
+    def _set(self, key: GroupKey, raw: str, record: Stored[Any] | None, problem: str) -> Change | None:
+        was_unreadable = self.unreadable.pop(raw, None)
+        if problem:
+            self.unreadable[raw] = problem
+        before = self._store(key, record, bool(problem))
+        if before is None and record is None and was_unreadable is None and not problem:
+            return None
+        return Change(key, before, record)
+
+    def _store(self, key: GroupKey, record: Stored[Any] | None, unreadable: bool) -> Stored[Any] | None:
+        match key:
+            case AssignmentKey(tp):
+                self._mark_partition(tp, self.keys.handoff(tp), unreadable)
+                return self._store_assignment(tp, record)
+            case HandoffKey(tp):
+                self._mark_partition(tp, self.keys.assignment(tp), unreadable)
+                return self._store_handoff(tp, record)
+            case ConsumerKey(name):
+                (self.unreadable_consumers.add if unreadable else self.unreadable_consumers.discard)(name)
+                return _swap(self.consumers, name, record)
+            case AckKey(tp, router):
+                return self._store_ack(tp, router, record)
+            case TopicKey(topic):
+                return _swap(self.topics, topic, record)
+            case StandbyKey(tp):
+                return _swap(self.standbys, tp, record)
+            case RouterKey(name):
+                return _swap(self.routers, name, record)
+            case OptionsKey():
+                before_options, self.stored_options = self.stored_options, record
+                return before_options
+            case PlanKey():
+                before_plan, self.stored_plan = self.stored_plan, record
+                return before_plan
+            case LeaderKey():
+                before_leader, self.leader = self.leader, record
+                return before_leader
+
+    def _mark_partition(self, tp: TopicPartition, other: str, unreadable: bool) -> None:
+        if unreadable:
+            self.unreadable_partitions.add(tp)
+        elif other not in self.unreadable:
+            self.unreadable_partitions.discard(tp)
+
+    def _store_assignment(self, tp: TopicPartition, record: Stored[Assignment] | None) -> Stored[Any] | None:
+        before = _swap(self.assignments, tp, record)
+        if before:
+            self.owned[before.record.owner].discard(tp)
+        if record:
+            self.owned[record.record.owner].add(tp)
+        return before
+
+    def _store_handoff(self, tp: TopicPartition, record: Stored[Handoff] | None) -> Stored[Any] | None:
+        before = _swap(self.handoffs, tp, record)
+        if before:
+            self.incoming[before.record.new_owner].discard(tp)
+            self.outgoing[before.record.old_owner].discard(tp)
+        if record:
+            self.incoming[record.record.new_owner].add(tp)
+            self.outgoing[record.record.old_owner].add(tp)
+        return before
+
+    def _store_ack(self, tp: TopicPartition, router: str, record: Stored[Ack] | None) -> Stored[Any] | None:
+        acks = self.acks.setdefault(tp, {})
+        before = _swap(acks, router, record)
+        if not acks:
+            del self.acks[tp]
+        return before
+
+
+_NOTHING: frozenset[TopicPartition] = frozenset()
+_NO_PLAN = Plan()
+
+
+def _swap(table: dict[K, Stored[R]], key: K, record: Stored[R] | None) -> Stored[R] | None:
+    before = table.pop(key, None)
+    if record is not None:
+        table[key] = record
+    return before
+
+
+def _check_identity(key: GroupKey, record: Any) -> None:
+    """A record that names another subject than its key would be acted upon in the wrong place."""
+    match key:
+        case AssignmentKey(tp) | HandoffKey(tp) | StandbyKey(tp):
+            if record.topic != tp.topic or record.partition != tp.partition:
+                raise UnreadableRecord(f"the record is about {record.topic}/{record.partition}, its key about {tp}")
+        case TopicKey(topic):
+            if record.topic != topic or not 0 < record.partition_count <= MAX_PARTITIONS:
+                raise UnreadableRecord(f"not a config of topic {topic} with 1 to {MAX_PARTITIONS} partitions")
+        case ConsumerKey(name):
+            if record.consumer_name != name or not 0 < record.capacity < float("inf"):
+                raise UnreadableRecord(f"not a registration of consumer {name} with a positive capacity")
+        case _:
+            pass
+
+
+MAX_PARTITIONS = 1_000_000
