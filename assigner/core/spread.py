@@ -1,11 +1,11 @@
 """Which instance should lead which group: even shares, by a rule every instance works out alone.
 
-Rendezvous hashing with a bounded load: each (group, instance) pair has a score; pairs are taken from the highest score
-down, and an instance takes no more than its share and a little slack. So no instance leads far more than another, and
-a joining or leaving instance moves little more than its own share.
+Rendezvous hashing with a bounded load: each (group, instance) pair has a score; pairs are taken from the highest
+score down, and an instance takes no more than its share and a little slack. So no instance leads far more than
+another, and a joining or leaving instance moves little more than its own share.
 
-Not promised: that all instances agree at every moment. They see the same sets of groups and instances a little apart,
-and nothing but convenience depends on it: who really leads is decided by the leader key.
+Not promised: that all instances agree at every moment. They see the same sets of groups and instances a little
+apart, and nothing but convenience depends on it: who really leads is decided by the leader key.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SpreadSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Times in seconds."""
 
     slack: float = 1.1
-    """How far above the even share an instance may go. Nearer 1 is more even and moves more when something changes."""
+    """How far above the even share an instance may go. Nearer 1: more even, and more moves at each change."""
     courtesy: float = 0.5
     """How long each rank lets the ranks before it go first to a free group."""
     settle: float = 10.0
@@ -92,9 +92,9 @@ def campaign_delay(group: str, me: str, wanted: Spread, courtesy: float = 0.5) -
 class Handover:
     """Decides which led groups to give to their home, and when to ask again.
 
-    Only after the set of instances has settled, so that a rolling restart does not chase groups around; a few at a
-    time, so that the groups of an instance are not all without a leader in the same moment; and ever more rarely for a
-    group that keeps coming back, since its home is evidently not taking it.
+    Only after the set of instances has settled, so that a rolling restart does not chase groups around; a few at
+    a time, so that not all groups of an instance are without a leader in the same moment; and ever more rarely for
+    a group that keeps coming back, since its home is evidently not taking it.
     """
 
     def __init__(self, settings: SpreadSettings, now: float) -> None:
