@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -55,12 +56,19 @@ class Term(ABC):
 
 class LeaderElector(ABC):
     @abstractmethod
-    async def campaign(self, group: str) -> Term:
-        """Wait until this instance leads `group`. Cancel to stop waiting; nothing is left behind."""
+    async def campaign(self, group: str, *, give_way: Callable[[], Awaitable[None]] | None = None) -> Term:
+        """Wait until this instance leads `group`. Cancel to stop waiting; nothing is left behind.
+
+        `give_way` is awaited each time the group is found free, before it is taken: so an instance lets those go
+        first that should lead it. Raises `Superseded` when another process took over this instance's name."""
 
     @abstractmethod
     async def leader(self, group: str) -> Leader | None:
         """Who leads now, by a fresh read."""
+
+    @abstractmethod
+    async def drain(self) -> None:
+        """Tell the other instances that this one is about to leave, so that no group is handed to it."""
 
     @abstractmethod
     async def close(self) -> None:

@@ -225,6 +225,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     started_at: int = 0
     draining: bool = False
     """Set before it shuts down, so that no group is handed to it."""
+    incarnation: str = ""
+    """One per process: tells a restarted instance from the one whose name it took over."""
 
 
 class GroupIndex(msgspec.Struct, frozen=True, kw_only=True):
