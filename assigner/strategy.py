@@ -11,8 +11,9 @@ partition to its current owner. It runs on a worker thread for large problems, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +25,7 @@ NONE = -1
 IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
 FloatArray = NDArray[np.float64]
+KeyArray = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ class Topics:
     copartition: IntArray | None = None
     """Co-partition set per topic or NONE. Topics of one set have equal partition counts and move as one."""
     replica_racks: tuple[IntArray, IntArray] | None = None
-    """Racks of each flat partition's replicas as (starts, rack ids)."""
+    """Racks of each flat partition's replicas as (starts, rack ids); one more start for the end."""
+    key: KeyArray | None = None
+    """A number per topic that never changes, from `topic_keys`, for strategies that hash; None: its index."""
 
     @property
     def count(self) -> int:
@@ -113,3 +117,9 @@ class Strategy(Protocol):
     name: str
 
     def assign(self, problem: Problem) -> Solution: ...
+
+
+def topic_keys(names: Sequence[str]) -> KeyArray:
+    """A topic's index changes when another topic comes or goes; this number is its own for ever."""
+    digests = b"".join(blake2b(name.encode(), digest_size=8).digest() for name in names)
+    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
