@@ -1,0 +1,165 @@
+"""Fixtures that all tests share: real etcd and Kafka servers, and the rule about skips."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.real_etcd import (
+    ContainerEtcd,
+    EtcdCluster,
+    EtcdServer,
+    EtcdUnavailableError,
+    RunningEtcd,
+    docker_answers,
+    external_etcd,
+    find_binary,
+)
+from tests.real_kafka import KafkaBroker, KafkaUnavailableError
+from tests.skip_rule import SkipRule, is_ci, read_allowed
+
+pytest_plugins = ["pytester"]
+
+Server = TypeVar("Server", EtcdServer, EtcdCluster, KafkaBroker)
+StartEtcd = Callable[..., EtcdServer]
+StartEtcdCluster = Callable[..., EtcdCluster]
+StartKafka = Callable[..., KafkaBroker]
+
+# A fixture that starts a real server gives its tests the marker, so `-m "not etcd"` needs no care.
+_MARKER_OF_FIXTURE = {
+    "etcd_server": "etcd",
+    "etcd_prefix": "etcd",
+    "start_etcd": "etcd",
+    "start_etcd_cluster": "etcd",
+    "kafka_broker": "kafka",
+    "start_kafka": "kafka",
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    allowed = read_allowed(Path(__file__).with_name("allowed_skips.toml"))
+    config.pluginmanager.register(SkipRule(config, allowed, strict=is_ci()), "skip-rule")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for fixture in getattr(item, "fixturenames", ()):
+            if fixture in _MARKER_OF_FIXTURE:
+                item.add_marker(_MARKER_OF_FIXTURE[fixture])
+
+
+# -- etcd --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEtcd]:
+    """One etcd for all tests of this process. It is shared: use `etcd_prefix`, and leave it running."""
+    external = external_etcd()
+    if external is not None:
+        yield external
+        return
+    try:
+        find_binary()
+    except EtcdUnavailableError as failure:
+        yield from _etcd_in_container(failure)
+        return
+    with EtcdServer(tmp_path_factory.mktemp("etcd")) as server:
+        yield server
+
+
+def _etcd_in_container(why: EtcdUnavailableError) -> Iterator[RunningEtcd]:
+    if not docker_answers():
+        pytest.skip(str(why))
+    try:
+        container = ContainerEtcd()
+    except EtcdUnavailableError as failure:
+        pytest.skip(f"{why}; {failure}")
+    yield container
+    container.stop()
+
+
+@pytest.fixture
+def etcd_prefix() -> str:
+    """A root in etcd's key space that is this test's alone, such as ``/test-1f2e3d4c/``."""
+    return f"/test-{uuid.uuid4().hex[:12]}/"
+
+
+@pytest.fixture
+def start_etcd(tmp_path: Path) -> Iterator[StartEtcd]:
+    """Start etcd servers of this test's own: ``start_etcd(**options of EtcdServer)``.
+
+    With ``killed=True`` the test says that it kills the server and expects the data to survive.
+    """
+    servers: list[EtcdServer] = []
+
+    def start(*, killed: bool = False, **options: Any) -> EtcdServer:
+        options.setdefault("name", f"etcd-{len(servers) + 1}")
+        server = _or_skip(lambda: EtcdServer(tmp_path, **options))
+        servers.append(server)
+        _skip_if_unfit(server, killed)
+        return server.start()
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def start_etcd_cluster(tmp_path: Path) -> Iterator[StartEtcdCluster]:
+    """Start an etcd cluster of this test's own: ``start_etcd_cluster(3, killed=True)``."""
+    clusters: list[EtcdCluster] = []
+
+    def start(n: int = 3, *, killed: bool = False, **options: Any) -> EtcdCluster:
+        directory = tmp_path / f"cluster-{len(clusters) + 1}"
+        directory.mkdir()
+        cluster = _or_skip(lambda: EtcdCluster(directory, n, **options))
+        clusters.append(cluster)
+        _skip_if_unfit(cluster, killed)
+        return cluster.start()
+
+    yield start
+    for cluster in clusters:
+        cluster.stop()
+
+
+def _skip_if_unfit(etcd: RunningEtcd, killed: bool) -> None:
+    if killed and not etcd.fit_for_kill_tests:
+        pytest.skip("this etcd release can lose writes when it is killed; run `make etcd` for a current one")
+
+
+# -- Kafka -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """One Kafka broker, in rack ``rack-1``, for all tests of this process. Leave it running."""
+    broker = _or_skip(lambda: KafkaBroker(tmp_path_factory.mktemp("kafka"), rack="rack-1"))
+    with broker:
+        yield broker
+
+
+@pytest.fixture
+def start_kafka(tmp_path: Path) -> Iterator[StartKafka]:
+    """Start Kafka brokers of this test's own: ``start_kafka(**options of KafkaBroker)``."""
+    brokers: list[KafkaBroker] = []
+
+    def start(**options: Any) -> KafkaBroker:
+        directory = tmp_path / f"kafka-{len(brokers) + 1}"
+        broker = _or_skip(lambda: KafkaBroker(directory, **options))
+        brokers.append(broker)
+        return broker.start()
+
+    yield start
+    for broker in brokers:
+        broker.stop()
+
+
+def _or_skip(create: Callable[[], Server]) -> Server:
+    try:
+        return create()
+    except (EtcdUnavailableError, KafkaUnavailableError) as failure:
+        pytest.skip(str(failure))
