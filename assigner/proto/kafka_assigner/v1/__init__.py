@@ -174,6 +174,12 @@ class AssignmentUpdate(betterproto2.Message):
         16, betterproto2.TYPE_MESSAGE, repeated=True
     )
 
+    more: "bool" = betterproto2.field(17, betterproto2.TYPE_BOOL)
+    """
+    The update was too long for one message: its other parts follow at once, and what `full` says holds after the
+    last of them.
+    """
+
 
 default_message_pool.register_message(
     "kafka_assigner.v1", "AssignmentUpdate", AssignmentUpdate
