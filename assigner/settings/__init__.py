@@ -1,0 +1,30 @@
+"""Settings: one value, from flags, the environment, a TOML file and defaults."""
+
+from assigner.settings.loading import Loaded, load
+from assigner.settings.model import (
+    GrpcSection,
+    HttpSection,
+    InstanceSection,
+    KafkaSection,
+    LogFormat,
+    LogLevel,
+    LogSection,
+    MetricsSection,
+    Settings,
+    StoreSection,
+)
+
+__all__ = [
+    "GrpcSection",
+    "HttpSection",
+    "InstanceSection",
+    "KafkaSection",
+    "Loaded",
+    "LogFormat",
+    "LogLevel",
+    "LogSection",
+    "MetricsSection",
+    "Settings",
+    "StoreSection",
+    "load",
+]

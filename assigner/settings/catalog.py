@@ -1,0 +1,167 @@
+"""Every setting by its dotted key: what it means, what it must be, and by which other names it is known.
+
+The command line, the environment, the refusals, the JSON Schema and the reference page are all made from this list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from assigner.settings import rules
+from assigner.settings.model import Settings
+from assigner.settings.rules import Range, Rule
+
+PREFIX = "ASSIGNER_"
+
+
+class Key(msgspec.Struct, frozen=True):
+    name: str
+    meaning: str
+    rule: Range | Rule | None = None
+    flag: str = ""
+    """Flag of `assigner serve`; keys without one are set by `--set`."""
+    secret: bool = False
+
+    @property
+    def environment(self) -> str:
+        return PREFIX + self.name.replace(".", "_").upper()
+
+
+_COUNT = Range(least=1)
+_KEYS = (
+    Key("consumer_ttl", "Seconds a consumer may be silent before it counts as gone.", rules.TTL, "--consumer-ttl"),
+    Key(
+        "leader_ttl",
+        "Seconds an instance may be silent before its groups get another leader.",
+        rules.TTL,
+        "--leader-ttl",
+    ),
+    Key(
+        "reconcile_interval",
+        "Seconds between passes that derive everything anew.",
+        rules.SECONDS,
+        "--reconcile-interval",
+    ),
+    Key(
+        "shutdown_timeout",
+        "Seconds a shutdown may take to hand over and end the streams.",
+        rules.SECONDS,
+        "--shutdown-timeout",
+    ),
+    Key("default_group", "Group of a client that names none.", rules.GROUP_NAME, "--default-group"),
+    Key(
+        "default_prefix", "Prefix at which the default group's keys are; empty: under its own name.", rules.GROUP_PREFIX
+    ),
+    Key("instance.name", "Name of this instance, unlike any other's.", rules.INSTANCE_NAME, "--instance"),
+    Key(
+        "instance.address",
+        "host:port under which others reach this instance; empty: what gRPC is bound to.",
+        rules.ADDRESS,
+        "--advertise",
+    ),
+    Key(
+        "store.backend",
+        "Where state is kept: `memory`, `etcd`, or an installed backend's name.",
+        rules.NOT_BLANK,
+        "--store",
+    ),
+    Key("store.root", "Prefix of all keys.", rules.PREFIX, "--root"),
+    Key("store.endpoints", "Members of the store.", rules.ENDPOINTS, "--endpoints"),
+    Key("store.request_timeout", "Deadline of every request to the store, in seconds.", rules.SECONDS),
+    Key(
+        "store.hang_timeout", "Seconds without an answer to a ping after which a member counts as hung.", rules.SECONDS
+    ),
+    Key("store.tls_ca", "File with the authorities that vouch for the store."),
+    Key("store.tls_cert", "File with the certificate shown to the store."),
+    Key("store.tls_key", "File with the key of that certificate."),
+    Key("store.tls_server_name", "Name the store's certificate must bear, if not the endpoint's."),
+    Key("store.user", "User at the store."),
+    Key("store.password", "Password at the store.", secret=True),
+    Key("grpc.host", "Interface gRPC listens on.", rules.NOT_BLANK, "--grpc-host"),
+    Key("grpc.port", "Port gRPC listens on; 0: any free one.", rules.PORT, "--grpc-port"),
+    Key("http.host", "Interface HTTP listens on.", rules.NOT_BLANK, "--http-host"),
+    Key("http.port", "Port HTTP listens on; 0: any free one.", rules.PORT, "--http-port"),
+    Key("http.stall", "Seconds without progress of the event loop after which /livez fails.", rules.SECONDS),
+    Key("group.strategy", "Strategy that decides who owns what.", rules.NOT_BLANK, "--strategy"),
+    Key("group.strategy_options", "Options passed to the strategy."),
+    Key(
+        "group.handoff_mode",
+        "`overlap`: both owners hold a moving partition for a moment; `exclusive`: never.",
+        None,
+        "--handoff-mode",
+    ),
+    Key("group.standby_count", "Warm copies kept of each partition.", Range(least=0, most=10)),
+    Key("group.copartitioned", "Sets of topics whose equal partitions move as one."),
+    Key(
+        "group.debounce",
+        "Seconds in which changes are gathered before a plan is made.",
+        Range(least=0, most=3600),
+        "--debounce",
+    ),
+    Key("group.warming_timeout", "Seconds a new owner has to warm a partition.", rules.SECONDS, "--warming-timeout"),
+    Key("group.freeze_timeout", "Seconds routers have to acknowledge a freeze.", rules.SECONDS),
+    Key("group.release_timeout", "Seconds an old owner has to let a partition go.", rules.SECONDS, "--release-timeout"),
+    Key(
+        "group.balance_backoff",
+        "Seconds a partition stays put after a move of it was given up.",
+        Range(least=0, most=86_400),
+    ),
+    Key("group.max_concurrent_handoffs", "Handoffs in flight at once in a group.", _COUNT),
+    Key("group.warm_concurrency", "Partitions a consumer warms at once.", _COUNT),
+    Key("group.quarantine_after", "Owners that must fail to warm a partition before it is quarantined.", _COUNT),
+    Key("group.paused", "Start with rebalancing paused."),
+    Key("topics", "Partition counts: group, topic, number.", rules.TOPICS, "--topic"),
+    Key("kafka.bootstrap_servers", "Brokers to discover partition counts from; empty: none.", None, "--kafka"),
+    Key("kafka.properties", "Further librdkafka properties, such as sasl.* and ssl.*.", secret=True),
+    Key("kafka.refresh_interval", "Seconds between looks at the topics in Kafka.", rules.SECONDS),
+    Key("kafka.metadata_timeout", "Seconds a metadata request may take.", rules.SECONDS),
+    Key("log.level", "Least severity that is logged.", None, "--log-level"),
+    Key("log.format", "`json`, `text`, or `auto`: text where stderr is a terminal.", None, "--log-format"),
+    Key("metrics.per_consumer", "Also publish series per consumer.", None, "--metrics-per-consumer"),
+    Key(
+        "metrics.max_groups",
+        "Groups with series of their own; the rest is counted as `_other`.",
+        Range(least=1, most=100_000),
+    ),
+)
+
+CATALOG = {key.name: key for key in _KEYS}
+
+NOT_SETTINGS = frozenset({"group.rebalance_requests"})
+"""Fields of borrowed structs that hold state, not wishes."""
+
+
+class Leaf(msgspec.Struct, frozen=True):
+    """A settable field: its key, type and default."""
+
+    key: Key
+    type: Any
+    default: Any
+
+
+@cache
+def leaves() -> dict[str, Leaf]:
+    """Every settable field of `Settings`, in the order of the catalog."""
+    found = dict(_fields(Settings, ""))
+    return {name: Leaf(key, *found[name]) for name, key in CATALOG.items()}
+
+
+def _fields(kind: type[msgspec.Struct], path: str) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    for field in msgspec.structs.fields(kind):
+        name = f"{path}{field.name}"
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            yield from _fields(field.type, f"{name}.")
+        elif name not in NOT_SETTINGS:
+            # A default that is made afresh each time, such as the instance's name, has no value to show.
+            fresh = field.default_factory
+            literal = fresh() if fresh in (dict, list) else ... if fresh is not msgspec.NODEFAULT else field.default
+            yield name, (field.type, literal)
+
+
+def field_names() -> set[str]:
+    """All leaves the struct has, described or not; a test holds them against the catalog."""
+    return {name for name, _ in _fields(Settings, "")}

@@ -1,0 +1,186 @@
+"""Flags over environment over file over defaults, into one checked `Settings`.
+
+Every problem is found before any is reported, because fixing them one at a time wastes a person's day. What came
+from where is kept, so that `assigner config print` can say it.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Any, Union, get_args, get_origin
+
+import msgspec
+
+from assigner.errors import InvalidInput
+from assigner.settings import upstream
+from assigner.settings.catalog import Leaf, leaves
+from assigner.settings.model import Settings
+from assigner.settings.sources import Layer, Value, from_assignments, from_environment, from_file, from_flags
+
+DEFAULT = "default"
+_YES, _NO = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
+_TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    settings: Settings
+    origins: dict[str, str]
+    """Key -> where its value came from; keys at their default are absent."""
+    notes: tuple[str, ...] = ()
+    """Things worth saying that are no reason to refuse."""
+
+    def origin(self, key: str) -> str:
+        return self.origins.get(key, DEFAULT)
+
+
+def load(
+    *,
+    flags: Mapping[str, Any] | None = None,
+    assignments: Iterable[str] = (),
+    environment: Mapping[str, str] | None = None,
+    config: str | None = None,
+) -> Loaded:
+    """Raises `InvalidInput` that lists every problem. `config` beats `ASSIGNER_CONFIG`."""
+    environment = environment or {}
+    path = config or environment.get("ASSIGNER_CONFIG")
+    layers = [
+        upstream.implied(environment),
+        from_file(path) if path else Layer(),
+        upstream.from_upstream(environment),
+        from_environment(environment, also_known=upstream.NAMES),
+        from_flags(flags or {}),
+        from_assignments(assignments),
+    ]
+    return _merge(layers)
+
+
+def _merge(layers: list[Layer]) -> Loaded:
+    problems = [problem for layer in layers for problem in layer.problems]
+    values = {value.key: value for layer in layers for value in layer.values}
+    tree: dict[str, Any] = {}
+    for value in values.values():
+        leaf = leaves()[value.key]
+        try:
+            _set(tree, value.key, read(leaf, value))
+        except InvalidInput as error:
+            problems.append(str(error))
+    if problems:
+        raise InvalidInput(_listed(problems))
+    settings = msgspec.convert(tree, Settings)
+    problems = _contradictions(settings)
+    if problems:
+        raise InvalidInput(_listed(problems))
+    notes = [note for layer in layers for note in layer.notes] + _cautions(settings)
+    return Loaded(settings, {key: value.origin for key, value in values.items()}, tuple(notes))
+
+
+def _listed(problems: list[str]) -> str:
+    if len(problems) == 1:
+        return problems[0]
+    return f"{len(problems)} problems in the settings:\n" + "\n".join(f"  - {problem}" for problem in problems)
+
+
+def _set(tree: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        tree = tree.setdefault(part, {})
+    tree[last] = value
+
+
+# --- one value ---------------------------------------------------------------------------------------------------
+
+
+def read(leaf: Leaf, value: Value) -> Any:
+    """The value as its key's type, within its key's rule. Raises `InvalidInput` naming key, rule and remedy."""
+    raw = value.raw
+    try:
+        if value.text and isinstance(raw, str):
+            raw = _from_text(leaf.type, raw)
+        typed = msgspec.convert(raw, leaf.type)
+    except (ValueError, msgspec.ValidationError) as error:
+        shown = "the value" if leaf.key.secret else repr(value.raw)
+        raise InvalidInput(f"{value.origin}: {leaf.key.name}: {shown} is not {wanted(leaf.type)}") from error
+    breach = leaf.key.rule.broken_by(typed) if leaf.key.rule else None
+    if breach:
+        raise InvalidInput(f"{value.origin}: {leaf.key.name} {breach}; it is {typed!r}")
+    return msgspec.to_builtins(typed)
+
+
+def _from_text(kind: Any, text: str) -> Any:
+    """What a person or a deployment wrote in one word, as the type wants it. Raises `ValueError`."""
+    optional = _without_none(kind)
+    if optional is not kind and text == "":
+        return None
+    kind = optional
+    if kind is str or (isinstance(kind, type) and issubclass(kind, Enum)):
+        return text
+    if kind is bool:
+        return _yes_or_no(text)
+    if kind in (int, float):
+        return kind(text)
+    if get_origin(kind) is tuple and get_args(kind) == (str, ...) and not text.lstrip().startswith("["):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from error
+
+
+def _yes_or_no(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in _YES | _NO:
+        raise ValueError(text)
+    return word in _YES
+
+
+def _without_none(kind: Any) -> Any:
+    if get_origin(kind) in (Union, types.UnionType):
+        rest = [part for part in get_args(kind) if part is not type(None)]
+        if len(rest) == 1:
+            return rest[0]
+    return kind
+
+
+def wanted(kind: Any) -> str:
+    """The type in a reader's words."""
+    kind = _without_none(kind)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return "one of " + ", ".join(str(member.value) for member in kind)
+    if get_origin(kind) is tuple:
+        return "a list of text" if get_args(kind)[0] is str else "a list of lists (as JSON where it is text)"
+    if get_origin(kind) is dict:
+        return "a table (a JSON object where it is text)"
+    return _TYPE_NAMES.get(kind, str(kind))
+
+
+# --- values together ---------------------------------------------------------------------------------------------
+
+
+def _contradictions(settings: Settings) -> list[str]:
+    found = []
+    store = settings.store
+    if bool(store.tls_cert) != bool(store.tls_key):
+        found.append("store.tls_cert and store.tls_key go together; set both or neither")
+    if store.password and not store.user:
+        found.append("store.password is set without store.user; set the user too")
+    resident = upstream.group_at(settings.default_prefix, store.root)
+    if resident and resident != settings.default_group:
+        found.append(
+            f"default_prefix {settings.default_prefix!r} is where group {resident!r} lives, which would be reached "
+            f"under two names; set default_group to {resident!r}"
+        )
+    if settings.grpc.port and settings.grpc.port == settings.http.port:
+        found.append(f"grpc.port and http.port are both {settings.grpc.port}; give each its own")
+    return found
+
+
+def _cautions(settings: Settings) -> list[str]:
+    found = []
+    if settings.store.backend != "memory" and settings.store.request_timeout >= settings.leader_ttl * 2 / 3:
+        found.append(
+            f"store.request_timeout ({settings.store.request_timeout:g} s) leaves no second try within two thirds of "
+            f"leader_ttl ({settings.leader_ttl:g} s): one slow request costs the leadership"
+        )
+    return found

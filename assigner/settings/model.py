@@ -1,0 +1,127 @@
+"""Everything that can be set, as one value.
+
+A `Settings` is made once, by `assigner.settings.load` or by a program that embeds the service, and handed down; no
+part of the service reads the environment or a file by itself. The constructor takes what it is given: ranges and
+spelling are checked where a person's input comes in (`load`).
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from enum import Enum
+
+import msgspec
+
+from assigner.backend import StoreSettings
+from assigner.keys import DEFAULT_ROOT, Keys
+from assigner.records import GroupOptions
+from assigner.server.settings import ServerSettings
+
+LOOPBACK = "127.0.0.1"
+_ANYWHERE = frozenset({"", "0.0.0.0", "::", "[::]", "*"})
+
+
+def fresh_instance_name() -> str:
+    """A name no other instance has: two instances of one name would take each other's presence away."""
+    host = socket.gethostname().split(".")[0] or "assigner"
+    return f"{host}-{secrets.token_hex(3)}"
+
+
+class LogFormat(str, Enum):
+    AUTO = "auto"
+    """Text where stderr is a terminal, JSON elsewhere."""
+    JSON = "json"
+    TEXT = "text"
+
+
+class LogLevel(str, Enum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of the tables of the TOML file."""
+
+
+class StoreSection(StoreSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which store, and how it is reached. Goes to the backend as it is."""
+
+    backend: str = "memory"
+    root: str = DEFAULT_ROOT
+
+
+class InstanceSection(Section, frozen=True, kw_only=True):
+    name: str = msgspec.field(default_factory=fresh_instance_name)
+    address: str = ""
+    """host:port under which the other instances and the consumers reach this one; empty: what gRPC is bound to."""
+
+
+class GrpcSection(Section, frozen=True, kw_only=True):
+    host: str = LOOPBACK
+    port: int = 50051
+
+
+class HttpSection(Section, frozen=True, kw_only=True):
+    host: str = LOOPBACK
+    port: int = 8080
+    stall: float = 10.0
+    """Seconds without a tick of the loop after which /livez fails."""
+
+
+class KafkaSection(Section, frozen=True, kw_only=True):
+    bootstrap_servers: str = ""
+    """Empty: partition counts are not discovered from Kafka."""
+    properties: dict[str, str] = {}
+    """librdkafka's properties, passed on."""
+    refresh_interval: float = 60.0
+    metadata_timeout: float = 15.0
+
+
+class LogSection(Section, frozen=True, kw_only=True):
+    level: LogLevel = LogLevel.INFO
+    format: LogFormat = LogFormat.AUTO
+
+
+class MetricsSection(Section, frozen=True, kw_only=True):
+    per_consumer: bool = False
+    max_groups: int = 200
+    """Groups with series of their own; the others are counted together as `_other`."""
+
+
+class Settings(Section, frozen=True, kw_only=True):
+    consumer_ttl: float = 30.0
+    leader_ttl: float = 15.0
+    reconcile_interval: float = 30.0
+    shutdown_timeout: float = 20.0
+    default_group: str = "default"
+    default_prefix: str = ""
+    """Where the default group's keys are, if not under its own name: upstream's groupless prefix."""
+    instance: InstanceSection = msgspec.field(default_factory=InstanceSection)
+    store: StoreSection = StoreSection()
+    grpc: GrpcSection = GrpcSection()
+    server: ServerSettings = ServerSettings()
+    http: HttpSection = HttpSection()
+    group: GroupOptions = GroupOptions()
+    """Options of a group that has none of its own."""
+    topics: dict[str, dict[str, int]] = {}
+    """group -> topic -> partitions."""
+    kafka: KafkaSection = KafkaSection()
+    log: LogSection = LogSection()
+    metrics: MetricsSection = MetricsSection()
+
+    def keys(self) -> Keys:
+        return Keys(
+            self.store.root,
+            default_group=self.default_group,
+            default_prefix=self.default_prefix,
+        )
+
+    def advertised_address(self, port: int) -> str:
+        """What others should dial, given the port gRPC really got."""
+        if self.instance.address:
+            return self.instance.address
+        host = socket.gethostname() if self.grpc.host in _ANYWHERE else self.grpc.host
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

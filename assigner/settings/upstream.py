@@ -1,0 +1,107 @@
+"""The environment of the upstream assigner, understood: a deployment of it is taken over with its settings as they are.
+
+Each name maps to a key of ours. Those that ours has no use for are accepted and reported, so that nobody wonders
+why they do nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from urllib.parse import unquote
+
+import msgspec
+
+from assigner.keys import DEFAULT_ROOT
+from assigner.settings.sources import Layer, Value
+
+Translate = Callable[[str], str | dict[str, str]]
+
+
+def _as_it_is(text: str) -> str:
+    return text
+
+
+def _without_scheme(text: str) -> str:
+    """Upstream writes endpoints as URLs; TLS is a matter of `store.tls_*` here."""
+    return ",".join(part.strip().split("://", 1)[-1].rstrip("/") for part in text.split(",") if part.strip())
+
+
+def _level(text: str) -> str:
+    """The overall level of a filter such as `info,h2=warn`."""
+    levels = [part.strip().lower() for part in text.split(",") if "=" not in part and part.strip()]
+    level = levels[0] if levels else "info"
+    return {"warn": "warning", "trace": "debug", "off": "error"}.get(level, level)
+
+
+def _strategy(text: str) -> str:
+    return text.strip().replace("-", "_")
+
+
+def _protocol(text: str) -> dict[str, str]:
+    secure = text.strip().lower() in ("true", "1")
+    return {"security.protocol": "ssl"} if secure else {}
+
+
+class Name(msgspec.Struct, frozen=True):
+    key: str
+    translate: Translate = _as_it_is
+
+
+NAMES: dict[str, Name] = {
+    "ETCD_ENDPOINTS": Name("store.endpoints", _without_scheme),
+    "ETCD_PREFIX": Name("default_prefix"),
+    "BIND_HOST": Name("grpc.host"),
+    "BIND_PORT": Name("grpc.port"),
+    "CONSUMER_LEASE_TTL_SECS": Name("consumer_ttl"),
+    "ASSIGNER_NAME": Name("instance.name"),
+    "LEADER_LEASE_TTL_SECS": Name("leader_ttl"),
+    "REBALANCE_DEBOUNCE_INTERVAL_SECS": Name("group.debounce"),
+    "HANDOFF_TIMEOUT_SECS": Name("group.warming_timeout"),
+    "KAFKA_HOSTS": Name("kafka.bootstrap_servers"),
+    "KAFKA_TLS": Name("kafka.properties", _protocol),
+    "KAFKA_METADATA_TIMEOUT_SECS": Name("kafka.metadata_timeout"),
+    "ASSIGNMENT_STRATEGY": Name("group.strategy", _strategy),
+    "RUST_LOG": Name("log.level", _level),
+}
+
+UNUSED: dict[str, str] = {
+    "STREAM_CHANNEL_SIZE": "a slow stream is coalesced, not queued",
+    "CONSUMER_KEEPALIVE_INTERVAL_SECS": "consumers renew for themselves, every third of the TTL",
+    "LEADER_KEEPALIVE_INTERVAL_SECS": "the instance's lease is renewed every third of its TTL",
+    "ELECTION_RETRY_INTERVAL_SECS": "standbys wait on the leader's key and do not poll",
+    "K8S_AWARENESS_ENABLED": "Kubernetes is not consulted",
+    "K8S_NAMESPACE": "Kubernetes is not consulted",
+}
+
+
+def from_upstream(environment: Mapping[str, str]) -> Layer:
+    values = [
+        Value(name.key, name.translate(environment[variable]), f"environment {variable}", text=True)
+        for variable, name in NAMES.items()
+        if variable in environment
+    ]
+    notes = [
+        f"environment {variable} has no effect: {reason}"
+        for variable, reason in UNUSED.items()
+        if environment.get(variable)
+    ]
+    return Layer(tuple(values), (), tuple(notes))
+
+
+def implied(environment: Mapping[str, str]) -> Layer:
+    """What upstream's names mean beyond their own key. Weaker than a file: it was not said outright."""
+    values = []
+    if environment.get("ETCD_ENDPOINTS"):
+        values.append(Value("store.backend", "etcd", "implied by ETCD_ENDPOINTS", text=True))
+    group = group_at(environment.get("ETCD_PREFIX", ""), DEFAULT_ROOT)
+    if group:
+        values.append(Value("default_group", group, "implied by ETCD_PREFIX", text=True))
+    return Layer(tuple(values))
+
+
+def group_at(prefix: str, root: str) -> str:
+    """The group whose own place the prefix is, or nothing: upstream is deployed one group to a prefix."""
+    if not prefix.startswith(root) or not prefix.endswith("/"):
+        return ""
+    segment = prefix[len(root) : -1]
+    return "" if "/" in segment else unquote(segment)
