@@ -15,16 +15,36 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from typing import Any, TextIO
 
+import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from assigner.settings.model import LogFormat, LogSection
 
 QUEUE_LINES = 10_000
 # Libraries that say at INFO what is nobody's business.
 _CHATTY = ("asyncio", "aiohttp", "grpc", "grpclib", "h2", "hpack")
+
+
+class LogFormat(str, Enum):
+    AUTO = "auto"
+    """Text where stderr is a terminal, JSON elsewhere."""
+    JSON = "json"
+    TEXT = "text"
+
+
+class LogLevel(str, Enum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    level: LogLevel = LogLevel.INFO
+    format: LogFormat = LogFormat.AUTO
 
 
 class QueuedWriter:
@@ -84,7 +104,7 @@ class _QueueHandler(logging.Handler):
 _writer: QueuedWriter | None = None
 
 
-def configure(settings: LogSection, stream: TextIO | None = None) -> None:
+def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
     """Set logging up for this process, anew if it was set up before. Programs that embed the service keep their own
     logging by not calling this."""
     global _writer

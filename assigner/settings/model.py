@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import secrets
 import socket
-from enum import Enum
 
 import msgspec
 
 from assigner.backend import StoreSettings
 from assigner.keys import DEFAULT_ROOT, Keys
+from assigner.logs import LogSettings
 from assigner.records import GroupOptions
 from assigner.server.settings import ServerSettings
 
@@ -26,20 +26,6 @@ def fresh_instance_name() -> str:
     """A name no other instance has: two instances of one name would take each other's presence away."""
     host = socket.gethostname().split(".")[0] or "assigner"
     return f"{host}-{secrets.token_hex(3)}"
-
-
-class LogFormat(str, Enum):
-    AUTO = "auto"
-    """Text where stderr is a terminal, JSON elsewhere."""
-    JSON = "json"
-    TEXT = "text"
-
-
-class LogLevel(str, Enum):
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,11 +66,6 @@ class KafkaSection(Section, frozen=True, kw_only=True):
     metadata_timeout: float = 15.0
 
 
-class LogSection(Section, frozen=True, kw_only=True):
-    level: LogLevel = LogLevel.INFO
-    format: LogFormat = LogFormat.AUTO
-
-
 class MetricsSection(Section, frozen=True, kw_only=True):
     per_consumer: bool = False
     max_groups: int = 200
@@ -109,7 +90,7 @@ class Settings(Section, frozen=True, kw_only=True):
     topics: dict[str, dict[str, int]] = {}
     """group -> topic -> partitions."""
     kafka: KafkaSection = KafkaSection()
-    log: LogSection = LogSection()
+    log: LogSettings = LogSettings()
     metrics: MetricsSection = MetricsSection()
 
     def keys(self) -> Keys:
