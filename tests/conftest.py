@@ -22,7 +22,7 @@ from tests.real_etcd import (
 from tests.real_kafka import KafkaBroker, KafkaUnavailableError
 from tests.skip_rule import SkipRule, is_ci, read_allowed
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "assigner.testing.plugin"]
 
 Server = TypeVar("Server", EtcdServer, EtcdCluster, KafkaBroker)
 StartEtcd = Callable[..., EtcdServer]

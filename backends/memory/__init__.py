@@ -1,0 +1,36 @@
+"""The backend `memory`: a store within the process, and an elector on top of it."""
+
+from __future__ import annotations
+
+from assigner.backend import Presence, StoreSettings
+from assigner.clock import Clock
+from assigner.election import LeaderElector
+from assigner.keys import Keys
+from assigner.store import Limits, Store
+from backends.memory.state import Bounds, MemoryState
+from backends.memory.store import MemoryStore
+
+__all__ = ["Bounds", "Limits", "MemoryBackend", "MemoryState", "MemoryStore", "backend"]
+
+
+class MemoryBackend:
+    """Each `open` gives a store of its own; those of a `shared` backend give handles on one state."""
+
+    def __init__(self, state: MemoryState | None = None) -> None:
+        self._state = state
+
+    @classmethod
+    def shared(cls, state: MemoryState) -> MemoryBackend:
+        """A backend for several instances in one process."""
+        return cls(state)
+
+    async def open(self, settings: StoreSettings, clock: Clock) -> Store:
+        return MemoryStore(MemoryState(clock) if self._state is None else self._state)
+
+    async def elector(self, store: Store, keys: Keys, presence: Presence, clock: Clock) -> LeaderElector:
+        from backends.lease_elector import open_elector
+
+        return await open_elector(store, keys, presence, clock)
+
+
+backend = MemoryBackend()

@@ -1,0 +1,101 @@
+"""What was written, revision by revision, as far back as the bound allows.
+
+Watches are replayed from it, and reads at an old revision undo it. It is bounded in revisions and in bytes; what falls
+out of the bound is compacted, and whoever asks for it is told so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from assigner.errors import Compacted
+from assigner.store import Entry, Event
+
+EVENT_OVERHEAD = 400
+"""Bytes that a change occupies besides its keys and values, roughly."""
+
+
+class Change(msgspec.Struct, frozen=True, gc=False):
+    key: str
+    event: Event
+    before: Entry | None
+    after: Entry | None
+
+    @property
+    def size(self) -> int:
+        size = EVENT_OVERHEAD + len(self.key)
+        if self.before is not None:
+            size += len(self.before.value)
+        if self.after is not None:
+            size += len(self.after.value)
+        return size
+
+
+Changes = tuple[Change, ...]
+
+
+class History:
+    def __init__(self, *, revisions: int, size: int) -> None:
+        self.max_revisions = revisions
+        self.max_size = size
+        self.compacted = 0
+        """Everything up to here is gone."""
+        self.revision = 1
+        """An empty store stands at 1, so that 0 can mean 'no revision'."""
+        self._log: list[Changes] = [()]
+        """The changes of consecutive revisions; the first `_dropped` of them are compacted and await removal."""
+        self._dropped = 0
+        self._size = 0
+
+    def append(self, changes: Changes) -> None:
+        self._log.append(changes)
+        self.revision += 1
+        for change in changes:
+            self._size += change.size
+        if self.revision - self.compacted > self.max_revisions or self._size > self.max_size:
+            self._drop()
+
+    def compact(self, revision: int) -> None:
+        while self.compacted < min(revision, self.revision):
+            self._drop()
+        self.trim()
+
+    @property
+    def wants_trim(self) -> bool:
+        """Whether enough was dropped to be worth the removal, which costs the length of the list."""
+        return self._dropped > max(64, len(self._log) // 2)
+
+    def trim(self) -> None:
+        del self._log[: self._dropped]
+        self._dropped = 0
+
+    def since(self, revision: int) -> Iterator[tuple[int, Changes]]:
+        """(revision, changes) for every revision after the given one."""
+        if revision < self.compacted:
+            raise Compacted(self.compacted)
+        start = revision - self.compacted + self._dropped
+        for offset in range(start, len(self._log)):
+            revision += 1
+            yield revision, self._log[offset]
+
+    def before(self, revision: int, prefix: str) -> dict[str, Entry | None]:
+        """For each key under the prefix that changed after `revision`: what it was then."""
+        was: dict[str, Entry | None] = {}
+        for _, changes in self.since(revision):
+            for change in changes:
+                if change.key.startswith(prefix) and change.key not in was:
+                    was[change.key] = change.before
+        return was
+
+    def _drop(self) -> None:
+        """Forget the oldest revision, and more while the rest is too large. The newest goes too if it must."""
+        while True:
+            for change in self._log[self._dropped]:
+                self._size -= change.size
+            self._log[self._dropped] = ()
+            self._dropped += 1
+            self.compacted += 1
+            if self._size <= self.max_size:
+                return
