@@ -61,8 +61,8 @@ test: install ## Lint, then run all tests, against real etcd and Kafka where the
 lint: install ## Check style, types and the import rules
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --quiet --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+	$(BIN)/mypy --no-error-summary
+	report=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$report"; exit 1; }
 
 .PHONY: format
 format: install ## Rewrite the code in the project's style
