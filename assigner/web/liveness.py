@@ -1,0 +1,89 @@
+"""Whether the process still does its work, which is more than still answering.
+
+A ticker on the event loop measures how late it wakes up; every task without which the service is pointless has a
+pulse. `/livez` fails when the ticker or a pulse has been silent for too long, or when such a task ended: then a
+restart is the remedy. A store that can't be reached is no such reason: restarting does not bring it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import anyio
+
+from assigner.clock import Clock
+
+TICK = 0.25
+
+
+class Pulse:
+    """One essential task. It calls `beat` whenever it gets round."""
+
+    def __init__(self, name: str, silence: float | None, clock: Clock) -> None:
+        self.name = name
+        self._silence = silence
+        self._clock = clock
+        self._last = clock.now()
+        self._ended: str | None = None
+
+    def beat(self) -> None:
+        self._last = self._clock.now()
+
+    def end(self, why: str) -> None:
+        self._ended = why
+
+    def problem(self) -> str | None:
+        if self._ended is not None:
+            return f"{self.name} ended: {self._ended}"
+        quiet = self._clock.now() - self._last
+        if self._silence is not None and quiet > self._silence:
+            return f"{self.name} made no progress for {quiet:.1f} s"
+        return None
+
+
+class Liveness:
+    def __init__(self, clock: Clock, *, stall: float = 10.0, tick: float = TICK) -> None:
+        self._clock = clock
+        self._tick = tick
+        self._ticker = Pulse("event loop", stall, clock)
+        self._pulses: dict[str, Pulse] = {}
+
+    @contextmanager
+    def essential(self, name: str, silence: float | None = None) -> Iterator[Pulse]:
+        """Run an essential task inside. Leaving by an error is its end; leaving in order, or by cancellation, is not.
+        `silence`: seconds after which a missing beat counts as a stall; None: it may be quiet."""
+        pulse = Pulse(name, silence, self._clock)
+        self._pulses[name] = pulse
+        try:
+            yield pulse
+        except Exception as error:
+            pulse.end(f"{type(error).__name__}: {error}")
+            raise
+        else:
+            self._forget(pulse)
+        finally:
+            # Cancelled: the service is stopping, and a stopping service is not a dead one.
+            if pulse.problem() is None:
+                self._forget(pulse)
+
+    def _forget(self, pulse: Pulse) -> None:
+        if self._pulses.get(pulse.name) is pulse:
+            del self._pulses[pulse.name]
+
+    def problems(self) -> list[str]:
+        """Empty: alive."""
+        pulses = (self._ticker, *self._pulses.values())
+        return [problem for pulse in pulses if (problem := pulse.problem())]
+
+    async def run(self, lag: Callable[[float], None]) -> None:
+        """Tick until cancelled, telling `lag` how late each tick came."""
+        try:
+            while True:
+                due = self._clock.now() + self._tick
+                await anyio.sleep(self._tick)
+                self._ticker.beat()
+                lag(max(0.0, self._clock.now() - due))
+        except Exception as error:
+            self._ticker.end(f"{type(error).__name__}: {error}")
+            raise

@@ -1,0 +1,124 @@
+"""The HTTP side: probes and metrics, on the event loop of the service.
+
+What is served is a table of routes, so that more can be added beside. Nothing here changes state, and nothing is
+authenticated: it listens on loopback unless the settings say otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+import msgspec
+from aiohttp import web
+
+from assigner.clock import Clock
+from assigner.errors import InvalidInput
+from assigner.logs import get_logger
+from assigner.metrics import CONTENT_TYPE, Metrics
+from assigner.settings.model import HttpSection
+from assigner.web.liveness import Liveness
+
+_log = get_logger(__name__)
+
+MAX_BODY = 64 * 1024
+_CLOSE_SECONDS = 2.0
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Readiness = Callable[[], Sequence[str]]
+"""Why the instance should get no traffic now; empty: it is ready."""
+
+
+class Route(msgspec.Struct, frozen=True):
+    path: str
+    handler: Handler
+    method: str = "GET"
+
+
+class WebServer:
+    def __init__(
+        self,
+        settings: HttpSection,
+        readiness: Readiness,
+        liveness: Liveness,
+        metrics: Metrics,
+        clock: Clock,
+        routes: Sequence[Route] = (),
+    ) -> None:
+        """`routes` are served beside the probes."""
+        self._settings = settings
+        self._readiness = readiness
+        self._liveness = liveness
+        self._metrics = metrics
+        self._started = clock.now()
+        self._clock = clock
+        self._extra = tuple(routes)
+        self._runner: web.AppRunner | None = None
+        self._ticker: asyncio.Task[None] | None = None
+        self.port = 0
+
+    def routes(self) -> tuple[Route, ...]:
+        return (
+            Route("/livez", self._livez),
+            Route("/readyz", self._readyz),
+            Route("/metrics", self._scrape),
+            Route("/", self._index),
+            *self._extra,
+        )
+
+    async def start(self) -> None:
+        """Listen, and start the ticker. Raises `InvalidInput` when the address can't be had."""
+        app = web.Application(client_max_size=MAX_BODY)
+        for route in self.routes():
+            # HEAD comes with GET: probes and load balancers ask either way.
+            app.router.add_route(route.method, route.path, route.handler)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_SECONDS, keepalive_timeout=30)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._settings.host, self._settings.port, backlog=128)
+        try:
+            await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            where = f"{self._settings.host}:{self._settings.port}"
+            raise InvalidInput(f"can't serve HTTP on {where}: {error.strerror}; choose another --http-port") from error
+        self.port = self._runner.addresses[0][1]
+        self._ticker = asyncio.create_task(self._liveness.run(self._metrics.loop_lag), name="liveness-ticker")
+
+    async def close(self) -> None:
+        """Finish the requests in hand, for a moment, then let go of the port."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._ticker
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    # Handlers. ---------------------------------------------------------------------------------------------------
+
+    async def _livez(self, _request: web.Request) -> web.Response:
+        problems = self._liveness.problems()
+        if self._ticker is None or self._ticker.done():
+            problems.append("event loop ticker is not running")
+        return _probe(problems)
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        return _probe(self._readiness())
+
+    async def _scrape(self, _request: web.Request) -> web.Response:
+        text = await self._metrics.render()
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE, **_FRESH})
+
+    async def _index(self, _request: web.Request) -> web.Response:
+        paths = "\n".join(route.path for route in self.routes() if route.path != "/")
+        up = self._clock.now() - self._started
+        return web.Response(text=f"kafka-assigner, up for {up:.0f} s\n{paths}\n", headers=_FRESH)
+
+
+_FRESH = {"Cache-Control": "no-store"}
+
+
+def _probe(problems: Sequence[str]) -> web.Response:
+    if problems:
+        return web.Response(status=503, text="\n".join(problems) + "\n", headers=_FRESH)
+    return web.Response(text="ok\n", headers=_FRESH)
