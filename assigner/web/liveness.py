@@ -60,12 +60,12 @@ class Liveness:
         except Exception as error:
             pulse.end(f"{type(error).__name__}: {error}")
             raise
+        except BaseException:
+            # Cancelled: the service is stopping, and a stopping service is not a dead one.
+            self._forget(pulse)
+            raise
         else:
             self._forget(pulse)
-        finally:
-            # Cancelled: the service is stopping, and a stopping service is not a dead one.
-            if pulse.problem() is None:
-                self._forget(pulse)
 
     def _forget(self, pulse: Pulse) -> None:
         if self._pulses.get(pulse.name) is pulse:

@@ -83,6 +83,7 @@ class WebServer:
             where = f"{self._settings.host}:{self._settings.port}"
             raise InvalidInput(f"can't serve HTTP on {where}: {error.strerror}; choose another --http-port") from error
         self.port = self._runner.addresses[0][1]
+        _log.debug("http listening", host=self._settings.host, port=self.port)
         self._ticker = asyncio.create_task(self._liveness.run(self._metrics.loop_lag), name="liveness-ticker")
 
     async def close(self) -> None:
