@@ -61,6 +61,8 @@ def main() -> int:
         print("Name another one with: make PYTHON=/path/to/python3.11 ...", file=sys.stderr)
         return 1
     os.environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+    # Trust what the machine trusts: behind a company's proxy uv's own list of authorities is not enough.
+    os.environ.setdefault("UV_SYSTEM_CERTS", "true")
     lock = arguments.lock.resolve()
     print(f"Installing {lock.name} into {arguments.venv} ...", flush=True)
     python = _environment(arguments.venv.absolute())
