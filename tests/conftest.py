@@ -50,6 +50,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in _MARKER_OF_FIXTURE:
                 item.add_marker(_MARKER_OF_FIXTURE[fixture])
+            if fixture == "kafka_broker":
+                # A broker takes some seconds and 300 MB: one worker starts it and runs all its tests.
+                item.add_marker(pytest.mark.xdist_group("kafka"))
 
 
 # -- etcd --------------------------------------------------------------------------------------------
