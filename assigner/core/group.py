@@ -237,7 +237,7 @@ class GroupState:
         return before
 
 
-_NOTHING: frozenset[TopicPartition] = frozenset()
+_NOTHING: set[TopicPartition] = set()
 _NO_PLAN = Plan()
 
 

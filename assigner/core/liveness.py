@@ -1,0 +1,107 @@
+"""Whether the session that holds a partition is still there: dead means gone, and doubt means wait.
+
+A lease tells that its holder renewed it lately, never that it stopped acting. So a missing registration is taken for a
+death only when the leader saw it disappear, or a whole TTL after its term began; in `exclusive` groups only when the
+session's lease is over too, because until then the old owner's own clock may still admit work.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from assigner.core.group import GroupState
+from assigner.records import Consumer, HandoffMode, Status, Stored
+from assigner.store import NO_LEASE, Absent, Compare, ModRevisionIs
+
+
+class Fate(Enum):
+    ALIVE = "alive"
+    """Registered with this session."""
+    DOUBT = "doubt"
+    """Not known to be gone: it keeps what it has and gets nothing."""
+    REPLACED = "replaced"
+    """Gone, and another session of the same name is registered."""
+    DEAD = "dead"
+
+
+class Liveness:
+    def __init__(self, state: GroupState, *, ttl: float, term_started: float) -> None:
+        self._state = state
+        self._ttl = ttl
+        self._term_started = term_started
+        self._leases: dict[tuple[str, str], int] = {}
+        """Lease of every session seen registered during this term."""
+        self._missed: dict[tuple[str, str], float] = {}
+        """When a session without a known lease was first found missing."""
+        self._over: set[int] = set()
+        self.wanted: set[int] = set()
+        """Leases whose end the leader waits for."""
+
+    @property
+    def doubt_ends(self) -> float:
+        """When owners that were absent as the term began are dead."""
+        return self._term_started + self._ttl
+
+    def seen(self, consumer: Stored[Consumer]) -> None:
+        record = consumer.record
+        self._leases[record.consumer_name, record.session] = consumer.lease
+        for displaced in record.displaced:
+            self._leases.setdefault((record.consumer_name, displaced.session), displaced.lease)
+
+    def lease_over(self, lease: int) -> None:
+        self._over.add(lease)
+        self.wanted.discard(lease)
+
+    def forget(self, held: set[tuple[str, str]]) -> None:
+        """Drop what is known of sessions that hold nothing and are not registered."""
+        registered = {(name, c.record.session) for name, c in self._state.consumers.items()}
+        keep = registered | held
+        self._leases = {key: lease for key, lease in self._leases.items() if key in keep}
+        self._missed = {key: at for key, at in self._missed.items() if key in keep}
+        self._over &= set(self._leases.values())
+        self.wanted &= {lease for key, lease in self._leases.items() if key in held and key not in registered}
+
+    def fate(self, name: str, session: str, now: float) -> Fate:
+        if name in self._state.unreadable_consumers:
+            return Fate.DOUBT
+        registered = self._state.consumers.get(name)
+        if registered and registered.record.session == session:
+            return Fate.ALIVE
+        if self._state.options.handoff_mode is HandoffMode.EXCLUSIVE and not self._lease_is_over(name, session, now):
+            return Fate.DOUBT
+        if registered:
+            return Fate.REPLACED
+        if (name, session) in self._leases or now >= self.doubt_ends:
+            return Fate.DEAD
+        return Fate.DOUBT
+
+    def _lease_is_over(self, name: str, session: str, now: float) -> bool:
+        lease = self._leases.get((name, session), NO_LEASE)
+        if lease == NO_LEASE:
+            # Nothing to ask the store about: whatever lease it had ends within one TTL of being missed.
+            missed = self._missed.setdefault((name, session), now)
+            return now >= missed + self._ttl
+        if lease in self._over:
+            return True
+        self.wanted.add(lease)
+        return False
+
+    def doubt_until(self, name: str, session: str, now: float) -> float | None:
+        """When a doubt resolves by time alone; None if it takes an event."""
+        missed = self._missed.get((name, session))
+        if missed is not None:
+            return missed + self._ttl
+        return self.doubt_ends if now < self.doubt_ends else None
+
+    def eligible(self, name: str) -> Stored[Consumer] | None:
+        """The consumer, if partitions may be given to it."""
+        registered = self._state.consumers.get(name)
+        if registered and registered.record.status is Status.READY and not registered.record.evicted:
+            return registered
+        return None
+
+    def as_seen(self, name: str) -> Compare:
+        """The compare that holds as long as the registration is what the decision was made on."""
+        registered = self._state.consumers.get(name)
+        key = self._state.keys.consumer(name)
+        return ModRevisionIs(key, registered.mod_revision) if registered else Absent(key)

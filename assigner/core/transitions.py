@@ -1,0 +1,253 @@
+"""Every change of ownership, spelled as a write: what it compares and what it puts.
+
+Each function turns a decision into the records that carry it out. None of them decides. Epochs only go up:
+`next_epoch` is the one place that makes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from assigner.core.group import GroupState
+from assigner.core.liveness import Liveness
+from assigner.core.writes import Moved, Purpose, Write
+from assigner.keys import TopicPartition
+from assigner.records import (
+    Assignment,
+    Cause,
+    Consumer,
+    Handoff,
+    Plan,
+    Status,
+    Step,
+    Stored,
+    encode,
+)
+from assigner.store import Absent, Compare, Delete, ModRevisionIs, Operation, Put
+
+Partitions = Sequence[TopicPartition]
+OffsetKey = Callable[[TopicPartition], str]
+
+
+class Transitions:
+    def __init__(self, state: GroupState, liveness: Liveness, offset_key: OffsetKey) -> None:
+        self._state = state
+        self._keys = state.keys
+        self._liveness = liveness
+        self._offset_key = offset_key
+
+    # --- ownership -----------------------------------------------------------------------------------------------
+
+    def assign(self, tps: Partitions, target: Stored[Consumer], cause: Cause) -> Write:
+        """Give partitions that nobody alive holds to `target`, ending any handoff that was under way."""
+        compares: list[Compare] = [self._liveness.as_seen(target.record.consumer_name)]
+        operations: list[Operation] = []
+        moves: list[Moved] = []
+        for tp in tps:
+            compares += self._as_seen(tp)
+            compares += self._previous_owner_as_seen(tp)
+            assignment = self._assignment(tp, target.record)
+            operations.append(self._put_assignment(tp, assignment))
+            operations += self._end_handoff(tp)
+            moves.append(self._moved(tp, assignment, cause))
+        return Write(Purpose.ASSIGN, _unique(compares), tuple(operations), tuple(tps), tuple(moves))
+
+    def restamp(self, tps: Partitions, target: Stored[Consumer]) -> Write:
+        """The same name, a new session: raise the epoch so that the old session is fenced off."""
+        compares: list[Compare] = [self._liveness.as_seen(target.record.consumer_name)]
+        operations: list[Operation] = []
+        for tp in tps:
+            compares += self._as_seen(tp)
+            operations.append(self._put_assignment(tp, self._assignment(tp, target.record)))
+            handoff = self._state.handoffs.get(tp)
+            if handoff and handoff.record.at is Step.WARMING:
+                moved = msgspec.structs.replace(handoff.record, old_session=target.record.session)
+                operations.append(Put(handoff.key, handoff.encode(moved)))
+        return Write(Purpose.RESTAMP, _unique(compares), tuple(operations), tuple(tps))
+
+    def recreate(self, tps: Partitions) -> Write:
+        """The topic is another one now: keep the owner, raise the epoch, drop the handoff and the offset."""
+        compares: list[Compare] = []
+        operations: list[Operation] = []
+        for tp in tps:
+            held = self._state.assignments[tp]
+            compares += self._as_seen(tp)
+            fresh = msgspec.structs.replace(
+                held.record, epoch=self.next_epoch(tp), topic_id=self._state.topics[tp.topic].record.topic_id
+            )
+            operations.append(Put(held.key, held.encode(fresh)))
+            operations += self._end_handoff(tp)
+            operations.append(Delete(self._offset_key(tp)))
+        return Write(Purpose.RESTAMP, _unique(compares), tuple(operations), tuple(tps))
+
+    # --- handoffs ------------------------------------------------------------------------------------------------
+
+    def start(self, tps: Partitions, target: Stored[Consumer], cause: Cause, handoff_id: str, started_at: int) -> Write:
+        """Begin a handoff from the present owner, in place of whatever handoff there was."""
+        compares: list[Compare] = [self._liveness.as_seen(target.record.consumer_name)]
+        operations: list[Operation] = []
+        for tp in tps:
+            compares += self._as_seen(tp)
+            held = self._state.assignments[tp].record
+            current = self._state.handoffs.get(tp)
+            handoff = Handoff(
+                topic=tp.topic,
+                partition=tp.partition,
+                old_owner=held.owner,
+                old_session=held.session,
+                old_epoch=held.epoch,
+                new_owner=target.record.consumer_name,
+                new_session=target.record.session,
+                phase=Step.WARMING.phase,
+                step=Step.WARMING,
+                started_at=started_at,
+                handoff_id=handoff_id,
+                cause=cause,
+            )
+            operations.append(
+                Put(self._keys.handoff(tp), encode(handoff, current.extra if current else None)),
+            )
+            operations += self._drop_acks(tp)
+        return Write(Purpose.HANDOFF, _unique(compares), tuple(operations), tuple(tps))
+
+    def advance(self, tps: Partitions, step: Step) -> Write:
+        compares: list[Compare] = []
+        operations: list[Operation] = []
+        for tp in tps:
+            handoff = self._state.handoffs[tp]
+            compares += self._as_seen(tp)
+            moved = msgspec.structs.replace(handoff.record, step=step, phase=step.phase)
+            operations.append(Put(handoff.key, handoff.encode(moved)))
+        return Write(Purpose.ADVANCE, _unique(compares), tuple(operations), tuple(tps))
+
+    def flip(self, tps: Partitions, target: Stored[Consumer], *, released: bool) -> Write:
+        """Make the new owner the owner. The handoff stays, Complete, until the old owner lets go, if it still must."""
+        compares: list[Compare] = [self._liveness.as_seen(target.record.consumer_name)]
+        operations: list[Operation] = []
+        moves: list[Moved] = []
+        for tp in tps:
+            handoff = self._state.handoffs[tp]
+            compares += self._as_seen(tp)
+            if released:
+                compares += self._previous_owner_as_seen(tp)
+            assignment = self._assignment(tp, target.record)
+            operations.append(self._put_assignment(tp, assignment))
+            if released:
+                operations += self._end_handoff(tp)
+            else:
+                step = Step.COMPLETE
+                done = msgspec.structs.replace(handoff.record, step=step, phase=step.phase, epoch=assignment.epoch)
+                operations.append(Put(handoff.key, handoff.encode(done)))
+                operations += self._drop_acks(tp)
+            moves.append(self._moved(tp, assignment, handoff.record.cause))
+        return Write(Purpose.FLIP, _unique(compares), tuple(operations), tuple(tps), tuple(moves))
+
+    def reaffirm(self, tps: Partitions) -> Write:
+        """Cancel handoffs by saying again, with a higher epoch, that the old end is the owner."""
+        compares: list[Compare] = []
+        operations: list[Operation] = []
+        for tp in tps:
+            handoff = self._state.handoffs[tp]
+            compares += self._as_seen(tp)
+            compares.append(self._liveness.as_seen(handoff.record.old_owner))
+            held = self._state.assignments.get(tp)
+            owner = Assignment(
+                topic=tp.topic,
+                partition=tp.partition,
+                owner=handoff.record.old_owner,
+                session=handoff.record.old_session,
+                epoch=self.next_epoch(tp),
+                topic_id=held.record.topic_id if held else "",
+            )
+            operations.append(self._put_assignment(tp, owner))
+            operations += self._end_handoff(tp)
+        return Write(Purpose.REAFFIRM, _unique(compares), tuple(operations), tuple(tps))
+
+    def finish(self, tps: Partitions) -> Write:
+        """Nobody has to answer this handoff any more."""
+        compares: list[Compare] = []
+        operations: list[Operation] = []
+        for tp in tps:
+            compares += self._as_seen(tp)
+            compares.append(self._liveness.as_seen(self._state.handoffs[tp].record.old_owner))
+            operations += self._end_handoff(tp)
+        return Write(Purpose.FINISH, _unique(compares), tuple(operations), tuple(tps))
+
+    # --- members, plan, removal ----------------------------------------------------------------------------------
+
+    def evict(self, consumer: Stored[Consumer], reason: str) -> Write:
+        """Tell the session's instance to end it. The key keeps its lease: its end is what everybody waits for."""
+        gone = msgspec.structs.replace(consumer.record, evicted=reason, status=Status.DRAINING)
+        return Write(
+            Purpose.EVICT,
+            (ModRevisionIs(consumer.key, consumer.mod_revision),),
+            (Put(consumer.key, consumer.encode(gone), consumer.lease),),
+            subject=consumer.record.consumer_name,
+        )
+
+    def publish(self, plan: Plan, purpose: Purpose) -> Write:
+        current = self._state.stored_plan
+        compare: Compare = ModRevisionIs(current.key, current.mod_revision) if current else Absent(self._keys.plan)
+        value = current.encode(plan) if current else encode(plan)
+        return Write(purpose, (compare,), (Put(self._keys.plan, value),), subject="plan")
+
+    def remove(self, tps: Partitions) -> Write:
+        """Forget assignments. The floor must already be at or above their epochs."""
+        compares: list[Compare] = []
+        operations: list[Operation] = []
+        for tp in tps:
+            compares += self._as_seen(tp)
+            operations += [Delete(self._keys.assignment(tp)), *self._end_handoff(tp)]
+        return Write(Purpose.REMOVE, _unique(compares), tuple(operations), tuple(tps))
+
+    # --- pieces --------------------------------------------------------------------------------------------------
+
+    def next_epoch(self, tp: TopicPartition) -> int:
+        held = self._state.assignments.get(tp)
+        return max(held.record.epoch if held else 0, self._state.plan.epoch_floor) + 1
+
+    def _assignment(self, tp: TopicPartition, owner: Consumer) -> Assignment:
+        topic = self._state.topics.get(tp.topic)
+        return Assignment(
+            topic=tp.topic,
+            partition=tp.partition,
+            owner=owner.consumer_name,
+            session=owner.session,
+            epoch=self.next_epoch(tp),
+            topic_id=topic.record.topic_id if topic else "",
+        )
+
+    def _put_assignment(self, tp: TopicPartition, assignment: Assignment) -> Put:
+        held = self._state.assignments.get(tp)
+        return Put(self._keys.assignment(tp), encode(assignment, held.extra if held else None))
+
+    def _as_seen(self, tp: TopicPartition) -> list[Compare]:
+        held = self._state.assignments.get(tp)
+        handoff = self._state.handoffs.get(tp)
+        return [
+            ModRevisionIs(held.key, held.mod_revision) if held else Absent(self._keys.assignment(tp)),
+            ModRevisionIs(handoff.key, handoff.mod_revision) if handoff else Absent(self._keys.handoff(tp)),
+        ]
+
+    def _previous_owner_as_seen(self, tp: TopicPartition) -> list[Compare]:
+        """An owner taken for dead must still be gone when its partition is given away."""
+        held = self._state.assignments.get(tp)
+        return [self._liveness.as_seen(held.record.owner)] if held else []
+
+    def _end_handoff(self, tp: TopicPartition) -> list[Operation]:
+        if tp not in self._state.handoffs:
+            return self._drop_acks(tp)
+        return [Delete(self._keys.handoff(tp)), *self._drop_acks(tp)]
+
+    def _drop_acks(self, tp: TopicPartition) -> list[Operation]:
+        return [Delete(ack.key) for ack in self._state.acks.get(tp, {}).values()]
+
+    def _moved(self, tp: TopicPartition, assignment: Assignment, cause: Cause) -> Moved:
+        held = self._state.assignments.get(tp)
+        return Moved(tp, held.record.owner if held else "", assignment.owner, cause, assignment.epoch)
+
+
+def _unique(compares: Sequence[Compare]) -> tuple[Compare, ...]:
+    return tuple(dict.fromkeys(compares))

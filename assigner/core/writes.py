@@ -1,0 +1,87 @@
+"""Writes that belong together, and how many of them fit in one transaction.
+
+A `Write` is applied whole or not at all, and only if nothing it was decided on has changed. Several may share a
+transaction for speed; `pack` says which, and nothing about their meaning changes by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+import msgspec
+
+from assigner.keys import TopicPartition
+from assigner.records import Cause
+from assigner.store import Compare, Limits, Operation, Put
+
+
+class Purpose(Enum):
+    ASSIGN = "assign"
+    RESTAMP = "restamp"
+    HANDOFF = "handoff"
+    ADVANCE = "advance"
+    FLIP = "flip"
+    REAFFIRM = "reaffirm"
+    FINISH = "finish"
+    EVICT = "evict"
+    PLAN = "plan"
+    REMOVE = "remove"
+    ANSWER = "answer"
+
+
+class Moved(msgspec.Struct, frozen=True, gc=False):
+    """A partition that has another owner once the write is in."""
+
+    tp: TopicPartition
+    old: str
+    new: str
+    cause: Cause
+    epoch: int
+
+
+class Write(msgspec.Struct, frozen=True, eq=False):
+    purpose: Purpose
+    compares: tuple[Compare, ...]
+    operations: tuple[Operation, ...]
+    touches: tuple[TopicPartition, ...] = ()
+    """Partitions that must not be decided upon again before the outcome is known."""
+    moves: tuple[Moved, ...] = ()
+    subject: str = ""
+    """What it is about, where that is not a partition."""
+
+
+class Packed(msgspec.Struct, frozen=True):
+    writes: tuple[Write, ...]
+    compares: tuple[Compare, ...]
+    operations: tuple[Operation, ...]
+
+
+def pack(waiting: Sequence[Write], limits: Limits, fence: Compare | None = None) -> Packed:
+    """The longest prefix of `waiting` that one transaction can hold; at least one write.
+
+    It ends before a write that touches a key already written, because a transaction may write a key once and because
+    the later write was decided on what the earlier one replaces.
+    """
+    compares: dict[Compare, None] = {fence: None} if fence else {}
+    operations: list[Operation] = []
+    keys: set[str] = set()
+    size = 0
+    taken: list[Write] = []
+    for write in waiting:
+        fresh = [compare for compare in write.compares if compare not in compares]
+        grown = size + sum(len(op.value) for op in write.operations if isinstance(op, Put))
+        if taken and (
+            len(compares) + len(fresh) > limits.operations
+            or len(operations) + len(write.operations) > limits.operations
+            or grown > limits.value_bytes
+            or any(op.key in keys for op in write.operations)
+            or any(compare.key in keys for compare in fresh)
+        ):
+            break
+        compares.update(dict.fromkeys(fresh))
+        operations.extend(write.operations)
+        keys.update(op.key for op in write.operations)
+        size = grown
+        taken.append(write)
+    return Packed(tuple(taken), tuple(compares), tuple(operations))
