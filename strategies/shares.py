@@ -1,0 +1,56 @@
+"""Fair shares: how much of a total each member should have.
+
+Shares are real numbers in proportion to weights, bent by what a member must have at least (what it can't give up) and
+may have at most. Whole partitions follow by rounding: everybody gets the floor, and the rest is dealt one by one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assigner.strategy import BoolArray, FloatArray, IntArray
+
+Indices = NDArray[np.intp]
+
+EPSILON = 1e-9
+"""Shares closer to a whole number than this are whole. Far above rounding errors, far below one partition."""
+
+
+def fair_shares(total: float, weight: FloatArray, low: FloatArray, high: FloatArray | None = None) -> FloatArray:
+    """The shares `clip(level * weight, low, high)` whose sum is `total`, or as near to it as the limits allow."""
+    if not len(weight):
+        return np.zeros(0)
+    if high is None and not low.any():
+        return np.asarray(total * weight / weight.sum())
+    top = np.full(len(weight), np.inf) if high is None else np.maximum(high, low)
+    # As the level rises, a share starts to grow where it leaves its lower limit and stops at its upper one.
+    levels = np.concatenate((low / weight, top / weight))
+    slopes = np.concatenate((weight, -weight))
+    finite = np.isfinite(levels)
+    order = np.argsort(levels[finite], kind="stable")
+    levels, slopes = levels[finite][order], np.cumsum(slopes[finite][order])
+    sums = low.sum() + np.concatenate((np.zeros(1), np.cumsum(slopes[:-1] * np.diff(levels))))
+    at = int(np.searchsorted(sums, total, side="right")) - 1
+    if at < 0:
+        return low.astype(np.float64)
+    slope = slopes[at]
+    rest = (total - sums[at]) / slope if slope > EPSILON * weight.max() else 0.0
+    return np.asarray(np.clip((levels[at] + rest) * weight, low, top))
+
+
+def floors(share: FloatArray, low: FloatArray) -> tuple[IntArray, BoolArray]:
+    """The whole part of each share, and who has a claim to one more."""
+    base = np.floor(share + EPSILON)
+    return base.astype(np.int32), (share - base > EPSILON) & (share > low + EPSILON)
+
+
+def lowest(score: FloatArray, among: BoolArray, count: int) -> Indices:
+    """The `count` members of `among` with the lowest score; of equals, those that come first."""
+    members = np.flatnonzero(among)
+    if len(members) <= count:
+        return members
+    scores = score[members]
+    limit = np.partition(scores, count - 1)[count - 1]
+    below = members[scores < limit]
+    return np.concatenate((below, members[scores == limit][: count - len(below)]))

@@ -1,0 +1,70 @@
+"""How many units of each row each member gets: the state that `sticky_balanced` works on.
+
+Every cell is a floor (`base`) plus perhaps one extra. Extras are all there is to decide: which members get them
+decides the global balance and what has to move. `Potential` is what balancing lowers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from assigner.strategy import BoolArray, FloatArray, IntArray
+from strategies.shares import Indices
+
+
+@dataclass(frozen=True)
+class Potential:
+    """Sum over members of (load - goal)^2 / scale. Every step of balancing lowers it, which is why it ends."""
+
+    goal: FloatArray
+    scale: FloatArray
+
+    def giving(self, load: FloatArray, size: float) -> FloatArray:
+        """Rank as a giver of `size` partitions. A gift lowers the potential iff giving > taking."""
+        return np.asarray((load - size / 2 - self.goal) / self.scale)
+
+    def taking(self, load: FloatArray, size: float) -> FloatArray:
+        return np.asarray((load + size / 2 - self.goal) / self.scale)
+
+    def of(self, load: FloatArray) -> float:
+        return float(((load - self.goal) ** 2 / self.scale).sum())
+
+
+@dataclass
+class Table:
+    """Arrays are [row, member] unless said otherwise. `extra` and `load` change; caps change the rest too."""
+
+    size: IntArray
+    """[row] partitions per unit."""
+    held: IntArray
+    """Units the member has now and may keep."""
+    fixed: IntArray
+    """Of these, units that can't move."""
+    base: IntArray
+    open: BoolArray
+    """Who may have an extra of the row."""
+    extra: BoolArray
+    extras: IntArray
+    """[row] extras to deal."""
+    taker: BoolArray
+    """Who may be given anything of the row."""
+    load: FloatArray
+    """[member] partitions, extras included."""
+    room: FloatArray
+    """[member] most partitions."""
+    unplaced: IntArray
+    """[row] units that nobody may have."""
+    sticky: BoolArray
+    """Extras that cost nothing: the member has such a unit already."""
+
+    def count(self, row: int) -> IntArray:
+        return np.asarray(self.base[row] + self.extra[row])
+
+    def move(self, row: int, givers: Indices, takers: Indices) -> None:
+        """Hand one extra of the row from each giver to the taker beside it."""
+        self.extra[row, givers] = False
+        self.extra[row, takers] = True
+        self.load[givers] -= self.size[row]
+        self.load[takers] += self.size[row]

@@ -1,0 +1,116 @@
+"""What moves as one: a partition, or one slot of a co-partition set.
+
+Strategies solve in units, so that the slots of a set can't be torn apart: the topics of a set are folded into one row
+whose partitions each stand for as many partitions as the set has topics. Only a member that subscribes to the whole
+set may have a slot. Without sets, units are the partitions themselves.
+
+Where the topics of a slot disagree on the owner (the set was just formed), the slot belongs to the pinned one, else to
+the owner most of them name. A pinned partition stays where it is even if its slot goes elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from assigner.errors import InvalidInput
+from assigner.strategy import NONE, BoolArray, IntArray, KeyArray, Problem
+
+
+@dataclass(frozen=True)
+class Units:
+    """A problem folded to units. Rows are single topics and whole sets, in the order of their first topic."""
+
+    rows: tuple[IntArray, ...] | None
+    """Topics of each row; None: every topic is a row of its own."""
+    partitions: IntArray
+    size: IntArray
+    """Partitions that one unit of the row stands for."""
+    key: KeyArray
+    wanted: BoolArray
+    """[row, member]: whether the member may have units of the row."""
+    owner: IntArray
+    pinned: BoolArray
+
+    @property
+    def count(self) -> int:
+        return len(self.partitions)
+
+    @property
+    def offsets(self) -> IntArray:
+        return np.concatenate((np.zeros(1, np.int32), np.cumsum(self.partitions, dtype=np.int32)))
+
+
+def fold(problem: Problem) -> Units:
+    """Raises `InvalidInput` for a set whose topics differ in their partition counts."""
+    topics = problem.topics
+    key = topics.key if topics.key is not None else np.arange(topics.count, dtype=np.uint64)
+    wanted = np.ascontiguousarray(problem.members.subscription.T)
+    rows = _rows(problem)
+    if rows is None:
+        size = np.ones(topics.count, np.int32)
+        return Units(None, topics.partitions, size, key, wanted, problem.owner, problem.pinned)
+    first = np.array([row[0] for row in rows], dtype=np.int64)
+    slots = [_slots(problem, row) for row in rows]
+    owner = [_slot_owner(problem, slot) for slot in slots]
+    return Units(
+        rows,
+        topics.partitions[first],
+        np.array([len(row) for row in rows], np.int32),
+        key[first],
+        np.array([wanted[row].all(axis=0) for row in rows]),
+        np.concatenate(owner).astype(np.int32),
+        np.concatenate([problem.pinned[slot].any(axis=0) for slot in slots]),
+    )
+
+
+def unfold(units: Units, problem: Problem, owner: IntArray) -> IntArray:
+    """The owner of every partition from the owner of every unit."""
+    if units.rows is None:
+        return owner
+    flat = np.full(len(problem.owner), NONE, np.int32)
+    offsets = units.offsets
+    for index, row in enumerate(units.rows):
+        flat[_slots(problem, row)] = owner[offsets[index] : offsets[index + 1]]
+    return np.where(problem.pinned, problem.owner, flat)
+
+
+def _rows(problem: Problem) -> tuple[IntArray, ...] | None:
+    sets = problem.topics.copartition
+    if sets is None or len(np.unique(sets[sets != NONE])) == int((sets != NONE).sum()):
+        return None
+    members: dict[tuple[str, int], list[int]] = {}
+    for topic, number in enumerate(sets.tolist()):
+        members.setdefault(("topic", topic) if number == NONE else ("set", number), []).append(topic)
+    rows = tuple(np.array(topics, dtype=np.int32) for topics in members.values())
+    for row in rows:
+        counts = problem.topics.partitions[row]
+        if bool(np.any(counts != counts[0])):
+            raise InvalidInput(
+                f"co-partitioned topics {row.tolist()} have {counts.tolist()} partitions; "
+                "make the counts equal or take them out of the set"
+            )
+    return rows
+
+
+def _slots(problem: Problem, row: IntArray) -> IntArray:
+    """[topic of the row, slot]: flat partitions."""
+    starts = problem.offsets[row]
+    return np.asarray(starts[:, None] + np.arange(problem.topics.partitions[row[0]], dtype=np.int32))
+
+
+def _slot_owner(problem: Problem, slots: IntArray) -> IntArray:
+    owners = problem.owner[slots]
+    decided = owners[0].copy()
+    split = np.flatnonzero((owners != owners[0]).any(axis=0))
+    for slot in split.tolist():
+        decided[slot] = _verdict(owners[:, slot], problem.pinned[slots[:, slot]])
+    return decided
+
+
+def _verdict(owners: IntArray, pinned: BoolArray) -> int:
+    """The pinned opinions count alone where there are any, those without an owner never; ties: the lower member."""
+    voters = owners[pinned] if pinned.any() else owners[owners != NONE]
+    candidates, votes = np.unique(voters, return_counts=True)
+    return int(candidates[votes.argmax()])
