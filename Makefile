@@ -59,10 +59,12 @@ test: install ## Lint, then run all tests, against real etcd and Kafka where the
 
 .PHONY: lint
 lint: install ## Check style, types and the import rules
-	$(BIN)/ruff check --quiet .
-	$(BIN)/ruff format --quiet --check .
-	$(BIN)/mypy --no-error-summary
-	report=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$report"; exit 1; }
+	status=0; \
+	$(BIN)/ruff check --quiet . || status=1; \
+	$(BIN)/ruff format --quiet --check . || { echo "The files above are not in the project's style: make format"; status=1; }; \
+	$(BIN)/mypy --no-error-summary || status=1; \
+	report=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$report"; status=1; }; \
+	exit $$status
 
 .PHONY: format
 format: install ## Rewrite the code in the project's style
