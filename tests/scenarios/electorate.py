@@ -1,0 +1,99 @@
+"""Several instances on one store, each with a connection of its own that can be watched and broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Self
+
+import pytest
+
+from assigner.backend import Presence, StoreSettings, load
+from assigner.clock import Clock, LoopClock
+from assigner.keys import Keys
+from assigner.store import Found, Store
+from assigner.testing.counting import CountingStore
+from assigner.testing.faults import FaultyStore
+from backends.lease_elector import LeaseElector, open_elector
+from backends.memory import MemoryState, MemoryStore
+
+ON_BOTH_STORES = [pytest.param("memory"), pytest.param("etcd", marks=pytest.mark.etcd)]
+
+
+class Voter:
+    """One instance's view: its elector, and the layers of its own connection to the store."""
+
+    def __init__(self, name: str, store: FaultyStore, counted: CountingStore, ttl: float) -> None:
+        self.store = store
+        self.counted = counted
+        self.presence = Presence(name=name, address=f"{name}:50051", ttl=ttl)
+        self._elector: LeaseElector | None = None
+
+    @property
+    def elector(self) -> LeaseElector:
+        assert self._elector is not None, "open the elector first"
+        return self._elector
+
+    async def open(self, keys: Keys, clock: Clock) -> Self:
+        self._elector = await open_elector(self.store, keys, self.presence, clock)
+        return self
+
+
+class Electorate:
+    """Closes what it opened, in the reverse order."""
+
+    def __init__(self, open_store: Callable[[], Store] | str, keys: Keys, ttl: float) -> None:
+        self._open_store = open_store
+        self._stack = AsyncExitStack()
+        self.keys = keys
+        self.clock = LoopClock()
+        self.ttl = ttl
+
+    async def __aenter__(self) -> Self:
+        self.store = await self.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def connect(self) -> Store:
+        """Another connection to the same store."""
+        if isinstance(self._open_store, str):
+            settings = StoreSettings(endpoints=(self._open_store,))
+            store = await load("etcd").open(settings, self.clock)
+        else:
+            store = self._open_store()
+        self._stack.push_async_callback(store.close)
+        return store
+
+    async def stranger(self, name: str) -> Voter:
+        """An instance that has not been announced."""
+        counted = CountingStore(await self.connect())
+        return Voter(name, FaultyStore(counted, deadline=min(5.0, self.ttl / 2)), counted, self.ttl)
+
+    async def voter(self, name: str, *, clock: Clock | None = None) -> Voter:
+        voter = await self.stranger(name)
+        await voter.open(self.keys, clock or self.clock)
+        self._stack.push_async_callback(voter.elector.close)
+        return voter
+
+    async def holder(self, group: str) -> str | None:
+        leader = await (await self.any_elector()).leader(group)
+        return leader.holder if leader else None
+
+    async def any_elector(self) -> LeaseElector:
+        return LeaseElector(self.store, self.keys, Presence(name="reader", address=""), self.clock, "reader")
+
+    async def leader_lease(self, group: str) -> int:
+        seen = await self.store.get(self.keys.group(group).leader)
+        assert isinstance(seen, Found)
+        return seen.entry.lease
+
+
+def electorate(kind: str, request: pytest.FixtureRequest, *, ttl: float = 15.0) -> Electorate:
+    """On memory with virtual time; on etcd with the shortest lease that it grants."""
+    if kind == "memory":
+        state = MemoryState()
+        return Electorate(lambda: MemoryStore(state), Keys(), ttl)
+    endpoint = request.getfixturevalue("etcd_server").endpoint
+    return Electorate(endpoint, Keys(request.getfixturevalue("etcd_prefix")), 3.0)

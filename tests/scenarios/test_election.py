@@ -1,0 +1,567 @@
+"""One leader per group, by a key on the instance's lease: won, held, lost, resigned, taken over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import anyio
+import pytest
+
+from assigner.clock import LoopClock
+from assigner.election import Term
+from assigner.errors import Refused, Superseded
+from assigner.records import Instance, LeaderRecord, decode, encode
+from assigner.store import Committed, Found, Missing, Put, read_all
+from assigner.testing.faults import Delay, LoseAnswer, Refuse
+from assigner.testing.waiting import eventually
+from tests.scenarios.electorate import ON_BOTH_STORES, Electorate, Voter, electorate
+
+pytestmark = pytest.mark.virtual_time
+
+
+@pytest.fixture(params=ON_BOTH_STORES)
+async def votes(request: pytest.FixtureRequest) -> AsyncIterator[Electorate]:
+    async with electorate(request.param, request) as world:
+        yield world
+
+
+@pytest.fixture
+async def memory(request: pytest.FixtureRequest) -> AsyncIterator[Electorate]:
+    async with electorate("memory", request) as world:
+        yield world
+
+
+class OddClock(LoopClock):
+    """The loop's clock, plus what a suspended machine would add to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slept = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.slept
+
+
+class Candidate:
+    """A campaign under way in a task of its own."""
+
+    def __init__(self, voter: Voter, group: str) -> None:
+        self.voter = voter
+        self.group = group
+        self.term: Term | None = None
+        self.error: Exception | None = None
+        self.scope = anyio.CancelScope()
+        self.done = anyio.Event()
+
+    async def run(self) -> None:
+        with self.scope:
+            try:
+                self.term = await self.voter.elector.campaign(self.group)
+            except (Refused, Superseded) as error:
+                self.error = error
+        self.done.set()
+
+    async def won(self, within: float = 10.0) -> Term:
+        await eventually(lambda: self.term is not None, within=within, what=f"{self.voter.presence.name} leads")
+        assert self.term is not None
+        return self.term
+
+
+Campaign = Callable[[Voter, str], Awaitable[Candidate]]
+
+
+@pytest.fixture
+async def campaign() -> AsyncIterator[Campaign]:
+    tasks: list[asyncio.Task[None]] = []
+
+    async def start(voter: Voter, group: str) -> Candidate:
+        candidate = Candidate(voter, group)
+        tasks.append(asyncio.create_task(candidate.run()))
+        await anyio.sleep(0.05)
+        return candidate
+
+    yield start
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def is_free(votes: Electorate, group: str) -> bool:
+    return isinstance(await votes.store.get(votes.keys.group(group).leader), Missing)
+
+
+async def write_fenced(votes: Electorate, term: Term, value: bytes) -> bool:
+    put = Put(votes.keys.group(term.group).plan, value)
+    return isinstance(await votes.store.transact([term.fence], [put]), Committed)
+
+
+# --- winning and waiting -----------------------------------------------------------------------------------------
+
+
+async def test_the_first_campaigner_leads_and_its_key_tells_its_address(votes: Electorate) -> None:
+    first = await votes.voter("first")
+    term = await first.elector.campaign("orders")
+    assert term.held()
+    leader = await first.elector.leader("orders")
+    assert leader is not None
+    assert (leader.holder, leader.address, leader.revision) == ("first", "first:50051", term.revision)
+
+
+async def test_groups_are_led_independently_on_one_lease(votes: Electorate) -> None:
+    first, second = await votes.voter("first"), await votes.voter("second")
+    for group in ("a", "b"):
+        await first.elector.campaign(group)
+    await second.elector.campaign("c")
+    assert [await votes.holder(group) for group in "abc"] == ["first", "first", "second"]
+    assert await votes.leader_lease("a") == await votes.leader_lease("b") != await votes.leader_lease("c")
+    assert first.counted.requests["grant"] == 1
+
+
+async def test_a_standby_waits_on_the_leader_key_and_writes_nothing(votes: Electorate, campaign: Campaign) -> None:
+    first, second = await votes.voter("first"), await votes.voter("second")
+    term = await first.elector.campaign("orders")
+    standby = await campaign(second, "orders")
+    second.counted.reset()
+    await anyio.sleep(votes.ttl * 1.5)
+    assert standby.term is None
+    assert set(second.counted.requests) <= {"keep_alive"}
+    await term.resign()
+    assert (await standby.won()).revision > term.revision
+
+
+async def test_resigning_hands_over_at_once(votes: Electorate, campaign: Campaign) -> None:
+    first, second = await votes.voter("first"), await votes.voter("second")
+    term = await first.elector.campaign("orders")
+    standby = await campaign(second, "orders")
+    await term.resign()
+    assert not term.held()
+    assert await term.wait_lost() == "resigned"
+    await standby.won(within=1.0)
+    assert await votes.holder("orders") == "second"
+
+
+async def test_a_leader_that_goes_between_the_read_and_the_watch_is_still_noticed(
+    votes: Electorate, campaign: Campaign
+) -> None:
+    first, second = await votes.voter("first"), await votes.voter("second")
+    term = await first.elector.campaign("orders")
+    second.store.inject(Delay(0.3), kinds=["watch"], where=lambda _, prefix: prefix.endswith("leader"))
+    standby = await campaign(second, "orders")
+    await term.resign()
+    await standby.won()
+
+
+async def test_a_standby_with_a_severed_watch_still_takes_an_open_election(
+    votes: Electorate, campaign: Campaign
+) -> None:
+    first, second = await votes.voter("first"), await votes.voter("second")
+    term = await first.elector.campaign("orders")
+    standby = await campaign(second, "orders")
+    second.store.end_watches()
+    await anyio.sleep(0.3)
+    second.store.compact_watches(1)
+    await term.resign()
+    await standby.won()
+
+
+async def test_a_severed_watch_makes_the_standby_read_not_write(votes: Electorate, campaign: Campaign) -> None:
+    first, second = await votes.voter("first"), await votes.voter("second")
+    await first.elector.campaign("orders")
+    await campaign(second, "orders")
+    second.counted.reset()
+    second.store.end_watches()
+    await eventually(lambda: second.counted.requests["watch"] >= 2)
+    assert second.counted.requests["transact"] == 0
+
+
+async def test_a_foreign_or_unreadable_leader_record_counts_as_held_until_it_is_gone(
+    votes: Electorate, campaign: Campaign
+) -> None:
+    key = votes.keys.group("orders").leader
+    await votes.store.put(key, b"\xff not json")
+    voter = await votes.voter("only")
+    candidate = await campaign(voter, "orders")
+    await votes.store.put(key, b'{"holder": "upstream", "lease_id": 1}')
+    await anyio.sleep(0.3)
+    assert candidate.term is None
+    await votes.store.delete(key)
+    await candidate.won()
+
+
+async def test_giving_way_comes_before_taking_each_time_the_group_is_free(votes: Electorate) -> None:
+    first, second = await votes.voter("first"), await votes.voter("second")
+    term = await first.elector.campaign("orders")
+    asked: list[bool] = []
+    go = anyio.Event()
+
+    async def give_way() -> None:
+        asked.append(await is_free(votes, "orders"))
+        await go.wait()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: second.elector.campaign("orders", give_way=give_way))
+        await anyio.sleep(0.1)
+        assert asked == []
+        await term.resign()
+        await eventually(lambda: asked == [True])
+        again = await first.elector.campaign("orders")
+        go.set()
+        await anyio.sleep(0.1)
+        assert await votes.holder("orders") == "first"
+        await again.resign()
+        await eventually(lambda: asked == [True, True])
+        tasks.cancel_scope.cancel()
+
+
+async def test_campaigning_twice_for_a_group_is_refused(memory: Electorate, campaign: Campaign) -> None:
+    first, second = await memory.voter("first"), await memory.voter("second")
+    await first.elector.campaign("orders")
+    with pytest.raises(Refused, match="already leads"):
+        await first.elector.campaign("orders")
+    await campaign(second, "orders")
+    with pytest.raises(Refused, match="already campaigns"):
+        await second.elector.campaign("orders")
+
+
+# --- losing ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_lease_revoked_by_an_operator_is_noticed_and_the_group_campaigned_for_again(
+    votes: Electorate,
+) -> None:
+    first = await votes.voter("first")
+    terms = [await first.elector.campaign(group) for group in ("a", "b")]
+    await votes.store.revoke(await votes.leader_lease("a"))
+    with anyio.fail_after(votes.ttl):
+        assert ["gone" in await term.wait_lost() or "deleted" in await term.wait_lost() for term in terms]
+    assert not any(term.held() for term in terms)
+    again = await first.elector.campaign("a")
+    assert again.held()
+    assert again.revision > terms[0].revision
+
+
+async def test_an_election_goes_on_through_repeated_endings_of_terms(votes: Electorate) -> None:
+    first = await votes.voter("first")
+    revisions = []
+    for _ in range(3):
+        term = await first.elector.campaign("orders")
+        revisions.append(term.revision)
+        await votes.store.revoke(await votes.leader_lease("orders"))
+        with anyio.fail_after(votes.ttl):
+            await term.wait_lost()
+    assert revisions == sorted(set(revisions))
+
+
+async def test_a_connection_blip_ends_no_term(votes: Electorate) -> None:
+    first = await votes.voter("first")
+    term = await first.elector.campaign("orders")
+    blip = first.store.inject(Refuse(), kinds=["keep_alive"], times=2)
+    first.store.end_watches()
+    await anyio.sleep(votes.ttl * 2)
+    assert blip.hits == 2
+    assert term.held()
+
+
+async def test_a_term_is_over_at_two_thirds_of_the_ttl_after_the_last_confirmed_renewal_was_sent(
+    memory: Electorate,
+) -> None:
+    first = await memory.voter("first")
+    term = await first.elector.campaign("orders")
+    await eventually(lambda: first.counted.requests["keep_alive"] == 1, every=0.001)
+    sent = memory.clock.now()
+    first.store.freeze()
+    await term.wait_lost()
+    assert memory.clock.now() - sent == pytest.approx(10.0, abs=0.05)
+
+
+async def test_a_renewal_answered_late_counts_from_when_it_was_sent(memory: Electorate) -> None:
+    first = await memory.voter("first")
+    granted = memory.clock.now()
+    term = await first.elector.campaign("orders")
+    first.store.inject(Delay(2.0), kinds=["keep_alive"], times=1)
+    first.store.inject(Refuse(), kinds=["keep_alive"], times=None)
+    await term.wait_lost()
+    assert memory.clock.now() - granted == pytest.approx(5.0 + 10.0, abs=0.1)
+
+
+async def test_a_term_is_over_by_the_clock_even_while_the_renewing_task_is_stalled(memory: Electorate) -> None:
+    clock = OddClock()
+    first = await memory.voter("first", clock=clock)
+    term = await first.elector.campaign("orders")
+    clock.slept += 9.9
+    assert term.held()
+    clock.slept += 0.1
+    # No task ran in between: only the clock was asked.
+    assert not term.held()
+    clock.slept -= 5.0
+    assert not term.held()
+
+
+async def test_a_renewal_confirmed_after_the_deadline_does_not_revive_a_term(memory: Electorate) -> None:
+    clock = OddClock()
+    first = await memory.voter("first", clock=clock)
+    term = await first.elector.campaign("orders")
+    first.store.inject(Delay(1.0), kinds=["keep_alive"], times=1)
+    await anyio.sleep(5.5)
+    # The machine sleeps while the renewal is under way; its answer is a success.
+    clock.slept += 20.0
+    assert "no renewal" in await term.wait_lost()
+    assert not term.held()
+
+
+async def test_losing_the_lease_ends_all_terms_and_the_instance_leads_again_on_a_new_one(
+    votes: Electorate,
+) -> None:
+    first = await votes.voter("first")
+    terms = [await first.elector.campaign(group) for group in ("a", "b", "c")]
+    lease = await votes.leader_lease("a")
+    cut = first.store.inject(Refuse(), kinds=["keep_alive"], times=None)
+    for term in terms:
+        await term.wait_lost()
+    cut.remove()
+    for group in ("a", "b", "c"):
+        with anyio.fail_after(votes.ttl * 2):
+            assert (await first.elector.campaign(group)).held()
+    assert await votes.leader_lease("a") != lease
+    assert first.elector.statistics().lease.granted == 2
+
+
+async def test_a_sustained_outage_lets_another_instance_lead_after_the_ttl(
+    votes: Electorate, campaign: Campaign
+) -> None:
+    first, second = await votes.voter("first"), await votes.voter("second")
+    term = await first.elector.campaign("orders")
+    standby = await campaign(second, "orders")
+    first.store.freeze()
+    await term.wait_lost()
+    assert standby.term is None
+    await standby.won(within=votes.ttl * 2)
+    assert not await write_fenced(votes, term, b"stale")
+
+
+async def test_a_frozen_holders_fenced_write_fails_after_another_won(votes: Electorate) -> None:
+    first, second = await votes.voter("first"), await votes.voter("second")
+    old = await first.elector.campaign("orders")
+    assert await write_fenced(votes, old, b"one")
+    await votes.store.revoke(await votes.leader_lease("orders"))
+    new = await second.elector.campaign("orders")
+    assert not await write_fenced(votes, old, b"two")
+    assert await write_fenced(votes, new, b"three")
+
+
+@pytest.mark.parametrize("replace", [False, True])
+async def test_a_leader_key_deleted_or_replaced_by_an_operator_ends_the_term(votes: Electorate, replace: bool) -> None:
+    first = await votes.voter("first")
+    other = await first.elector.campaign("other")
+    term = await first.elector.campaign("orders")
+    if replace:
+        await votes.store.put(term.fence.key, encode(LeaderRecord(holder="operator")))
+    else:
+        await votes.store.delete(term.fence.key)
+    with anyio.fail_after(2):
+        assert ("replaced" if replace else "deleted") in await term.wait_lost()
+    assert other.held()
+
+
+async def test_a_leader_key_deleted_while_its_watch_was_severed_ends_the_term(votes: Electorate) -> None:
+    first = await votes.voter("first")
+    term = await first.elector.campaign("orders")
+    first.store.inject(Refuse(), kinds=["watch"], times=1, where=lambda _, prefix: prefix == term.fence.key)
+    first.store.end_watches()
+    await votes.store.delete(term.fence.key)
+    with anyio.fail_after(2):
+        assert "deleted" in await term.wait_lost()
+
+
+# --- doubtful outcomes -------------------------------------------------------------------------------------------
+
+
+def taking(_: str, compares: object, operations: tuple[object, ...]) -> bool:
+    return any(isinstance(operation, Put) and operation.key.endswith("leader") for operation in operations)
+
+
+async def test_a_win_whose_answer_was_lost_is_recognised(votes: Electorate) -> None:
+    first = await votes.voter("first")
+    first.store.inject(LoseAnswer(applied=True), kinds=["transact"], where=taking)
+    term = await first.elector.campaign("orders")
+    assert term.held()
+    assert await write_fenced(votes, term, b"mine")
+
+
+async def test_a_win_whose_answer_was_lost_and_that_never_happened_is_tried_again(votes: Electorate) -> None:
+    first = await votes.voter("first")
+    first.store.inject(LoseAnswer(applied=False), kinds=["transact"], where=taking)
+    assert (await first.elector.campaign("orders")).held()
+
+
+async def test_a_win_that_comes_through_after_it_was_given_up_is_adopted(votes: Electorate, campaign: Campaign) -> None:
+    first, second = await votes.voter("first"), await votes.voter("second")
+    await first.elector.campaign("known")
+    other = await second.elector.campaign("orders")
+    candidate = await campaign(first, "orders")
+    late = encode(LeaderRecord(holder="first", lease_id=await votes.leader_lease("known"), address="first:50051"))
+    key = votes.keys.group("orders").leader
+    # The operator's view of a transaction that sat in a queue: our key appears while we wait for it to go.
+    await votes.store.delete(key)
+    await votes.store.put(key, late, lease=await votes.leader_lease("known"))
+    assert (await candidate.won()).held()
+    assert not other.held() or "deleted" in await other.wait_lost()
+
+
+async def test_a_leftover_of_an_earlier_term_is_replaced_so_that_its_fence_is_worth_nothing(
+    votes: Electorate,
+) -> None:
+    first = await votes.voter("first")
+    old = await first.elector.campaign("orders")
+    fault = first.store.inject(Refuse(), kinds=["transact"], times=None)
+    await old.resign()
+    assert not await is_free(votes, "orders")
+    fault.remove()
+    new = await first.elector.campaign("orders")
+    assert new.revision > old.revision
+    assert not await write_fenced(votes, old, b"late")
+    assert await write_fenced(votes, new, b"new")
+
+
+async def test_a_cancelled_campaign_leaves_nothing_behind(votes: Electorate, campaign: Campaign) -> None:
+    first = await votes.voter("first")
+    first.store.inject(Delay(0.5), kinds=["transact"], where=taking)
+    candidate = await campaign(first, "orders")
+    candidate.scope.cancel()
+    await candidate.done.wait()
+    await anyio.sleep(0.6)
+    assert await is_free(votes, "orders")
+    assert (await first.elector.campaign("orders")).held()
+
+
+# --- a store that is away ----------------------------------------------------------------------------------------
+
+
+async def test_a_campaigner_that_cannot_reach_the_store_keeps_trying(votes: Electorate, campaign: Campaign) -> None:
+    first = await votes.voter("first")
+    first.store.inject(Refuse(), kinds=["get", "transact"], times=12)
+    candidate = await campaign(first, "orders")
+    assert candidate.term is None
+    await candidate.won(within=60.0)
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_a_campaign_stops_promptly_while_the_store_is_dark(
+    votes: Electorate, campaign: Campaign, held: bool
+) -> None:
+    first, second = await votes.voter("first"), await votes.voter("second")
+    if held:
+        await first.elector.campaign("orders")
+        candidate = await campaign(second, "orders")
+        second.store.freeze()
+    else:
+        second.store.freeze()
+        candidate = await campaign(second, "orders")
+    began = votes.clock.now()
+    candidate.scope.cancel()
+    await candidate.done.wait()
+    assert votes.clock.now() - began < 0.5
+
+
+async def test_opening_waits_for_a_store_that_is_away_and_stops_on_request(memory: Electorate) -> None:
+    voter = await memory.stranger("first")
+    voter.store.inject(Refuse(), kinds=["grant"], times=5)
+    await voter.open(memory.keys, memory.clock)
+    assert (await voter.elector.campaign("orders")).held()
+    await voter.elector.close()
+    dark = await memory.stranger("dark")
+    dark.store.freeze()
+    began = memory.clock.now()
+    with anyio.move_on_after(20) as scope:
+        await dark.open(memory.keys, memory.clock)
+    assert scope.cancelled_caught
+    assert memory.clock.now() - began == pytest.approx(20)
+
+
+@pytest.mark.parametrize("hanging", [False, True])
+async def test_closing_frees_every_group_and_ends_in_time_even_if_the_store_hangs(
+    memory: Electorate, hanging: bool
+) -> None:
+    voter = await (await memory.stranger("first")).open(memory.keys, memory.clock)
+    terms = [await voter.elector.campaign(group) for group in ("a", "b")]
+    if hanging:
+        voter.store.freeze()
+    began = memory.clock.now()
+    await voter.elector.close()
+    assert memory.clock.now() - began <= 5.1
+    assert not any(term.held() for term in terms)
+    assert await is_free(memory, "a") is not hanging
+    await eventually(lambda: is_free(memory, "b"), within=memory.ttl + 1)
+    assert (await read_all(memory.store, memory.keys.instances)).entries == ()
+    with pytest.raises(Refused, match="closed"):
+        await voter.elector.campaign("a")
+
+
+async def test_closing_ends_waiting_campaigns(votes: Electorate, campaign: Campaign) -> None:
+    first, second = await votes.voter("first"), await votes.voter("second")
+    await first.elector.campaign("orders")
+    candidate = await campaign(second, "orders")
+    await second.elector.close()
+    await candidate.done.wait()
+    assert isinstance(candidate.error, Refused)
+
+
+# --- presence ----------------------------------------------------------------------------------------------------
+
+
+async def presence_of(votes: Electorate, name: str) -> Instance | None:
+    seen = await votes.store.get(votes.keys.instance(name))
+    return decode(Instance, seen.entry.value)[0] if isinstance(seen, Found) else None
+
+
+async def test_an_instance_is_present_on_its_lease_and_says_when_it_drains(votes: Electorate) -> None:
+    first = await votes.voter("first")
+    await first.elector.campaign("orders")
+    seen = await votes.store.get(votes.keys.instance("first"))
+    assert isinstance(seen, Found)
+    assert seen.entry.lease == await votes.leader_lease("orders")
+    await first.elector.drain()
+    instance = await presence_of(votes, "first")
+    assert instance is not None
+    assert instance.draining
+    assert instance.address == "first:50051"
+
+
+async def test_a_deleted_presence_comes_back(votes: Electorate) -> None:
+    await votes.voter("first")
+    await votes.store.delete(votes.keys.instance("first"))
+
+    async def back() -> bool:
+        return await presence_of(votes, "first") is not None
+
+    await eventually(back)
+
+
+async def test_a_restarted_instance_takes_its_name_over_and_frees_the_groups_it_led(votes: Electorate) -> None:
+    crashed = await votes.voter("assigner-0")
+    await crashed.elector.campaign("orders")
+    crashed.store.freeze()
+    began = votes.clock.now()
+    restarted = await votes.voter("assigner-0")
+    assert (await restarted.elector.campaign("orders")).held()
+    assert votes.clock.now() - began < votes.ttl / 2
+
+
+async def test_an_instance_whose_name_was_taken_over_stops_leading_and_says_why(
+    votes: Electorate, campaign: Campaign
+) -> None:
+    older, other = await votes.voter("same"), await votes.voter("other")
+    term = await older.elector.campaign("orders")
+    await other.elector.campaign("elsewhere")
+    waiting = await campaign(older, "elsewhere")
+    newer = await votes.voter("same")
+    with anyio.fail_after(votes.ttl):
+        await term.wait_lost()
+        await waiting.done.wait()
+    assert isinstance(waiting.error, Superseded)
+    assert "a name of its own" in str(waiting.error)
+    with pytest.raises(Superseded):
+        await older.elector.campaign("more")
+    assert not await write_fenced(votes, term, b"stale")
+    assert (await newer.elector.campaign("orders")).held()
