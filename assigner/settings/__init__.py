@@ -2,7 +2,6 @@
 
 from assigner.settings.loading import Loaded, load
 from assigner.settings.model import (
-    GrpcSection,
     HttpSection,
     InstanceSection,
     KafkaSection,
@@ -12,7 +11,6 @@ from assigner.settings.model import (
 )
 
 __all__ = [
-    "GrpcSection",
     "HttpSection",
     "InstanceSection",
     "KafkaSection",

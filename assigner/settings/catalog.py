@@ -32,6 +32,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 _COUNT = Range(least=1)
+_WINDOW = Range(least=65_535, most=2**31 - 1)
 _KEYS = (
     Key("consumer_ttl", "Seconds a consumer may be silent before it counts as gone.", rules.TTL, "--consumer-ttl"),
     Key(
@@ -83,6 +84,28 @@ _KEYS = (
     Key("store.password", "Password at the store.", secret=True),
     Key("grpc.host", "Interface gRPC listens on.", rules.NOT_BLANK, "--grpc-host"),
     Key("grpc.port", "Port gRPC listens on; 0: any free one.", rules.PORT, "--grpc-port"),
+    Key("grpc.insecure", "Serve without TLS on an address others can reach.", None, "--insecure"),
+    Key("grpc.tls_certificate", "File with the certificate gRPC shows, chain included.", None, "--tls-certificate"),
+    Key("grpc.tls_key", "File with the key of that certificate.", None, "--tls-key"),
+    Key("grpc.tls_client_ca", "File with the authority whose certificates clients must show.", None, "--tls-client-ca"),
+    Key("grpc.tls_reload_interval", "Seconds between looks at the TLS files.", rules.SECONDS),
+    Key("grpc.reflection", "Offer gRPC reflection."),
+    Key("grpc.backlog", "Connections that may wait to be accepted.", _COUNT),
+    Key("grpc.max_connections", "Connections at once.", _COUNT),
+    Key("grpc.max_streams", "Calls in progress at once, over all connections.", _COUNT),
+    Key("grpc.max_streams_per_connection", "Calls in progress at once on one connection.", _COUNT),
+    Key("grpc.max_message_bytes", "Bytes of one request.", _COUNT),
+    Key("grpc.max_metadata_bytes", "Bytes of one call's headers.", _COUNT),
+    Key("grpc.max_batch", "Elements of any list in a request.", _COUNT),
+    Key("grpc.stream_window", "Bytes a peer may send on a call before it is read.", _WINDOW),
+    Key("grpc.connection_window", "Bytes a peer may send on a connection before it is read.", _WINDOW),
+    Key("grpc.handshake_timeout", "Seconds for the TLS handshake, and for the HTTP/2 preface.", rules.SECONDS),
+    Key("grpc.first_request_timeout", "Seconds a new connection may wait with its first call.", rules.SECONDS),
+    Key("grpc.request_timeout", "Seconds from a call's headers to the end of its request.", rules.SECONDS),
+    Key("grpc.idle_timeout", "Seconds after which a connection without calls is closed.", rules.SECONDS),
+    Key("grpc.ping_interval", "Seconds between pings to a silent peer.", rules.SECONDS),
+    Key("grpc.ping_timeout", "Seconds of silence after which a peer counts as dead.", rules.SECONDS),
+    Key("grpc.slow_consumer_timeout", "Seconds a stream's reader may take nothing before it is closed.", rules.SECONDS),
     Key("http.host", "Interface HTTP listens on.", rules.NOT_BLANK, "--http-host"),
     Key("http.port", "Port HTTP listens on; 0: any free one.", rules.PORT, "--http-port"),
     Key("http.stall", "Seconds without progress of the event loop after which /livez fails.", rules.SECONDS),

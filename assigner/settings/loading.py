@@ -68,12 +68,21 @@ def _merge(layers: list[Layer]) -> Loaded:
             problems.append(str(error))
     if problems:
         raise InvalidInput(_listed(problems))
-    settings = msgspec.convert(tree, Settings)
+    settings = _build(tree)
+    notes = [note for layer in layers for note in layer.notes] + _cautions(settings)
+    return Loaded(settings, {key: value.origin for key, value in values.items()}, tuple(notes))
+
+
+def _build(tree: dict[str, Any]) -> Settings:
+    try:
+        settings = msgspec.convert(tree, Settings)
+    except InvalidInput as error:
+        # The gRPC server's settings check themselves as a whole.
+        raise InvalidInput(f"grpc: {error}") from error
     problems = _contradictions(settings)
     if problems:
         raise InvalidInput(_listed(problems))
-    notes = [note for layer in layers for note in layer.notes] + _cautions(settings)
-    return Loaded(settings, {key: value.origin for key, value in values.items()}, tuple(notes))
+    return settings
 
 
 def _listed(problems: list[str]) -> str:

@@ -45,11 +45,6 @@ class InstanceSection(Section, frozen=True, kw_only=True):
     """host:port under which the other instances and the consumers reach this one; empty: what gRPC is bound to."""
 
 
-class GrpcSection(Section, frozen=True, kw_only=True):
-    host: str = LOOPBACK
-    port: int = 50051
-
-
 class HttpSection(Section, frozen=True, kw_only=True):
     host: str = LOOPBACK
     port: int = 8080
@@ -82,8 +77,7 @@ class Settings(Section, frozen=True, kw_only=True):
     """Where the default group's keys are, if not under its own name: upstream's groupless prefix."""
     instance: InstanceSection = msgspec.field(default_factory=InstanceSection)
     store: StoreSection = StoreSection()
-    grpc: GrpcSection = GrpcSection()
-    server: ServerSettings = ServerSettings()
+    grpc: ServerSettings = ServerSettings()
     http: HttpSection = HttpSection()
     group: GroupOptions = GroupOptions()
     """Options of a group that has none of its own."""

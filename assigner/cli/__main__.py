@@ -1,0 +1,3 @@
+from assigner.cli import main
+
+main()

@@ -1,0 +1,153 @@
+"""Commands that look at groups and change them. Each is one or two calls of the Admin service."""
+
+from __future__ import annotations
+
+import click
+
+from assigner.cli import describing, options
+from assigner.cli.connection import Admin, Target, ask, reaches_service
+from assigner.cli.output import console, described, fields_of, print_json, table
+from assigner.proto.kafka_assigner.v1 import (
+    DescribeGroupRequest,
+    DescribeGroupResponse,
+    GroupOptions,
+    ListGroupsRequest,
+    ListTopicsRequest,
+    PauseRequest,
+    RebalanceRequest,
+    ResumeRequest,
+    SetGroupOptionsRequest,
+    SetTopicRequest,
+    Topic,
+)
+
+_TOPIC_COLUMNS = ("topic", "partitions", "source", "topic id")
+
+
+@click.command()
+@reaches_service
+def groups(target: Target) -> None:
+    """List the groups."""
+    answer = ask(target, lambda admin: admin.ask(admin.stub.list_groups, ListGroupsRequest()))
+    if target.as_json:
+        print_json({"groups": [fields_of(group) for group in answer.groups]})
+    elif not answer.groups:
+        console().print("no groups yet: a group begins with its first topic or consumer", style="dim")
+    else:
+        rows = [describing.summary_row(group) for group in answer.groups]
+        console().print(table("", describing.SUMMARY_COLUMNS, rows))
+
+
+async def _describe(admin: Admin, group: str) -> DescribeGroupResponse:
+    return await admin.ask(admin.stub.describe_group, DescribeGroupRequest(group=group))
+
+
+@click.command()
+@click.argument("group")
+@reaches_service
+def describe(target: Target, group: str) -> None:
+    """Show a group: consumers, who owns what, handoffs in flight, last moves."""
+    answer = ask(target, lambda admin: _describe(admin, group))
+    if target.as_json:
+        print_json({**described(answer), "options": options.plain(answer.options or GroupOptions())})
+    else:
+        console().print(describing.view(answer))
+
+
+# --- topics ------------------------------------------------------------------------------------------------------
+
+
+@click.group()
+def topics() -> None:
+    """Set and list the topics of a group."""
+
+
+@topics.command("list")
+@click.argument("group")
+@reaches_service
+def list_topics(target: Target, group: str) -> None:
+    """List the topics of GROUP."""
+    answer = ask(target, lambda admin: admin.ask(admin.stub.list_topics, ListTopicsRequest(group=group)))
+    if target.as_json:
+        print_json({"group": group, "topics": [fields_of(topic) for topic in answer.topics]})
+    else:
+        console().print(table("", _TOPIC_COLUMNS, [_topic_row(topic) for topic in answer.topics]))
+
+
+@topics.command("set")
+@click.argument("group")
+@click.argument("topic")
+@click.argument("partitions", type=click.IntRange(1, 1_000_000))
+@click.option("--force", is_flag=True, help="Allow fewer partitions than before.")
+@reaches_service
+def set_topic(target: Target, group: str, topic: str, partitions: int, force: bool) -> None:
+    """Give TOPIC of GROUP a number of PARTITIONS."""
+    request = SetTopicRequest(group=group, topic=topic, partitions=partitions, force=force)
+    answer = ask(target, lambda admin: admin.ask(admin.stub.set_topic, request))
+    stored = answer.topic or Topic()
+    if target.as_json:
+        print_json({"group": group, "topic": fields_of(stored)})
+    else:
+        console().print(table("", _TOPIC_COLUMNS, [_topic_row(stored)]))
+
+
+def _topic_row(topic: Topic) -> tuple[str, int, str, str]:
+    return (topic.name, topic.partitions, topic.source, topic.topic_id)
+
+
+# --- a group as a whole ------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("group")
+@reaches_service
+def pause(target: Target, group: str) -> None:
+    """Start nothing new in GROUP; what is in flight goes on."""
+    ask(target, lambda admin: admin.ask(admin.stub.pause, PauseRequest(group=group)))
+    _done(target, group, "paused", "`assigner resume` goes on")
+
+
+@click.command()
+@click.argument("group")
+@reaches_service
+def resume(target: Target, group: str) -> None:
+    """Go on with GROUP after a pause."""
+    ask(target, lambda admin: admin.ask(admin.stub.resume, ResumeRequest(group=group)))
+    _done(target, group, "resumed", "")
+
+
+@click.command()
+@click.argument("group")
+@reaches_service
+def rebalance(target: Target, group: str) -> None:
+    """Plan GROUP again now, and try quarantined partitions once more."""
+    ask(target, lambda admin: admin.ask(admin.stub.rebalance, RebalanceRequest(group=group)))
+    _done(target, group, "requested", "`assigner describe` shows what moves")
+
+
+def _done(target: Target, group: str, result: str, hint: str) -> None:
+    if target.as_json:
+        print_json({"group": group, "result": result})
+    else:
+        console().print(f"{group}: {result}" + (f" ({hint})" if hint else ""), markup=False)
+
+
+@click.command("options")
+@click.argument("group")
+@click.argument("changes", nargs=-1, metavar="[KEY=VALUE]...")
+@reaches_service
+def group_options(target: Target, group: str, changes: tuple[str, ...]) -> None:
+    """Show the options of GROUP, or change those given as KEY=VALUE."""
+    wanted = options.parse(changes)
+
+    async def question(admin: Admin) -> GroupOptions | None:
+        if not changes:
+            return (await _describe(admin, group)).options
+        request = SetGroupOptionsRequest(group=group, options=wanted)
+        return (await admin.ask(admin.stub.set_group_options, request)).options
+
+    answer = options.plain(ask(target, question) or GroupOptions())
+    if target.as_json:
+        print_json({"group": group, "options": answer})
+    else:
+        console().print(table("", ("option", "value"), sorted(answer.items())))

@@ -1,0 +1,80 @@
+"""`key=value` on the command line to a group's options on the wire."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+from assigner.proto.kafka_assigner.v1 import GroupOptions
+from assigner.settings.sources import nearest
+
+
+def _json_object(text: str) -> str:
+    if not isinstance(json.loads(text), dict):
+        raise ValueError("not an object")
+    return text
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < 2**32:
+        raise ValueError("out of range")
+    return number
+
+
+def _flag(text: str) -> bool:
+    return {"true": True, "yes": True, "false": False, "no": False}[text.lower()]
+
+
+def _sets(text: str) -> list[str]:
+    return [part.strip() for part in text.split(";") if part.strip()]
+
+
+_KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "strategy": (str, "text"),
+    "strategy_options": (_json_object, "a JSON object"),
+    "handoff_mode": (str, "overlap or exclusive"),
+    "debounce": (float, "seconds"),
+    "warming_timeout": (float, "seconds"),
+    "freeze_timeout": (float, "seconds"),
+    "release_timeout": (float, "seconds"),
+    "balance_backoff": (float, "seconds"),
+    "max_concurrent_handoffs": (_count, "a number"),
+    "warm_concurrency": (_count, "a number"),
+    "quarantine_after": (_count, "a number"),
+    "paused": (_flag, "true or false"),
+    "copartitioned": (_sets, "sets of topics such as a,b;c,d; empty: none"),
+}
+
+NAMES = tuple(_KINDS)
+
+
+def parse(assignments: Iterable[str]) -> GroupOptions:
+    """Raises `click.UsageError` naming the option and what it wants."""
+    changes: dict[str, Any] = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.UsageError(f"{text!r} is not KEY=VALUE")
+        if name not in _KINDS:
+            raise click.UsageError(f"no option {name!r}{nearest(name, NAMES) or '; options: ' + ', '.join(NAMES)}")
+        read, wants = _KINDS[name]
+        try:
+            changes[name] = read(value)
+        except (ValueError, KeyError) as error:
+            raise click.UsageError(f"{name}={value!r} is not {wants}") from error
+    if changes.get("copartitioned") == []:
+        changes["clear_copartitioned"] = True
+    return GroupOptions(**changes)
+
+
+def plain(options: GroupOptions) -> dict[str, Any]:
+    """The options with their values, as a program wants them."""
+    found = {name: getattr(options, name) for name in NAMES}
+    if isinstance(found["strategy_options"], str):
+        found["strategy_options"] = json.loads(found["strategy_options"] or "{}")
+    found["copartitioned"] = [entry.split(",") for entry in options.copartitioned]
+    return {name: value for name, value in found.items() if value is not None}

@@ -1,0 +1,86 @@
+"""What commands print: tables for people on stdout, or JSON with fields that stay.
+
+JSON fields are those of the protocol's messages, in snake case, plus what is said in docs/reference/cli.md. Fields
+may be added; none is renamed or removed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from assigner.proto.kafka_assigner.v1 import DescribeGroupResponse
+
+
+def console(*, stderr: bool = False) -> Console:
+    return Console(stderr=stderr, highlight=False)
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def fields_of(message: Any) -> dict[str, Any]:
+    """A message as plain data. An optional field that is not set is left out."""
+    plain = {field.name: _plain(getattr(message, field.name)) for field in dataclasses.fields(message)}
+    return {name: value for name, value in plain.items() if value is not None and not name.startswith("_")}
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return fields_of(value)
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def described(answer: DescribeGroupResponse) -> dict[str, Any]:
+    """A description with one entry per partition instead of the wire's parallel lists."""
+    plain = fields_of(answer)
+    owners = plain.pop("owners")
+    plain["ownership"] = [
+        {"topic": topic.topic, "partition": partition, "owner": owners[owner], "epoch": epoch}
+        for topic in answer.ownership
+        for partition, owner, epoch in zip(topic.partitions, topic.owners, topic.epochs, strict=True)
+    ]
+    return plain
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+    """Numbers to the right, text to the left. Cells are text, never markup: names are the users'."""
+    rows = [tuple(row) for row in rows]
+    made = Table(
+        title=title or None, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
+    )
+    for index, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
+        made.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(cell if isinstance(cell, Text) else Text(_shown(cell)) for cell in row))
+    return made
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """`0-3,7`: ten thousand partitions in a line."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -1,0 +1,94 @@
+"""`assigner serve`: run the service until it is told to stop, and leave in order."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from typing import Any
+
+import anyio
+import click
+from rich.panel import Panel
+from rich.text import Text
+
+from assigner import logs
+from assigner.cli.configuring import takes_settings
+from assigner.cli.failures import UNREACHABLE, USAGE, Failure
+from assigner.cli.output import console
+from assigner.errors import AssignerError, StoreError
+from assigner.settings import Loaded, Settings
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_IMPATIENT = 130
+
+
+@click.command()
+@takes_settings
+def serve(loaded: Loaded) -> None:
+    """Serve until SIGTERM or SIGINT; then hand over, end the streams and leave with 0."""
+    logs.configure(loaded.settings.log)
+    log = logs.get_logger("assigner.cli")
+    for note in loaded.notes:
+        log.warning(note)
+    try:
+        anyio.run(_serve, loaded.settings)
+    except* StoreError as errors:
+        raise _failure(UNREACHABLE, errors, "store_unreachable") from None
+    except* AssignerError as errors:
+        raise _failure(USAGE, errors, "invalid_settings") from None
+    finally:
+        logs.close()
+
+
+def _failure(code: int, errors: BaseExceptionGroup[Any], kind: str) -> Failure:
+    first: BaseException = errors
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return Failure(code, str(first), kind=kind)
+
+
+async def _serve(settings: Settings) -> None:
+    # Found at run time: the command line must not pull the whole service in to print a table.
+    service_type = importlib.import_module("assigner.service").Service
+    async with service_type(settings) as service:
+        announce(settings, service)
+        await _until_told(service)
+
+
+async def _until_told(service: Any) -> None:
+    """Until a signal comes, or the service ends by itself."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_cancel_on_signal, tasks.cancel_scope)
+        await service.run_until_stopped()
+        tasks.cancel_scope.cancel()
+
+
+async def _cancel_on_signal(scope: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(*_SIGNALS) as received:
+        async for number in received:
+            logs.get_logger("assigner.cli").info("stopping", signal=number.name)
+            break
+    # The second one means now: whoever sends it has waited long enough.
+    for number in _SIGNALS:
+        signal.signal(number, _leave_at_once)
+    scope.cancel()
+
+
+def _leave_at_once(_number: int, _frame: Any) -> None:
+    os._exit(_IMPATIENT)
+
+
+def announce(settings: Settings, service: Any) -> None:
+    """Where to find what was started: a panel at a terminal, a log line elsewhere."""
+    facts = {
+        "instance": settings.instance.name,
+        "store": settings.store.backend,
+        "grpc": f"{settings.grpc.host}:{service.grpc_port}",
+        "http": f"http://{settings.http.host}:{service.http_port}",
+    }
+    if sys.stderr.isatty():
+        body = Text("\n").join(Text.assemble((f"{name:9}", "bold"), value) for name, value in facts.items())
+        console(stderr=True).print(Panel(body, title="assigner", expand=False, border_style="green"))
+    logs.get_logger("assigner.cli").info("serving", **facts)
