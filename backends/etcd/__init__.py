@@ -1,0 +1,30 @@
+"""etcd as the store: entry point `etcd` of `assigner.backends`.
+
+The package stands on aetcd's generated stubs over a channel of its own; see `store` for how the parts fit.
+"""
+
+from __future__ import annotations
+
+from assigner.backend import Presence, StoreSettings
+from assigner.clock import Clock
+from assigner.election import LeaderElector
+from assigner.keys import Keys
+from assigner.store import Store
+from backends.etcd.store import EtcdStore, Statistics
+
+__all__ = ["EtcdBackend", "EtcdStore", "Statistics", "backend"]
+
+
+class EtcdBackend:
+    async def open(self, settings: StoreSettings, clock: Clock) -> EtcdStore:
+        store = EtcdStore(settings, clock)
+        await store.open()
+        return store
+
+    async def elector(self, store: Store, keys: Keys, presence: Presence, clock: Clock) -> LeaderElector:
+        from backends.lease_elector import open_elector
+
+        return await open_elector(store, keys, presence, clock)
+
+
+backend = EtcdBackend()

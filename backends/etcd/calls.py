@@ -1,0 +1,190 @@
+"""One request and its answer: deadline, repetition where it is harmless, and a typed error for everything else.
+
+A read is repeated on another member until the deadline. A write is repeated only while it is certain that nobody has
+received it; once it may have been, the answer is `OutcomeUnknown` and the caller reads again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, NoReturn, assert_never
+
+import anyio
+
+from assigner.clock import Clock
+from assigner.errors import AssignerError, OutcomeUnknown, StoreRefused, StoreUnavailable
+from backends.etcd import rpc
+from backends.etcd.connection import Connection
+from backends.etcd.link import Link, pause_before
+from backends.etcd.login import Login
+from backends.etcd.verdict import Final, NoEffect, TokenStale, TooMuchToRead, Unknown, Verdict, judge
+
+MAX_IN_FLIGHT = 1024
+
+Observer = Callable[[str, float, str], None]
+"""Called with the kind of request, its seconds and how it ended: `ok` or the error's name."""
+
+
+class Effect(Enum):
+    NONE = "a read, or a write whose leftover ends by itself"
+    REPEATABLE = "a write that may happen twice, with the same result"
+    ONCE = "a write that must not happen twice"
+
+
+class AnswerTooLarge(AssignerError):
+    """Within this package only: ask for less."""
+
+
+class Calls:
+    def __init__(self, link: Link, login: Login, clock: Clock, timeout: float) -> None:
+        self._link = link
+        self._login = login
+        self._clock = clock
+        self._timeout = timeout
+        self._slots = anyio.Semaphore(MAX_IN_FLIGHT, fast_acquire=True)
+        self._idle: anyio.Event | None = None
+        self.observe: Observer | None = None
+        self.requests: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()
+
+    @property
+    def in_flight(self) -> int:
+        return MAX_IN_FLIGHT - self._slots.value
+
+    async def send(self, kind: str, request: Any, effect: Effect) -> Any:
+        """Send `request` by the method called `kind` and return etcd's answer."""
+        started = self._clock.now()
+        outcome = "cancelled"
+        try:
+            answer = await self._send(kind, request, effect, started + self._timeout)
+            outcome = "ok"
+        except AssignerError as error:
+            outcome = type(error).__name__
+            self.failures[outcome] += 1
+            raise
+        finally:
+            self.requests[kind] += 1
+            if self.observe is not None:
+                self.observe(kind, self._clock.now() - started, outcome)
+        return answer
+
+    async def _send(self, kind: str, request: Any, effect: Effect, deadline: float) -> Any:
+        try:
+            self._slots.acquire_nowait()
+        except anyio.WouldBlock:
+            with anyio.move_on_after(deadline - self._clock.now()) as waiting:
+                await self._slots.acquire()
+            if waiting.cancelled_caught:
+                raise StoreUnavailable(
+                    f"{MAX_IN_FLIGHT} requests to etcd are waiting for answers; slow down and retry"
+                ) from None
+        try:
+            return await _Attempts(self, kind, effect, deadline).run(request)
+        finally:
+            self._slots.release()
+            if self._idle is not None and not self.in_flight:
+                self._idle.set()
+
+    async def idle(self) -> None:
+        """Return when no request is under way."""
+        if self.in_flight:
+            self._idle = anyio.Event()
+            await self._idle.wait()
+
+
+class _Attempts:
+    """The tries of one request."""
+
+    def __init__(self, calls: Calls, kind: str, effect: Effect, deadline: float) -> None:
+        self._link, self._login, self._clock = calls._link, calls._login, calls._clock
+        self._kind = kind
+        self._effect = effect
+        self._deadline = deadline
+        self._failed = 0
+        self._renewed_token = False
+        self._reason = ""
+        self._maybe_done = False
+
+    async def run(self, request: Any) -> Any:
+        while True:
+            connection, metadata = await self._prepare()
+            sent = self._clock.now()
+            if sent >= self._deadline:
+                self._give_up(self._reason or self._link.trouble())
+            try:
+                answer = await _call(connection, self._kind, request, self._deadline - sent, metadata)
+            except rpc.RpcError as error:
+                verdict = judge(error, answered_meanwhile=connection.last_answer > sent)
+                await self._react(verdict, connection, metadata)
+            else:
+                connection.heard(self._clock.now())
+                return answer
+
+    async def _prepare(self) -> tuple[Connection, rpc.Metadata]:
+        while True:
+            try:
+                connection = await self._link.connection(self._deadline)
+            except StoreUnavailable as unavailable:
+                self._give_up(str(unavailable))
+            try:
+                return connection, await self._login.metadata(connection, self._deadline - self._clock.now())
+            except StoreUnavailable as silent:
+                self._link.report(connection, str(silent))
+                await self._pause(str(silent))
+
+    async def _react(self, verdict: Verdict, connection: Connection, metadata: rpc.Metadata) -> None:
+        """Return if another try makes sense, else raise."""
+        match verdict:
+            case Final(error):
+                connection.heard(self._clock.now())
+                raise error
+            case TooMuchToRead(reason):
+                raise AnswerTooLarge(reason)
+            case TokenStale(reason):
+                if self._renewed_token or not self._login.can_renew:
+                    raise StoreRefused(f"etcd refuses the login ({reason}); check user and password")
+                self._renewed_token = True
+                self._login.forget(metadata)
+            case NoEffect(reason, blame):
+                if blame:
+                    self._link.report(connection, reason)
+                await self._pause(reason)
+            case Unknown(reason, blame):
+                if blame:
+                    self._link.report(connection, reason)
+                self._maybe_done = self._effect is not Effect.NONE
+                if self._effect is Effect.ONCE:
+                    self._give_up(reason)
+                await self._pause(reason)
+            case _:
+                assert_never(verdict)
+
+    async def _pause(self, reason: str) -> None:
+        self._reason = reason
+        left = self._deadline - self._clock.now()
+        # The first repetition goes to another connection, so there is nothing to wait for.
+        if self._failed:
+            await anyio.sleep(max(0.0, min(left, pause_before(self._failed))))
+        self._failed += 1
+
+    def _give_up(self, reason: str) -> NoReturn:
+        if self._maybe_done:
+            raise OutcomeUnknown(f"the {self._kind} may or may not have happened ({reason}); read again")
+        raise StoreUnavailable(f"etcd did not serve the {self._kind} in time: {reason}")
+
+
+async def _call(connection: Connection, kind: str, request: Any, timeout: float, metadata: rpc.Metadata) -> Any:
+    connection.enter()
+    try:
+        return await connection.methods[kind](request, timeout=timeout, metadata=metadata)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if connection.closed and task is not None and not task.cancelling():
+            # Not our task was cancelled but the call, by the closing of the store.
+            raise OutcomeUnknown(f"the store was closed during a {kind}; read again") from None
+        raise
+    finally:
+        connection.leave()

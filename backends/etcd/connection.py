@@ -1,0 +1,70 @@
+"""One connection to one member, from the first probe to the last user's leaving.
+
+grpc's way of closing a channel cancels whatever runs on it, which its callers could not tell from their own
+cancellation. So a connection that is given up is closed only after its last user has left; each has a deadline.
+"""
+
+from __future__ import annotations
+
+import anyio
+
+from backends.etcd import rpc
+from backends.etcd.channel import Endpoint
+from backends.etcd.rpc import RpcChannel, StreamMethod, UnaryMethod
+
+
+class Connection:
+    def __init__(self, endpoint: Endpoint, channel: RpcChannel, now: float) -> None:
+        self.endpoint = endpoint
+        self._channel = channel
+        keys, leases, watches = rpc.KVStub(channel), rpc.LeaseStub(channel), rpc.WatchStub(channel)
+        self.status: UnaryMethod = rpc.MaintenanceStub(channel).Status
+        self.authenticate: UnaryMethod = rpc.AuthStub(channel).Authenticate
+        self.watch: StreamMethod = watches.Watch
+        self.keep_alive: StreamMethod = leases.LeaseKeepAlive
+        self.methods: dict[str, UnaryMethod] = {
+            "range": keys.Range,
+            "put": keys.Put,
+            "delete": keys.DeleteRange,
+            "transaction": keys.Txn,
+            "grant": leases.LeaseGrant,
+            "revoke": leases.LeaseRevoke,
+            "remaining": leases.LeaseTimeToLive,
+        }
+        self.last_answer = now
+        """When a call or a stream last heard from the member. Probes don't count."""
+        self.has_served = False
+        self.failed = anyio.Event()
+        """Set once by whoever finds the member unusable; streams move on then."""
+        self.reason = ""
+        self.closed = False
+        self._users = 0
+        self._unused = anyio.Event()
+
+    def enter(self) -> None:
+        self._users += 1
+
+    def leave(self) -> None:
+        self._users -= 1
+        if self._users == 0 and self.failed.is_set():
+            self._unused.set()
+
+    def heard(self, now: float) -> None:
+        self.last_answer = now
+        self.has_served = True
+
+    def fail(self, reason: str) -> None:
+        if not self.failed.is_set():
+            self.reason = reason
+            self.failed.set()
+            if self._users == 0:
+                self._unused.set()
+
+    async def wait_unused(self) -> None:
+        """Return when nobody uses the connection any more. Only after `fail`."""
+        await self._unused.wait()
+
+    async def close(self) -> None:
+        self.closed = True
+        with anyio.CancelScope(shield=True):
+            await self._channel.close()

@@ -1,0 +1,63 @@
+"""A conversation over one bidirectional stream: requests out, answers in, until either side or the member fails.
+
+Leases and watches each have one such stream for everybody. What to say again on the next stream is their business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+
+from backends.etcd import rpc
+from backends.etcd.connection import Connection
+from backends.etcd.rpc import StreamCall
+
+
+async def converse(
+    connection: Connection,
+    call: StreamCall,
+    *,
+    next_request: Callable[[], Awaitable[Any]],
+    receive: Callable[[Any], None],
+    stop: anyio.Event,
+) -> Any | None:
+    """Talk until the stream ends; return grpc's error, or None after a clean end, a `stop` or a failed connection."""
+    connection.enter()
+    try:
+        async with anyio.create_task_group() as talk:
+            talk.start_soon(_write, call, next_request)
+            talk.start_soon(_cancel_on, connection.failed, talk.cancel_scope)
+            talk.start_soon(_cancel_on, stop, talk.cancel_scope)
+            error = await _read(call, receive)
+            talk.cancel_scope.cancel()
+            return error
+    finally:
+        call.cancel()
+        connection.leave()
+    return None
+
+
+async def _read(call: StreamCall, receive: Callable[[Any], None]) -> Any | None:
+    try:
+        while (answer := await call.read()) is not rpc.EOF:
+            receive(answer)
+    except rpc.RpcError as error:
+        return error
+    return None
+
+
+async def _write(call: StreamCall, next_request: Callable[[], Awaitable[Any]]) -> None:
+    try:
+        while True:
+            await call.write(await next_request())
+    except (rpc.RpcError, asyncio.InvalidStateError):
+        # The stream is over; the reader is told why.
+        return
+
+
+async def _cancel_on(event: anyio.Event, scope: anyio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()

@@ -1,0 +1,66 @@
+"""User and password: one token for all requests, fetched again when etcd no longer knows it.
+
+Tokens end by time, by a restart of the member that keeps them and by changes to etcd's users, so nobody here counts
+their life: the first request that is refused for its token gets a new one for all.
+"""
+
+from __future__ import annotations
+
+import anyio
+
+from assigner.errors import StoreRefused, StoreUnavailable
+from backends.etcd import rpc
+from backends.etcd.connection import Connection
+from backends.etcd.link import REQUIRE_LEADER
+from backends.etcd.verdict import Final, judge
+
+
+class Login:
+    def __init__(self, user: str | None, password: str | None) -> None:
+        self._user = user
+        self._password = password
+        self._metadata: rpc.Metadata | None = None if user else REQUIRE_LEADER
+        self._lock = anyio.Lock()
+        self.logins = 0
+
+    @property
+    def can_renew(self) -> bool:
+        return self._user is not None
+
+    @property
+    def current(self) -> rpc.Metadata | None:
+        return self._metadata
+
+    async def metadata(self, connection: Connection, timeout: float) -> rpc.Metadata:
+        """What every request carries. Logs in first if need be, once for all who wait.
+
+        Raises `StoreRefused` for wrong credentials, `StoreUnavailable` if the member does not answer.
+        """
+        if self._metadata is not None:
+            return self._metadata
+        async with self._lock:
+            if self._metadata is None:
+                self._metadata = await self._authenticate(connection, timeout)
+            return self._metadata
+
+    def forget(self, metadata: rpc.Metadata) -> None:
+        """The token in `metadata` was refused."""
+        if self._metadata is metadata and self.can_renew:
+            self._metadata = None
+
+    async def _authenticate(self, connection: Connection, timeout: float) -> rpc.Metadata:
+        request = rpc.AuthenticateRequest(name=self._user, password=self._password or "")
+        connection.enter()
+        try:
+            answer = await connection.authenticate(request, timeout=max(timeout, 0.001), metadata=REQUIRE_LEADER)
+        except rpc.RpcError as error:
+            if "authentication is not enabled" in (error.details() or ""):
+                return REQUIRE_LEADER
+            verdict = judge(error, answered_meanwhile=False)
+            if isinstance(verdict, Final):
+                raise StoreRefused(str(verdict.error)) from error
+            raise StoreUnavailable(f"etcd did not answer the login: {verdict.reason}") from error
+        finally:
+            connection.leave()
+        self.logins += 1
+        return (*REQUIRE_LEADER, ("token", answer.token))

@@ -1,0 +1,124 @@
+"""The only module that knows aetcd and grpcio: the generated stubs, the messages and the shapes of a call.
+
+Everything of aetcd's client is left aside; what it hides or gets wrong is told in
+`docs/decisions/2026-11-16-own-etcd-channel-and-watch-loop.md`. The libraries are untyped, so the rest of the package
+sees them through the protocols below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+import msgspec
+from aetcd.rpc import (
+    AuthenticateRequest,
+    AuthStub,
+    Compare,
+    DeleteRangeRequest,
+    Event,
+    KeyValue,
+    KVStub,
+    LeaseGrantRequest,
+    LeaseKeepAliveRequest,
+    LeaseRevokeRequest,
+    LeaseStub,
+    LeaseTimeToLiveRequest,
+    MaintenanceStub,
+    PutRequest,
+    RangeRequest,
+    RequestOp,
+    StatusRequest,
+    TxnRequest,
+    WatchCancelRequest,
+    WatchCreateRequest,
+    WatchRequest,
+    WatchStub,
+)
+
+__all__ = [
+    "EOF",
+    "AuthStub",
+    "AuthenticateRequest",
+    "Certificates",
+    "Code",
+    "Compare",
+    "DeleteRangeRequest",
+    "Event",
+    "KVStub",
+    "KeyValue",
+    "LeaseGrantRequest",
+    "LeaseKeepAliveRequest",
+    "LeaseRevokeRequest",
+    "LeaseStub",
+    "LeaseTimeToLiveRequest",
+    "MaintenanceStub",
+    "Metadata",
+    "Option",
+    "PutRequest",
+    "RangeRequest",
+    "RequestOp",
+    "RpcChannel",
+    "RpcError",
+    "StatusRequest",
+    "StreamCall",
+    "StreamMethod",
+    "TxnRequest",
+    "UnaryMethod",
+    "WatchCancelRequest",
+    "WatchCreateRequest",
+    "WatchRequest",
+    "WatchStub",
+    "open_channel",
+]
+
+Code = grpc.StatusCode
+RpcError = grpc.aio.AioRpcError
+EOF = grpc.aio.EOF
+"""What a stream's `read` returns once the server has ended it in good order."""
+
+Metadata = tuple[tuple[str, str], ...]
+Option = tuple[str, str | int]
+
+
+class UnaryMethod(Protocol):
+    def __call__(
+        self, request: Any, *, timeout: float, metadata: Metadata, wait_for_ready: bool = False
+    ) -> Awaitable[Any]: ...
+
+
+class StreamCall(Protocol):
+    async def write(self, request: Any) -> None: ...
+
+    async def read(self) -> Any: ...
+
+    def cancel(self) -> bool: ...
+
+
+class StreamMethod(Protocol):
+    def __call__(self, *, metadata: Metadata) -> StreamCall: ...
+
+
+class RpcChannel(Protocol):
+    async def close(self, grace: float | None = None) -> None: ...
+
+
+class Certificates(msgspec.Struct, frozen=True):
+    """PEM bytes; None takes the machine's authorities, or sends no client certificate."""
+
+    ca: bytes | None
+    cert: bytes | None
+    key: bytes | None
+
+
+def open_channel(target: str, options: Sequence[Option], certificates: Certificates | None) -> RpcChannel:
+    """A channel, which connects by itself at the first call."""
+    channel: RpcChannel
+    if certificates is None:
+        channel = grpc.aio.insecure_channel(target, options=list(options))
+    else:
+        credentials = grpc.ssl_channel_credentials(certificates.ca, certificates.key, certificates.cert)
+        channel = grpc.aio.secure_channel(target, credentials, options=list(options))
+    return channel

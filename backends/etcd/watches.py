@@ -1,0 +1,280 @@
+"""All watches over one shared stream, so that an idle one costs a number on the server and nothing else.
+
+The client chooses the watch ids and never uses one twice, so a response can't reach the wrong watch, however creation
+and cancellation cross on the wire. The stream is rebuilt after every kind of end and each watch goes on at the
+revision after the last that it was given; only what resuming can't cure is told to the reader. A stream that stays
+open requires a leader, so a member that lost the quorum ends it instead of falling silent.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import anyio
+import anyio.abc
+
+from assigner.clock import Clock
+from assigner.errors import Compacted, LimitReached, StoreError, StoreRefused, StoreUnavailable, WatchEnded
+from backends.etcd import rpc
+from backends.etcd.calls import Calls, Effect
+from backends.etcd.connection import Connection
+from backends.etcd.duplex import converse
+from backends.etcd.link import Link, pause_before
+from backends.etcd.login import Login
+from backends.etcd.verdict import Final, NoEffect, TokenStale, TooMuchToRead, Unknown, judge
+from backends.etcd.watch import Buffer, Watch
+
+MAX_WATCHES = 20_000
+MAX_REFUSALS = 3
+
+
+class Watches:
+    def __init__(self, link: Link, login: Login, clock: Clock, calls: Calls, buffer: Buffer, timeout: float) -> None:
+        self._link = link
+        self._login = login
+        self._clock = clock
+        self._calls = calls
+        self._buffer = buffer
+        self._timeout = timeout
+        self._open: set[Watch] = set()
+        self._on_stream: dict[int, Watch] = {}
+        self._outbox: dict[int, Any] = {}
+        """Requests in order: a creation under its watch id, a cancellation under the id's negative."""
+        self._creating: dict[int, Watch] = {}
+        """Creations sent and not yet answered. etcd answers them in order."""
+        self._ids = itertools.count(1)
+        self._metadata: rpc.Metadata | None = None
+        """What the present stream was opened with; None while there is none."""
+        self._work = anyio.Event()
+        self._restart = anyio.Event()
+        self._closed = False
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self.streams = 0
+        self.pauses = 0
+
+    @property
+    def count(self) -> int:
+        return len(self._open)
+
+    # -- for the store ---------------------------------------------------------------------------------------------
+
+    def open(self, prefix: str, start_revision: int) -> Watch:
+        if self._closed:
+            raise StoreUnavailable(self._link.trouble())
+        if len(self._open) >= MAX_WATCHES:
+            raise LimitReached(f"{MAX_WATCHES} watches are open on this store; close some first")
+        watch = Watch(prefix, start_revision, self._buffer, self._resume)
+        self._open.add(watch)
+        self._create(watch)
+        self._work.set()
+        return watch
+
+    def close(self, watch: Watch) -> None:
+        self._open.discard(watch)
+        self._take_off(watch)
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def _create(self, watch: Watch) -> None:
+        if self._metadata is None:
+            return  # The next stream begins with all that are open.
+        watch_id = next(self._ids)
+        self._on_stream[watch_id] = watch
+        self._outbox[watch_id] = watch.create_request(watch_id)
+        self._work.set()
+
+    def _take_off(self, watch: Watch) -> None:
+        """End a watch on the server; it may be created again later under another id."""
+        watch_id, watch.watch_id = watch.watch_id, 0
+        if self._on_stream.pop(watch_id, None) is None:
+            return
+        if self._outbox.pop(watch_id, None) is None:
+            cancel = rpc.WatchCancelRequest(watch_id=watch_id)
+            self._outbox[-watch_id] = rpc.WatchRequest(cancel_request=cancel)
+            self._work.set()
+
+    def _resume(self, watch: Watch) -> None:
+        watch.paused = False
+        if watch in self._open:
+            self._create(watch)
+
+    async def _next_request(self) -> Any:
+        while not self._outbox:
+            self._work = anyio.Event()
+            await self._work.wait()
+        watch_id = next(iter(self._outbox))
+        request = self._outbox.pop(watch_id)
+        if watch_id > 0:
+            self._creating[watch_id] = self._on_stream[watch_id]
+        return request
+
+    # -- responses -------------------------------------------------------------------------------------------------
+
+    def _receive(self, response: Any) -> None:
+        if response.created:
+            self._receive_created(response)
+            return
+        watch = self._on_stream.get(response.watch_id)
+        if watch is None:
+            return  # Already taken off.
+        if response.compact_revision or response.canceled:
+            del self._on_stream[response.watch_id]
+            watch.watch_id = 0
+            if response.compact_revision:
+                self._end(watch, Compacted(response.compact_revision))
+            else:
+                self._look_into(watch, response.cancel_reason)
+            return
+        watch.accept(response)
+        if watch.is_full:
+            watch.paused = True
+            self.pauses += 1
+            self._take_off(watch)
+
+    def _receive_created(self, response: Any) -> None:
+        watch_id = next(iter(self._creating), 0)
+        watch = self._creating.pop(watch_id, None)
+        if watch is None or response.watch_id not in (watch_id, -1):
+            self._restart.set()  # Not the order that etcd keeps: trust nothing of this stream.
+        elif not response.canceled:
+            watch.refusals = 0
+        elif self._on_stream.pop(watch_id, None) is not None:
+            watch.watch_id = 0
+            self._look_into(watch, response.cancel_reason)
+
+    def _end(self, watch: Watch, error: StoreError) -> None:
+        self._open.discard(watch)
+        self._take_off(watch)
+        watch.end(error)
+
+    def _end_all(self, error: StoreError) -> None:
+        for watch in list(self._open):
+            self._end(watch, error)
+
+    # -- refusals --------------------------------------------------------------------------------------------------
+
+    def _look_into(self, watch: Watch, reason: str) -> None:
+        if self._tasks is not None:
+            self._tasks.start_soon(self._find_out, watch, reason, self._metadata)
+
+    async def _find_out(self, watch: Watch, reason: str, metadata: rpc.Metadata | None) -> None:
+        """etcd won't say whether it was the token or the user's rights, so try a read: that also gets a new token."""
+        watch.refusals += 1
+        try:
+            await self._revision(watch)
+        except StoreRefused as refused:
+            self._end(watch, WatchEnded(f"the watch on {watch.prefix!r} was refused ({reason}): {refused}"))
+            return
+        except StoreError:
+            await anyio.sleep(pause_before(watch.refusals))
+        if watch not in self._open or watch.watch_id:
+            return
+        if watch.refusals > MAX_REFUSALS:
+            self._end(
+                watch, WatchEnded(f"etcd keeps ending the watch on {watch.prefix!r}: {reason or 'no reason given'}")
+            )
+        elif self._metadata is metadata and self._login.current is not metadata:
+            self._restart.set()  # A stream can't change its token.
+        elif not watch.paused:
+            self._create(watch)
+
+    async def _revision(self, watch: Watch) -> int:
+        """The store's revision now, by a read that a watcher of the prefix may make."""
+        request = rpc.RangeRequest(key=watch.key, range_end=watch.range_end, limit=1, keys_only=True)
+        answer = await self._calls.send("range", request, Effect.NONE)
+        revision: int = answer.header.revision
+        return revision
+
+    # -- the stream ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve watches until cancelled."""
+        failures = 0
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                while True:
+                    while not self._open:
+                        self._work = anyio.Event()
+                        await self._work.wait()
+                    connection = await self._link.next_connection()
+                    failures = 0 if await self._serve(connection) else failures + 1
+                    await anyio.sleep(pause_before(failures) if failures else 0)
+        finally:
+            self._closed = True
+            self._end_all(WatchEnded("the etcd store was closed; open a new one"))
+
+    async def _serve(self, connection: Connection) -> bool:
+        """Use one stream to its end; return whether anything came from it."""
+        metadata = await self._prepare(connection)
+        if metadata is None:
+            return False
+        self._restart = anyio.Event()
+        heard = False
+
+        def receive(response: Any) -> None:
+            nonlocal heard
+            heard = True
+            connection.heard(self._clock.now())
+            self._receive(response)
+
+        self._begin(metadata)
+        try:
+            error = await converse(
+                connection,
+                connection.watch(metadata=metadata),
+                next_request=self._next_request,
+                receive=receive,
+                stop=self._restart,
+            )
+        finally:
+            self._metadata = None
+        if error is not None:
+            self._react(error, connection, metadata)
+        return heard
+
+    async def _prepare(self, connection: Connection) -> rpc.Metadata | None:
+        try:
+            await self._end_those_ahead()
+            return await self._login.metadata(connection, self._timeout)
+        except StoreRefused as refused:
+            self._end_all(WatchEnded(f"etcd refuses the store's user: {refused}"))
+        except StoreUnavailable as silent:
+            self._link.report(connection, str(silent))
+        except StoreError:
+            pass
+        return None
+
+    async def _end_those_ahead(self) -> None:
+        """A store restored from a backup would leave a resumed watch waiting for revisions it thinks it has seen."""
+        furthest = max(self._open, key=lambda watch: watch.seen, default=None)
+        if furthest is None or not furthest.seen:
+            return
+        revision = await self._revision(furthest)
+        for watch in list(self._open):
+            if watch.seen > revision:
+                self._end(watch, WatchEnded(f"etcd went back from revision {watch.seen} to {revision}; list again"))
+
+    def _begin(self, metadata: rpc.Metadata) -> None:
+        self.streams += 1
+        self._metadata = metadata
+        self._outbox.clear()
+        self._creating.clear()
+        self._on_stream.clear()
+        for watch in self._open:
+            watch.watch_id = 0
+            if not watch.paused:
+                self._create(watch)
+
+    def _react(self, error: Any, connection: Connection, metadata: rpc.Metadata) -> None:
+        match judge(error, answered_meanwhile=False):
+            case TokenStale():
+                self._login.forget(metadata)
+            case Final(failure):
+                self._end_all(WatchEnded(f"etcd ended the watches: {failure}"))
+            case TooMuchToRead(reason):
+                self._end_all(WatchEnded(f"a single change is larger than this client takes ({reason}); list again"))
+            case NoEffect(reason, blame) | Unknown(reason, blame):
+                if blame:
+                    self._link.report(connection, reason)
