@@ -1,0 +1,269 @@
+"""The calls of one connection: which are taken, how each runs, and how the server ends one with a reply.
+
+grpclib cancels handlers without telling the peer anything. Here a call that the server ends gets a status first; only
+a peer that is gone is not answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import anyio
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.encoding.base import CodecBase
+from grpclib.events import _DispatchServerEvents
+from grpclib.metadata import decode_metadata, encode_grpc_message
+from grpclib.protocol import AbstractHandler
+from grpclib.protocol import Stream as Http2Stream
+from grpclib.server import Stream, request_handler
+from h2.errors import ErrorCodes
+from h2.exceptions import H2Error
+
+from assigner.errors import InvalidInput, LimitReached
+from assigner.server.status import ERROR_KEY, Answer, answer_to
+from assigner.server.traffic import SHUTTING_DOWN, Reason, Traffic
+
+Headers = list[tuple[str, str]]
+Work = Callable[[Stream[Any, Any]], Awaitable[None]]
+
+_ENTRY_OVERHEAD = 32
+"""What HTTP/2 counts per header besides its text."""
+_LAST_WORDS = 5.0
+"""Seconds for the trailers of a failed call to leave; a peer that takes none is cut off."""
+
+
+class Call:
+    """One call in progress."""
+
+    def __init__(self, *, streaming: bool) -> None:
+        self.streaming = streaming
+        self._scope = anyio.CancelScope()
+        self._ending: Answer | None = None
+
+    def end(self, answer: Answer) -> None:
+        """Stop the work and give the caller this answer."""
+        self._ending = answer
+        self._scope.cancel()
+
+    async def run(self, work: Work, stream: Stream[Any, Any]) -> None:
+        with self._scope:
+            await work(stream)
+            return
+        if self._ending is not None:
+            raise self._ending
+
+
+def guarded(method: str, work: Work) -> Work:
+    """The work, with every error translated to a status and sent."""
+
+    async def run(stream: Stream[Any, Any]) -> None:
+        http2 = cast(CallStream, stream._stream)
+        try:
+            await http2.call.run(work, stream)
+        except H2Error:
+            # The peer reset the stream while we were writing to it.
+            raise Answer(Status.CANCELLED, "the call was cancelled", "") from None
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises, the caller gets a status
+            await _answer(stream, http2, answer_to(error, method))
+
+    return run
+
+
+async def _answer(stream: Stream[Any, Any], http2: CallStream, answer: Answer) -> None:
+    if stream._send_trailing_metadata_done or http2._transport.is_closing():
+        return
+    metadata = {ERROR_KEY: answer.error} if answer.error else None
+    with anyio.move_on_after(_LAST_WORDS) as patience:
+        try:
+            await stream.send_trailing_metadata(status=answer.status, status_message=answer.message, metadata=metadata)
+        except H2Error:
+            raise answer from None
+    if patience.cancelled_caught:
+        http2._transport.abort()
+
+
+class CallStream(Http2Stream):
+    """A stream that belongs to a call and takes messages up to a limit."""
+
+    call: Call
+    max_message_bytes: int
+    traffic: Traffic
+
+    async def recv_data(self, size: int) -> bytes:
+        # Asked for with the length from a message's prefix, before any of it is kept.
+        if size > self.max_message_bytes:
+            self.traffic.refuse(Reason.MESSAGE_SIZE)
+            raise LimitReached(
+                f"the request is {size} bytes long; at most {self.max_message_bytes} are taken: make several calls"
+            )
+        try:
+            return await super().recv_data(size)
+        except AssertionError:
+            raise InvalidInput("the request ended before its announced length") from None
+
+    async def send_data(self, data: bytes, end_stream: bool = False) -> None:
+        """As grpclib's, but each writer looks again after waiting: there, all that wait for a full buffer write when
+        it drains, and a thousand streams fill it with megabytes."""
+        assert self.id is not None
+        http2, ready = self._h2_connection, self.connection.write_ready
+        sent, size = 0, len(data)
+        while True:
+            while not ready.is_set():
+                await ready.wait()
+            window = http2.local_flow_control_window(self.id)
+            if window <= 0:
+                self.window_updated.clear()
+                await self.window_updated.wait()
+                continue
+            part = data[sent : sent + min(window, http2.max_outbound_frame_size)]
+            sent += len(part)
+            http2.send_data(self.id, part, end_stream=end_stream and sent == size)
+            self.connection.flush()
+            if sent == size:
+                return
+
+
+class Calls(AbstractHandler):
+    """Takes the calls of one connection, or refuses them with a status."""
+
+    def __init__(self, traffic: Traffic, methods: dict[str, Handler], codec: CodecBase) -> None:
+        self._traffic = traffic
+        self._methods = methods
+        self._codec = codec
+        self._dispatch = _DispatchServerEvents()
+        self._tasks: dict[Http2Stream, tuple[Call, asyncio.Task[None]]] = {}
+        self.idle_since = traffic.clock.now()
+        self.ever_called = False
+        self.on_idle: Callable[[], None] = lambda: None
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def accept(self, stream: Http2Stream, headers: Headers, release_stream: Callable[[], None]) -> None:
+        self.ever_called = True
+        refusal = self._refusal(headers)
+        if refusal is not None:
+            release_stream()
+            _refuse(stream, refusal)
+            return
+        method = self._methods.get(dict(headers)[":path"])
+        call = Call(streaming=method is not None and method.cardinality.server_streaming)
+        mine = cast(CallStream, stream)
+        mine.call = call
+        task = asyncio.get_running_loop().create_task(
+            request_handler(self._methods, stream, headers, self._codec, None, self._dispatch, release_stream)
+        )
+        self._tasks[stream] = (call, task)
+        self._traffic.call_began()
+        task.add_done_callback(lambda _: self._ended(stream))
+
+    def _ended(self, stream: Http2Stream) -> None:
+        del self._tasks[stream]
+        self.idle_since = self._traffic.clock.now()
+        if not self._tasks:
+            self.on_idle()
+        self._traffic.call_ended()
+
+    def _refusal(self, headers: Headers) -> Answer | None:
+        settings, traffic = self._traffic.settings, self._traffic
+        if traffic.draining:
+            traffic.refuse(Reason.DRAINING)
+            return SHUTTING_DOWN
+        # Calls that were cancelled but have not ended yet count too, so opening and resetting streams gains nothing.
+        if len(self._tasks) >= settings.max_streams_per_connection:
+            return self._full(Reason.STREAMS_PER_CONNECTION, settings.max_streams_per_connection, "connection")
+        if traffic.in_progress >= settings.max_streams:
+            return self._full(Reason.STREAMS, settings.max_streams, "instance")
+        size = sum(len(name) + len(value) + _ENTRY_OVERHEAD for name, value in headers)
+        if size > settings.max_metadata_bytes:
+            traffic.refuse(Reason.METADATA_SIZE)
+            limit = settings.max_metadata_bytes
+            return _limit(f"the metadata is {size} bytes long; at most {limit} are taken: send less")
+        if not _readable(headers):
+            traffic.refuse(Reason.METADATA)
+            return Answer(Status.INVALID_ARGUMENT, "the headers are malformed", InvalidInput.__name__)
+        return None
+
+    def _full(self, reason: Reason, limit: int, where: str) -> Answer:
+        self._traffic.refuse(reason)
+        return _limit(f"{limit} calls are in progress on this {where}, the most it takes: use another {where}")
+
+    def end(self, answer: Answer, *, streaming_only: bool) -> None:
+        for call, _ in list(self._tasks.values()):
+            if call.streaming or not streaming_only:
+                call.end(answer)
+
+    def cancel(self, stream: Http2Stream) -> None:
+        """The peer gave the call up."""
+        entry = self._tasks.get(stream)
+        if entry is not None:
+            entry[1].cancel()
+
+    def close(self) -> None:
+        """The peer is gone: nobody is left to be answered."""
+        for _, task in list(self._tasks.values()):
+            task.cancel()
+
+
+def _limit(text: str) -> Answer:
+    return Answer(Status.RESOURCE_EXHAUSTED, text, LimitReached.__name__)
+
+
+def _readable(headers: Headers) -> bool:
+    """grpclib trusts these and would leave a call with bad ones unanswered."""
+    names = {name for name, _ in headers}
+    try:
+        decode_metadata(headers)
+    except (binascii.Error, ValueError):
+        return False
+    return {":method", ":path"} <= names
+
+
+def _refuse(stream: Http2Stream, answer: Answer) -> None:
+    """Answer at once, without a task: refusing must stay cheap."""
+    headers = [
+        (":status", "200"),
+        ("content-type", "application/grpc+proto"),
+        ("grpc-status", str(answer.status.value)),
+        ("grpc-message", encode_grpc_message(answer.message or "")),
+    ]
+    if answer.error:
+        headers.append((ERROR_KEY, answer.error))
+    assert stream.id is not None
+    stream._h2_connection.send_headers(stream.id, headers, end_stream=True)
+    if stream.closable:
+        stream._h2_connection.reset_stream(stream.id, ErrorCodes.NO_ERROR)
+    stream.connection.flush()
+
+
+# --- how services define their methods ------------------------------------------------------------
+
+Reply = Any
+"""Ready bytes, or a generated message."""
+
+
+async def receive(stream: Stream[Any, Any]) -> Any:
+    """A call's only request."""
+    traffic = cast(CallStream, stream._stream).traffic
+    timeout = traffic.settings.request_timeout
+    with anyio.move_on_after(timeout):
+        request = await stream.recv_message()
+        if request is None:
+            raise InvalidInput("the call carries no request message; send one")
+        return request
+    traffic.refuse(Reason.REQUEST_TIMEOUT)
+    raise Answer(Status.DEADLINE_EXCEEDED, f"the request did not arrive within {timeout:g} s", "")
+
+
+def unary(answer: Callable[[Any], Awaitable[Reply]], request: type, reply: type) -> Handler:
+    async def work(stream: Stream[Any, Any]) -> None:
+        await stream.send_message(await answer(await receive(stream)))
+
+    return Handler(work, Cardinality.UNARY_UNARY, request, reply)
+
+
+def streaming(work: Work, request: type, reply: type) -> Handler:
+    return Handler(work, Cardinality.UNARY_STREAM, request, reply)

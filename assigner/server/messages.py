@@ -1,0 +1,79 @@
+"""The protocol's messages in protobuf's C runtime, in a descriptor pool of our own.
+
+The generated classes say what the messages are, but read and write them in Python: a request of 1 MiB could hold the
+loop for seconds. So requests are parsed in C, measured, and only then turned into generated messages; long answers
+are built in C at once. The own pool lets a program that embeds us have its own stubs of the same protocol.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import Any, TypeVar, cast
+
+import betterproto2
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from assigner.errors import InvalidInput, LimitReached
+from assigner.proto.kafka_assigner import v1
+
+PACKAGE = "kafka_assigner.v1"
+_M = TypeVar("_M", bound=betterproto2.Message)
+
+
+@cache
+def descriptors() -> tuple[FileDescriptorProto, ...]:
+    """Of our own .proto files."""
+    content = resources.files("assigner.proto").joinpath("descriptors.binpb").read_bytes()
+    return tuple(FileDescriptorSet.FromString(content).file)
+
+
+@cache
+def _pool() -> DescriptorPool:
+    pool = DescriptorPool()
+    for file in descriptors():
+        pool.Add(file)
+    return pool
+
+
+@cache
+def message_class(name: str) -> type[Any]:
+    """The C runtime's class for one of our messages; typed loosely, because it exists only at run time."""
+    return cast(type[Any], GetMessageClass(_pool().FindMessageTypeByName(f"{PACKAGE}.{name}")))
+
+
+def parse(data: bytes, kind: type[_M], max_elements: int) -> _M:
+    """A request. Raises `InvalidInput` for what is not one, `LimitReached` if a list in it is too long."""
+    try:
+        parsed = message_class(kind.__name__).FromString(data)
+    except DecodeError:
+        raise InvalidInput(f"the request is not a valid {PACKAGE}.{kind.__name__} message") from None
+    return _generated(parsed, kind, max_elements)
+
+
+def _generated(source: Message, kind: type[_M], max_elements: int) -> _M:
+    values: dict[str, Any] = {}
+    for field, value in source.ListFields():
+        if field.is_repeated:
+            values[field.name] = _elements(field, value, max_elements)
+        else:
+            values[field.name] = _value(field, value, max_elements)
+    return kind(**values)
+
+
+def _elements(field: FieldDescriptor, value: Any, max_elements: int) -> list[Any]:
+    if len(value) > max_elements:
+        raise LimitReached(
+            f"{field.name} has {len(value)} elements; at most {max_elements} fit in one call: make several calls"
+        )
+    return [_value(field, element, max_elements) for element in value]
+
+
+def _value(field: FieldDescriptor, value: Any, max_elements: int) -> Any:
+    if field.message_type is None:
+        return value
+    return _generated(value, getattr(v1, field.message_type.name), max_elements)

@@ -1,0 +1,149 @@
+"""The gRPC server as a whole: start, drain, close."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio
+import msgspec
+import structlog
+from grpclib._typing import IServable
+from grpclib.const import Handler
+
+from assigner.api import Administration, Members
+from assigner.clock import Clock
+from assigner.names import check_name
+from assigner.server.admin_service import AdminService
+from assigner.server.calls import guarded
+from assigner.server.codec import ReadyBytesCodec
+from assigner.server.connection import PeerProtocol
+from assigner.server.consumer_service import ConsumerService
+from assigner.server.health import Readiness, health_service
+from assigner.server.reflection import with_reflection
+from assigner.server.requests import Requests
+from assigner.server.settings import ServerSettings
+from assigner.server.tls import TlsFiles, check_exposure
+from assigner.server.traffic import SHUTTING_DOWN, ServerStatistics, Traffic
+
+_HEALTH_INTERVAL = 1.0
+_LAST_WORDS = 2.0
+"""Seconds for calls that are ended at the deadline to be answered, and again for peers to close."""
+
+_log = structlog.get_logger(__name__)
+
+
+class GrpcServer:
+    """Serves consumers and operators on one port. Start it on the loop it is to run on."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        members: Members,
+        administration: Administration,
+        *,
+        default_group: str,
+        clock: Clock,
+        ready: Callable[[], bool],
+        check_group: Callable[[str], str] = lambda name: check_name("group", name),
+    ) -> None:
+        check_exposure(settings)
+        self._settings = settings
+        self._clock = clock
+        self._ready = ready
+        requests = Requests(default_group, check_group)
+        self._consumers = ConsumerService(members, requests)
+        self._admin = AdminService(administration, requests)
+        self._tls = TlsFiles(settings) if settings.tls_certificate else None
+        self._background: set[asyncio.Task[None]] = set()
+        self._listener: asyncio.Server | None = None
+        self._port = settings.port
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on, also if the settings left the choice open."""
+        return self._port
+
+    async def start(self) -> None:
+        settings, traffic = self._settings, Traffic(self._settings, self._clock)
+        self._traffic = traffic
+        self._readiness = Readiness(lambda: self._ready() and not traffic.draining)
+        methods, codec = self._methods(), ReadyBytesCodec(settings.max_batch)
+        if self._tls is not None:
+            await self._tls.load()
+            self._run(self._tls.watch())
+        self._run(self._watch_readiness())
+        self._listener = await asyncio.get_running_loop().create_server(
+            lambda: PeerProtocol(traffic, methods, codec),
+            settings.host or None,
+            settings.port,
+            backlog=settings.backlog,
+            ssl=self._tls.context if self._tls else None,
+            ssl_handshake_timeout=settings.handshake_timeout if self._tls else None,
+        )
+        self._port = self._listener.sockets[0].getsockname()[1]
+        _log.info("grpc_listening", host=settings.host, port=self._port, tls=self._tls is not None)
+
+    def _methods(self) -> dict[str, Handler]:
+        services: list[IServable] = [self._consumers, self._admin]
+        services.append(health_service(self._readiness, services))
+        if self._settings.reflection:
+            services = with_reflection(services)
+        found = {path: handler for service in services for path, handler in service.__mapping__().items()}
+        return {path: handler._replace(func=guarded(path, handler.func)) for path, handler in found.items()}
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+
+    async def _watch_readiness(self) -> None:
+        while True:
+            self._readiness.refresh()
+            await anyio.sleep(_HEALTH_INTERVAL)
+
+    async def drain(self, timeout: float) -> None:
+        """Take nothing new, end the streams with a status, let other calls finish until the timeout, say goodbye.
+
+        In that order, because grpclib's clients drop what is in flight when they hear a goodbye.
+        """
+        if self._listener is None:
+            return
+        traffic = self._traffic
+        traffic.draining = True
+        self._readiness.refresh()
+        self._listener.close()
+        for peer in list(traffic.peers):
+            peer.end_calls(SHUTTING_DOWN, streaming_only=True)
+            peer.leave_when_done()
+        with anyio.move_on_after(timeout):
+            await traffic.until(lambda: not traffic.in_progress)
+        for peer in list(traffic.peers):
+            peer.end_calls(SHUTTING_DOWN, streaming_only=False)
+        with anyio.move_on_after(_LAST_WORDS):
+            await traffic.until(lambda: not traffic.in_progress)
+        with anyio.move_on_after(_LAST_WORDS):
+            await traffic.until(lambda: not traffic.peers)
+
+    async def close(self) -> None:
+        """Drain without patience, then cut what is left."""
+        if self._listener is None:
+            return
+        if not self._traffic.draining:
+            await self.drain(0)
+        for peer in list(self._traffic.peers):
+            peer.abort()
+        await self._traffic.until(lambda: not self._traffic.peers and not self._traffic.in_progress)
+        await self._consumers.all_left()
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        self._background.clear()
+        await self._listener.wait_closed()
+        self._listener = None
+
+    def statistics(self) -> ServerStatistics:
+        counted = self._traffic.statistics()
+        if self._tls is None:
+            return counted
+        return msgspec.structs.replace(counted, tls_reloads=self._tls.reloads, tls_reload_failures=self._tls.failures)

@@ -1,0 +1,88 @@
+"""The one place where an error becomes a gRPC status.
+
+A deliberate error's message is for the caller and is passed on. Any other exception is a defect: the caller gets an
+id, the log gets the id with the details, and nothing of the inside is shown.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+import structlog
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from assigner import errors
+
+ERROR_KEY = "assigner-error"
+"""Trailing metadata: the error's class, for clients that must tell apart what shares a status."""
+
+MAX_TEXT = 512
+"""Of a status message. Clients refuse trailers of more than a few KiB, and quoting may triple it."""
+
+STATUSES: dict[type[errors.AssignerError], Status] = {
+    errors.AssignerError: Status.INTERNAL,
+    errors.InvalidName: Status.INVALID_ARGUMENT,
+    errors.InvalidInput: Status.INVALID_ARGUMENT,
+    errors.NotRegistered: Status.NOT_FOUND,
+    errors.NotTheTarget: Status.NOT_FOUND,
+    errors.UnknownTopic: Status.NOT_FOUND,
+    errors.UnknownGroup: Status.NOT_FOUND,
+    errors.Refused: Status.FAILED_PRECONDITION,
+    errors.Superseded: Status.ABORTED,
+    errors.Evicted: Status.ABORTED,
+    errors.TooSlow: Status.RESOURCE_EXHAUSTED,
+    errors.LimitReached: Status.RESOURCE_EXHAUSTED,
+    errors.StoreError: Status.UNAVAILABLE,
+    errors.StoreUnavailable: Status.UNAVAILABLE,
+    # Every call may be repeated without harm, so "try again" is the right advice even if it may have happened.
+    errors.OutcomeUnknown: Status.UNAVAILABLE,
+    # The caller did nothing wrong: the service's own access to the store was refused.
+    errors.StoreRefused: Status.FAILED_PRECONDITION,
+    errors.StoreReadOnly: Status.UNAVAILABLE,
+    errors.TransactionTooLarge: Status.RESOURCE_EXHAUSTED,
+    errors.LeaseNotFound: Status.UNAVAILABLE,
+    errors.Compacted: Status.UNAVAILABLE,
+    errors.WatchEnded: Status.UNAVAILABLE,
+    errors.UnreadableRecord: Status.DATA_LOSS,
+}
+
+_log = structlog.get_logger(__name__)
+
+
+class Answer(GRPCError):
+    """A status with the name of the error it came from."""
+
+    def __init__(self, status: Status, message: str, error: str) -> None:
+        super().__init__(status, message)
+        self.error = error
+
+
+def answer_to(error: Exception, method: str) -> Answer:
+    """The status a caller of the method gets for the error."""
+    match error:
+        case Answer():
+            return error
+        case GRPCError():
+            return Answer(error.status, _short(error.message or ""), "")
+        case errors.AssignerError():
+            return Answer(_status(type(error)), _short(str(error)), type(error).__name__)
+        case NotImplementedError():
+            # What grpclib raises for a compressed message.
+            return Answer(Status.UNIMPLEMENTED, "compression is not supported; send messages uncompressed", "")
+    defect = secrets.token_hex(6)
+    _log.error("grpc_defect", id=defect, method=method, exc_info=error)
+    return Answer(Status.INTERNAL, f"internal error {defect}; the service's log tells more under this id", "")
+
+
+def reason_for(error: Exception, method: str) -> str:
+    """The text of a refusal that is one among several in an answer."""
+    return answer_to(error, method).message or ""
+
+
+def _status(kind: type) -> Status:
+    return next(STATUSES[base] for base in kind.__mro__ if base in STATUSES)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."

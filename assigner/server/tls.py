@@ -1,0 +1,120 @@
+"""TLS from files that may be replaced while we serve, and the rule about serving without TLS.
+
+New connections get the newest certificate that could be loaded; open ones go on with theirs. A file that can't be
+loaded is reported, and what was loaded before stays in use.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from pathlib import Path
+from typing import Any
+
+import anyio
+import structlog
+from anyio.to_thread import run_sync
+
+from assigner.errors import InvalidInput
+from assigner.server.settings import ServerSettings
+
+_Fingerprint = tuple[tuple[int, int, int] | None, ...]
+
+_log = structlog.get_logger(__name__)
+
+
+def check_exposure(settings: ServerSettings) -> None:
+    """Without TLS only this machine may reach us, unless someone said that this is meant."""
+    if settings.tls_certificate or settings.insecure or _is_loopback(settings.host):
+        return
+    raise InvalidInput(
+        f"host {settings.host!r} can be reached from outside and TLS is not set up; set tls_certificate and tls_key, "
+        "or bind 127.0.0.1, or set insecure if the network is trusted"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class ReloadingContext(ssl.SSLContext):
+    """What asyncio is given once; each handshake uses the context that is current then."""
+
+    current: ssl.SSLContext
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        return self.current.wrap_bio(*args, **options)
+
+
+class TlsFiles:
+    def __init__(self, settings: ServerSettings) -> None:
+        self._certificate = settings.tls_certificate
+        self._key = settings.tls_key
+        self._client_ca = settings.tls_client_ca
+        self._interval = settings.tls_reload_interval
+        self._loaded: _Fingerprint = ()
+        self.context = ReloadingContext(ssl.PROTOCOL_TLS_SERVER)
+        self.reloads = 0
+        self.failures = 0
+
+    async def load(self) -> None:
+        """Raises `InvalidInput` if the files can't be used."""
+        self._loaded = await run_sync(self._fingerprint)
+        try:
+            self.context.current = await run_sync(self._read)
+        except (OSError, ValueError) as error:
+            raise InvalidInput(f"TLS can't be set up from {self._names()}: {error}") from error
+
+    async def watch(self) -> None:
+        """Load the files again whenever they change, for ever."""
+        while True:
+            await anyio.sleep(self._interval)
+            await self.reload_if_changed()
+
+    async def reload_if_changed(self) -> None:
+        found = await run_sync(self._fingerprint)
+        if found == self._loaded:
+            return
+        # Noted before reading: a change during the reading is found by the next look, and a broken file is reported
+        # once, not at each look.
+        self._loaded = found
+        try:
+            self.context.current = await run_sync(self._read)
+        except (OSError, ValueError) as error:
+            self.failures += 1
+            _log.error("tls_reload_failed", files=self._names(), error=str(error), kept="the ones loaded before")
+            return
+        self.reloads += 1
+        _log.info("tls_reloaded", files=self._names())
+
+    def _read(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["h2"])
+        context.load_cert_chain(self._certificate, self._key)
+        if self._client_ca:
+            context.load_verify_locations(self._client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def _files(self) -> list[str]:
+        return [file for file in (self._certificate, self._key, self._client_ca) if file]
+
+    def _names(self) -> str:
+        return ", ".join(self._files())
+
+    def _fingerprint(self) -> _Fingerprint:
+        return tuple(_identity(file) for file in self._files())
+
+
+def _identity(file: str) -> tuple[int, int, int] | None:
+    try:
+        found = Path(file).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
