@@ -214,10 +214,10 @@ class Leadership:
         if self._stopping:
             return
         known = self.groups
-        for group in known - self._tasks.keys():
+        for group in sorted(known - self._tasks.keys()):
             self._tasks[group] = scope = anyio.CancelScope()
             tasks.start_soon(self._contend, group, scope)
-        for group in self._tasks.keys() - known:
+        for group in sorted(self._tasks.keys() - known):
             if group in self._reigns:
                 self._reigns[group].give_up("the group is gone")
             else:

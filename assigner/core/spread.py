@@ -66,7 +66,8 @@ def spread(groups: Collection[str], instances: Iterable[str], slack: float = 1.1
     members = tuple(sorted(set(instances)))
     if not members or not groups:
         return Spread({}, members)
-    share = math.ceil(slack * len(groups) / len(members))
+    # Less a trifle: 1.1 * 100 / 2 is a little more than 55, and must not make 56.
+    share = math.ceil(slack * len(groups) / len(members) - 1e-9)
     room = dict.fromkeys(members, share)
     pairs = sorted(((score(group, member), group, member) for group in groups for member in members), reverse=True)
     homes: dict[str, str] = {}

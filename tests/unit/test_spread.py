@@ -27,6 +27,11 @@ def test_a_hundred_groups_over_three_instances_are_25_to_42_each_whatever_the_na
         assert all(25 <= share <= 42 for share in shares(spread(groups, instances)))
 
 
+def test_the_share_is_not_rounded_up_by_the_arithmetic() -> None:
+    for trial in range(50):
+        assert min(shares(spread(GROUPS, [f"{trial}a", f"{trial}b"]))) >= 45
+
+
 @given(st.sets(names, max_size=60), st.sets(names, min_size=1, max_size=6))
 def test_every_group_has_a_home_and_no_instance_more_than_its_share(
     groups: set[str], instances: set[str]
