@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
+import anyio.lowlevel
+
 from assigner.errors import Compacted, WatchEnded
 from assigner.store import Batch, Event, Progress, WatchItem
 from backends.memory.history import Changes, History
@@ -174,6 +176,8 @@ class Watch(AsyncIterator[WatchItem]):
         self._ended = ""
 
     async def __aenter__(self) -> Self:
+        # Others run first, as they would if this went over a wire.
+        await anyio.lowlevel.checkpoint()
         self._too_old = self._start <= self._channels.history.compacted
         self._channel = self._channels.join(self._prefix)
         self._position = self._channel.position(self._start)

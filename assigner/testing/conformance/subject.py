@@ -1,0 +1,94 @@
+"""The store under test, and the words in which the tests speak of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import anyio
+
+from assigner.store import Batch, DeleteEvent, Entry, Event, Found, Progress, PutEvent, Store, WatchItem, read_all
+
+
+@dataclass(frozen=True)
+class Subject:
+    store: Store
+    another: Store
+    """A second client of the same store. The test that closes a store closes this one."""
+    compact: Callable[[int], Awaitable[None]]
+    """Make the store forget its history up to a revision."""
+    prefix: str
+    """Where the test's keys go. Nobody else writes there."""
+    ttl: float = 1.0
+    """The shortest lease that the store grants as asked."""
+    patience: float = 10.0
+    """Seconds within which what must happen has happened, lease times aside."""
+
+    def key(self, name: str) -> str:
+        return self.prefix + name
+
+    async def entry(self, name: str) -> Entry:
+        found = await self.store.get(self.key(name))
+        assert isinstance(found, Found), f"{name} is missing"
+        return found.entry
+
+    async def exists(self, name: str) -> bool:
+        return isinstance(await self.store.get(self.key(name)), Found)
+
+    async def revision(self) -> int:
+        """Where the store stands now."""
+        return (await self.store.get(self.prefix)).revision
+
+    async def names(self, under: str = "") -> list[str]:
+        page = await read_all(self.store, self.key(under))
+        return [entry.key.removeprefix(self.prefix) for entry in page.entries]
+
+    async def next_item(self, items: AsyncIterator[WatchItem]) -> WatchItem:
+        with anyio.fail_after(self.patience):
+            return await anext(items)
+
+    async def next_events(self, items: AsyncIterator[WatchItem], count: int, *, extra: float = 0) -> list[Event]:
+        """The next `count` events, within the patience and `extra` seconds."""
+        events: list[Event] = []
+        with anyio.fail_after(self.patience + extra):
+            while len(events) < count:
+                item = await anext(items)
+                if isinstance(item, Batch):
+                    events.extend(item.events)
+        assert len(events) == count, f"more events than the {count} expected: {events}"
+        return events
+
+    async def progress(self, items: AsyncIterator[WatchItem], revision: int) -> None:
+        """Wait until the watch says that it has seen everything up to a revision."""
+        with anyio.fail_after(self.patience):
+            while True:
+                item = await anext(items)
+                if isinstance(item, Progress) and item.revision >= revision:
+                    return
+                assert isinstance(item, Progress), f"an event where none was expected: {item}"
+
+
+def told(subject: Subject, event: Event) -> tuple[str, bytes | None]:
+    """An event as (name, value), None for a deletion."""
+    match event:
+        case PutEvent(entry=entry):
+            return entry.key.removeprefix(subject.prefix), entry.value
+        case DeleteEvent(key=key):
+            return key.removeprefix(subject.prefix), None
+
+
+def revision_of(event: Event) -> int:
+    return event.entry.mod_revision if isinstance(event, PutEvent) else event.mod_revision
+
+
+@contextmanager
+def raising(kind: type[Exception]) -> Iterator[list[Exception]]:
+    """The block must raise this error, which is put into the list."""
+    caught: list[Exception] = []
+    try:
+        yield caught
+    except kind as error:
+        caught.append(error)
+    else:
+        raise AssertionError(f"{kind.__name__} was not raised")

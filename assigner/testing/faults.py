@@ -1,0 +1,302 @@
+"""A Store with faults on request, around any other store.
+
+Faults are injected for chosen calls and a chosen number of times, in the order they were injected; the first one that
+fits a call takes it. What the store may do to its user is what the contract allows: be late, refuse, leave the outcome
+unknown, hang until the call's deadline, end or compact a watch. It never lies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar, assert_never
+
+import anyio
+import msgspec
+
+from assigner.errors import Compacted, OutcomeUnknown, StoreUnavailable, WatchEnded
+from assigner.store import (
+    NO_LEASE,
+    Compare,
+    Deleted,
+    GetResult,
+    Granted,
+    KeepAliveResult,
+    Operation,
+    Page,
+    RemainingResult,
+    Store,
+    TransactionResult,
+    WatchItem,
+    Written,
+)
+
+T = TypeVar("T")
+Kind = Literal["get", "list", "put", "delete", "transact", "grant", "keep_alive", "revoke", "remaining", "watch"]
+READS: frozenset[Kind] = frozenset(("get", "list", "remaining", "watch"))
+WRITES: frozenset[Kind] = frozenset(("put", "delete", "transact", "grant", "keep_alive", "revoke"))
+ALL = READS | WRITES
+
+
+class Delay(msgspec.Struct, frozen=True):
+    """The call takes this much longer; it takes effect at the end of the delay."""
+
+    seconds: float
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """The call has no effect and raises `StoreUnavailable`."""
+
+    reason: str = "refused on request"
+
+
+class LoseAnswer(msgspec.Struct, frozen=True):
+    """The call raises `OutcomeUnknown`, after it took effect or without."""
+
+    applied: bool = True
+
+
+Fault = Delay | Refuse | LoseAnswer
+
+
+class Injected:
+    """A fault in place. `hits` counts the calls it took; `remove` ends it."""
+
+    def __init__(
+        self, fault: Fault, kinds: Collection[Kind], times: int | None, where: Callable[..., bool] | None
+    ) -> None:
+        self.fault = fault
+        self.hits = 0
+        self._kinds = frozenset(kinds)
+        self._times = times
+        self._where = where
+
+    def remove(self) -> None:
+        self._times = self.hits
+
+    @property
+    def spent(self) -> bool:
+        return self._times is not None and self.hits >= self._times
+
+    def takes(self, kind: Kind, arguments: tuple[Any, ...]) -> bool:
+        fits = not self.spent and kind in self._kinds and (self._where is None or self._where(kind, *arguments))
+        self.hits += fits
+        return fits
+
+
+class FaultyStore(Store):
+    def __init__(self, inner: Store, *, deadline: float = 5.0) -> None:
+        """`deadline`: seconds after which a call on a frozen store gives up."""
+        self.inner = inner
+        self.limits = inner.limits
+        self._deadline = deadline
+        self._injected: list[Injected] = []
+        self._thawed = anyio.Event()
+        self._thawed.set()
+        self._watches: set[_FaultyWatch] = set()
+
+    # --- asking for faults -----------------------------------------------------------------------------------------
+
+    def inject(
+        self,
+        fault: Fault,
+        *,
+        kinds: Collection[Kind] = ALL,
+        times: int | None = 1,
+        where: Callable[..., bool] | None = None,
+    ) -> Injected:
+        """Have the next `times` calls (None: all) of these kinds take the fault. `where(kind, *arguments)` narrows
+        them down; a lost answer is for writes only."""
+        if isinstance(fault, LoseAnswer):
+            kinds = WRITES.intersection(kinds)
+        injected = Injected(fault, kinds, times, where)
+        self._injected.append(injected)
+        return injected
+
+    def heal(self) -> None:
+        """Remove all faults and thaw."""
+        self._injected.clear()
+        self.thaw()
+
+    def freeze(self) -> None:
+        """Hang: no call is answered and no watch delivers until `thaw`. A call that reaches its deadline meanwhile
+        had no effect, which a writer can't know."""
+        if self._thawed.is_set():
+            self._thawed = anyio.Event()
+
+    def thaw(self) -> None:
+        self._thawed.set()
+
+    def end_watches(self, reason: str = "ended on request") -> int:
+        """Make every open watch raise `WatchEnded`. Returns how many there were."""
+        return self._break_watches(WatchEnded(reason))
+
+    def compact_watches(self, revision: int) -> int:
+        """Make every open watch raise `Compacted`, as if it had fallen behind that far."""
+        return self._break_watches(Compacted(revision))
+
+    @property
+    def open_watches(self) -> int:
+        return len(self._watches)
+
+    def _break_watches(self, error: Exception) -> int:
+        broken = [watch for watch in self._watches if watch.fail(error)]
+        return len(broken)
+
+    # --- the store -------------------------------------------------------------------------------------------------
+
+    async def get(self, key: str) -> GetResult:
+        return await self._call("get", (key,), lambda: self.inner.get(key))
+
+    async def list(self, prefix: str, *, after: str = "", limit: int = 1000, revision: int = 0) -> Page:
+        return await self._call(
+            "list",
+            (prefix,),
+            lambda: self.inner.list(prefix, after=after, limit=limit, revision=revision),
+        )
+
+    async def put(self, key: str, value: bytes, *, lease: int = NO_LEASE) -> Written:
+        return await self._call("put", (key, value), lambda: self.inner.put(key, value, lease=lease))
+
+    async def delete(self, key: str) -> Deleted:
+        return await self._call("delete", (key,), lambda: self.inner.delete(key))
+
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], *, otherwise: Sequence[str] = ()
+    ) -> TransactionResult:
+        return await self._call(
+            "transact",
+            (compares, operations),
+            lambda: self.inner.transact(compares, operations, otherwise=otherwise),
+        )
+
+    async def grant(self, ttl: float) -> Granted:
+        return await self._call("grant", (ttl,), lambda: self.inner.grant(ttl))
+
+    async def keep_alive(self, lease: int) -> KeepAliveResult:
+        return await self._call("keep_alive", (lease,), lambda: self.inner.keep_alive(lease))
+
+    async def revoke(self, lease: int) -> None:
+        await self._call("revoke", (lease,), lambda: self.inner.revoke(lease))
+
+    async def remaining(self, lease: int) -> RemainingResult:
+        return await self._call("remaining", (lease,), lambda: self.inner.remaining(lease))
+
+    def watch(self, prefix: str, *, start_revision: int) -> AbstractAsyncContextManager[AsyncIterator[WatchItem]]:
+        return _FaultyWatch(self, prefix, start_revision)
+
+    async def close(self) -> None:
+        self.heal()
+        await self.inner.close()
+
+    async def _call(self, kind: Kind, arguments: tuple[Any, ...], call: Callable[[], Awaitable[T]]) -> T:
+        await self.wait_thawed(kind)
+        fault = self.take(kind, arguments)
+        match fault:
+            case None:
+                pass
+            case Delay(seconds=seconds):
+                await anyio.sleep(seconds)
+                await self.wait_thawed(kind)
+            case Refuse(reason=reason):
+                raise StoreUnavailable(f"{kind}: {reason}")
+            case LoseAnswer(applied=applied):
+                if applied:
+                    await call()
+                raise OutcomeUnknown(f"{kind}: the answer was lost on request")
+            case _:
+                assert_never(fault)
+        return await call()
+
+    def take(self, kind: Kind, arguments: tuple[Any, ...]) -> Fault | None:
+        taken = next((injected for injected in self._injected if injected.takes(kind, arguments)), None)
+        self._injected = [injected for injected in self._injected if not injected.spent]
+        return taken.fault if taken else None
+
+    async def wait_thawed(self, kind: Kind) -> None:
+        with anyio.move_on_after(self._deadline) as scope:
+            await self._thawed.wait()
+        if scope.cancelled_caught:
+            if kind in WRITES:
+                raise OutcomeUnknown(f"{kind}: no answer within {self._deadline:g} s")
+            raise StoreUnavailable(f"{kind}: no answer within {self._deadline:g} s")
+
+    async def wait_thawed_for_ever(self) -> None:
+        while not self._thawed.is_set():
+            await self._thawed.wait()
+
+    def opened(self, watch: _FaultyWatch) -> None:
+        self._watches.add(watch)
+
+    def closed(self, watch: _FaultyWatch) -> None:
+        self._watches.discard(watch)
+
+
+class _FaultyWatch(AsyncIterator[WatchItem]):
+    """A watch that can be broken from outside, and is silent while its store is frozen."""
+
+    def __init__(self, store: FaultyStore, prefix: str, start_revision: int) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._context = store.inner.watch(prefix, start_revision=start_revision)
+        self._items: AsyncIterator[WatchItem] | None = None
+        self._error: Exception | None = None
+        self._broken = asyncio.Event()
+        self._next: asyncio.Task[WatchItem] | None = None
+        """Kept over a cancelled read, so that the inner watch is never interrupted while it takes an item."""
+
+    def fail(self, error: Exception) -> bool:
+        if self._broken.is_set():
+            return False
+        self._error = error
+        self._broken.set()
+        return True
+
+    async def __aenter__(self) -> Self:
+        fault = self._store.take("watch", (self._prefix,))
+        self._items = await self._context.__aenter__()
+        self._store.opened(self)
+        if isinstance(fault, Refuse | LoseAnswer):
+            self.fail(WatchEnded(f"watch of {self._prefix!r}: refused on request"))
+        elif isinstance(fault, Delay):
+            await anyio.sleep(fault.seconds)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._store.closed(self)
+        with anyio.CancelScope(shield=True):
+            await _drop(self._next)
+            await self._context.__aexit__(kind, error, trace)
+
+    async def __anext__(self) -> WatchItem:
+        assert self._items is not None, "enter the watch first"
+        await self._store.wait_thawed_for_ever()
+        if self._next is None:
+            self._next = asyncio.ensure_future(_read(self._items))
+        broken = asyncio.ensure_future(self._broken.wait())
+        try:
+            await asyncio.wait((self._next, broken), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            broken.cancel()
+        if self._error is not None:
+            raise self._error
+        # Frozen while it waited: what came in meanwhile is kept back.
+        await self._store.wait_thawed_for_ever()
+        item = self._next.result()
+        self._next = None
+        return item
+
+
+async def _read(items: AsyncIterator[WatchItem]) -> WatchItem:
+    return await anext(items)
+
+
+async def _drop(task: asyncio.Task[WatchItem] | None) -> None:
+    if task is not None:
+        task.cancel()
+        # Not awaited by itself: what it raises, if anything, concerns nobody any more.
+        await asyncio.gather(task, return_exceptions=True)
