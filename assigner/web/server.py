@@ -71,8 +71,9 @@ class WebServer:
         """Listen, and start the ticker. Raises `InvalidInput` when the address can't be had."""
         app = web.Application(client_max_size=MAX_BODY)
         for route in self.routes():
-            # HEAD comes with GET: probes and load balancers ask either way.
-            app.router.add_route(route.method, route.path, route.handler)
+            # Probes and load balancers ask by HEAD as well as by GET.
+            for method in ("GET", "HEAD") if route.method == "GET" else (route.method,):
+                app.router.add_route(method, route.path, route.handler)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_SECONDS, keepalive_timeout=30)
         await self._runner.setup()
         site = web.TCPSite(self._runner, self._settings.host, self._settings.port, backlog=128)
