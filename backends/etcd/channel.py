@@ -16,8 +16,8 @@ from assigner.errors import InvalidInput
 from backends.etcd.rpc import Certificates, Option, RpcChannel, open_channel
 
 MAX_ENDPOINTS = 32
-MAX_RESPONSE_BYTES = 64 * 1024 * 1024
-"""Above anything that we ask for: pages are cut smaller and watch responses come in fragments."""
+MAX_RESPONSE_BYTES = 32 * 1024 * 1024
+"""Above anything that we ask for: where more would come, pages are cut and watch responses fragmented."""
 
 _ENDPOINT = re.compile(r"(?:(https?)://)?(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):([0-9]{1,5})/?")
 
@@ -71,6 +71,8 @@ def channel_options(settings: StoreSettings) -> list[Option]:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
         ("grpc.max_send_message_length", -1),
+        # A small window: when we read slowly, etcd should gather events into large responses, not send many small ones.
+        ("grpc.http2.bdp_probe", 0),
         # A new channel must mean a new connection, not one that another channel has and that hangs.
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.service_config_disable_resolution", 1),

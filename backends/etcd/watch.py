@@ -1,6 +1,6 @@
 """One watch: where it stands, what it holds for its reader, and how etcd's responses become whole revisions.
 
-etcd cuts large responses into fragments, even within a revision. Here the events of a revision wait until all of
+etcd may cut a large response into fragments, even within a revision. Here the events of a revision wait until all of
 them are there, so a reader never sees half a transaction, and a stream lost in between costs nothing: the watch goes
 on after the last whole revision. What is read but not fetched is bounded; past the bound the watch is taken off the
 stream and put back where it stood once its reader has caught up.
@@ -9,7 +9,7 @@ stream and put back where it stood once its reader has caught up.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
@@ -32,12 +32,33 @@ class Buffer(msgspec.Struct, frozen=True):
     bytes: int = 16 * 1024 * 1024
 
 
-class _Chunk(msgspec.Struct, frozen=True):
-    """Whole revisions, still in etcd's words."""
+class _Run:
+    """Whole revisions as they came, still in etcd's words, with what of them is unread."""
 
-    revision: int
-    events: list[Any]
-    size: int
+    __slots__ = ("_bytes_each", "_events", "_next", "_stop")
+
+    def __init__(self, events: Sequence[Any], stop: int, bytes_each: float) -> None:
+        self._events = events
+        self._next = 0
+        self._stop = stop
+        self._bytes_each = bytes_each
+
+    def __len__(self) -> int:
+        return self._stop - self._next
+
+    @property
+    def size(self) -> float:
+        return len(self) * self._bytes_each
+
+    def take(self) -> list[Any]:
+        """Some of the events: a good number, up to the end of a revision."""
+        stop = min(self._next + CHUNK_EVENTS, self._stop)
+        revision = self._events[stop - 1].kv.mod_revision
+        while stop < self._stop and self._events[stop].kv.mod_revision == revision:
+            stop += 1
+        taken = list(self._events[self._next : stop])
+        self._next = stop
+        return taken
 
 
 class Watch:
@@ -53,9 +74,9 @@ class Watch:
         self.refusals = 0
         self._buffer = buffer
         self._on_room = on_room
-        self._chunks: deque[_Chunk | Progress] = deque()
+        self._unread: deque[_Run | Progress] = deque()
         self._events = 0
-        self._bytes = 0
+        self._bytes = 0.0
         self._partial: list[Any] = []
         """Events of a revision whose other events are in the next fragment."""
         self._error: StoreError | None = None
@@ -63,7 +84,7 @@ class Watch:
 
     # -- the stream's side -----------------------------------------------------------------------------------------
 
-    def create_request(self, watch_id: int) -> Any:
+    def create_request(self, watch_id: int, *, fragment: bool) -> Any:
         """The request to go on under `watch_id` after the last whole revision."""
         self.watch_id = watch_id
         self._partial = []
@@ -74,7 +95,7 @@ class Watch:
                 start_revision=self.next_revision,
                 progress_notify=True,
                 watch_id=watch_id,
-                fragment=True,
+                fragment=fragment,
             )
         )
 
@@ -83,16 +104,21 @@ class Watch:
         return self._events > self._buffer.events or self._bytes > self._buffer.bytes
 
     def accept(self, response: Any) -> None:
-        if not response.events and not response.fragment and not self._partial:
+        if not response.events and not self._partial:
             self._accept_progress(response.header.revision)
             return
-        events = [*self._partial, *response.events]
-        if events and events[0].kv.mod_revision < self.next_revision:
+        events: Sequence[Any] = [*self._partial, *response.events] if self._partial else response.events
+        if events[0].kv.mod_revision < self.next_revision:
             events = [event for event in events if event.kv.mod_revision >= self.next_revision]
         whole = _last_revision_starts(events) if response.fragment else len(events)
-        self._partial = events[whole:]
+        self._partial = list(events[whole:])
         if whole:
-            self._take(events, whole, response.ByteSize() / max(1, len(events)))
+            run = _Run(events, whole, response.ByteSize() / len(events))
+            self._unread.append(run)
+            self._events += len(run)
+            self._bytes += run.size
+            self.seen = events[whole - 1].kv.mod_revision
+            self.next_revision = self.seen + 1
             self._arrived.set()
 
     def _accept_progress(self, revision: int) -> None:
@@ -101,26 +127,10 @@ class Watch:
             return
         self.next_revision = revision + 1
         self.seen = revision
-        if self._chunks and isinstance(self._chunks[-1], Progress):
-            self._chunks.pop()
-        self._chunks.append(Progress(revision))
+        if self._unread and isinstance(self._unread[-1], Progress):
+            self._unread.pop()
+        self._unread.append(Progress(revision))
         self._arrived.set()
-
-    def _take(self, events: list[Any], count: int, bytes_each: float) -> None:
-        start = 0
-        revision = events[0].kv.mod_revision
-        for index in range(1, count + 1):
-            upcoming = events[index].kv.mod_revision if index < count else 0
-            if upcoming == revision:
-                continue
-            if index - start >= CHUNK_EVENTS or index == count:
-                chunk = _Chunk(revision, events[start:index], round((index - start) * bytes_each))
-                self._chunks.append(chunk)
-                self._bytes += chunk.size
-                start = index
-            self.seen, self.next_revision = revision, revision + 1
-            revision = upcoming
-        self._events += count
 
     def end(self, error: StoreError) -> None:
         """Let the reader have what is there, then raise `error`."""
@@ -135,22 +145,30 @@ class Watch:
 
     async def __anext__(self) -> WatchItem:
         await anyio.lowlevel.checkpoint()
-        while not self._chunks:
+        while not self._unread:
             if self._error is not None:
                 raise self._error
             self._arrived = anyio.Event()
             await self._arrived.wait()
-        item = self._chunks.popleft()
+        item = self._unread[0]
         if isinstance(item, Progress):
+            self._unread.popleft()
             return item
-        self._events -= len(item.events)
-        self._bytes -= item.size
-        if self.paused and self._events <= self._buffer.events // 2 and self._bytes <= self._buffer.bytes // 2:
+        return self._fetch(item)
+
+    def _fetch(self, run: _Run) -> Batch:
+        size = run.size
+        events = run.take()
+        if not len(run):
+            self._unread.popleft()
+        self._events -= len(events)
+        self._bytes -= size - run.size
+        if self.paused and self._events <= self._buffer.events // 2 and self._bytes <= self._buffer.bytes / 2:
             self._on_room(self)
-        return Batch(item.revision, to_events(item.events))
+        return Batch(events[-1].kv.mod_revision, to_events(events))
 
 
-def _last_revision_starts(events: list[Any]) -> int:
+def _last_revision_starts(events: Sequence[Any]) -> int:
     """Index of the first event of the last revision in `events`."""
     index = len(events)
     while index and events[index - 1].kv.mod_revision == events[-1].kv.mod_revision:

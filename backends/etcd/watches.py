@@ -27,6 +27,7 @@ from backends.etcd.watch import Buffer, Watch
 
 MAX_WATCHES = 20_000
 MAX_REFUSALS = 3
+MAX_TOO_LARGE = 3
 
 
 class Watches:
@@ -48,6 +49,9 @@ class Watches:
         """What the present stream was opened with; None while there is none."""
         self._work = anyio.Event()
         self._restart = anyio.Event()
+        self._too_large = 0
+        """Streams lost to a response past our limit. From the first on, etcd is asked to cut them into fragments: not
+        before, as its cutting takes seconds for some ten thousand small events (quadratic time)."""
         self._closed = False
         self._tasks: anyio.abc.TaskGroup | None = None
         self.streams = 0
@@ -81,7 +85,7 @@ class Watches:
             return  # The next stream begins with all that are open.
         watch_id = next(self._ids)
         self._on_stream[watch_id] = watch
-        self._outbox[watch_id] = watch.create_request(watch_id)
+        self._outbox[watch_id] = watch.create_request(watch_id, fragment=self._too_large > 0)
         self._work.set()
 
     def _take_off(self, watch: Watch) -> None:
@@ -274,7 +278,10 @@ class Watches:
             case Final(failure):
                 self._end_all(WatchEnded(f"etcd ended the watches: {failure}"))
             case TooMuchToRead(reason):
-                self._end_all(WatchEnded(f"a single change is larger than this client takes ({reason}); list again"))
+                self._too_large += 1
+                if self._too_large > MAX_TOO_LARGE:
+                    self._too_large = 1
+                    self._end_all(WatchEnded(f"etcd sends more at once than this client takes ({reason}); list again"))
             case NoEffect(reason, blame) | Unknown(reason, blame):
                 if blame:
                     self._link.report(connection, reason)
