@@ -1,0 +1,200 @@
+"""The operators' side of the service. See `assigner.api.Administration`.
+
+Every wish becomes a record in the store, which the group's leader, wherever it is, acts upon. So any instance answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+import msgspec
+
+from assigner.api import GroupDescription, GroupSummary, Member, Ownership
+from assigner.core.group import GroupState
+from assigner.core.planning import flat_partitions
+from assigner.errors import InvalidInput, StoreUnavailable, UnknownGroup, UnreadableRecord
+from assigner.groups import make_known
+from assigner.history import read_history
+from assigner.keys import Keys, decode_segment
+from assigner.membership import Membership
+from assigner.mirror import GroupMirror, Mirrors
+from assigner.option_rules import check_options
+from assigner.records import GroupIndex, GroupOptions, Step, TopicConfig, decode, encode
+from assigner.store import Absent, Committed, Compare, ModRevisionIs, Put, Store, read_all
+
+TRIES = 8
+LIST_TOGETHER = 16
+SetTopic = Callable[[str, TopicConfig, bool], Awaitable[TopicConfig]]
+"""(group, config, force)"""
+
+
+class Operations:
+    def __init__(self, store: Store, keys: Keys, mirrors: Mirrors, membership: Membership, set_topic: SetTopic) -> None:
+        self._store = store
+        self._keys = keys
+        self._mirrors = mirrors
+        self._membership = membership
+        self._set_topic = set_topic
+
+    # --- looking -------------------------------------------------------------------------------------------------
+
+    async def groups(self) -> list[GroupSummary]:
+        page = await read_all(self._store, self._keys.groups)
+        names = sorted(_group_name(entry.key, entry.value, self._keys.groups) for entry in page.entries)
+        found: dict[str, GroupSummary] = {}
+        limiter = anyio.CapacityLimiter(LIST_TOGETHER)
+
+        async def look(name: str) -> None:
+            async with limiter, self._mirrors.of(name) as mirror:
+                found[name] = summary(mirror.state)
+
+        async with anyio.create_task_group() as tasks:
+            for name in names:
+                tasks.start_soon(look, name)
+        return [found[name] for name in names]
+
+    async def describe(self, group: str) -> GroupDescription:
+        async with self._mirrors.of(group) as mirror:
+            _check_known(mirror)
+            history = await read_history(self._store, self._keys.history(group))
+            state = mirror.state
+            return GroupDescription(
+                summary=summary(state),
+                leader_address=state.leader.record.address if state.leader else "",
+                epoch_floor=state.plan.epoch_floor,
+                options=state.options,
+                members=_members(state),
+                topics=tuple(state.topics[topic].record for topic in sorted(state.topics)),
+                ownership=_ownership(state),
+                handoffs=tuple(state.handoffs[tp].record for tp in sorted(state.handoffs)),
+                quarantined=state.plan.quarantined,
+                unreadable=tuple(f"{key}: {why}" for key, why in sorted(state.unreadable.items())),
+                history=history,
+            )
+
+    async def topics(self, group: str) -> list[TopicConfig]:
+        async with self._mirrors.of(group) as mirror:
+            return [mirror.state.topics[topic].record for topic in sorted(mirror.state.topics)]
+
+    # --- changing ------------------------------------------------------------------------------------------------
+
+    async def set_topic(self, group: str, topic: str, partitions: int, *, force: bool = False) -> TopicConfig:
+        await make_known(self._store, self._keys, group)
+        config = TopicConfig(topic=topic, partition_count=partitions, source="admin")
+        return await self._set_topic(group, config, force)
+
+    async def set_options(self, group: str, changes: dict[str, Any]) -> GroupOptions:
+        return await self._change_options(group, lambda options: check_options(options, changes))
+
+    async def rebalance(self, group: str) -> None:
+        def ask(options: GroupOptions) -> GroupOptions:
+            return msgspec.structs.replace(options, rebalance_requests=options.rebalance_requests + 1)
+
+        await self._change_options(group, ask)
+
+    async def _change_options(self, group: str, change: Callable[[GroupOptions], GroupOptions]) -> GroupOptions:
+        await make_known(self._store, self._keys, group)
+        async with self._mirrors.of(group) as mirror:
+            for _ in range(TRIES):
+                current = mirror.state.stored_options
+                key = mirror.state.keys.options
+                if key in mirror.state.unreadable:
+                    raise InvalidInput(f"{key} can't be read ({mirror.state.unreadable[key]}); repair or delete it")
+                wanted = change(mirror.state.options)
+                if current and wanted == current.record:
+                    return wanted
+                compare: Compare = ModRevisionIs(key, current.mod_revision) if current else Absent(key)
+                value = current.encode(wanted) if current else encode(wanted)
+                result = await self._store.transact([compare], [Put(key, value)])
+                if isinstance(result, Committed):
+                    await mirror.wait_for(result.revision)
+                    return wanted
+                await mirror.resync()
+        raise StoreUnavailable(f"the options of group {group!r} are being changed by others too; try again")
+
+    async def drain(self, group: str, consumer: str) -> int:
+        mirror = await self._membership.drain(group, consumer)
+        return len(mirror.state.touching(consumer))
+
+    async def drain_progress(self, group: str, consumer: str) -> AsyncIterator[int]:
+        async with self._mirrors.of(group) as mirror, aclosing(_remaining(mirror, consumer)) as remaining:
+            async for count in remaining:
+                yield count
+
+
+async def _remaining(mirror: GroupMirror, consumer: str) -> AsyncGenerator[int, None]:
+    watch = _Watch()
+    mirror.listen(watch)
+    try:
+        told = -1
+        while told != 0:
+            watch.changed_since = anyio.Event()
+            count = len(mirror.state.touching(consumer))
+            if count != told:
+                told = count
+                yield count
+            else:
+                await watch.changed_since.wait()
+    finally:
+        mirror.unlisten(watch)
+
+
+class _Watch:
+    def __init__(self) -> None:
+        self.changed_since = anyio.Event()
+
+    def changed(self, _: object) -> None:
+        self.changed_since.set()
+
+
+def summary(state: GroupState) -> GroupSummary:
+    partitions = state.partitions()
+    return GroupSummary(
+        group=state.keys.group,
+        leader=state.leader.record.holder if state.leader else "",
+        consumers=len(state.consumers),
+        topics=len(state.topics),
+        partitions=partitions,
+        unowned=partitions - sum(_exists(state, tp) for tp in state.assignments),
+        handoffs=len(state.handoffs),
+        generation=state.plan.generation,
+        paused=state.options.paused,
+    )
+
+
+def _exists(state: GroupState, tp: Any) -> bool:
+    topic = state.topics.get(tp.topic)
+    return bool(topic and tp.partition < topic.record.partition_count)
+
+
+def _members(state: GroupState) -> tuple[Member, ...]:
+    return tuple(
+        Member(
+            state.consumers[name].record,
+            len(state.owned.get(name, ())),
+            sum(state.handoffs[tp].record.at is Step.WARMING for tp in state.incoming.get(name, ())),
+            len(state.outgoing.get(name, ())),
+        )
+        for name in sorted(state.consumers)
+    )
+
+
+def _ownership(state: GroupState) -> tuple[Ownership, ...]:
+    found = ((tp, state.assignments.get(tp)) for tp in flat_partitions(state))
+    return tuple(Ownership(tp, a.record.owner, a.record.session, a.record.epoch) for tp, a in found if a)
+
+
+def _check_known(mirror: GroupMirror) -> None:
+    state = mirror.state
+    if not (state.consumers or state.topics or state.assignments or state.stored_options or state.unreadable):
+        raise UnknownGroup(f"nothing is stored of a group {mirror.group!r}; `assigner groups` lists those there are")
+
+
+def _group_name(key: str, value: bytes, prefix: str) -> str:
+    try:
+        return decode(GroupIndex, value)[0].group
+    except UnreadableRecord:
+        return decode_segment(key[len(prefix) :])

@@ -1,0 +1,151 @@
+"""What consumers answer about handoffs: Ready and Released.
+
+An answer counts only for the handoff it is about: named by its id, or, from clients that know none, by partition, name
+and step. Repeats and late answers of a registered consumer are taken politely and change nothing, because an error
+would end a client that did nothing wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import anyio
+import msgspec
+
+from assigner.api import Answer, Refused
+from assigner.core.writes import Purpose, Write
+from assigner.errors import AssignerError, NotTheTarget, StoreError, UnknownTopic
+from assigner.keys import TopicPartition
+from assigner.mirror import GroupMirror
+from assigner.records import Consumer, Handoff, Step, Stored, stored
+from assigner.relay import StreamSeat
+from assigner.store import Committed, Conflict, Delete, Found, ModRevisionIs, Operation, Put, Store
+from assigner.unit_writer import UnitWriter
+
+TRIES = 4
+Change = Callable[[Stored[Handoff]], Operation | None]
+"""What the answer does to the handoff; None: nothing any more."""
+
+
+class Answers:
+    def __init__(self, store: Store, writer: UnitWriter) -> None:
+        self._store = store
+        self._writer = writer
+
+    async def ready(
+        self,
+        mirror: GroupMirror,
+        consumer: Stored[Consumer],
+        seat: StreamSeat | None,
+        answers: Sequence[Answer],
+    ) -> list[Refused]:
+        async def one(answer: Answer) -> None:
+            _check_partition(mirror, answer.tp)
+            taken = await self._apply(mirror, answer.tp, lambda h: _ready(h, consumer.record, answer))
+            if not taken and not _may_be_late(mirror, consumer.record, seat, answer):
+                raise NotTheTarget(
+                    f"no handoff for {answer.tp}: consumer {consumer.record.consumer_name!r} was not asked to warm it"
+                )
+
+        return await self._each(answers, one)
+
+    async def released(
+        self, mirror: GroupMirror, consumer: Stored[Consumer], answers: Sequence[Answer]
+    ) -> list[Refused]:
+        async def one(answer: Answer) -> None:
+            _check_partition(mirror, answer.tp)
+            await self._apply(mirror, answer.tp, lambda h: _released(h, consumer.record, answer))
+
+        return await self._each(answers, one)
+
+    async def _each(self, answers: Sequence[Answer], one: Callable[[Answer], Awaitable[None]]) -> list[Refused]:
+        """All at once, so that they share transactions; each with its own outcome."""
+        refused: list[Refused] = []
+
+        async def guarded(answer: Answer) -> None:
+            try:
+                await one(answer)
+            except AssignerError as error:
+                refused.append(Refused(answer.tp, error))
+
+        if len(answers) == 1:
+            await guarded(answers[0])
+            return refused
+        async with anyio.create_task_group() as tasks:
+            for answer in answers:
+                tasks.start_soon(guarded, answer)
+        return refused
+
+    async def _apply(self, mirror: GroupMirror, tp: TopicPartition, change: Change) -> bool:
+        """Whether the handoff was there and the answer was, or had been, about it."""
+        handoff = mirror.state.handoffs.get(tp)
+        for attempt in range(TRIES):
+            if attempt or handoff is None or not _concerns(change, handoff):
+                # The mirror may lag behind what the consumer was told by another instance.
+                result = await self._store.get(mirror.state.keys.handoff(tp))
+                handoff = stored(Handoff, result.entry) if isinstance(result, Found) else None
+            operation = change(handoff) if handoff else None
+            if handoff is None or operation is None:
+                return False
+            outcome = await self._writer.write(
+                Write(Purpose.ANSWER, (ModRevisionIs(handoff.key, handoff.mod_revision),), (operation,))
+            )
+            match outcome:
+                case Committed():
+                    return True
+                case Conflict():
+                    continue
+                case StoreError():
+                    raise outcome
+        return True
+
+
+def _concerns(change: Change, handoff: Stored[Handoff]) -> bool:
+    return change(handoff) is not None
+
+
+def _ready(handoff: Stored[Handoff], consumer: Consumer, answer: Answer) -> Operation | None:
+    record = handoff.record
+    ours = record.new_owner == consumer.consumer_name and record.new_session == consumer.session
+    if not ours or record.at is not Step.WARMING or not _same(record, answer):
+        return None
+    step = Step.FAILED if answer.failure else Step.READY
+    moved = msgspec.structs.replace(record, step=step, phase=step.phase, failure=answer.failure)
+    return Put(handoff.key, handoff.encode(moved))
+
+
+def _released(handoff: Stored[Handoff], consumer: Consumer, answer: Answer) -> Operation | None:
+    record = handoff.record
+    ours = record.old_owner == consumer.consumer_name and record.old_session == consumer.session
+    if not ours or not _same(record, answer):
+        return None
+    match record.at:
+        case Step.COMPLETE:
+            return Delete(handoff.key)
+        case Step.RELEASING:
+            step = Step.RELEASED
+            return Put(handoff.key, handoff.encode(msgspec.structs.replace(record, step=step, phase=step.phase)))
+        case _:
+            return None
+
+
+def _same(handoff: Handoff, answer: Answer) -> bool:
+    return not answer.handoff_id or handoff.handoff_id == answer.handoff_id
+
+
+def _check_partition(mirror: GroupMirror, tp: TopicPartition) -> None:
+    topic = mirror.state.topics.get(tp.topic)
+    if topic is None and tp not in mirror.state.handoffs and tp not in mirror.state.assignments:
+        raise UnknownTopic(f"topic {tp.topic!r} is not known in group {mirror.group!r}")
+    if topic and tp.partition >= topic.record.partition_count and tp not in mirror.state.handoffs:
+        raise UnknownTopic(
+            f"partition {tp} does not exist: the topic has partitions 0 to {topic.record.partition_count - 1}"
+        )
+
+
+def _may_be_late(mirror: GroupMirror, consumer: Consumer, seat: StreamSeat | None, answer: Answer) -> bool:
+    """Whether the consumer may have been asked at some time. Only who surely never was is refused."""
+    if answer.handoff_id or seat is None:
+        return True
+    held = mirror.state.assignments.get(answer.tp)
+    return answer.tp in seat.ever_targeted or bool(held and held.record.owner == consumer.consumer_name)

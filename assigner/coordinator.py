@@ -1,0 +1,287 @@
+"""Drives one group for one term: feeds the decisions with what happens and carries out what they say.
+
+All judgement is in `assigner.core.coordination`. This side waits, writes, runs the strategy, asks about leases, and
+stops at once when the term is no longer held. Every write carries the term's fence, so stopping late does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+import anyio.to_thread
+import msgspec
+import structlog
+
+from assigner.clock import Clock
+from assigner.core.coordination import Coordination, Decisions, Note
+from assigner.core.group import Change
+from assigner.core.planning import Request
+from assigner.core.writes import Moved, Purpose, Write
+from assigner.election import Term
+from assigner.errors import AssignerError, OutcomeUnknown, StoreError
+from assigner.handoff_times import HandoffTimes
+from assigner.history import HistoryWriter
+from assigner.keys import Keys
+from assigner.metrics import Metrics
+from assigner.mirror import GroupMirror, Mirrors
+from assigner.store import Committed, LeaseGone, Store
+from assigner.strategy import Solution
+from assigner.strategy_registry import load as load_strategy
+from assigner.unit_writer import Outcome, UnitWriter
+
+OFF_LOOP = 20_000
+"""Partitions from which on a plan is made on a worker thread."""
+
+log = structlog.get_logger("assigner.coordinator")
+
+
+class CoordinatorSettings(msgspec.Struct, frozen=True, kw_only=True):
+    consumer_ttl: float = 30.0
+    reconcile_interval: float = 30.0
+
+
+class Coordinators:
+    """Makes a coordinator for each term this instance wins, and knows those at work."""
+
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        mirrors: Mirrors,
+        clock: Clock,
+        metrics: Metrics,
+        settings: CoordinatorSettings,
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._mirrors = mirrors
+        self._clock = clock
+        self._metrics = metrics
+        self._settings = settings
+        self.at_work: dict[str, Coordinator] = {}
+
+    async def run_term(self, term: Term) -> None:
+        """Coordinate the group until cancelled or the term is over."""
+        async with self._mirrors.of(term.group) as mirror:
+            # The leader key lies in the group's own prefix: once it is mirrored, so is everything before the term.
+            await mirror.wait_for(term.revision)
+            coordinator = Coordinator(self._store, self._keys, mirror, term, self._clock, self._metrics, self._settings)
+            self.at_work[term.group] = coordinator
+            try:
+                await coordinator.run()
+            finally:
+                if self.at_work.get(term.group) is coordinator:
+                    del self.at_work[term.group]
+
+
+class Coordinator:
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        mirror: GroupMirror,
+        term: Term,
+        clock: Clock,
+        metrics: Metrics,
+        settings: CoordinatorSettings,
+    ) -> None:
+        self.group = term.group
+        self._store = store
+        self._mirror = mirror
+        self._term = term
+        self._clock = clock
+        self._metrics = metrics
+        self._reconcile_interval = settings.reconcile_interval
+        self._log = log.bind(group=term.group, term=term.revision)
+        self._writer = UnitWriter(store, fence=term.fence, may_write=term.held)
+        self._history = HistoryWriter(store, keys.history(term.group), term.fence, clock)
+        self._times = HandoffTimes(clock, metrics)
+        self._wake = anyio.Event()
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._began: float | None = None
+        """When the rebalance under way began."""
+        self.core = Coordination(
+            mirror.state,
+            term=term.revision,
+            ttl=settings.consumer_ttl,
+            now=clock.now(),
+            offset_key=_offset_key(keys, term.group),
+        )
+
+    async def run(self) -> None:
+        self._log.info("coordinating", generation=self._mirror.state.plan.generation)
+        self._mirror.listen(self)
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                for work in (self._writer.run, self._history.run, self._reconcile):
+                    self._tasks.start_soon(work)
+                await self._decide_until_lost()
+                self._tasks.cancel_scope.cancel()
+        finally:
+            self._mirror.unlisten(self)
+
+    def changed(self, changes: Sequence[Change]) -> None:
+        now = self._clock.now()
+        for change in changes:
+            self._times.observe(change)
+            self.core.observe(change, now)
+        self.core.caught_up()
+        self._wake.set()
+
+    def statistics(self) -> dict[str, int]:
+        return {**self.core.statistics(), "writing": len(self._writer)}
+
+    # --- deciding and doing --------------------------------------------------------------------------------------
+
+    async def _decide_until_lost(self) -> None:
+        while self._term.held():
+            self._wake = anyio.Event()
+            decisions = self.core.decide(self._clock.now(), self._clock.wall())
+            self._carry_out(decisions)
+            self._time_rebalance()
+            if decisions.more:
+                await anyio.lowlevel.checkpoint()
+            else:
+                await self._sleep_until(decisions.wake_at)
+        self._log.warning("term no longer held")
+
+    async def _sleep_until(self, at: float | None) -> None:
+        # A bound, so that a term lost while nothing happens is noticed by this loop too.
+        pause = 1.0 if at is None else min(1.0, max(0.0, at - self._clock.now()))
+        with anyio.move_on_after(pause):
+            await self._wake.wait()
+
+    def _carry_out(self, decisions: Decisions) -> None:
+        assert self._tasks is not None
+        for write in decisions.writes:
+            self._writer.submit(write, self._written)
+        for note in decisions.notes:
+            self._tell(note)
+        for lease in decisions.check_leases:
+            self._tasks.start_soon(self._check_lease, lease)
+        if decisions.solve:
+            self._tasks.start_soon(self._solve, decisions.solve)
+
+    def _written(self, write: Write, outcome: Outcome) -> None:
+        now = self._clock.now()
+        match outcome:
+            case Committed(revision):
+                self.core.committed(write, revision)
+                self._report(write)
+            case OutcomeUnknown():
+                assert self._tasks is not None
+                self._tasks.start_soon(self._read_again, write, outcome)
+            case StoreError():
+                self._log.warning("write failed", purpose=write.purpose.value, error=str(outcome))
+                self.core.refused(write, now + 0.5)
+            case _:
+                self._log.debug("write overtaken", purpose=write.purpose.value)
+                self.core.refused(write, now)
+        self._wake.set()
+
+    async def _read_again(self, write: Write, error: OutcomeUnknown) -> None:
+        self._log.warning("write of unknown outcome", purpose=write.purpose.value, error=str(error))
+        await self._mirror.resync()
+        self.core.refused(write, self._clock.now())
+        self._wake.set()
+
+    async def _solve(self, request: Request) -> None:
+        began = self._clock.now()
+        try:
+            solution = await self._run_strategy(request)
+        except AssignerError as error:
+            self._log.error("no plan", strategy=request.strategy, error=str(error))
+            self.core.failed_to_solve(self._clock.now())
+            self._wake.set()
+            return
+        seconds = self._clock.now() - began
+        self._metrics.planned(seconds)
+        said = solution.explanation
+        self.core.solved(request, solution, self._clock.now())
+        queued = self.core.statistics()
+        if queued["queued_moves"] or queued["at_once"]:
+            self._began = began if self._began is None else self._began
+            self._log.info(
+                "planned",
+                strategy=request.strategy,
+                members=len(request.members),
+                partitions=len(request.partitions),
+                handoffs=queued["queued_moves"],
+                direct=queued["at_once"],
+                lower_bound=said.lower_bound,
+                imbalance=said.imbalance,
+                seconds=round(seconds, 4),
+            )
+        self._wake.set()
+
+    async def _run_strategy(self, request: Request) -> Solution:
+        strategy = load_strategy(request.strategy)
+        if len(request.partitions) < OFF_LOOP:
+            return strategy.assign(request.problem)
+        return await anyio.to_thread.run_sync(strategy.assign, request.problem)
+
+    async def _check_lease(self, lease: int) -> None:
+        try:
+            result = await self._store.remaining(lease)
+        except StoreError as error:
+            self._log.info("lease not checked", lease=lease, error=str(error))
+            return
+        self.core.lease_checked(lease, over=isinstance(result, LeaseGone), now=self._clock.now())
+        self._wake.set()
+
+    async def _reconcile(self) -> None:
+        """Read everything again now and then, so that a missed event costs time and nothing else."""
+        while True:
+            options = self._mirror.state.options
+            limits = (options.warming_timeout, options.release_timeout)
+            await anyio.sleep(min(self._reconcile_interval, *(limit / 2 for limit in limits)))
+            await self._mirror.resync()
+            self.core.reconcile(self._clock.now())
+            self._wake.set()
+
+    # --- telling -------------------------------------------------------------------------------------------------
+
+    def _report(self, write: Write) -> None:
+        for move in write.moves:
+            self._moved(move)
+        if write.purpose is Purpose.PLAN:
+            self._log.info("published", generation=self._mirror.state.plan.generation + 1)
+
+    def _moved(self, move: Moved) -> None:
+        generation = self._mirror.state.plan.generation
+        self._metrics.moved(self.group, move.cause)
+        self._history.add(move, generation)
+        self._log.info(
+            "moved",
+            topic=move.tp.topic,
+            partition=move.tp.partition,
+            old=move.old,
+            new=move.new,
+            cause=move.cause.value,
+            epoch=move.epoch,
+            generation=generation,
+        )
+
+    def _tell(self, note: Note) -> None:
+        if note.event == "evicted":
+            self._metrics.evicted(self.group)
+        elif note.event == "warm_failed":
+            self._metrics.warm_failed(self.group)
+        self._log.warning(
+            note.event, partition=str(note.tp) if note.tp else "", consumer=note.consumer, reason=note.reason
+        )
+
+    def _time_rebalance(self) -> None:
+        busy = self.core.statistics()
+        if self._began is not None and not (busy["queued_moves"] or busy["at_once"] or busy["in_flight"]):
+            seconds = self._clock.now() - self._began
+            self._began = None
+            self._metrics.rebalanced(seconds)
+            self._log.info("settled", seconds=round(seconds, 3), generation=self._mirror.state.plan.generation)
+
+
+def _offset_key(keys: Keys, group: str) -> Callable[..., str]:
+    return lambda tp: keys.offset(group, tp)

@@ -1,0 +1,72 @@
+"""The last moves of a group, for people: bounded, written at most once a second, and never in anybody's way.
+
+Not promised: completeness. A leader that dies within the second takes its last lines with it; the log has them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import anyio
+
+from assigner.clock import Clock
+from assigner.core.writes import Moved
+from assigner.errors import StoreError, UnreadableRecord
+from assigner.records import History, Move, decode, encode
+from assigner.store import Compare, Found, Put, Store
+
+LENGTH = 200
+EVERY = 1.0
+
+
+async def read_history(store: Store, key: str) -> tuple[Move, ...]:
+    result = await store.get(key)
+    if not isinstance(result, Found):
+        return ()
+    try:
+        return decode(History, result.entry.value)[0].moves
+    except UnreadableRecord:
+        return ()
+
+
+class HistoryWriter:
+    def __init__(self, store: Store, key: str, fence: Compare, clock: Clock) -> None:
+        self._store = store
+        self._key = key
+        self._fence = fence
+        self._clock = clock
+        self._moves: deque[Move] = deque(maxlen=LENGTH)
+        self._added = anyio.Event()
+
+    def add(self, moved: Moved, generation: int) -> None:
+        self._moves.append(
+            Move(
+                at=int(self._clock.wall()),
+                topic=moved.tp.topic,
+                partition=moved.tp.partition,
+                old=moved.old,
+                new=moved.new,
+                cause=moved.cause,
+                generation=generation,
+                epoch=moved.epoch,
+            )
+        )
+        self._added.set()
+
+    async def run(self) -> None:
+        await self._recall()
+        while True:
+            await self._added.wait()
+            self._added = anyio.Event()
+            try:
+                await self._store.transact([self._fence], [Put(self._key, encode(History(moves=tuple(self._moves))))])
+            except StoreError:
+                self._added.set()
+            await anyio.sleep(EVERY)
+
+    async def _recall(self) -> None:
+        try:
+            before = await read_history(self._store, self._key)
+        except StoreError:
+            return
+        self._moves = deque([*before, *self._moves], maxlen=LENGTH)

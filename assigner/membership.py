@@ -1,0 +1,327 @@
+"""The consumers' side of the service: registering, staying alive, answering, leaving. See `assigner.api.Members`.
+
+Works the same on every instance, because everything it knows of a consumer is in the store: a session that moves to
+another instance, or calls one while its stream is at another, is recognised by name and session.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import anyio
+import anyio.abc
+import msgspec
+import structlog
+
+from assigner.answers import Answers
+from assigner.api import Answer, Refused, Registration
+from assigner.clock import Clock
+from assigner.errors import Evicted, NotRegistered, StoreError, StoreUnavailable
+from assigner.errors import Refused as RefusedError
+from assigner.groups import make_known
+from assigner.keys import Keys
+from assigner.mirror import GroupMirror, Mirrors
+from assigner.records import ANY_SESSION, Consumer, Displaced, HandoffMode, Status, Stored, encode, stored
+from assigner.registry import Registry
+from assigner.relay import StreamSeat
+from assigner.store import (
+    Absent,
+    Committed,
+    Compare,
+    Found,
+    LeaseGone,
+    ModRevisionIs,
+    Put,
+    Renewed,
+    Store,
+)
+from assigner.unit_writer import UnitWriter
+
+TRIES = 8
+MOST_DISPLACED = 8
+EnsureTopics = Callable[[str, Sequence[str]], Awaitable[None]]
+"""(group, topics): make sure their partition counts are known, or raise."""
+
+log = structlog.get_logger("assigner.membership")
+
+
+class Membership:
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        mirrors: Mirrors,
+        registry: Registry,
+        clock: Clock,
+        *,
+        instance: str,
+        ttl: float,
+        ensure_topics: EnsureTopics,
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._mirrors = mirrors
+        self._registry = registry
+        self._clock = clock
+        self._instance = instance
+        self._ttl = ttl
+        self._ensure_topics = ensure_topics
+        self._writer = UnitWriter(store)
+        self._answers = Answers(store, self._writer)
+        self._known: set[str] = set()
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Membership]:
+        async with anyio.create_task_group() as self._tasks:
+            self._tasks.start_soon(self._writer.run)
+            yield self
+            self._tasks.cancel_scope.cancel()
+
+    @property
+    def waiting_writes(self) -> int:
+        return len(self._writer)
+
+    # --- joining -------------------------------------------------------------------------------------------------
+
+    async def register(self, registration: Registration, heard: Callable[[], float]) -> StreamSeat:
+        self._registry.check_room()
+        await self._make_known(registration.group)
+        if registration.topics:
+            await self._ensure_topics(registration.group, registration.topics)
+        async with AsyncExitStack() as hold:
+            mirror = await hold.enter_async_context(self._mirrors.of(registration.group))
+            _check_mode(mirror, registration)
+            consumer = await self._enter(mirror, registration)
+            seat = self._registry.take(
+                mirror, registration.name, consumer.record.session, consumer.record.ttl, hold.pop_all()
+            )
+        assert seat.hold is not None
+        seat.hold.push_async_callback(self._end_if_drained, seat, consumer.lease)
+        if not registration.renews:
+            assert self._tasks is not None
+            self._tasks.start_soon(self._renew_while_heard, seat, consumer.lease, heard)
+        return seat
+
+    async def _make_known(self, group: str) -> None:
+        if group not in self._known:
+            await make_known(self._store, self._keys, group)
+            self._known.add(group)
+
+    async def _enter(self, mirror: GroupMirror, registration: Registration) -> Stored[Consumer]:
+        """Write the registration, resuming a session that is still alive, and wait until it is mirrored."""
+        session = registration.session or f"minted-{secrets.token_hex(8)}"
+        key = mirror.state.keys.consumer(registration.name)
+        for attempt in range(TRIES):
+            current = await self._current(mirror, registration.name, fresh=attempt > 0)
+            lease, ttl, granted = await self._lease(current, session)
+            record = _record(registration, session, current, ttl, self._instance, self._clock.wall())
+            compare: Compare = ModRevisionIs(key, current.mod_revision) if current else Absent(key)
+            value = current.encode(record) if current else encode(record)
+            try:
+                result = await self._store.transact([compare], [Put(key, value, lease)])
+                if isinstance(result, Committed):
+                    await mirror.wait_for(result.revision)
+                    log.info(
+                        "registered",
+                        group=mirror.group,
+                        consumer=registration.name,
+                        session=session,
+                        resumed=not granted,
+                        takeover=bool(record.displaced),
+                    )
+                    return Stored(record, key, result.revision, 0, lease)
+            except BaseException:
+                if granted:
+                    await self._take_back(lease)
+                raise
+            if granted:
+                await self._take_back(lease)
+        raise StoreUnavailable(f"consumer {registration.name!r} is being registered by others too; try again")
+
+    async def _take_back(self, lease: int) -> None:
+        """Nobody has heard of this lease: end it, so that no ghost of a consumer is left behind."""
+        with anyio.CancelScope(shield=True), anyio.move_on_after(2.0):
+            try:
+                await self._store.revoke(lease)
+            except StoreError as error:
+                log.info("lease left to its end", lease=lease, error=str(error))
+
+    async def _lease(self, current: Stored[Consumer] | None, session: str) -> tuple[int, float, bool]:
+        """The lease to register under: the session's own if it still lives. (lease, ttl, freshly granted)"""
+        if current and current.lease and current.record.session == session and not current.record.evicted:
+            renewed = await self._store.keep_alive(current.lease)
+            if isinstance(renewed, Renewed):
+                return current.lease, renewed.ttl, False
+        granted = await self._store.grant(self._ttl)
+        return granted.lease, granted.ttl, True
+
+    async def _current(self, mirror: GroupMirror, name: str, *, fresh: bool) -> Stored[Consumer] | None:
+        """The registration, from the mirror or straight from the store. An unreadable one is an error: it is not
+        ours to overwrite."""
+        if not fresh and name not in mirror.state.unreadable_consumers:
+            return mirror.state.consumers.get(name)
+        result = await self._store.get(mirror.state.keys.consumer(name))
+        return stored(Consumer, result.entry) if isinstance(result, Found) else None
+
+    async def _renew_while_heard(self, seat: StreamSeat, lease: int, heard: Callable[[], float]) -> None:
+        """For clients that do not call Renew: their connection's signs of life renew the lease."""
+        pause = seat.ttl / 3
+        while self._registry.seat(seat.group, seat.name) is seat:
+            await anyio.sleep(pause)
+            if self._clock.now() - heard() > 2 * pause or self._registry.seat(seat.group, seat.name) is not seat:
+                continue
+            try:
+                if isinstance(await self._store.keep_alive(lease), LeaseGone):
+                    seat.end(NotRegistered(f"the lease of {seat.name!r} ended; register again"))
+                    return
+            except StoreError as error:
+                log.info("not renewed", group=seat.group, consumer=seat.name, error=str(error))
+
+    async def _end_if_drained(self, seat: StreamSeat, lease: int) -> None:
+        """Everything was let go, by the consumer's own word: its session need not wait for its TTL."""
+        if seat.is_drained:
+            await self._take_back(lease)
+
+    # --- staying -------------------------------------------------------------------------------------------------
+
+    async def renew(self, group: str, name: str, session: str) -> float:
+        async with self._mirrors.of(group) as mirror:
+            consumer = await self._registered(mirror, name, session)
+            if consumer.record.evicted:
+                raise Evicted(f"consumer {name!r} was evicted: it {consumer.record.evicted}; register anew")
+            renewed = await self._store.keep_alive(consumer.lease)
+            if isinstance(renewed, LeaseGone):
+                raise NotRegistered(f"the lease of {name!r} ended; register again")
+            return renewed.ttl
+
+    async def _registered(self, mirror: GroupMirror, name: str, session: str) -> Stored[Consumer]:
+        """The registration of that session (any, if it names none). A mirror that lags is not believed."""
+        for fresh in (False, True):
+            consumer = await self._current(mirror, name, fresh=fresh)
+            if consumer and session in (ANY_SESSION, consumer.record.session):
+                return consumer
+        raise NotRegistered(
+            f"consumer {name!r} is not registered in group {mirror.group!r}"
+            + (f" with session {session!r}" if session else "")
+            + "; register first"
+        )
+
+    async def ready(self, group: str, name: str, session: str, answers: Sequence[Answer]) -> list[Refused]:
+        async with self._mirrors.of(group) as mirror:
+            consumer = await self._registered(mirror, name, session)
+            return await self._answers.ready(mirror, consumer, self._registry.seat(group, name), answers)
+
+    async def released(self, group: str, name: str, session: str, answers: Sequence[Answer]) -> list[Refused]:
+        async with self._mirrors.of(group) as mirror:
+            consumer = await self._registered(mirror, name, session)
+            return await self._answers.released(mirror, consumer, answers)
+
+    # --- leaving -------------------------------------------------------------------------------------------------
+
+    async def deregister(self, group: str, name: str, session: str, *, gates_closed: bool) -> bool:
+        async with self._mirrors.of(group) as mirror:
+            if gates_closed and await self._end_displaced(mirror, name, session):
+                return False
+            for _ in range(TRIES):
+                consumer = await self._registered(mirror, name, session)
+                if gates_closed:
+                    await self._store.revoke(consumer.lease)
+                    log.info("deregistered", group=group, consumer=name, session=session)
+                    return False
+                if await self._drain(mirror, consumer):
+                    return _has_to_wait(mirror, name)
+        raise StoreUnavailable(f"consumer {name!r} is being changed by others too; try again")
+
+    async def _end_displaced(self, mirror: GroupMirror, name: str, session: str) -> bool:
+        """A session that lost its name to another one says that it has stopped: end its lease early."""
+        current = mirror.state.consumers.get(name)
+        if current is None or not session or current.record.session == session:
+            return False
+        for displaced in current.record.displaced:
+            if displaced.session == session:
+                await self._store.revoke(displaced.lease)
+                log.info("displaced session ended", group=mirror.group, consumer=name, session=session)
+                return True
+        return False
+
+    async def _drain(self, mirror: GroupMirror, consumer: Stored[Consumer]) -> bool:
+        """Mark it as draining; whether that went in (or was so already)."""
+        if consumer.record.status is Status.DRAINING:
+            return True
+        draining = msgspec.structs.replace(consumer.record, status=Status.DRAINING)
+        result = await self._store.transact(
+            [ModRevisionIs(consumer.key, consumer.mod_revision)],
+            [Put(consumer.key, consumer.encode(draining), consumer.lease)],
+        )
+        if isinstance(result, Committed):
+            log.info("draining", group=mirror.group, consumer=consumer.record.consumer_name)
+            await mirror.wait_for(result.revision)
+            return True
+        return False
+
+    async def drain(self, group: str, name: str) -> GroupMirror:
+        """An operator's wish: the same as the consumer's own."""
+        async with self._mirrors.of(group) as mirror:
+            for _ in range(TRIES):
+                if await self._drain(mirror, await self._registered(mirror, name, ANY_SESSION)):
+                    return mirror
+        raise StoreUnavailable(f"consumer {name!r} is being changed by others too; try again")
+
+
+def _check_mode(mirror: GroupMirror, registration: Registration) -> None:
+    if mirror.state.options.handoff_mode is HandoffMode.EXCLUSIVE and not registration.renews:
+        raise RefusedError(
+            f"group {mirror.group!r} hands partitions over exclusively, which needs clients that renew their session; "
+            "use a client that calls Renew, or set the group's handoff_mode to overlap"
+        )
+
+
+def _has_to_wait(mirror: GroupMirror, name: str) -> bool:
+    """Whether there is something to hand over and somebody to take it."""
+    others = (
+        other.record.status is Status.READY and not other.record.evicted
+        for other_name, other in mirror.state.consumers.items()
+        if other_name != name
+    )
+    return bool(mirror.state.touching(name)) and any(others)
+
+
+def _record(
+    registration: Registration,
+    session: str,
+    current: Stored[Consumer] | None,
+    ttl: float,
+    instance: str,
+    wall: float,
+) -> Consumer:
+    resumed = current is not None and current.record.session == session
+    draining = resumed and current is not None and current.record.status is Status.DRAINING
+    return Consumer(
+        consumer_name=registration.name,
+        status=Status.DRAINING if draining else Status.READY,
+        registered_at=current.record.registered_at if resumed and current else int(wall),
+        generation=registration.generation,
+        session=session,
+        capacity=registration.capacity,
+        rack=registration.rack,
+        topics=tuple(sorted(set(registration.topics))),
+        address=registration.address,
+        instance=instance,
+        ttl=ttl,
+        renews=registration.renews,
+        displaced=_displaced(current, session),
+    )
+
+
+def _displaced(current: Stored[Consumer] | None, session: str) -> tuple[Displaced, ...]:
+    """Sessions whose lease may outlive their registration; the leader waits for its end before it gives theirs
+    away exclusively."""
+    if current is None:
+        return ()
+    before = current.record.displaced
+    if current.record.session != session and current.lease:
+        before = (*before, Displaced(current.record.session, current.lease))
+    return tuple(d for d in before if d.session != session)[-MOST_DISPLACED:]

@@ -1,0 +1,222 @@
+"""A group's records in memory, listed once and then kept current by one watch, so that order is kept.
+
+Whoever works on a group (its leader, the streams of its consumers, operators' questions) reads the same mirror on the
+same event loop: between two awaits it does not change. A watch that can't go on costs a listing and a diff, never a
+change missed. Large batches are taken in slices, at the borders of revisions, so that nobody else waits.
+
+Not promised: that the mirror is up to date at a given moment. Who needs that waits for a revision it knows of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import NoReturn, Protocol
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+import structlog
+
+from assigner.backoff import Backoff
+from assigner.core.group import Change, GroupState
+from assigner.errors import LimitReached, StoreError, StoreUnavailable, WatchEnded
+from assigner.keys import GroupKeys, Keys
+from assigner.records import GroupOptions
+from assigner.store import Batch, DeleteEvent, Event, Progress, PutEvent, Store, read_all
+
+SLICE = 256
+"""Events applied before others get their turn."""
+LINGER = 30.0
+"""Seconds a mirror stays after its last user left, so that single calls do not load the group each time."""
+MAX_GROUPS = 10_000
+
+log = structlog.get_logger("assigner.mirror")
+
+
+class Listener(Protocol):
+    def changed(self, changes: Sequence[Change]) -> None:
+        """Called in order, after the mirror took the changes in; must not wait."""
+        ...
+
+
+class GroupMirror:
+    def __init__(self, store: Store, keys: GroupKeys, defaults: GroupOptions) -> None:
+        self.group = keys.group
+        self.state = GroupState(keys, defaults)
+        self._store = store
+        self._listeners: list[Listener] = []
+        self._moved = anyio.Event()
+        self._stale = anyio.Event()
+        """Set to have everything listed again."""
+        self.listings = 0
+
+    def listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def unlisten(self, listener: Listener) -> None:
+        self._listeners.remove(listener)
+
+    async def wait_for(self, revision: int, *, within: float = 10.0) -> None:
+        """Return once everything up to `revision` is mirrored. The revision must be of a write to this group."""
+        with anyio.move_on_after(within):
+            while self.state.revision < revision:
+                await self._moved.wait()
+            return
+        raise StoreUnavailable(
+            f"group {self.group!r} is mirrored up to revision {self.state.revision}, not yet {revision}, "
+            f"after {within:g} s; the store's watch is slow or broken"
+        )
+
+    async def resync(self) -> None:
+        """List everything again now, and return when that is done."""
+        wanted = self.listings + 1
+        self._stale.set()
+        while self.listings < wanted:
+            await self._moved.wait()
+
+    async def run(self) -> NoReturn:
+        backoff = Backoff(self.state.keys.prefix)
+        while True:
+            try:
+                self._stale = anyio.Event()
+                revision = await self._list()
+                backoff.reset()
+                await self._watch_until_stale(revision + 1)
+            except StoreError as error:
+                log.info("mirroring anew", group=self.group, error=str(error))
+                await backoff.pause()
+
+    async def _list(self) -> int:
+        page = await read_all(self._store, self.state.keys.prefix)
+        await self._apply(self.state.replace(page.entries))
+        self.state.revision = max(self.state.revision, page.revision)
+        self.listings += 1
+        self._tell([])
+        return page.revision
+
+    async def _watch_until_stale(self, start_revision: int) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._cancel_when_stale, tasks.cancel_scope)
+            await self._watch(start_revision)
+
+    async def _cancel_when_stale(self, scope: anyio.CancelScope) -> None:
+        await self._stale.wait()
+        scope.cancel()
+
+    async def _watch(self, start_revision: int) -> NoReturn:
+        async with self._store.watch(self.state.keys.prefix, start_revision=start_revision) as items:
+            async for item in items:
+                match item:
+                    case Batch(revision, events):
+                        await self._apply(events)
+                        self.state.revision = max(self.state.revision, revision)
+                    case Progress(revision):
+                        self.state.revision = max(self.state.revision, revision)
+                self._tell([])
+        raise WatchEnded(f"the watch on group {self.group!r} ended by itself")
+
+    async def _apply(self, events: Sequence[Event]) -> None:
+        for part in _slices(events):
+            changes = [change for event in part if (change := self.state.apply(event))]
+            self.state.revision = max(self.state.revision, _revision(part[-1]))
+            self._tell(changes)
+            if len(part) >= SLICE:
+                await anyio.lowlevel.checkpoint()
+
+    def _tell(self, changes: Sequence[Change]) -> None:
+        for listener in list(self._listeners):
+            listener.changed(changes)
+        moved, self._moved = self._moved, anyio.Event()
+        moved.set()
+
+
+def _revision(event: Event) -> int:
+    match event:
+        case PutEvent(entry):
+            return entry.mod_revision
+        case DeleteEvent(_, revision):
+            return revision
+
+
+def _slices(events: Sequence[Event]) -> Iterable[Sequence[Event]]:
+    """Parts of at least SLICE events that do not tear a revision apart."""
+    start = 0
+    while start < len(events):
+        end = min(start + SLICE, len(events))
+        while end < len(events) and _revision(events[end]) == _revision(events[end - 1]):
+            end += 1
+        yield events[start:end]
+        start = end
+
+
+class Mirrors:
+    """The mirrors of the groups this instance has to do with, each loaded once and shared."""
+
+    def __init__(self, store: Store, keys: Keys, defaults: GroupOptions, *, linger: float = LINGER) -> None:
+        self._store = store
+        self._keys = keys
+        self._defaults = defaults
+        self._linger = linger
+        self._open: dict[str, _Shared] = {}
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Mirrors]:
+        async with anyio.create_task_group() as self._tasks:
+            yield self
+            self._tasks.cancel_scope.cancel()
+
+    def groups(self) -> Iterable[GroupMirror]:
+        return [shared.mirror for shared in self._open.values() if shared.mirror.listings]
+
+    def get(self, group: str) -> GroupMirror | None:
+        """The mirror, if there is one and it is loaded."""
+        shared = self._open.get(group)
+        return shared.mirror if shared and shared.mirror.listings else None
+
+    @asynccontextmanager
+    async def of(self, group: str, *, within: float = 10.0) -> AsyncIterator[GroupMirror]:
+        """The group's mirror, loaded, kept for at least as long as the context is open."""
+        shared = self._shared(group)
+        shared.users += 1
+        try:
+            await shared.mirror.wait_for(1, within=within)
+            yield shared.mirror
+        finally:
+            shared.users -= 1
+            if not shared.users:
+                shared.idle.set()
+
+    def _shared(self, group: str) -> _Shared:
+        shared = self._open.get(group)
+        if shared is None:
+            if self._tasks is None:
+                raise RuntimeError("Mirrors is used outside of `running()`")
+            if len(self._open) >= MAX_GROUPS:
+                raise LimitReached(f"this instance already works on {MAX_GROUPS} groups; add instances")
+            mirror = GroupMirror(self._store, self._keys.group(group), self._defaults)
+            shared = self._open[group] = _Shared(mirror)
+            self._tasks.start_soon(self._run, shared, name=f"mirror {group}")
+        return shared
+
+    async def _run(self, shared: _Shared) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(shared.mirror.run)
+            while shared.users or not await self._stays_idle(shared):
+                shared.idle = anyio.Event()
+                if shared.users:
+                    await shared.idle.wait()
+            del self._open[shared.mirror.group]
+            tasks.cancel_scope.cancel()
+
+    async def _stays_idle(self, shared: _Shared) -> bool:
+        await anyio.sleep(self._linger)
+        return not shared.users
+
+
+class _Shared:
+    def __init__(self, mirror: GroupMirror) -> None:
+        self.mirror = mirror
+        self.users = 0
+        self.idle = anyio.Event()

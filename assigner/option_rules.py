@@ -1,0 +1,57 @@
+"""What a group's options may be set to, checked where an operator's or an admin's wish comes in."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import msgspec
+
+from assigner.errors import InvalidInput
+from assigner.names import check_topic
+from assigner.records import GroupOptions
+from assigner.strategy_registry import load
+
+_OURS = frozenset({"rebalance_requests"})
+"""Kept by the service itself."""
+_POSITIVE = ("warming_timeout", "freeze_timeout", "release_timeout")
+_NOT_NEGATIVE = ("debounce", "balance_backoff", "standby_count")
+_AT_LEAST_ONE = ("max_concurrent_handoffs", "warm_concurrency", "quarantine_after")
+_LONGEST = 7 * 86_400.0
+
+
+def check_options(options: GroupOptions, changes: dict[str, Any]) -> GroupOptions:
+    """The options with the changes made, or `InvalidInput`."""
+    known = set(GroupOptions.__struct_fields__) - _OURS
+    for name in changes:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(sorted(known))}"
+            raise InvalidInput(f"group option {name!r} is not known{hint}")
+    try:
+        wanted = msgspec.convert({**msgspec.to_builtins(options), **changes}, GroupOptions)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"group option refused: {error}") from error
+    _check_numbers(wanted)
+    _check_copartitioned(wanted.copartitioned)
+    load(wanted.strategy)
+    return wanted
+
+
+def _check_numbers(options: GroupOptions) -> None:
+    for name in (*_POSITIVE, *_NOT_NEGATIVE, *_AT_LEAST_ONE):
+        value = getattr(options, name)
+        least = 1 if name in _AT_LEAST_ONE else 0
+        if not least <= value <= _LONGEST or (name in _POSITIVE and value == 0):
+            rule = "at least 1" if least else "positive" if name in _POSITIVE else "0 or more"
+            raise InvalidInput(f"group option {name} must be {rule} and at most {_LONGEST:g}, not {value}")
+
+
+def _check_copartitioned(sets: tuple[tuple[str, ...], ...]) -> None:
+    seen: set[str] = set()
+    for topics in sets:
+        for topic in topics:
+            check_topic(topic)
+            if topic in seen:
+                raise InvalidInput(f"topic {topic!r} is in two co-partition sets; a topic moves with one set only")
+            seen.add(topic)

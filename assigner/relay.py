@@ -1,0 +1,185 @@
+"""From the mirror to the streams: each consumer's outbox is a set of partitions that may look different to it now.
+
+The set is compared with what was last sent when the stream is ready to send, so a slow consumer is coalesced by
+construction, none waits for another, and memory is bounded by the partitions a consumer has to do with.
+
+Not promised: that a consumer hears of every state in between, only of the last one, and that the order is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+
+import anyio
+import structlog
+
+from assigner.api import Commands
+from assigner.core.group import Change
+from assigner.core.standing import NOWHERE, News, Standing, standing
+from assigner.errors import AssignerError, Evicted, NotRegistered, Superseded
+from assigner.keys import AssignmentKey, ConsumerKey, HandoffKey, TopicPartition
+from assigner.mirror import GroupMirror
+from assigner.records import Consumer, HandoffMode, Status, Stored
+
+MOST_AT_ONCE = 5_000
+"""Partitions told about in one go."""
+
+log = structlog.get_logger("assigner.relay")
+
+
+class StreamSeat:
+    """One open stream. See `assigner.api.Seat`."""
+
+    def __init__(
+        self, mirror: GroupMirror, name: str, session: str, ttl: float, left: Callable[[StreamSeat], None]
+    ) -> None:
+        self.group = mirror.group
+        self.name = name
+        self.session = session
+        self.ttl = ttl
+        self.ever_targeted: set[TopicPartition] = set()
+        """Partitions it was told to warm, for clients that answer without a handoff id."""
+        self.hold: AsyncExitStack | None = None
+        """What the seat keeps alive: the group's mirror, its renewals."""
+        self._mirror = mirror
+        self._left = left
+        self._sent: dict[TopicPartition, Standing] = {}
+        self._dirty: set[TopicPartition] = set()
+        self._wake = anyio.Event()
+        self._ended: AssignerError | None = None
+        self.is_drained = False
+
+    @property
+    def exclusive(self) -> bool:
+        return self._mirror.state.options.handoff_mode is HandoffMode.EXCLUSIVE
+
+    @property
+    def backlog(self) -> int:
+        return len(self._dirty)
+
+    def touch(self, tp: TopicPartition) -> None:
+        self._dirty.add(tp)
+        self._wake.set()
+
+    def end(self, error: AssignerError) -> None:
+        """The session is over: the stream ends with this."""
+        if self._ended is None:
+            self._ended = error
+            self._wake.set()
+
+    def drained(self) -> None:
+        """Nothing is left to do: the stream ends well."""
+        self.is_drained = True
+        self._wake.set()
+
+    async def commands(self) -> AsyncIterator[Commands]:
+        self._dirty.clear()
+        yield self._news(sorted(self._mirror.state.touching(self.name)), full=True) or Commands(full=True)
+        while True:
+            self._wake = anyio.Event()
+            if self._ended:
+                raise self._ended
+            if self._dirty:
+                news = self._news(self._take())
+                if news:
+                    yield news
+            elif self.is_drained:
+                return
+            else:
+                await self._wake.wait()
+
+    async def leave(self) -> None:
+        self._left(self)
+        if self.hold:
+            hold, self.hold = self.hold, None
+            await hold.aclose()
+
+    def _take(self) -> list[TopicPartition]:
+        if len(self._dirty) <= MOST_AT_ONCE:
+            taken, self._dirty = self._dirty, set()
+            return sorted(taken)
+        part = sorted(self._dirty)[:MOST_AT_ONCE]
+        self._dirty.difference_update(part)
+        return part
+
+    def _news(self, tps: Iterable[TopicPartition], *, full: bool = False) -> Commands | None:
+        news = News(self._mirror.state)
+        for tp in tps:
+            before = self._sent.get(tp, NOWHERE)
+            after = standing(self._mirror.state, self.name, self.session, tp)
+            if before == after:
+                continue
+            news.add(tp, before, after)
+            if after.target:
+                self.ever_targeted.add(tp)
+            if after == NOWHERE:
+                del self._sent[tp]
+            else:
+                self._sent[tp] = after
+        return news.commands(full=full)
+
+
+class GroupRelay:
+    """Tells the streams of one group at this instance what changes mean for them."""
+
+    def __init__(self, mirror: GroupMirror) -> None:
+        self._mirror = mirror
+        self.seats: dict[str, StreamSeat] = {}
+
+    def changed(self, changes: Sequence[Change]) -> None:
+        if not self.seats:
+            return
+        touched: set[str] = set()
+        for change in changes:
+            match change.key:
+                case AssignmentKey(tp):
+                    touched.update(self._touch(tp, _owners(change)))
+                case HandoffKey(tp):
+                    touched.update(self._touch(tp, _ends(change)))
+                case ConsumerKey(name):
+                    touched.add(name)
+                case _:
+                    pass
+        for name in touched:
+            if name in self.seats:
+                self.judge(self.seats[name])
+
+    def _touch(self, tp: TopicPartition, names: set[str]) -> set[str]:
+        here = names & self.seats.keys()
+        for name in here:
+            self.seats[name].touch(tp)
+        return here
+
+    def judge(self, seat: StreamSeat) -> None:
+        """Whether the session behind the stream is over, or has nothing left to do."""
+        consumer = self._mirror.state.consumers.get(seat.name)
+        if consumer is None:
+            if seat.name not in self._mirror.state.unreadable_consumers:
+                seat.end(NotRegistered(f"consumer {seat.name!r} is not registered any more; register again"))
+        elif consumer.record.session != seat.session:
+            seat.end(_superseded(seat, consumer))
+        elif consumer.record.evicted:
+            seat.end(Evicted(f"consumer {seat.name!r} was evicted: it {consumer.record.evicted}; register anew"))
+        elif consumer.record.status is Status.DRAINING and not self._mirror.state.touching(seat.name):
+            seat.drained()
+
+
+def _superseded(seat: StreamSeat, consumer: Stored[Consumer]) -> Superseded:
+    where = f" at {consumer.record.address}" if consumer.record.address else ""
+    return Superseded(
+        f"another process{where} registered as {seat.name!r} in group {seat.group!r} (session "
+        f"{consumer.record.session!r}); give each process a name of its own"
+    )
+
+
+def _owners(change: Change) -> set[str]:
+    return {record.record.owner for record in (change.before, change.after) if record}
+
+
+def _ends(change: Change) -> set[str]:
+    names: set[str] = set()
+    for record in (change.before, change.after):
+        if record:
+            names.update((record.record.old_owner, record.record.new_owner))
+    return names
