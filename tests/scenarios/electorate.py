@@ -75,6 +75,7 @@ class Electorate:
         voter = await self.stranger(name)
         await voter.open(self.keys, clock or self.clock)
         self._stack.push_async_callback(voter.elector.close)
+        self._stack.callback(voter.store.heal)
         return voter
 
     async def holder(self, group: str) -> str | None:

@@ -440,7 +440,7 @@ async def test_a_cancelled_campaign_leaves_nothing_behind(votes: Electorate, cam
 
 async def test_a_campaigner_that_cannot_reach_the_store_keeps_trying(votes: Electorate, campaign: Campaign) -> None:
     first = await votes.voter("first")
-    first.store.inject(Refuse(), kinds=["get", "transact"], times=12)
+    first.store.inject(Refuse(), kinds=["get", "transact"], times=5)
     candidate = await campaign(first, "orders")
     assert candidate.term is None
     await candidate.won(within=60.0)
