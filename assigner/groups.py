@@ -101,9 +101,11 @@ def _group_named(segment: str) -> list[str]:
     return [group]
 
 
-def known_groups(store: Store, keys: Keys, changed: Callable[[], None]) -> Following[GroupIndex]:
+def known_groups(
+    store: Store, keys: Keys, changed: Callable[[], None], *, limit: int = MAX_GROUPS
+) -> Following[GroupIndex]:
     """The index, live. Run it, and read its names by `names_of`."""
-    return Following(store, keys.groups, GroupIndex, changed, limit=MAX_GROUPS)
+    return Following(store, keys.groups, GroupIndex, changed, limit=limit)
 
 
 def names_of(index: Following[GroupIndex], kind: str = ASSIGNER) -> frozenset[str]:
