@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from unittest import SkipTest
 
 import anyio
 
@@ -24,6 +25,13 @@ class Subject:
     """The shortest lease that the store grants as asked."""
     patience: float = 10.0
     """Seconds within which what must happen has happened, lease times aside."""
+
+    tells_progress: bool = True
+    """Whether a quiet watch is told of the revision within the patience. A server may be set to do it rarely."""
+
+    def needs_progress(self) -> None:
+        if not self.tells_progress:
+            raise SkipTest("this store is set to tell quiet watches of its progress only rarely")
 
     def key(self, name: str) -> str:
         return self.prefix + name
