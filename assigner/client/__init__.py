@@ -1,0 +1,30 @@
+"""The client library: join a group, get partitions, work behind gates, hand over without a gap."""
+
+from assigner.client.consumer import AssignerConsumer, Statistics
+from assigner.client.contact import Unavailable
+from assigner.client.gates import PartitionGate
+from assigner.client.handler import Handler
+from assigner.client.membership import Ending, Timing
+from assigner.core.client_calls import Ownership, ReleaseOrder, WarmOrder
+from assigner.core.gate import GateClosed, Shut, StaleEpoch
+from assigner.errors import Evicted, Superseded
+from assigner.keys import TopicPartition
+
+__all__ = [
+    "AssignerConsumer",
+    "Ending",
+    "Evicted",
+    "GateClosed",
+    "Handler",
+    "Ownership",
+    "PartitionGate",
+    "ReleaseOrder",
+    "Shut",
+    "StaleEpoch",
+    "Statistics",
+    "Superseded",
+    "Timing",
+    "TopicPartition",
+    "Unavailable",
+    "WarmOrder",
+]

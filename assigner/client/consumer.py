@@ -1,0 +1,262 @@
+"""A consumer of a group, as an async context manager.
+
+    async with AssignerConsumer(["127.0.0.1:50051"], "billing", "worker-1", ["orders"], MyHandler()) as consumer:
+        await consumer.closed()
+
+Inside the block the consumer is registered, renews its session, calls the handler and answers for it; the program
+asks a partition's gate before it works. Leaving the block shuts the gates, lets the handler know, and tells the
+service, so that the partitions move at once.
+
+Not promised: that no partition is worked on twice. Give the epoch to whatever the work has an effect on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import ssl
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+import anyio
+import msgspec
+
+from assigner.client.contact import Dialling, Identity, Unavailable, parse_address
+from assigner.client.gates import PartitionGate
+from assigner.client.handler import Handler
+from assigner.client.membership import Ending, Membership, Timing, new_session
+from assigner.client.work import Work
+from assigner.clock import Clock, SystemClock
+from assigner.core.client_calls import CallWarm
+from assigner.errors import AssignerError, InvalidInput
+from assigner.keys import TopicPartition
+from assigner.logs import get_logger
+from assigner.names import check_name, check_topic
+
+_log = get_logger(__name__)
+
+
+class Statistics(msgspec.Struct, frozen=True, kw_only=True):
+    session: str
+    connected: bool
+    address: str
+    """Of the instance that serves the stream, if any."""
+    links: int
+    """How often the consumer registered: more than 1 means that it came back."""
+    lease_left: float
+    """Seconds the gates stay open without another renewal."""
+    owned: int
+    warming: int
+    under_way: int
+    """Pieces of work inside gates."""
+    pending_answers: int
+    warmed: int
+    released: int
+    revoked: int
+    stale_grants: int
+    leases_lost: int
+    refused_answers: int
+    handler_failures: int
+
+
+class AssignerConsumer:
+    def __init__(
+        self,
+        addresses: str | Sequence[str],
+        group: str,
+        name: str,
+        topics: Sequence[str],
+        handler: Handler,
+        *,
+        capacity: float = 1.0,
+        rack: str = "",
+        session: str | None = None,
+        advertised_address: str = "",
+        generation: str = "",
+        tls: ssl.SSLContext | bool | None = None,
+        clock: Clock | None = None,
+        connect_timeout: float | None = None,
+        warm_concurrency: int = 10,
+        handler_concurrency: int = 100,
+        rejoin_after_eviction: bool = True,
+        timing: Timing = Timing(),  # noqa: B008  (frozen)
+    ) -> None:
+        """`addresses`: `host:port` of one or more instances. `group` may be empty for the service's default group,
+        and `topics` for every topic of the group. `connect_timeout`: seconds to get registered for the first time;
+        None: for as long as it takes."""
+        self._clock = clock or SystemClock()
+        self._timing = timing
+        self._connect_timeout = connect_timeout
+        self._work = Work(
+            handler, self._clock, handler_concurrency=handler_concurrency, warm_concurrency=warm_concurrency
+        )
+        who = Identity(
+            group=check_name("group", group) if group else "",
+            name=check_name("consumer", name),
+            session=check_name("session", session) if session is not None else new_session(),
+            topics=tuple(check_topic(topic) for topic in topics),
+            capacity=_checked_capacity(capacity),
+            rack=rack,
+            address=advertised_address,
+            generation=generation,
+        )
+        listed = addresses.split(",") if isinstance(addresses, str) else addresses
+        parsed = [parse_address(one) for one in listed]
+        if not parsed:
+            raise InvalidInput("addresses is empty; name at least one host:port of the service")
+        dialling = Dialling(_context(tls), timing.keepalive, timing.keepalive_timeout)
+        self._membership = Membership(
+            parsed, who, dialling, self._clock, self._work, timing, rejoin=rejoin_after_eviction
+        )
+        self._task: asyncio.Task[None] | None = None
+        self._ending: Ending | BaseException | None = None
+
+    # --- the block -------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._task is not None:
+            raise RuntimeError("an AssignerConsumer is entered once; make another one")
+        self._work.changes.attach(asyncio.get_running_loop())
+        # A task of its own instead of a task group around the block: the block may then be left in another task than
+        # it was entered in, as test fixtures do, and an error in here never cancels the program's own work.
+        self._task = asyncio.create_task(self._run(), name=f"assigner-consumer {self._membership.who.name}")
+        try:
+            with anyio.move_on_after(self._connect_timeout):
+                await self.wait_for(lambda _: self._membership.registered or self._ending is not None)
+        except BaseException:
+            await self.close()
+            raise
+        if not self._membership.registered:
+            await self.close()
+            if isinstance(self._ending, AssignerError):
+                raise self._ending
+            raise Unavailable(
+                f"not registered within {self._connect_timeout} s: "
+                f"{self._membership.last_failure or 'no answer'}; check the addresses"
+            )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Leave at once: what leaving the block does. May be called repeatedly."""
+        self._membership.stop()
+        if self._task is not None:
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([self._task])
+
+    async def drain(self, timeout: float | None = None) -> None:
+        """Hand everything over to others, then close. Raises `TimeoutError` if that takes longer; the draining goes
+        on until the block is left."""
+        self._membership.drain()
+        with anyio.fail_after(timeout):
+            await self.closed()
+
+    async def closed(self) -> Ending:
+        """Wait for the end. Raises `Superseded` if another session of the same name took over, or whatever else made
+        going on impossible."""
+        await self.wait_for(lambda _: self._ending is not None)
+        if isinstance(self._ending, Ending):
+            return self._ending
+        assert self._ending is not None
+        raise self._ending
+
+    # --- partitions ------------------------------------------------------------------------------------------------
+
+    def gate(self, topic: str, partition: int) -> PartitionGate:
+        """The partition's gate, whoever owns it. It stays the same object for the consumer's lifetime."""
+        return self._work.gate(TopicPartition(topic, partition))
+
+    @property
+    def partitions(self) -> dict[TopicPartition, int]:
+        """Partitions that may be worked on now, with their epochs."""
+        return self._work.state.owned(self._clock.now())
+
+    @property
+    def session(self) -> str:
+        return self._membership.who.session
+
+    @property
+    def name(self) -> str:
+        return self._membership.who.name
+
+    @property
+    def is_connected(self) -> bool:
+        return self._membership.is_connected
+
+    async def wait_for(self, predicate: Callable[[AssignerConsumer], bool]) -> None:
+        """Wait until it is true; it is asked again whenever something about the consumer changes."""
+        await self._work.changes.until(lambda: predicate(self))
+
+    def statistics(self) -> Statistics:
+        state, now = self._work.state, self._clock.now()
+        link, counts = self._membership.link, self._work.state.counts
+        return Statistics(
+            session=self.session,
+            connected=self.is_connected,
+            address=str(link.address) if link is not None and link.opened else "",
+            links=self._membership.links,
+            lease_left=max(0.0, state.lease.deadline - now),
+            owned=len(state.owned(now)),
+            warming=sum(isinstance(call, CallWarm) for call in state.running()),
+            under_way=sum(gate.inside for gate in state.gates_with_work()),
+            pending_answers=state.pending_answers(),
+            warmed=counts.warmed,
+            released=counts.released,
+            revoked=counts.revoked,
+            stale_grants=counts.stale,
+            leases_lost=counts.leases_lost,
+            refused_answers=counts.refusals,
+            handler_failures=counts.failures,
+        )
+
+    # --- the task --------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        ending: Ending | BaseException = Ending.LEFT
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._work.begin(tasks)
+                try:
+                    ending = await self._membership.run()
+                except AssignerError as error:
+                    ending = error
+                await self._wind_up(ending)
+                tasks.cancel_scope.cancel()
+        except BaseException as error:
+            ending = error
+            if not isinstance(error, Exception):
+                raise
+            _log.exception("consumer failed", consumer=self.name)
+        finally:
+            # Whatever happened: no gate outlives the task that renews its lease.
+            self._work.state.lease.end()
+            self._ending = ending
+            self._work.changes.notify()
+
+    async def _wind_up(self, ending: Ending | BaseException) -> None:
+        self._work.leave(ending.value if isinstance(ending, Ending) else str(ending))
+        if not self._membership.registered:
+            return
+        if await self._work.at_rest(self._timing.close_timeout):
+            await self._membership.farewell()
+        else:
+            _log.warning("work is still under way: the session is left to end by itself", consumer=self.name)
+
+
+def _checked_capacity(capacity: float) -> float:
+    if not math.isfinite(capacity) or capacity <= 0:
+        raise InvalidInput(f"capacity is {capacity}; it must be a number above 0")
+    return float(capacity)
+
+
+def _context(tls: ssl.SSLContext | bool | None) -> ssl.SSLContext | None:
+    if tls is None or tls is False:
+        return None
+    context = ssl.create_default_context() if tls is True else tls
+    context.set_alpn_protocols(["h2"])
+    return context

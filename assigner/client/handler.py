@@ -1,0 +1,33 @@
+"""What a program does with its partitions: the five calls that the client makes.
+
+Calls for one partition never overlap and keep their order; calls for different partitions run side by side. A method
+that is not needed may be left out.
+"""
+
+from __future__ import annotations
+
+from assigner.core.client_calls import Ownership, ReleaseOrder, WarmOrder
+from assigner.keys import TopicPartition
+
+
+class Handler:
+    """Subclass it and override what matters."""
+
+    async def assigned(self, partition: Ownership) -> None:
+        """The partition is ours now: read its offset and state. Its gate opens when this returns. If it raises, it is
+        called again after a pause; if the ownership is lost meanwhile, it is cancelled and `revoked` follows."""
+
+    async def warm(self, partition: TopicPartition, order: WarmOrder) -> None:
+        """The partition may soon be ours: build its state while another one still works. Returning reports it as
+        warm, raising reports why it can't be. Cancelled when it is not wanted any more."""
+
+    async def release(self, partition: Ownership, order: ReleaseOrder) -> None:
+        """Let go: finish what is under way, commit, close. The gate admits nothing new already. The release is
+        reported when this has returned, or raised, and the gate is empty."""
+
+    async def revoked(self, partition: Ownership, reason: str) -> None:
+        """The ownership is lost without a release; someone else may own the partition already. Drop what is under
+        way; nothing of it may take effect."""
+
+    async def discard(self, partition: TopicPartition) -> None:
+        """A copy that was warmed is not wanted any more."""
