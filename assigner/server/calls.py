@@ -149,8 +149,8 @@ class Calls(AbstractHandler):
             release_stream()
             _refuse(stream, refusal)
             return
-        method = self._methods.get(dict(headers)[":path"])
-        call = Call(streaming=method is not None and method.cardinality.server_streaming)
+        method = self._methods[dict(headers)[":path"]]
+        call = Call(streaming=method.cardinality.server_streaming)
         mine = cast(CallStream, stream)
         mine.call = call
         task = asyncio.get_running_loop().create_task(
@@ -185,6 +185,9 @@ class Calls(AbstractHandler):
         if not _readable(headers):
             traffic.refuse(Reason.METADATA)
             return Answer(Status.INVALID_ARGUMENT, "the headers are malformed", InvalidInput.__name__)
+        path = dict(headers)[":path"]
+        if path not in self._methods:
+            return Answer(Status.UNIMPLEMENTED, f"there is no method {path}; see the services by reflection", "")
         return None
 
     def _full(self, reason: Reason, limit: int, where: str) -> Answer:

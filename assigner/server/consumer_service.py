@@ -56,11 +56,12 @@ class ConsumerService:
             await self._leave(seat)
 
     async def _relay(self, stream: Stream[Any, Any], seat: Seat, dialect: Dialect) -> None:
-        opening: Opening | None = Opening(seat.session, round(seat.ttl * 1000), seat.exclusive)
+        opened = False
         async with aclosing(_closable(seat.commands())) as commands:
             async for change in commands:
+                opening = None if opened else Opening(seat.session, round(seat.ttl * 1000), seat.exclusive)
                 await deliver(stream, encode(change, dialect, opening))
-                opening = None
+                opened = True
 
     async def _leave(self, seat: Seat) -> None:
         """In a task of its own: the call's task may be cancelled more than once, this must not be."""

@@ -1,0 +1,139 @@
+"""Stand-ins for what is behind the gRPC server: members and an administration that a test scripts and inspects."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from assigner import api
+from assigner.api import Answer, Commands, GroupDescription, GroupSummary, Registration
+from assigner.errors import NotRegistered, UnknownGroup
+from assigner.records import GroupOptions, TopicConfig
+
+
+class FakeSeat:
+    """A stream whose commands the test puts in: a `Commands`, an exception to raise, or None to end it."""
+
+    def __init__(self, registration: Registration, heard: Callable[[], float]) -> None:
+        self.group = registration.group
+        self.name = registration.name
+        self.session = registration.session or "minted"
+        self.ttl = 30.0
+        self.exclusive = False
+        self.registration = registration
+        self.heard = heard
+        self.taken = 0
+        self.left = asyncio.Event()
+        self._queue: asyncio.Queue[Commands | Exception | None] = asyncio.Queue()
+
+    def put(self, *items: Commands | Exception | None) -> None:
+        for item in items:
+            self._queue.put_nowait(item)
+
+    async def commands(self) -> AsyncIterator[Commands]:
+        while (item := await self._queue.get()) is not None:
+            if isinstance(item, Exception):
+                raise item
+            self.taken += 1
+            yield item
+
+    async def leave(self) -> None:
+        assert not self.left.is_set(), "left twice"
+        # A real one writes to the store here.
+        await asyncio.sleep(0.01)
+        self.left.set()
+
+
+class FakeMembers:
+    """Registers anybody and refuses what the test says."""
+
+    def __init__(self) -> None:
+        self.seats: dict[str, FakeSeat] = {}
+        self.opening: Commands | None = Commands(full=True)
+        self.refuse_registration: Exception | None = None
+        self.refusals: list[api.Refused] = []
+        self.answered: list[tuple[str, str, str, str, tuple[Answer, ...]]] = []
+        self.fails: Exception | None = None
+        self.wait_for_drain = False
+        self.deregistered: list[tuple[str, str, str, bool]] = []
+        self.renewed: list[tuple[str, str, str]] = []
+        self.gate = asyncio.Event()
+        """Renew waits for it."""
+        self.gate.set()
+        self.renewing = asyncio.Event()
+
+    async def register(self, registration: Registration, heard: Callable[[], float]) -> FakeSeat:
+        if self.refuse_registration is not None:
+            raise self.refuse_registration
+        seat = self.seats[registration.name] = FakeSeat(registration, heard)
+        if self.opening is not None:
+            seat.put(self.opening)
+        return seat
+
+    async def ready(self, group: str, name: str, session: str, answers: Sequence[Answer]) -> list[api.Refused]:
+        return self._answer("ready", group, name, session, answers)
+
+    async def released(self, group: str, name: str, session: str, answers: Sequence[Answer]) -> list[api.Refused]:
+        return self._answer("released", group, name, session, answers)
+
+    def _answer(self, kind: str, group: str, name: str, session: str, answers: Sequence[Answer]) -> list[api.Refused]:
+        if self.fails is not None:
+            raise self.fails
+        self.answered.append((kind, group, name, session, tuple(answers)))
+        return self.refusals
+
+    async def deregister(self, group: str, name: str, session: str, *, gates_closed: bool) -> bool:
+        if name not in self.seats:
+            raise NotRegistered(f"consumer {name!r} is not registered; register first")
+        self.deregistered.append((group, name, session, gates_closed))
+        return self.wait_for_drain
+
+    async def renew(self, group: str, name: str, session: str) -> float:
+        self.renewing.set()
+        await self.gate.wait()
+        if self.fails is not None:
+            raise self.fails
+        self.renewed.append((group, name, session))
+        return 30.0
+
+
+class FakeAdministration:
+    def __init__(self) -> None:
+        self.configs: dict[str, TopicConfig] = {}
+        self.summaries: list[GroupSummary] = []
+        self.descriptions: dict[str, GroupDescription] = {}
+        self.options = GroupOptions()
+        self.changes: list[tuple[str, dict[str, Any]]] = []
+        self.remaining = [3, 1, 0]
+        self.rebalanced: list[str] = []
+
+    async def set_topic(self, group: str, topic: str, partitions: int, *, force: bool = False) -> TopicConfig:
+        config = TopicConfig(topic=topic, partition_count=partitions, source="admin")
+        self.configs[topic] = config
+        return config
+
+    async def topics(self, group: str) -> list[TopicConfig]:
+        return list(self.configs.values())
+
+    async def groups(self) -> list[GroupSummary]:
+        return self.summaries
+
+    async def describe(self, group: str) -> GroupDescription:
+        if group not in self.descriptions:
+            raise UnknownGroup(f"group {group!r} is unknown; `assigner groups` lists the known ones")
+        return self.descriptions[group]
+
+    async def set_options(self, group: str, changes: dict[str, Any]) -> GroupOptions:
+        self.changes.append((group, changes))
+        return self.options
+
+    async def drain(self, group: str, consumer: str) -> int:
+        return self.remaining[0]
+
+    async def drain_progress(self, group: str, consumer: str) -> AsyncIterator[int]:
+        for left in self.remaining[1:]:
+            yield left
+
+    async def rebalance(self, group: str) -> None:
+        self.rebalanced.append(group)

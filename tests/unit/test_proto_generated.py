@@ -1,0 +1,41 @@
+"""The committed protocol code is what `make proto` writes, and can be imported next to other stubs of the protocol."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from google.protobuf import descriptor_pool
+
+import assigner.server.reflection
+from assigner.server.messages import descriptors, message_class
+from tools import generate_proto
+
+
+def test_the_committed_code_is_what_the_protos_generate() -> None:
+    assert generate_proto.differences() == [], "run `make proto` and commit the result"
+
+
+def test_a_changed_or_superfluous_file_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate_proto, "OUTPUT", tmp_path)
+    generate_proto.write()
+    assert generate_proto.differences() == []
+
+    (tmp_path / "message_pool.py").write_text("# edited by hand\n")
+    (tmp_path / "old.py").write_text("")
+    assert generate_proto.differences() == ["message_pool.py", "old.py"]
+
+    generate_proto.write()
+    assert generate_proto.differences() == []
+
+
+def test_the_descriptors_hold_both_services() -> None:
+    services = {f"{file.package}.{service.name}" for file in descriptors() for service in file.service}
+    assert services == {"kafka_assigner.v1.KafkaAssigner", "kafka_assigner.v1.Admin"}
+
+
+def test_our_messages_stay_out_of_the_process_wide_pool() -> None:
+    assert assigner.server.reflection is not None
+    message_class("TopicPartition")
+    with pytest.raises(KeyError):
+        descriptor_pool.Default().FindMessageTypeByName("kafka_assigner.v1.TopicPartition")
