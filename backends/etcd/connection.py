@@ -31,6 +31,7 @@ class Connection:
             "revoke": leases.LeaseRevoke,
             "remaining": leases.LeaseTimeToLive,
         }
+        self.version: tuple[int, ...] = ()
         self.last_answer = now
         """When a call or a stream last heard from the member. Probes don't count."""
         self.has_served = False

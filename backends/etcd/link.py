@@ -9,6 +9,7 @@ server within `hang_timeout`. Not promised: fairness between members; the first 
 from __future__ import annotations
 
 import random
+import re
 
 import anyio
 
@@ -33,6 +34,11 @@ def pause_before(attempt: int) -> float:
     """Seconds before the attempt-th try, jittered so that clients don't return in step."""
     longest: float = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(attempt, 16))
     return longest * random.uniform(0.5, 1.0)
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """`3.6.16` as (3, 6, 16); of `3.7.0-rc.1` the numbers before the dash."""
+    return tuple(int(number) for number in re.findall(r"\d+", text.partition("-")[0]))
 
 
 class Link:
@@ -182,6 +188,7 @@ class Link:
             raise _Unfit(f"{error.code().name}: {error.details()}") from error
         if status.isLearner:
             raise _Unfit("is a learner, which serves no reads")
+        connection.version = parse_version(status.version)
         cluster = status.header.cluster_id
         self._cluster = self._cluster or cluster
         if cluster != self._cluster:

@@ -34,6 +34,7 @@ from aetcd.rpc import (
     TxnRequest,
     WatchCancelRequest,
     WatchCreateRequest,
+    WatchProgressRequest,
     WatchRequest,
     WatchStub,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "UnaryMethod",
     "WatchCancelRequest",
     "WatchCreateRequest",
+    "WatchProgressRequest",
     "WatchRequest",
     "WatchStub",
     "open_channel",

@@ -74,6 +74,7 @@ class Watch:
         self.refusals = 0
         self._buffer = buffer
         self._on_room = on_room
+        self._progress = 0
         self._unread: deque[_Run | Progress] = deque()
         self._events = 0
         self._bytes = 0.0
@@ -105,7 +106,7 @@ class Watch:
 
     def accept(self, response: Any) -> None:
         if not response.events and not self._partial:
-            self._accept_progress(response.header.revision)
+            self.accept_progress(response.header.revision)
             return
         events: Sequence[Any] = [*self._partial, *response.events] if self._partial else response.events
         if events[0].kv.mod_revision < self.next_revision:
@@ -121,12 +122,13 @@ class Watch:
             self.next_revision = self.seen + 1
             self._arrived.set()
 
-    def _accept_progress(self, revision: int) -> None:
+    def accept_progress(self, revision: int) -> None:
+        """etcd has told us everything up to `revision`."""
         # A member that lags behind may speak of revisions that we are past.
-        if revision < self.next_revision:
+        if revision < self.next_revision - 1 or revision <= self._progress:
             return
+        self._progress = self.seen = revision
         self.next_revision = revision + 1
-        self.seen = revision
         if self._unread and isinstance(self._unread[-1], Progress):
             self._unread.pop()
         self._unread.append(Progress(revision))

@@ -29,6 +29,17 @@ MAX_WATCHES = 20_000
 MAX_REFUSALS = 3
 MAX_TOO_LARGE = 3
 
+PROGRESS_SECONDS = 3.0
+ASK_FOR_PROGRESS = 0
+"""Place of that request in the outbox, where watch ids and their negatives have theirs."""
+EVERY_WATCH = -1
+"""Id in etcd's answer to a request for progress, and in its refusals to create a watch."""
+
+
+def tells_progress(version: tuple[int, ...]) -> bool:
+    """Whether etcd tells progress on request only after the events before it. Older releases could overtake them."""
+    return version >= (3, 5, 8) or (3, 4, 25) <= version < (3, 5)
+
 
 class Watches:
     def __init__(self, link: Link, login: Login, clock: Clock, calls: Calls, buffer: Buffer, timeout: float) -> None:
@@ -41,7 +52,7 @@ class Watches:
         self._open: set[Watch] = set()
         self._on_stream: dict[int, Watch] = {}
         self._outbox: dict[int, Any] = {}
-        """Requests in order: a creation under its watch id, a cancellation under the id's negative."""
+        """Requests in order: a creation under its watch id, a cancellation under its negative, one for progress."""
         self._creating: dict[int, Watch] = {}
         """Creations sent and not yet answered. etcd answers them in order."""
         self._ids = itertools.count(1)
@@ -119,6 +130,9 @@ class Watches:
         if response.created:
             self._receive_created(response)
             return
+        if response.watch_id == EVERY_WATCH:
+            self._receive_progress(response.header.revision)
+            return
         watch = self._on_stream.get(response.watch_id)
         if watch is None:
             return  # Already taken off.
@@ -139,13 +153,19 @@ class Watches:
     def _receive_created(self, response: Any) -> None:
         watch_id = next(iter(self._creating), 0)
         watch = self._creating.pop(watch_id, None)
-        if watch is None or response.watch_id not in (watch_id, -1):
+        if watch is None or response.watch_id not in (watch_id, EVERY_WATCH):
             self._restart.set()  # Not the order that etcd keeps: trust nothing of this stream.
         elif not response.canceled:
             watch.refusals = 0
         elif self._on_stream.pop(watch_id, None) is not None:
             watch.watch_id = 0
             self._look_into(watch, response.cancel_reason)
+
+    def _receive_progress(self, revision: int) -> None:
+        for watch_id, watch in self._on_stream.items():
+            # Events of a watch that etcd has not yet confirmed may still be held back behind this.
+            if watch_id not in self._creating and watch_id not in self._outbox:
+                watch.accept_progress(revision)
 
     def _end(self, watch: Watch, error: StoreError) -> None:
         self._open.discard(watch)
@@ -225,18 +245,29 @@ class Watches:
 
         self._begin(metadata)
         try:
-            error = await converse(
-                connection,
-                connection.watch(metadata=metadata),
-                next_request=self._next_request,
-                receive=receive,
-                stop=self._restart,
-            )
+            async with anyio.create_task_group() as asking:
+                if tells_progress(connection.version):
+                    asking.start_soon(self._ask_for_progress)
+                error = await converse(
+                    connection,
+                    connection.watch(metadata=metadata),
+                    next_request=self._next_request,
+                    receive=receive,
+                    stop=self._restart,
+                )
+                asking.cancel_scope.cancel()
         finally:
             self._metadata = None
         if error is not None:
             self._react(error, connection, metadata)
         return heard
+
+    async def _ask_for_progress(self) -> None:
+        """Keep quiet watches near the present, so that compaction does not overtake them. etcd alone does it rarely."""
+        while True:
+            await anyio.sleep(PROGRESS_SECONDS)
+            self._outbox[ASK_FOR_PROGRESS] = rpc.WatchRequest(progress_request=rpc.WatchProgressRequest())
+            self._work.set()
 
     async def _prepare(self, connection: Connection) -> rpc.Metadata | None:
         try:
