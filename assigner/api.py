@@ -75,11 +75,20 @@ class Commands(msgspec.Struct, frozen=True, kw_only=True):
 class Seat(Protocol):
     """A consumer's open stream at this instance."""
 
-    group: str
-    name: str
-    session: str
-    ttl: float
-    exclusive: bool
+    @property
+    def group(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def session(self) -> str: ...
+
+    @property
+    def ttl(self) -> float: ...
+
+    @property
+    def exclusive(self) -> bool: ...
 
     def commands(self) -> AsyncIterator[Commands]:
         """The first item is always full. Ends when the consumer is drained (close the stream with OK); raises
@@ -107,24 +116,16 @@ class Refused(msgspec.Struct, frozen=True):
 class Members(Protocol):
     """The consumers' side of the service."""
 
-    async def register(
-        self, registration: Registration, heard: Callable[[], float]
-    ) -> Seat:
+    async def register(self, registration: Registration, heard: Callable[[], float]) -> Seat:
         """`heard` tells when, on the service's clock, the peer last gave a sign of life: it is what renews a client
         that does not call `renew`."""
         ...
 
-    async def ready(
-        self, group: str, name: str, session: str, answers: Sequence[Answer]
-    ) -> list[Refused]: ...
+    async def ready(self, group: str, name: str, session: str, answers: Sequence[Answer]) -> list[Refused]: ...
 
-    async def released(
-        self, group: str, name: str, session: str, answers: Sequence[Answer]
-    ) -> list[Refused]: ...
+    async def released(self, group: str, name: str, session: str, answers: Sequence[Answer]) -> list[Refused]: ...
 
-    async def deregister(
-        self, group: str, name: str, session: str, *, gates_closed: bool
-    ) -> bool:
+    async def deregister(self, group: str, name: str, session: str, *, gates_closed: bool) -> bool:
         """Whether the consumer should wait until its stream is closed."""
         ...
 
@@ -178,9 +179,7 @@ class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Administration(Protocol):
-    async def set_topic(
-        self, group: str, topic: str, partitions: int, *, force: bool = False
-    ) -> TopicConfig: ...
+    async def set_topic(self, group: str, topic: str, partitions: int, *, force: bool = False) -> TopicConfig: ...
 
     async def topics(self, group: str) -> list[TopicConfig]: ...
 

@@ -248,10 +248,10 @@ class Coordinator:
         for move in write.moves:
             self._moved(move)
         if write.purpose is Purpose.PLAN:
-            self._log.info("published", generation=self._mirror.state.plan.generation + 1)
+            self._log.info("published", generation=self.core.generation)
 
     def _moved(self, move: Moved) -> None:
-        generation = self._mirror.state.plan.generation
+        generation = self.core.generation
         self._metrics.moved(self.group, move.cause)
         self._history.add(move, generation)
         self._log.info(
@@ -275,8 +275,7 @@ class Coordinator:
         )
 
     def _time_rebalance(self) -> None:
-        busy = self.core.statistics()
-        if self._began is not None and not (busy["queued_moves"] or busy["at_once"] or busy["in_flight"]):
+        if self._began is not None and self.core.settled:
             seconds = self._clock.now() - self._began
             self._began = None
             self._metrics.rebalanced(seconds)

@@ -71,5 +71,9 @@ class LeaderElector(ABC):
         """Tell the other instances that this one is about to leave, so that no group is handed to it."""
 
     @abstractmethod
+    def healthy(self) -> bool:
+        """Whether the instance's lease is held, by its own clock: the store was reached lately."""
+
+    @abstractmethod
     async def close(self) -> None:
         """Resign every term, remove the instance's presence, revoke the lease."""

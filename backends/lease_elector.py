@@ -131,6 +131,9 @@ class LeaseElector(LeaderElector):
             task.cancel()
         await self._lease.close()
 
+    def healthy(self) -> bool:
+        return self._lease.statistics().held
+
     def statistics(self) -> ElectorStatistics:
         return ElectorStatistics(
             lease=self._lease.statistics(),

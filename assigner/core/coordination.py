@@ -7,7 +7,7 @@ everything but the deadlines and the moves not yet begun can be derived again fr
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -97,7 +97,7 @@ class Coordination:
         self._failures = Failures(state)
         self._warming: Counter[str] = Counter()
         self._moves = MoveQueue()
-        self._at_once: list[Move] = []
+        self._at_once: deque[Move] = deque()
         """Moves that wait for no room: nobody holds the partition, or it is in flight already."""
         self._plan_due: float | None = now
         self._causes: set[Cause] = set()
@@ -224,6 +224,16 @@ class Coordination:
     @property
     def in_flight(self) -> int:
         return len(self.state.handoffs) + sum(tp not in self.state.handoffs for tp in self._pending.starting)
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is under way and nothing waits to begin."""
+        return not (self._at_once or len(self._moves) or len(self._pending) or self.state.handoffs or self._publish)
+
+    @property
+    def generation(self) -> int:
+        """Of the plan being carried out: the next one until it is published."""
+        return self.state.plan.generation + (self._publish or self._pending.about("plan"))
 
     def statistics(self) -> dict[str, int]:
         return {
@@ -436,7 +446,7 @@ class Coordination:
 
     def _move_at_once(self, out: Decisions, now: float, wall: float, budget: int) -> None:
         while self._at_once and len(out.writes) < budget:
-            move = self._at_once.pop()
+            move = self._at_once.popleft()
             write = self._begin(move, now, wall)
             if write:
                 self._emit(out, write, move.target)
