@@ -94,7 +94,7 @@ class Consumer(msgspec.Struct, frozen=True, omit_defaults=False, kw_only=True):
     registered_at: int = 0
     generation: str = ""
     """Of the deployment the consumer belongs to; upstream's field."""
-    controller: Controller | None | msgspec.UnsetType = msgspec.UNSET
+    controller: Controller | msgspec.UnsetType | None = msgspec.UNSET
     session: str = ANY_SESSION
     capacity: float = 1.0
     rack: str = ""
@@ -316,7 +316,7 @@ def decode(kind: type[R], value: bytes) -> tuple[R, dict[str, Any]]:
         if not isinstance(fields, dict):
             raise UnreadableRecord(f"{kind.__name__} record is not a JSON object")
         record = msgspec.convert(fields, kind, strict=True)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
         raise UnreadableRecord(f"unreadable {kind.__name__} record: {error}") from error
     known = _field_names(kind)
     if len(fields) <= len(known) and known.issuperset(fields):
