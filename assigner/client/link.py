@@ -10,6 +10,7 @@ from contextlib import aclosing
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import msgspec
 from anyio.abc import TaskGroup
 
@@ -107,6 +108,8 @@ class Link:
         async with aclosing(contact.register()) as stream:
             with anyio.move_on_after(self._timeout) as patience:
                 async for message in stream:
+                    # A burst is read without ever waiting; the renewals must have their turn in between.
+                    await anyio.lowlevel.checkpoint()
                     commands = assembly.add(message)
                     if commands is None:
                         continue
