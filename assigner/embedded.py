@@ -91,7 +91,7 @@ class EmbeddedAssigner:
         return asyncio.run_coroutine_threadsafe(work(self._service), self._loop).result(timeout)
 
     def set_topic(self, group: str, topic: str, partitions: int) -> None:
-        self.call(lambda service: service.operations.set_topic(group, topic, partitions))
+        self.call(lambda service: service.instance.operations.set_topic(group, topic, partitions))
 
     # --- the thread ----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,191 @@
+"""One instance without its doors: store, mirrors, membership, operations, coordinators and leadership on one loop.
+
+`Service` opens doors on it (gRPC and HTTP); tests and simulations use it as it is. A store that is away at the start
+is waited for. Going down, groups are given up before anything else, so that another instance takes over at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Self
+
+import anyio
+import anyio.abc
+import structlog
+
+from assigner.administration import Operations
+from assigner.backend import Backend, Presence
+from assigner.backend import load as load_backend
+from assigner.backoff import Backoff
+from assigner.clock import Clock, SystemClock
+from assigner.coordinator import Coordinators, CoordinatorSettings
+from assigner.election import LeaderElector, Term
+from assigner.errors import StoreError
+from assigner.group_snapshot import snapshot
+from assigner.group_topics import GroupTopics
+from assigner.groups import discover
+from assigner.leadership import Leadership, LeadershipSettings
+from assigner.membership import Membership
+from assigner.metrics import GroupSnapshot, Metrics
+from assigner.mirror import Mirrors
+from assigner.registry import Registry
+from assigner.settings import Settings
+from assigner.store import Store
+
+_CLOSE_WITHIN = 10.0
+
+log = structlog.get_logger("assigner.instance")
+
+
+class Instance:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        backend: Backend | None = None,
+        leadership: LeadershipSettings | None = None,
+    ) -> None:
+        self.settings = settings
+        self.name = settings.instance.name
+        self.clock: Clock = clock or SystemClock()
+        self.keys = settings.keys()
+        self.metrics = Metrics(
+            self.snapshots, max_groups=settings.metrics.max_groups, per_consumer=settings.metrics.per_consumer
+        )
+        self.leadership: Leadership | None = None
+        self.draining = False
+        self._backend = backend or load_backend(settings.store.backend)
+        self._leadership_settings = leadership
+        self._elector: LeaderElector | None = None
+        self._announced = anyio.Event()
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            await self._open(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        settings = self.settings
+        self.store = await self._open_store(stack)
+        self.mirrors = await stack.enter_async_context(Mirrors(self.store, self.keys, settings.group).running())
+        self.registry = Registry(self.mirrors, max_seats=settings.grpc.max_streams)
+        self.topics = GroupTopics(self.store, self.keys, settings, self.clock)
+        self.members = await stack.enter_async_context(self._membership().running())
+        self.operations = Operations(self.store, self.keys, self.mirrors, self.members, self.topics.set)
+        wanted = CoordinatorSettings(consumer_ttl=settings.consumer_ttl, reconcile_interval=settings.reconcile_interval)
+        self.coordinators = Coordinators(self.store, self.keys, self.mirrors, self.clock, self.metrics, wanted)
+        self._watch_depths()
+
+    async def _open_store(self, stack: AsyncExitStack) -> Store:
+        store = await self._backend.open(self.settings.store, self.clock)
+        stack.push_async_callback(in_peace, store.close, _CLOSE_WITHIN)
+        if hasattr(store, "observe"):
+            store.observe = self.metrics.observe
+        return store
+
+    def _membership(self) -> Membership:
+        return Membership(
+            self.store,
+            self.keys,
+            self.mirrors,
+            self.registry,
+            self.clock,
+            instance=self.name,
+            ttl=self.settings.consumer_ttl,
+            ensure_topics=self.topics.ensure,
+        )
+
+    # --- leading -------------------------------------------------------------------------------------------------
+
+    async def lead(self, address: str) -> None:
+        """Make the instance known under `address` and lead what it should lead, until drained.
+
+        Raises `Superseded` when another process took over the instance's name."""
+        presence = Presence(self.name, address, self.settings.leader_ttl)
+        elector = await self._reach_store(presence)
+        self.leadership = Leadership(
+            self.store, self.keys, elector, presence, self.clock, self._run_term, self._leadership_settings
+        )
+        self._elector = elector
+        self._announced.set()
+        log.info("instance ready", instance=presence.name, address=presence.address)
+        await self.leadership.run()
+
+    async def _reach_store(self, presence: Presence) -> LeaderElector:
+        backoff = Backoff(presence.name)
+        while True:
+            try:
+                await discover(self.store, self.keys)
+                await self.topics.apply_settings()
+                return await self._backend.elector(self.store, self.keys, presence, self.clock)
+            except StoreError as error:
+                log.warning("store not ready", error=str(error), tries=backoff.tries + 1)
+                await backoff.pause()
+
+    async def _run_term(self, term: Term) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.topics.refresh, term, self.mirrors)
+            await self.coordinators.run_term(term)
+            tasks.cancel_scope.cancel()
+
+    async def wait_ready(self) -> None:
+        """Return once the store was reached and the settings' topics are written."""
+        await self._announced.wait()
+
+    # --- telling -------------------------------------------------------------------------------------------------
+
+    def problems(self) -> list[str]:
+        """Why this instance should get no traffic now."""
+        if self.draining:
+            return ["shutting down"]
+        if self._elector is None:
+            return ["the store has not been reached yet"]
+        if not self._elector.healthy():
+            return ["the store does not renew this instance's lease"]
+        return []
+
+    def snapshots(self) -> list[GroupSnapshot]:
+        self.metrics.streams(len(self.registry))
+        return [snapshot(mirror.state, mirror.group in self.coordinators.at_work) for mirror in self.mirrors.groups()]
+
+    def _watch_depths(self) -> None:
+        at_work = self.coordinators.at_work
+        self.metrics.watch_depth("outboxes", lambda: self.registry.backlog)
+        self.metrics.watch_depth("answers", lambda: self.members.waiting_writes)
+        self.metrics.watch_depth("writes", lambda: sum(c.statistics()["writing"] for c in at_work.values()))
+        self.metrics.watch_depth("moves", lambda: sum(c.statistics()["queued_moves"] for c in at_work.values()))
+
+    # --- going down ----------------------------------------------------------------------------------------------
+
+    async def abdicate(self) -> None:
+        """Give every group up, and take none any more."""
+        self.draining = True
+        if self.leadership:
+            await self.leadership.stop()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await in_peace(self.abdicate, self.settings.shutdown_timeout)
+        if self._elector:
+            await in_peace(self._elector.close, self.settings.shutdown_timeout)
+        await self._stack.aclose()
+
+
+async def in_peace(work: Callable[[], Awaitable[None]], within: float) -> None:
+    """Leaving in order, also while being cancelled; but not for ever."""
+    with anyio.move_on_after(within, shield=True):
+        await work()
+
+
+@asynccontextmanager
+async def background() -> AsyncIterator[anyio.abc.TaskGroup]:
+    """Tasks that end with the context."""
+    async with anyio.create_task_group() as tasks:
+        yield tasks
+        tasks.cancel_scope.cancel()
