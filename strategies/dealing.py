@@ -54,7 +54,7 @@ def _choose(
     keepers = sticky & short
     if int(keepers.sum()) == count and not (urgent & ~sticky).any():
         return np.flatnonzero(keepers)
-    score = potential.taking(table.load, float(table.size[row]))
+    score = potential.emptiness(table.load)
     chosen: list[Indices] = []
     left = open_.copy()
     for wanted in (urgent, keepers, short, sticky, open_):

@@ -117,11 +117,12 @@ def _goal(
 
 
 def _target(goal: FloatArray, counted: IntArray, size: IntArray, who: BoolArray) -> FloatArray:
-    """The goal in whole partitions: the remainders go to members that have more than the floor already."""
+    """The goal in whole partitions: the remainders go to members that have more than the floor already,
+    then to the largest fractions."""
     floor = np.floor(goal + EPSILON)
     ceil = who & (goal - floor > EPSILON)
     rest = round(float((goal - floor)[who].sum()))
-    wish = -np.minimum((size @ counted) - floor, 1.0)
+    wish = -2.0 * ((size @ counted) > floor) - np.round(goal - floor, 9)
     floor[lowest(wish, ceil, rest) if rest > 0 else []] += 1
     return np.asarray(floor)
 

@@ -11,25 +11,41 @@ from dataclasses import dataclass
 import numpy as np
 
 from assigner.strategy import BoolArray, FloatArray, IntArray
-from strategies.shares import Indices
+from strategies.shares import EPSILON, Indices
 
 
 @dataclass(frozen=True)
 class Potential:
-    """Sum over members of (load - goal)^2 / scale. Every step of balancing lowers it, which is why it ends."""
+    """Sum over members of (distance of the load from the goal's floor and ceiling)^2 / scale.
+
+    Every step of balancing lowers it, which is why balancing ends. It is convex in each load, which is why it is at
+    its lowest when no chain of gifts lowers it any more."""
 
     goal: FloatArray
     scale: FloatArray
 
+    def of(self, load: FloatArray) -> float:
+        return float((self._distance(load) ** 2 / self.scale).sum())
+
+    def emptiness(self, load: FloatArray) -> FloatArray:
+        """Whom to serve first when nothing speaks against it: the lowest."""
+        return np.asarray((load - self.goal) / self.scale)
+
     def giving(self, load: FloatArray, size: float) -> FloatArray:
-        """Rank as a giver of `size` partitions. A gift lowers the potential iff giving > taking."""
-        return np.asarray((load - size / 2 - self.goal) / self.scale)
+        """What giving `size` partitions away lowers. A gift lowers the whole iff giving > taking."""
+        return self._difference(load, load - size)
 
     def taking(self, load: FloatArray, size: float) -> FloatArray:
-        return np.asarray((load + size / 2 - self.goal) / self.scale)
+        return self._difference(load + size, load)
 
-    def of(self, load: FloatArray) -> float:
-        return float(((load - self.goal) ** 2 / self.scale).sum())
+    def _difference(self, load: FloatArray, other: FloatArray) -> FloatArray:
+        # The difference of squares, multiplied out so that large loads lose no digits.
+        here, there = self._distance(load), self._distance(other)
+        return np.asarray((here - there) * (here + there) / self.scale)
+
+    def _distance(self, load: FloatArray) -> FloatArray:
+        above = np.maximum(load - np.ceil(self.goal - EPSILON), 0.0)
+        return above + np.maximum(np.floor(self.goal + EPSILON) - load, 0.0)
 
 
 @dataclass

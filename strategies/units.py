@@ -102,7 +102,7 @@ def _slots(problem: Problem, row: IntArray) -> IntArray:
 
 def _slot_owner(problem: Problem, slots: IntArray) -> IntArray:
     owners = problem.owner[slots]
-    decided = owners[0].copy()
+    decided: IntArray = owners[0].copy()
     split = np.flatnonzero((owners != owners[0]).any(axis=0))
     for slot in split.tolist():
         decided[slot] = _verdict(owners[:, slot], problem.pinned[slots[:, slot]])
