@@ -75,5 +75,5 @@ async def serving(ready: Callable[[], bool] = lambda: True, **settings: Any) -> 
 
 async def eventually(condition: Callable[[], bool], within: float = 15.0) -> None:
     async with asyncio.timeout(within):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - the conditions are of many kinds
             await asyncio.sleep(0.005)

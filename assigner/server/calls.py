@@ -91,18 +91,25 @@ class CallStream(Http2Stream):
     call: Call
     max_message_bytes: int
     traffic: Traffic
+    _in_body = False
 
     async def recv_data(self, size: int) -> bytes:
-        # Asked for with the length from a message's prefix, before any of it is kept.
+        """A message's prefix, then its body, in turns. Nothing at all is the end, if it is the prefix that is missing."""
+        in_body, self._in_body = self._in_body, not self._in_body
         if size > self.max_message_bytes:
+            # The length comes from the prefix: nothing of the body was kept yet.
             self.traffic.refuse(Reason.MESSAGE_SIZE)
             raise LimitReached(
                 f"the request is {size} bytes long; at most {self.max_message_bytes} are taken: make several calls"
             )
         try:
-            return await super().recv_data(size)
+            data = await super().recv_data(size)
         except AssertionError:
-            raise InvalidInput("the request ended before its announced length") from None
+            data = b""
+            in_body = True
+        if in_body and len(data) < size:
+            raise InvalidInput("the request ended before its announced length")
+        return data
 
     async def send_data(self, data: bytes, end_stream: bool = False) -> None:
         """As grpclib's, but each writer looks again after waiting: there, all that wait for a full buffer write when

@@ -26,7 +26,7 @@ from h2.events import (
     RemoteSettingsChanged,
     StreamReset,
 )
-from h2.exceptions import H2Error
+from h2.exceptions import FrameTooLargeError, H2Error
 from h2.settings import SettingCodes, Settings
 
 from assigner.server.calls import Calls, CallStream
@@ -38,6 +38,7 @@ _MAX_UNREAD = 1024 * 1024
 """Bytes of acknowledgements and the like that a peer may provoke without reading."""
 _MAX_CONTROL_FRAMES = 10_000
 """Frames that carry no data, per ping interval."""
+_FRAME_HEADER = 9
 _CONTROL = (PingReceived, RemoteSettingsChanged, PriorityUpdated, StreamReset)
 _CLOSE_GRACE = 2.0
 """Seconds for the last bytes to leave after a close."""
@@ -80,6 +81,10 @@ class Http2(H2Connection):
         )
         self.decoder.max_header_list_size = largest
         self._opened_since_sweep = 0
+
+    def holds_too_much(self) -> bool:
+        """h2 looks at a frame's length only when all of it has arrived, which can be 16 MiB."""
+        return len(self.incoming_buffer._data) > self.max_inbound_frame_size + _FRAME_HEADER
 
     @property
     def open_inbound_streams(self) -> int:
@@ -197,6 +202,8 @@ class PeerProtocol(asyncio.Protocol):
         if self._said_goodbye or self._connection.is_closing():
             return []
         events = self._connection.feed(data)
+        if self._http2.holds_too_much():
+            raise FrameTooLargeError("a frame is longer than announced as the most")
         self._connection.flush()
         for event in events:
             if isinstance(event, _CONTROL) or (isinstance(event, DataReceived) and not event.data):
