@@ -31,6 +31,8 @@ from assigner.store import Store
 MAX_INSTANCES = 1_000
 COALESCE = 0.02
 """Seconds between two looks at everything: the first of many changes is acted upon at once, the rest together."""
+STARTS = 50
+"""Campaigns begun per look: a thousand groups known at once must not hold up the loop."""
 
 log = structlog.get_logger("assigner.leadership")
 
@@ -200,21 +202,24 @@ class Leadership:
         """React to changes, and wake up by itself only while a handover is due."""
         while True:
             changed = self._changed
-            self._match_tasks(tasks)
+            complete = self._match_tasks(tasks)
             wake_at = self._hand_over()
             await anyio.sleep(COALESCE)
+            if not complete:
+                continue
             if wake_at is None:
                 await changed.wait()
             else:
                 with anyio.move_on_after(max(0.001, wake_at - self._clock.now())):
                     await changed.wait()
 
-    def _match_tasks(self, tasks: anyio.abc.TaskGroup) -> None:
-        """One task for each known group."""
+    def _match_tasks(self, tasks: anyio.abc.TaskGroup) -> bool:
+        """One task for each known group; whether all of them have theirs."""
         if self._stopping:
-            return
+            return True
         known = self.groups
-        for group in sorted(known - self._tasks.keys()):
+        missing = sorted(known - self._tasks.keys())
+        for group in missing[:STARTS]:
             self._tasks[group] = scope = anyio.CancelScope()
             tasks.start_soon(self._contend, group, scope)
         for group in sorted(self._tasks.keys() - known):
@@ -222,6 +227,7 @@ class Leadership:
                 self._reigns[group].give_up("the group is gone")
             else:
                 self._tasks[group].cancel()
+        return len(missing) <= STARTS
 
     def _hand_over(self) -> float | None:
         if self._stopping:
