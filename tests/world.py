@@ -1,0 +1,353 @@
+"""A small world to act scenarios in: one store, any number of service instances, consumers that can be stepped.
+
+The same scenario runs on both stores. In memory nothing touches a socket, so on a virtual-time loop
+(`@pytest.mark.virtual_time`) an hour costs nothing; on a real etcd the same loop keeps real time. Consumers talk to an
+instance's `Members` directly, the way the gRPC handlers do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Self, TypeVar
+
+import anyio
+import anyio.abc
+import msgspec
+import pytest
+
+from assigner.api import Answer, Commands, Registration, Release, Warm
+from assigner.backend import Backend
+from assigner.backend import load as load_backend
+from assigner.clock import Clock, LoopClock
+from assigner.core.group import GroupState
+from assigner.errors import AssignerError
+from assigner.instance import Instance
+from assigner.keys import Keys, TopicPartition
+from assigner.leadership import LeadershipSettings
+from assigner.records import Assignment, Consumer, GroupOptions, Handoff, Plan, TopicConfig, decode, encode
+from assigner.settings import InstanceSection, Settings, StoreSection
+from assigner.store import Found, Store, read_all
+from assigner.testing.waiting import eventually
+from backends.memory import MemoryBackend, MemoryState
+from tests.real_etcd import RunningEtcd
+
+R = TypeVar("R", bound=msgspec.Struct)
+GROUP = "g"
+BOTH_STORES = ["memory", pytest.param("etcd", marks=pytest.mark.etcd)]
+"""For `@pytest.fixture(params=BOTH_STORES)`."""
+
+
+def tp(partition: int, topic: str = "t") -> TopicPartition:
+    return TopicPartition(topic, partition)
+
+
+class World:
+    def __init__(
+        self,
+        backend: Backend,
+        store_settings: StoreSection,
+        *,
+        ttl: float,
+        options: GroupOptions,
+        clock: Clock | None = None,
+    ) -> None:
+        self.backend = backend
+        self.ttl = ttl
+        self.options = options
+        self.clock = clock or LoopClock()
+        self.keys = Keys(store_settings.root)
+        self.group = self.keys.group(GROUP)
+        self.instances: dict[str, Instance] = {}
+        self.consumers: dict[str, SteppedConsumer] = {}
+        self._store_settings = store_settings
+        self.tasks: anyio.abc.TaskGroup
+        self._alive, self._over = anyio.Event(), anyio.Event()
+        self._scopes: dict[str, anyio.CancelScope] = {}
+
+    async def __aenter__(self) -> Self:
+        self.store: Store = await self.backend.open(self._store_settings, self.clock)
+        # A fixture is left by another task than it was entered by, which a task group does not allow: it gets its own.
+        self._life = asyncio.create_task(self._live())
+        await self._alive.wait()
+        return self
+
+    async def _live(self) -> None:
+        async with anyio.create_task_group() as self.tasks:
+            self._alive.set()
+            await self._over.wait()
+            for name in list(self.instances):
+                await self.stop_instance(name)
+            self.tasks.cancel_scope.cancel()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._over.set()
+        await self._life
+        await self.store.close()
+
+    # --- instances -----------------------------------------------------------------------------------------------
+
+    async def start_instance(self, name: str = "i1", **settings: Any) -> Instance:
+        """Start a service instance and wait until it is ready. `settings`: fields of `Settings` to change."""
+        wanted = Settings(
+            instance=InstanceSection(name=name),
+            store=self._store_settings,
+            consumer_ttl=self.ttl,
+            leader_ttl=self.ttl,
+            group=self.options,
+        )
+        wanted = msgspec.structs.replace(wanted, **settings)
+        instance = Instance(wanted, clock=self.clock, backend=self.backend, leadership=LeadershipSettings())
+        await self.tasks.start(self._run_instance, name, instance)
+        await instance.wait_ready()
+        return instance
+
+    async def _run_instance(
+        self, name: str, instance: Instance, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        with anyio.CancelScope() as scope:
+            async with instance:
+                self._scopes[name] = scope
+                self.instances[name] = instance
+                task_status.started()
+                await instance.lead(f"{name}:1")
+
+    async def stop_instance(self, name: str) -> None:
+        """In order, as on SIGTERM."""
+        instance = self.instances.pop(name)
+        await instance.abdicate()
+        self._scopes.pop(name).cancel()
+
+    # --- records -------------------------------------------------------------------------------------------------
+
+    async def add_topic(self, topic: str = "t", partitions: int = 8, **fields: Any) -> None:
+        config = TopicConfig(topic=topic, partition_count=partitions, **fields)
+        await self.store.put(self.group.topic(topic), encode(config))
+        await self._index()
+
+    async def _index(self) -> None:
+        from assigner.groups import make_known
+
+        await make_known(self.store, self.keys, GROUP)
+
+    async def set_options(self, **changes: Any) -> None:
+        self.options = msgspec.structs.replace(self.options, **changes)
+        await self.store.put(self.group.options, encode(self.options))
+
+    async def put_consumer(self, name: str, **fields: Any) -> int:
+        """Write a registration the way upstream's server does: no session, no one behind it. Returns its lease."""
+        lease = (await self.store.grant(self.ttl)).lease
+        record = Consumer(consumer_name=name, **fields)
+        await self.store.put(self.group.consumer(name), encode(record), lease=lease)
+        await self._index()
+        return lease
+
+    async def state(self) -> GroupState:
+        """The group as it is stored now, by a fresh read."""
+        page = await read_all(self.store, self.group.prefix)
+        state = GroupState(self.group, self.options)
+        for event in state.replace(page.entries):
+            state.apply(event)
+        state.revision = page.revision
+        return state
+
+    async def assignment(self, partition: TopicPartition) -> Assignment | None:
+        return await self._record(Assignment, self.group.assignment(partition))
+
+    async def handoff(self, partition: TopicPartition) -> Handoff | None:
+        return await self._record(Handoff, self.group.handoff(partition))
+
+    async def plan(self) -> Plan:
+        return await self._record(Plan, self.group.plan) or Plan()
+
+    async def _record(self, kind: type[R], key: str) -> R | None:
+        result = await self.store.get(key)
+        return decode(kind, result.entry.value)[0] if isinstance(result, Found) else None
+
+    async def owners(self) -> dict[TopicPartition, str]:
+        return {tp: held.record.owner for tp, held in (await self.state()).assignments.items()}
+
+    async def counts(self) -> dict[str, int]:
+        """Partitions per owner."""
+        counts: dict[str, int] = {}
+        for owner in (await self.owners()).values():
+            counts[owner] = counts.get(owner, 0) + 1
+        return counts
+
+    async def until(self, what: str, holds: Callable[[GroupState], bool], within: float = 20.0) -> GroupState:
+        """Wait until the stored state is so, and return it."""
+        found: list[GroupState] = []
+
+        async def check() -> bool:
+            found[:] = [await self.state()]
+            return holds(found[0])
+
+        await eventually(check, within=within, every=0.05, what=what)
+        return found[0]
+
+    async def until_counts(self, within: float = 20.0, **counts: int) -> GroupState:
+        """Wait until exactly these consumers own so many partitions and nothing is in flight."""
+
+        def holds(state: GroupState) -> bool:
+            owned = {name: len(tps) for name, tps in state.owned.items() if tps}
+            return owned == {name: count for name, count in counts.items() if count} and not state.handoffs
+
+        return await self.until(f"ownership {counts} and no handoffs", holds, within)
+
+    # --- consumers -----------------------------------------------------------------------------------------------
+
+    async def join(self, name: str, instance: Instance | None = None, **how: Any) -> SteppedConsumer:
+        """Register a consumer and run it. See `SteppedConsumer` for `how`."""
+        instance = instance or next(iter(self.instances.values()))
+        consumer = SteppedConsumer(self, name, **how)
+        self.consumers[name] = consumer
+        await consumer.connect(instance)
+        return consumer
+
+
+class SteppedConsumer:
+    """A consumer that answers by itself or waits to be told: `answers_warm`, `answers_release`."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        *,
+        session: str = "",
+        group: str = GROUP,
+        answers_warm: bool = True,
+        answers_release: bool = True,
+        renews: bool = True,
+        **registration: Any,
+    ) -> None:
+        self.world = world
+        self.name = name
+        self.group = group
+        self.answers_warm = answers_warm
+        self.answers_release = answers_release
+        self.renews = renews
+        self.heard: list[Commands] = []
+        """Everything the stream said, in order."""
+        self.owned: dict[TopicPartition, int] = {}
+        self.to_warm: dict[TopicPartition, Warm] = {}
+        self.to_release: dict[TopicPartition, Release] = {}
+        self.ended: AssignerError | str | None = None
+        """Why the stream ended; "drained" if it ended well."""
+        self._registration = Registration(
+            group=group, name=name, session=session or f"session-of-{name}", renews=renews, **registration
+        )
+        self.session = self._registration.session
+        self._scope: anyio.CancelScope | None = None
+        self.instance: Instance | None = None
+        self.last_heard = 0.0
+        """For clients that do not renew: when their connection last gave a sign of life."""
+
+    async def connect(self, instance: Instance) -> None:
+        self.instance = instance
+        self.ended = None
+        self.last_heard = self.world.clock.now()
+        await self.world.tasks.start(self._run)
+
+    async def _run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        assert self.instance is not None
+        seat = await self.instance.members.register(self._registration, lambda: self.last_heard)
+        self.session = seat.session
+        with anyio.CancelScope() as self._scope:
+            try:
+                async with anyio.create_task_group() as tasks:
+                    if self.renews:
+                        tasks.start_soon(self._renew)
+                    async for commands in seat.commands():
+                        await self._take(commands)
+                        if commands.full:
+                            task_status.started()
+                    self.ended = "drained"
+                    tasks.cancel_scope.cancel()
+            except* AssignerError as errors:
+                self.ended = _first(errors)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await seat.leave()
+
+    async def _take(self, commands: Commands) -> None:
+        self.heard.append(commands)
+        if commands.full:
+            self.owned.clear()
+        for gone, _ in commands.unassigned:
+            self.owned.pop(gone, None)
+        self.owned.update(commands.assigned)
+        for cancel in commands.cancels:
+            self.to_warm.pop(cancel.tp, None)
+        self.to_warm.update({warm.tp: warm for warm in commands.warms})
+        self.to_release.update({release.tp: release for release in commands.releases})
+        if self.answers_warm and self.to_warm:
+            await self.ready(*self.to_warm)
+        if self.answers_release and self.to_release:
+            await self.release(*self.to_release)
+
+    async def _renew(self) -> None:
+        while True:
+            await anyio.sleep(self.world.ttl / 4)
+            try:
+                assert self.instance is not None
+                await self.instance.members.renew(self.group, self.name, self.session)
+            except AssignerError:
+                continue
+
+    async def ready(self, *tps: TopicPartition, failure: str = "") -> None:
+        assert self.instance is not None
+        answers = [Answer(tp, self.to_warm[tp].handoff_id if tp in self.to_warm else "", failure) for tp in tps]
+        for tp in tps:
+            self.to_warm.pop(tp, None)
+        for refused in await self.instance.members.ready(self.group, self.name, self.session, answers):
+            raise refused.error
+
+    async def release(self, *tps: TopicPartition) -> None:
+        assert self.instance is not None
+        answers = [Answer(tp, self.to_release[tp].handoff_id if tp in self.to_release else "") for tp in tps]
+        for tp in tps:
+            if tp in self.to_release and self.to_release.pop(tp).epoch == self.owned.get(tp):
+                self.owned.pop(tp, None)
+        for refused in await self.instance.members.released(self.group, self.name, self.session, answers):
+            raise refused.error
+
+    def crash(self) -> None:
+        """The process is gone: no more answers, no more renewals. Its lease runs out by itself."""
+        assert self._scope is not None
+        self._scope.cancel()
+
+    async def deregister(self, *, gates_closed: bool = False) -> bool:
+        assert self.instance is not None
+        return await self.instance.members.deregister(self.group, self.name, self.session, gates_closed=gates_closed)
+
+    async def until(self, what: str, holds: Callable[[SteppedConsumer], bool], within: float = 20.0) -> None:
+        await eventually(lambda: holds(self), within=within, what=f"{self.name}: {what}")
+
+
+def _first(errors: BaseExceptionGroup[AssignerError]) -> AssignerError:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, AssignerError)
+    return error
+
+
+QUICK = GroupOptions(debounce=0.1)
+
+
+@asynccontextmanager
+async def world_on(
+    kind: str, request: pytest.FixtureRequest, *, ttl: float | None = None, options: GroupOptions = QUICK
+) -> AsyncIterator[World]:
+    """A world on the store of that kind. On etcd a TTL of a second or two keeps tests short."""
+    if kind == "memory":
+        backend: Backend = MemoryBackend.shared(MemoryState(LoopClock()))
+        settings = StoreSection(root="/test/")
+    else:
+        etcd: RunningEtcd = request.getfixturevalue("etcd_server")
+        root: str = request.getfixturevalue("etcd_prefix")
+        backend = load_backend("etcd")
+        settings = StoreSection(backend="etcd", root=root, endpoints=tuple(etcd.endpoints))
+    async with World(backend, settings, ttl=ttl or (30.0 if kind == "memory" else 2.0), options=options) as world:
+        yield world
