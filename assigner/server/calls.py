@@ -94,7 +94,7 @@ class CallStream(Http2Stream):
     _in_body = False
 
     async def recv_data(self, size: int) -> bytes:
-        """A message's prefix, then its body, in turns. Nothing at all is the end, if it is the prefix that is missing."""
+        """A message's prefix, then its body, in turns. Where a prefix is due, nothing at all is the end."""
         in_body, self._in_body = self._in_body, not self._in_body
         if size > self.max_message_bytes:
             # The length comes from the prefix: nothing of the body was kept yet.
