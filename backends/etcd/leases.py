@@ -47,6 +47,7 @@ class KeepAlives:
         self._work = anyio.Event()
         self._connection: Connection | None = None
         self._restart = anyio.Event()
+        self._closed = False
         self.streams = 0
 
     @property
@@ -71,6 +72,8 @@ class KeepAlives:
         return answer
 
     async def _renew(self, lease: int, started: float) -> Any:
+        if self._closed:
+            raise StoreUnavailable(self._link.trouble())
         self._make_room()
         renewal = _Renewal(lease)
         self._waiting.append(renewal)
@@ -102,11 +105,12 @@ class KeepAlives:
         failures = 0
         try:
             while True:
-                await self._work.wait()
+                await self._wait_for_work()
                 connection = await self._link.next_connection()
                 failures = 0 if await self._serve(connection) else failures + 1
                 await anyio.sleep(pause_before(failures) if failures else 0)
         finally:
+            self._closed = True
             self._fail_all(StoreUnavailable("the etcd store is closed; open a new one"))
 
     async def _serve(self, connection: Connection) -> bool:
@@ -145,11 +149,14 @@ class KeepAlives:
             self._react(error, connection, metadata)
         return answered
 
+    async def _wait_for_work(self) -> None:
+        while not self._waiting:
+            self._work = anyio.Event()
+            await self._work.wait()
+
     async def _next_request(self) -> Any:
         while True:
-            while not self._waiting:
-                self._work = anyio.Event()
-                await self._work.wait()
+            await self._wait_for_work()
             renewal = self._waiting.popleft()
             if not renewal.answer.done():
                 self._sent.append(renewal)

@@ -1,0 +1,72 @@
+"""A TCP proxy between a client and a server that loses what it is told to lose."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+
+class TcpProxy:
+    def __init__(self, target: str) -> None:
+        self._host, _, port = target.partition(":")
+        self._port = int(port)
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.swallows_answers = False
+        """While set, what the server says does not arrive."""
+        self.endpoint = ""
+        self.connections = 0
+
+    async def start(self, port: int = 0) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self.endpoint = "127.0.0.1:{}".format(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Refuse new connections and cut the present ones."""
+        if self._server is not None:
+            self._server.close()
+            self.cut()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._server.wait_closed(), 1)
+
+    def cut(self) -> None:
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _serve(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            from_server, to_server = await asyncio.open_connection(self._host, self._port)
+        except OSError:
+            to_client.transport.abort()
+            return
+        writers = {to_client, to_server}
+        self._writers |= writers
+        try:
+            await asyncio.gather(
+                self._pump(from_client, to_server, answers=False), self._pump(from_server, to_client, answers=True)
+            )
+        finally:
+            self._writers -= writers
+            for writer in writers:
+                writer.transport.abort()
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, answers: bool) -> None:
+        with suppress(ConnectionError):
+            while data := await source.read(65_536):
+                if answers and self.swallows_answers:
+                    continue
+                sink.write(data)
+                await sink.drain()
+        sink.transport.abort()
+
+
+@asynccontextmanager
+async def proxied(target: str) -> AsyncIterator[TcpProxy]:
+    proxy = TcpProxy(target)
+    await proxy.start()
+    try:
+        yield proxy
+    finally:
+        await proxy.stop()
