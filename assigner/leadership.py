@@ -189,7 +189,8 @@ class Leadership:
             log.warning("stopped before every group was given up", groups=sorted(self._led))
         self._scope.cancel()
         if self._running:
-            await self._stopped.wait()
+            with anyio.move_on_after(self._settings.grace + 1, shield=True):
+                await self._stopped.wait()
 
     async def _say_draining(self) -> None:
         try:

@@ -207,6 +207,8 @@ class LeaseElector(LeaderElector):
         except asyncio.CancelledError:
             if not attempt.cancelled():
                 self._spawn_attempt(group, self._undo(attempt))
+            elif not _being_cancelled():
+                raise Refused(f"the campaign for group {group!r} ended: the elector was closed") from None
             raise
 
     def _spawn_attempt(self, group: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -330,6 +332,11 @@ class LeaseElector(LeaderElector):
             # Reached from the guard itself, a cancellation would be one too many.
             if guard is not asyncio.current_task():
                 guard.cancel()
+
+
+def _being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _last_seen(batch: Batch, key: str) -> GetResult | None:

@@ -507,6 +507,16 @@ async def test_closing_ends_waiting_campaigns(votes: Electorate, campaign: Campa
     assert isinstance(candidate.error, Refused)
 
 
+async def test_closing_ends_a_campaign_in_the_middle_of_its_try(votes: Electorate, campaign: Campaign) -> None:
+    first = await votes.voter("first")
+    first.store.inject(Delay(1.0), kinds=["transact"], where=taking)
+    candidate = await campaign(first, "orders")
+    await first.elector.close()
+    await candidate.done.wait()
+    assert isinstance(candidate.error, Refused)
+    assert await is_free(votes, "orders")
+
+
 # --- presence ----------------------------------------------------------------------------------------------------
 
 

@@ -342,9 +342,11 @@ async def test_work_that_does_not_stop_in_time_does_not_keep_its_group(memory_fl
     first = await memory_fleet.join("assigner-0", stubborn)
     await eventually(lambda: first.working == {"orders"})
     second = await memory_fleet.join("assigner-1")
+    began = memory_fleet.world.clock.now()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(first.leadership.stop)
         await eventually(lambda: second.working == {"orders"}, within=8)
+    assert memory_fleet.world.clock.now() - began <= 17
 
 
 # --- cost --------------------------------------------------------------------------------------------------------
