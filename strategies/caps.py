@@ -22,7 +22,7 @@ def enforce(table: Table, potential: Potential) -> None:
 
 def place(table: Table, potential: Potential) -> None:
     """Find a home for units without one, as far as there is any."""
-    for row in np.flatnonzero(table.unplaced & table.taker.any(axis=1)).tolist():
+    for row in np.flatnonzero((table.unplaced > 0) & table.taker.any(axis=1)).tolist():
         while table.unplaced[row]:
             taker = _taker(table, potential, row)
             if taker is None and _make_room(table, row):
