@@ -1,8 +1,8 @@
 """Which instance should lead which group: even shares, by a rule every instance works out alone.
 
-Rendezvous hashing with a bounded load: each (group, instance) pair has a score; pairs are taken from the highest
-score down, and an instance takes no more than its share and a little slack. So no instance leads far more than
-another, and a joining or leaving instance moves little more than its own share.
+Rendezvous hashing with a bounded load: each (group, instance) pair has a score; a group goes where it scores highest,
+and an instance keeps the highest scores up to its share and a little slack and sends the others on. So no instance
+leads far more than another, and a joining or leaving instance moves little more than its own share.
 
 Not promised: that all instances agree at every moment. They see the same sets of groups and instances a little
 apart, and nothing but convenience depends on it: who really leads is decided by the leader key.
@@ -67,15 +67,24 @@ def spread(groups: Collection[str], instances: Iterable[str], slack: float = 1.1
     if not members or not groups:
         return Spread({}, members)
     # Less a trifle: 1.1 * 100 / 2 is a little more than 55, and must not make 56.
-    share = math.ceil(slack * len(groups) / len(members) - 1e-9)
-    room = dict.fromkeys(members, share)
-    pairs = sorted(((score(group, member), group, member) for group in groups for member in members), reverse=True)
-    homes: dict[str, str] = {}
-    for _, group, member in pairs:
-        if group not in homes and room[member]:
-            homes[group] = member
-            room[member] -= 1
-    return Spread(homes, members)
+    share = math.ceil(max(1.0, slack) * len(groups) / len(members) - 1e-9)
+    guests: dict[str, list[tuple[int, str]]] = {member: [] for member in members}
+    open_to: dict[str, tuple[str, ...]] = {}
+    """Per group that was turned away: where it has not been yet."""
+    seeking: list[str] = list(groups)
+    while seeking:
+        for group in seeking:
+            best, member = max((score(group, member), member) for member in open_to.get(group, members))
+            guests[member].append((best, group))
+        seeking = []
+        for member, crowd in guests.items():
+            if len(crowd) > share:
+                crowd.sort(reverse=True)
+                for _, group in crowd[share:]:
+                    open_to[group] = tuple(other for other in open_to.get(group, members) if other != member)
+                    seeking.append(group)
+                del crowd[share:]
+    return Spread({group: member for member, crowd in guests.items() for _, group in crowd}, members)
 
 
 @lru_cache(maxsize=1 << 17)
