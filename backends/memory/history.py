@@ -71,19 +71,18 @@ class History:
         del self._log[: self._dropped]
         self._dropped = 0
 
-    def since(self, revision: int) -> Iterator[tuple[int, Changes]]:
-        """(revision, changes) for every revision after the given one."""
-        if revision < self.compacted:
+    def between(self, after: int, until: int) -> Iterator[tuple[int, Changes]]:
+        """(revision, changes) for every revision after the one and up to the other."""
+        if after < self.compacted:
             raise Compacted(self.compacted)
-        start = revision - self.compacted + self._dropped
-        for offset in range(start, len(self._log)):
-            revision += 1
-            yield revision, self._log[offset]
+        first = self.compacted + 1 - self._dropped
+        for revision in range(after + 1, until + 1):
+            yield revision, self._log[revision - first]
 
     def before(self, revision: int, prefix: str) -> dict[str, Entry | None]:
         """For each key under the prefix that changed after `revision`: what it was then."""
         was: dict[str, Entry | None] = {}
-        for _, changes in self.since(revision):
+        for _, changes in self.between(revision, self.revision):
             for change in changes:
                 if change.key.startswith(prefix) and change.key not in was:
                     was[change.key] = change.before

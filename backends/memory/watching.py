@@ -21,8 +21,8 @@ from backends.memory.history import Changes, History
 
 BATCH = 1000
 """Events after which a batch ends, at the next revision's border."""
-WATCHERS_PER_TURN = 8
-MAX_TURNS = 32
+WATCHERS_PER_TURN = 4
+MAX_TURNS = 64
 
 Waiter = asyncio.Future[None]
 
@@ -30,11 +30,12 @@ Waiter = asyncio.Future[None]
 class Channel:
     """The events under one prefix and those who wait for more."""
 
-    def __init__(self, prefix: str, history: History) -> None:
+    def __init__(self, prefix: str, revision: int) -> None:
+        """It begins at the present `revision`, and reaches back when a watch starts in the past."""
         self.prefix = prefix
         self.watchers = 0
         self.base = 0
-        """Events that were dropped from the front: positions count from the channel's first event."""
+        """Position of the first event. Events dropped from the front raise it, those added there lower it."""
         self.waiting: set[Waiter] = set()
         self._events: list[Event] = []
         self._revisions: list[int] = []
@@ -43,11 +44,23 @@ class Channel:
         self._pending = 0
         self._shared: tuple[int, Batch] = (-1, Batch(0, ()))
         """The last batch and its position: watchers that keep pace with one another share it."""
-        for revision, changes in history.since(history.compacted):
-            for change in changes:
-                if change.key.startswith(prefix):
-                    self._events.append(change.event)
-                    self._revisions.append(revision)
+        self._floor = revision
+        """All events after this revision are here."""
+
+    def reach_back(self, history: History, revision: int) -> None:
+        """Have all events after the revision, too."""
+        if revision >= self._floor:
+            return
+        found = [
+            (number, change.event)
+            for number, changes in history.between(revision, self._floor)
+            for change in changes
+            if change.key.startswith(self.prefix)
+        ]
+        self._revisions[:0] = [number for number, _ in found]
+        self._events[:0] = [event for _, event in found]
+        self.base -= len(found)
+        self._floor = revision
 
     def append(self, revision: int, event: Event) -> None:
         self._events.append(event)
@@ -62,6 +75,7 @@ class Channel:
         gone = bisect_right(self._revisions, compacted)
         del self._events[:gone], self._revisions[:gone]
         self.base += gone
+        self._floor = max(self._floor, compacted)
 
     def position(self, revision: int) -> int:
         """Of the first event at or after the revision."""
@@ -131,7 +145,7 @@ class Channels:
         channels = self._by_length.setdefault(len(prefix), {})
         channel = channels.get(prefix)
         if channel is None:
-            channel = channels[prefix] = Channel(prefix, self.history)
+            channel = channels[prefix] = Channel(prefix, self.history.revision)
         channel.watchers += 1
         return channel
 
@@ -180,6 +194,8 @@ class Watch(AsyncIterator[WatchItem]):
         await anyio.lowlevel.checkpoint()
         self._too_old = self._start <= self._channels.history.compacted
         self._channel = self._channels.join(self._prefix)
+        if not self._too_old:
+            self._channel.reach_back(self._channels.history, self._start - 1)
         self._position = self._channel.position(self._start)
         self._opened.add(self)
         return self
