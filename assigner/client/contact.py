@@ -21,6 +21,7 @@ from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from h2.exceptions import H2Error
 
 from assigner import errors
+from assigner.client.codec import Codec
 from assigner.core.client_calls import Answer
 from assigner.errors import AssignerError, InvalidInput
 from assigner.proto.kafka_assigner import v1
@@ -81,7 +82,7 @@ class Dialling(msgspec.Struct, frozen=True):
             _http2_max_pings_without_data=0,
             _http2_min_sent_ping_interval_without_data=self.keepalive / 2,
         )
-        return Channel(address.host, address.port, ssl=self.tls, config=config)
+        return Channel(address.host, address.port, codec=Codec(), ssl=self.tls, config=config)
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +106,8 @@ class Contact:
         self._who = who
         self._timeout = timeout
 
-    async def register(self) -> AsyncGenerator[v1.AssignmentCommand, None]:
+    async def register(self) -> AsyncGenerator[Any, None]:
+        """The stream's messages, as the C runtime's AssignmentCommand."""
         who = self._who
         request = v1.RegisterRequest(
             consumer_name=who.name,

@@ -1,18 +1,22 @@
 """Runs the handler's calls: one lane per partition, many lanes side by side.
 
 A lane never has two calls at a time, because the state never asks for it. How many run at once is limited by kind,
-so that slow warms delay no release and slow releases delay no assignment.
+so that slow warms delay no release and slow releases delay no assignment. Calls that wait for their turn cost no
+task: ten thousand partitions may be assigned in one message.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import assert_never
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskGroup
 
+from assigner.client.gates import PartitionGate
 from assigner.client.handler import Handler
 from assigner.core.client_calls import (
     Action,
@@ -39,6 +43,39 @@ MAX_REASON = 500
 _log = get_logger(__name__)
 
 
+class _Job:
+    __slots__ = ("call", "scope", "tp")
+
+    def __init__(self, tp: TopicPartition, call: Call) -> None:
+        self.tp = tp
+        self.call = call
+        self.scope: anyio.CancelScope | None = None
+        """Set when the call begins."""
+
+
+class _Crew:
+    """At most so many tasks that do one job after another. It holds at most one job per partition."""
+
+    def __init__(self, tasks: TaskGroup, size: int, do: Callable[[_Job], Awaitable[None]]) -> None:
+        self._tasks = tasks
+        self._idle = size
+        self._do = do
+        self._jobs: deque[_Job] = deque()
+
+    def add(self, job: _Job) -> None:
+        self._jobs.append(job)
+        if self._idle:
+            self._idle -= 1
+            self._tasks.start_soon(self._work)
+
+    async def _work(self) -> None:
+        while self._jobs:
+            await self._do(self._jobs.popleft())
+            # A handler that never waits must not keep the loop from everything else.
+            await anyio.lowlevel.checkpoint()
+        self._idle += 1
+
+
 class Lanes:
     def __init__(
         self,
@@ -47,39 +84,72 @@ class Lanes:
         *,
         calls: int,
         warms: int,
-        drained: Callable[[TopicPartition], Awaitable[None]],
+        gate: Callable[[TopicPartition], PartitionGate],
         finished: Callable[[TopicPartition, Outcome], None],
     ) -> None:
-        """`drained` waits for a partition's work under way, `finished` hears how each call ended."""
+        """`finished` hears how each call ended."""
         self._tasks = tasks
         self._handler = handler
-        self._taking, self._giving = anyio.CapacityLimiter(calls), anyio.CapacityLimiter(calls)
-        self._warming = anyio.CapacityLimiter(warms)
-        self._drained = drained
+        self._takers, self._givers = _Crew(tasks, calls, self._run), _Crew(tasks, calls, self._run)
+        self._warmers = _Crew(tasks, warms, self._run)
+        self._gate = gate
         self._finished = finished
-        self._scopes: dict[TopicPartition, anyio.CancelScope] = {}
+        self._jobs: dict[TopicPartition, _Job] = {}
 
     def take(self, actions: Iterable[Action]) -> None:
         for action in actions:
             match action:
                 case Start(tp=tp, call=call):
-                    # Made here, so that a cancel that comes before the task's first step finds it.
-                    scope = self._scopes[tp] = anyio.CancelScope()
-                    self._tasks.start_soon(self._run, tp, call, scope)
+                    job = self._jobs[tp] = _Job(tp, call)
+                    self._begin(job)
                 case Cancel(tp=tp):
-                    self._scopes[tp].cancel()
+                    self._cancel(self._jobs[tp])
                 case _:
                     assert_never(action)
 
-    async def _run(self, tp: TopicPartition, call: Call, scope: anyio.CancelScope) -> None:
-        outcome: Outcome = Stopped()
-        with scope:
-            outcome = await self._outcome(tp, call, scope)
-        del self._scopes[tp]
-        self._finished(tp, outcome)
+    def _begin(self, job: _Job) -> None:
+        match job.call:
+            case CallAssigned():
+                self._takers.add(job)
+            case CallWarm():
+                self._warmers.add(job)
+            case CallRelease() | CallRevoked() | CallDiscard():
+                self._givers.add(job)
+            case Pause():
+                self._tasks.start_soon(self._run, job)
+            case _:
+                assert_never(job.call)
 
-    async def _outcome(self, tp: TopicPartition, call: Call, scope: anyio.CancelScope) -> Outcome:
-        outcome: Outcome = Done()
+    def _cancel(self, job: _Job) -> None:
+        if job.scope is not None:
+            job.scope.cancel()
+        else:
+            # It had not begun; whoever finds it in the queue leaves it.
+            self._end(job, Stopped())
+
+    def _end(self, job: _Job, outcome: Outcome) -> None:
+        del self._jobs[job.tp]
+        self._finished(job.tp, outcome)
+
+    # --- inside a task ---------------------------------------------------------------------------------------------
+
+    async def _run(self, job: _Job) -> None:
+        if self._jobs.get(job.tp) is not job:
+            return
+        outcome: Outcome = Stopped()
+        with anyio.CancelScope() as job.scope:
+            outcome = await self._outcome(job.call, job.scope)
+        if isinstance(job.call, CallRelease) and self._gate(job.tp).inside:
+            # In a task of its own: work that never ends holds up its own partition only.
+            self._tasks.start_soon(self._end_when_drained, job, outcome)
+        else:
+            self._end(job, outcome)
+
+    async def _end_when_drained(self, job: _Job, outcome: Outcome) -> None:
+        await self._gate(job.tp).drained()
+        self._end(job, outcome)
+
+    async def _outcome(self, call: Call, scope: anyio.CancelScope) -> Outcome:
         try:
             await self._perform(call)
         except asyncio.CancelledError:
@@ -87,33 +157,25 @@ class Lanes:
             if scope.cancel_called or (task is not None and task.cancelling()):
                 raise
             # The handler awaited something that others cancelled: its failure, not our end.
-            outcome = Failed("a task that the handler waited for was cancelled")
-            _log.warning("handler failed", call=type(call).__name__, partition=str(tp), reason=outcome.reason)
+            _log.warning("handler failed", call=repr(call), reason="cancelled from elsewhere")
+            return Failed("a task that the handler waited for was cancelled")
         except Exception as error:  # noqa: BLE001  (whatever a handler raises, its lane goes on)
-            outcome = Failed(f"{type(error).__name__}: {error}"[:MAX_REASON])
-            _log.exception("handler failed", call=type(call).__name__, partition=str(tp))
-        if isinstance(call, CallRelease):
-            # Outside the limit: work that never ends delays its own partition only.
-            await self._drained(tp)
-        return outcome
+            _log.exception("handler failed", call=repr(call))
+            return Failed(f"{type(error).__name__}: {error}"[:MAX_REASON])
+        return Done()
 
     async def _perform(self, call: Call) -> None:
         match call:
             case CallAssigned(owned=owned):
-                async with self._taking:
-                    await self._handler.assigned(owned)
+                await self._handler.assigned(owned)
             case CallWarm(order=order):
-                async with self._warming:
-                    await self._handler.warm(order.tp, order)
+                await self._handler.warm(order.tp, order)
             case CallRelease(owned=owned, order=released):
-                async with self._giving:
-                    await self._handler.release(owned, released)
+                await self._handler.release(owned, released)
             case CallRevoked(owned=owned, reason=reason):
-                async with self._giving:
-                    await self._handler.revoked(owned, reason)
+                await self._handler.revoked(owned, reason)
             case CallDiscard(tp=tp):
-                async with self._giving:
-                    await self._handler.discard(tp)
+                await self._handler.discard(tp)
             case Pause(seconds=seconds):
                 await anyio.sleep(seconds)
             case _:

@@ -7,6 +7,7 @@ because what is missing from half a list is not lost.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
 
@@ -14,7 +15,6 @@ from assigner.core.client_calls import CancelOrder, Commands, ReleaseOrder, Warm
 from assigner.core.client_state import MAX_PARTITIONS
 from assigner.errors import InvalidInput, LimitReached
 from assigner.keys import TopicPartition
-from assigner.proto.kafka_assigner import v1
 
 Owned = tuple[TopicPartition, int]
 
@@ -25,8 +25,8 @@ class Assembly:
     def __init__(self) -> None:
         self._parts: Commands | None = None
 
-    def add(self, message: v1.AssignmentCommand) -> Commands | None:
-        """What the service wants, once it is complete."""
+    def add(self, message: Any) -> Commands | None:
+        """`message`: an AssignmentCommand of `assigner.client.codec`. What the service wants, once it is complete."""
         commands, more = _read(message)
         if self._parts is not None:
             commands = _joined(self._parts, commands)
@@ -47,30 +47,34 @@ def _joined(first: Commands, second: Commands) -> Commands:
     )
 
 
-def _read(message: v1.AssignmentCommand) -> tuple[Commands, bool]:
-    if message.batch is not None:
-        batch = message.batch
-        commands, more = _update(batch.assignment) if batch.assignment is not None else (Commands(), False)
-        orders = msgspec.structs.replace(
-            commands,
-            cancels=tuple(map(_cancel, batch.cancels)),
-            warms=tuple(map(_warm, batch.warms)),
-            releases=tuple(map(_release, batch.releases)),
-        )
-        return orders, more
-    if message.assignment is not None:
-        return _update(message.assignment)
-    if message.warm is not None:
-        return Commands(warms=(_warm(message.warm),)), False
-    if message.release is not None:
-        return Commands(releases=(_release(message.release),)), False
-    if message.cancel is not None:
-        return Commands(cancels=(_cancel(message.cancel),)), False
+def _read(message: Any) -> tuple[Commands, bool]:
+    match message.WhichOneof("command"):
+        case "batch":
+            return _batch(message.batch)
+        case "assignment":
+            return _update(message.assignment)
+        case "warm":
+            return Commands(warms=(_warm(message.warm),)), False
+        case "release":
+            return Commands(releases=(_release(message.release),)), False
+        case "cancel":
+            return Commands(cancels=(_cancel(message.cancel),)), False
     # A command that a newer service knows and this client does not.
     return Commands(), False
 
 
-def _update(update: v1.AssignmentUpdate) -> tuple[Commands, bool]:
+def _batch(batch: Any) -> tuple[Commands, bool]:
+    commands, more = _update(batch.assignment)
+    orders = msgspec.structs.replace(
+        commands,
+        cancels=tuple(map(_cancel, batch.cancels)),
+        warms=tuple(map(_warm, batch.warms)),
+        releases=tuple(map(_release, batch.releases)),
+    )
+    return orders, more
+
+
+def _update(update: Any) -> tuple[Commands, bool]:
     commands = Commands(
         full=update.full,
         assigned=tuple(_owned(update.assigned, update.assigned_packed)),
@@ -83,33 +87,33 @@ def _update(update: v1.AssignmentUpdate) -> tuple[Commands, bool]:
     return commands, update.more
 
 
-def _owned(listed: Iterable[v1.TopicPartition], packed: Iterable[v1.TopicPartitions]) -> Iterator[Owned]:
+def _owned(listed: Iterable[Any], packed: Iterable[Any]) -> Iterator[Owned]:
     for one in listed:
         yield TopicPartition(one.topic, one.partition), one.epoch
     for many in packed:
+        topic = many.topic
         if len(many.epochs) != len(many.partitions):
             raise InvalidInput(
-                f"the service sent {len(many.partitions)} partitions of {many.topic!r} with {len(many.epochs)} epochs"
+                f"the service sent {len(many.partitions)} partitions of {topic!r} with {len(many.epochs)} epochs"
             )
         for partition, epoch in zip(many.partitions, many.epochs, strict=True):
-            yield TopicPartition(many.topic, partition), epoch
+            yield TopicPartition(topic, partition), epoch
 
 
-def _tp(partition: v1.TopicPartition | None) -> TopicPartition:
-    if partition is None:
+def _tp(order: Any) -> TopicPartition:
+    if not order.HasField("partition"):
         raise InvalidInput("the service sent a command without a partition")
-    return TopicPartition(partition.topic, partition.partition)
+    return TopicPartition(order.partition.topic, order.partition.partition)
 
 
-def _warm(warm: v1.WarmPartition) -> WarmOrder:
-    return WarmOrder(_tp(warm.partition), warm.handoff_id, warm.current_owner, warm.cause, warm.standby)
+def _warm(warm: Any) -> WarmOrder:
+    return WarmOrder(_tp(warm), warm.handoff_id, warm.current_owner, warm.cause, warm.standby)
 
 
-def _release(release: v1.ReleasePartition) -> ReleaseOrder:
-    tp = _tp(release.partition)
-    epoch = release.partition.epoch if release.partition is not None else 0
-    return ReleaseOrder(tp, epoch, release.handoff_id, release.new_owner, release.cause)
+def _release(release: Any) -> ReleaseOrder:
+    tp = _tp(release)
+    return ReleaseOrder(tp, release.partition.epoch, release.handoff_id, release.new_owner, release.cause)
 
 
-def _cancel(cancel: v1.CancelWarm) -> CancelOrder:
-    return CancelOrder(_tp(cancel.partition), cancel.handoff_id)
+def _cancel(cancel: Any) -> CancelOrder:
+    return CancelOrder(_tp(cancel), cancel.handoff_id)

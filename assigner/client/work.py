@@ -44,7 +44,7 @@ class Work:
             self._handler,
             calls=calls,
             warms=warms,
-            drained=self._drained,
+            gate=self.gate,
             finished=self._finished,
         )
         tasks.start_soon(self._watch_lease)
@@ -94,9 +94,6 @@ class Work:
 
     def _is_at_rest(self) -> bool:
         return self.state.is_idle() and not any(self.state.gates_with_work())
-
-    async def _drained(self, tp: TopicPartition) -> None:
-        await self.gate(tp).drained()
 
     async def _watch_lease(self) -> None:
         while True:
