@@ -1,0 +1,63 @@
+"""How long the event loop kept others waiting: a 5 ms ticker's delay, and the CPU time of the longest callback."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from asyncio import events
+from typing import Any
+
+TICK = 0.005
+
+
+class LoopLag:
+    """`async with LoopLag() as lag:` measures the running loop while the block runs."""
+
+    def __init__(self) -> None:
+        self.delays: list[float] = []
+        self.longest = 0.0
+        self.longest_is = ""
+
+    async def __aenter__(self) -> LoopLag:
+        self._task = asyncio.create_task(self._tick())
+        self._original = events.Handle._run
+        events.Handle._run = self._timed()  # type: ignore[method-assign]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        events.Handle._run = self._original  # type: ignore[method-assign]
+        self._task.cancel()
+
+    def reset(self) -> None:
+        self.delays.clear()
+        self.longest, self.longest_is = 0.0, ""
+
+    def percentile(self, share: float) -> float:
+        if not self.delays:
+            return 0.0
+        ordered = sorted(self.delays)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+    async def _tick(self) -> None:
+        while True:
+            due = time.perf_counter() + TICK
+            await asyncio.sleep(TICK)
+            self.delays.append(max(0.0, time.perf_counter() - due))
+
+    def _timed(self) -> Any:
+        # CPU time of this thread: on a shared machine the wall clock also counts what others ran meanwhile.
+        original, lag, now = self._original, self, time.thread_time
+
+        def run(handle: Any) -> None:
+            began = now()
+            original(handle)
+            took = now() - began
+            if took > lag.longest:
+                lag.longest, lag.longest_is = took, _name(handle)
+
+        return run
+
+
+def _name(handle: Any) -> str:
+    task = getattr(handle._callback, "__self__", None)
+    return task.get_name() + " " + task.get_coro().__qualname__ if isinstance(task, asyncio.Task) else repr(handle)[:200]
