@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -24,6 +24,7 @@ from assigner import errors
 from assigner.client.codec import Codec
 from assigner.core.client_calls import Answer
 from assigner.errors import AssignerError, InvalidInput
+from assigner.keys import TopicPartition
 from assigner.proto.kafka_assigner import v1
 
 DEFAULT_PORT = 50_051
@@ -134,14 +135,16 @@ class Contact:
         reply = await self._call("Renew", request, v1.RenewResponse, timeout)
         return reply.ttl_ms / 1000
 
-    async def ready(self, answers: Sequence[Answer]) -> list[v1.Refusal]:
+    async def ready(self, answers: Sequence[Answer]) -> dict[TopicPartition, str]:
+        """Those that were not taken, and why."""
         first = answers[0]
         request = v1.PartitionReadyRequest(failure=first.failure, **self._answer_fields(answers))
-        return (await self._call("PartitionReady", request, v1.PartitionReadyResponse)).refusals
+        return _reasons((await self._call("PartitionReady", request, v1.PartitionReadyResponse)).refusals)
 
-    async def released(self, answers: Sequence[Answer]) -> list[v1.Refusal]:
+    async def released(self, answers: Sequence[Answer]) -> dict[TopicPartition, str]:
+        """Those that were not taken, and why."""
         request = v1.PartitionReleasedRequest(**self._answer_fields(answers))
-        return (await self._call("PartitionReleased", request, v1.PartitionReleasedResponse)).refusals
+        return _reasons((await self._call("PartitionReleased", request, v1.PartitionReleasedResponse)).refusals)
 
     async def deregister(self, *, gates_closed: bool) -> v1.DeregisterAction:
         request = v1.DeregisterRequest(
@@ -186,6 +189,14 @@ class Contact:
 
 def _partition(answer: Answer) -> v1.TopicPartition:
     return v1.TopicPartition(topic=answer.tp.topic, partition=answer.tp.partition)
+
+
+def _reasons(refusals: Iterable[v1.Refusal]) -> dict[TopicPartition, str]:
+    return {
+        TopicPartition(one.partition.topic, one.partition.partition): one.reason
+        for one in refusals
+        if one.partition is not None
+    }
 
 
 # --- errors --------------------------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from assigner.client.work import Work
 from assigner.clock import Clock
 from assigner.core.client_calls import Answer, AnswerKind
 from assigner.errors import AssignerError, Evicted, InvalidInput, LimitReached, NotRegistered, Superseded
-from assigner.keys import TopicPartition
 from assigner.logs import get_logger
 
 BATCH = 500
@@ -188,29 +187,26 @@ class Link:
             return
         call = contact.ready if kind is AnswerKind.READY else contact.released
         try:
-            refusals = await call(answers)
+            reasons = await call(answers)
         except (Unavailable, NotRegistered, Superseded, Evicted):
             raise
         except AssignerError as error:
             if len(answers) == 1:
-                self._refused(kind, answers, str(error))
+                self._refused(kind, answers[0], str(error))
                 return
             # One answer spoils the call; find it, so that it delays no other.
             middle = len(answers) // 2
             await self._send(contact, kind, answers[:middle])
             await self._send(contact, kind, answers[middle:])
             return
-        for refusal in refusals:
-            _log.warning("answer refused", kind=kind.value, partition=_name(refusal.partition), reason=refusal.reason)
-        refused = frozenset(
-            TopicPartition(one.partition.topic, one.partition.partition) for one in refusals if one.partition
-        )
-        self._work.acknowledged(kind, answers, refused)
+        self._work.acknowledged(kind, [one for one in answers if one.tp not in reasons], frozenset())
+        for refused in [one for one in answers if one.tp in reasons]:
+            if len(answers) == 1:
+                self._refused(kind, refused, reasons[refused.tp])
+            else:
+                # Alone it gets a status, which tells a refusal for good from one that will pass.
+                await self._send(contact, kind, [refused])
 
-    def _refused(self, kind: AnswerKind, answers: list[Answer], reason: str) -> None:
-        _log.warning("answer refused", kind=kind.value, partition=str(answers[0].tp), reason=reason)
-        self._work.acknowledged(kind, answers, frozenset({answers[0].tp}))
-
-
-def _name(partition: Any) -> str:
-    return f"{partition.topic}/{partition.partition}" if partition is not None else ""
+    def _refused(self, kind: AnswerKind, answer: Answer, reason: str) -> None:
+        _log.warning("answer refused", kind=kind.value, partition=str(answer.tp), reason=reason)
+        self._work.acknowledged(kind, [answer], frozenset({answer.tp}))

@@ -149,6 +149,7 @@ class ScriptedAssigner(v1.KafkaAssignerBase):
         self.fail: dict[str, GRPCError] = {}
         """Errors by method name, until they are taken away."""
         self.fail_once: dict[str, GRPCError] = {}
+        self.failed: list[str] = []
         self.hang: set[str] = set()
         self.refuse: Callable[[v1.PartitionAnswer], str] = lambda _: ""
         self.port = 0
@@ -241,7 +242,7 @@ class ScriptedAssigner(v1.KafkaAssignerBase):
         return v1.RenewResponse(ttl_ms=int(self.ttl * 1000))
 
     async def partition_ready(self, message: v1.PartitionReadyRequest) -> v1.PartitionReadyResponse:
-        await self._script("ready")
+        await self._script("ready" if message.batch else "single ready", "ready")
         self.readies.append(message)
         return v1.PartitionReadyResponse(refusals=self._refusals(message))
 
@@ -261,13 +262,15 @@ class ScriptedAssigner(v1.KafkaAssignerBase):
         reasons = [(one, self.refuse(one)) for one in answers]
         return [v1.Refusal(partition=one.partition, reason=reason) for one, reason in reasons if reason]
 
-    async def _script(self, method: str) -> None:
-        if method in self.hang:
-            await anyio.sleep_forever()
-        error = self.fail_once.pop(method, None) or self.fail.get(method)
-        if error is not None:
-            self._remember(error)
-            raise error
+    async def _script(self, *names: str) -> None:
+        for name in names:
+            if name in self.hang:
+                await anyio.sleep_forever()
+            error = self.fail_once.pop(name, None) or self.fail.get(name)
+            if error is not None:
+                self._remember(error)
+                self.failed.append(name)
+                raise error
 
     def _remember(self, error: GRPCError) -> None:
         if isinstance(error, Refusal):

@@ -380,6 +380,18 @@ async def test_a_refused_answer_is_not_repeated_and_spoils_no_other() -> None:
         assert "discard orders/4" not in handler.calls
 
 
+async def test_an_answer_refused_in_a_batch_for_a_passing_reason_is_repeated() -> None:
+    async with ScriptedAssigner() as service, consuming(service, Handler()) as consumer:
+        service.refuse = lambda answer: "the store does not answer" if service.fail else ""
+        service.fail["single ready"] = UNAVAILABLE
+        service.seat.batch(warms=[(3, "h1"), (4, "h2")])
+        await service.hears(lambda: "single ready" in service.failed)
+        assert consumer.statistics().pending_answers == 2
+        service.fail.clear()
+        await consumer.wait_for(lambda one: one.statistics().pending_answers == 0)
+        assert consumer.statistics().refused_answers == 0
+
+
 async def test_a_call_that_one_answer_spoils_is_taken_apart() -> None:
     async with ScriptedAssigner() as service, consuming(service, Handler()) as consumer:
         service.fail_once["released"] = Refusal(Status.NOT_FOUND, "never the target", "NotTheTarget")
