@@ -1,0 +1,140 @@
+"""A gRPC server on a thread of its own, with an Administration that answers from a script."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, cast
+
+import anyio
+import msgspec
+from anyio.from_thread import start_blocking_portal
+
+from assigner.api import GroupDescription, GroupSummary, Member, Members, Ownership
+from assigner.clock import SystemClock
+from assigner.errors import AssignerError, UnknownGroup
+from assigner.keys import TopicPartition
+from assigner.records import (
+    Cause,
+    Consumer,
+    GroupOptions,
+    Handoff,
+    Move,
+    Quarantined,
+    Status,
+    Step,
+    TopicConfig,
+)
+from assigner.server.server import GrpcServer
+from assigner.server.settings import ServerSettings
+
+
+def description(group: str = "orders") -> GroupDescription:
+    summary = GroupSummary(
+        group=group,
+        leader="instance-1",
+        consumers=2,
+        topics=1,
+        partitions=6,
+        unowned=1,
+        handoffs=1,
+        generation=7,
+        paused=False,
+    )
+    owned = [("a", 0), ("a", 1), ("a", 2), ("b", 4), ("b", 5)]
+    return GroupDescription(
+        summary=summary,
+        leader_address="10.0.0.1:50051",
+        epoch_floor=3,
+        options=GroupOptions(strategy_options={"x": 1}, copartitioned=(("t", "u"),)),
+        members=(
+            Member(Consumer(consumer_name="a", session="s1"), 3, 0, 0),
+            Member(Consumer(consumer_name="b [red]", session="s2", status=Status.DRAINING), 2, 1, 0),
+        ),
+        topics=(TopicConfig(topic="t", partition_count=6, source="admin"),),
+        ownership=tuple(Ownership(TopicPartition("t", number), owner, "s", 9) for owner, number in owned),
+        handoffs=(
+            Handoff(topic="t", partition=4, old_owner="b", new_owner="a", step=Step.WARMING, cause=Cause.DRAINING),
+        ),
+        quarantined=(Quarantined(topic="t", partition=3, failed=("a", "b"), reason="disk full"),),
+        unreadable=("/kafka-assigner/orders/consumers/c: not JSON",),
+        history=(
+            Move(at=1_700_000_000, topic="t", partition=0, old="b", new="a", cause=Cause.JOINED, generation=6, epoch=9),
+        ),
+    )
+
+
+class ScriptedAdministration:
+    """Answers as it is told to and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.error: AssignerError | None = None
+        self.remaining: list[int] = [0]
+        self.known = ["orders"]
+        self.hang = False
+
+    async def _called(self, *call: Any) -> None:
+        self.calls.append(call)
+        if self.hang:
+            await anyio.sleep_forever()
+        if self.error:
+            raise self.error
+
+    async def set_topic(self, group: str, topic: str, partitions: int, *, force: bool = False) -> TopicConfig:
+        await self._called("set_topic", group, topic, partitions, force)
+        return TopicConfig(topic=topic, partition_count=partitions, source="admin")
+
+    async def topics(self, group: str) -> list[TopicConfig]:
+        await self._called("topics", group)
+        return list(description(group).topics)
+
+    async def groups(self) -> list[GroupSummary]:
+        await self._called("groups")
+        return [description(group).summary for group in self.known]
+
+    async def describe(self, group: str) -> GroupDescription:
+        await self._called("describe", group)
+        if group not in self.known:
+            raise UnknownGroup(f"no group {group!r}")
+        return description(group)
+
+    async def set_options(self, group: str, changes: dict[str, Any]) -> GroupOptions:
+        await self._called("set_options", group, changes)
+        return msgspec.convert(changes, GroupOptions)
+
+    async def drain(self, group: str, consumer: str) -> int:
+        await self._called("drain", group, consumer)
+        return self.remaining[0]
+
+    async def drain_progress(self, group: str, consumer: str) -> AsyncIterator[int]:
+        for remaining in self.remaining[1:]:
+            yield remaining
+        if self.remaining[-1]:
+            await anyio.sleep_forever()
+
+    async def rebalance(self, group: str) -> None:
+        await self._called("rebalance", group)
+
+
+@contextmanager
+def serving(administration: ScriptedAdministration, settings: ServerSettings | None = None) -> Iterator[str]:
+    """The address of a server, which runs until the block is left."""
+    server = GrpcServer(
+        settings or ServerSettings(port=0),
+        cast(Members, None),
+        administration,
+        default_group="default",
+        clock=SystemClock(),
+        ready=lambda: True,
+    )
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(_running(server)):
+        yield f"127.0.0.1:{server.port}"
+
+
+@asynccontextmanager
+async def _running(server: GrpcServer) -> AsyncIterator[None]:
+    await server.start()
+    yield
+    with anyio.fail_after(10):
+        await server.close()
