@@ -54,6 +54,8 @@ class FakeMembers:
         self.refuse_registration: Exception | None = None
         self.refusals: list[api.Refused] = []
         self.answered: list[tuple[str, str, str, str, tuple[Answer, ...]]] = []
+        self.slow_answers: asyncio.Event | None = None
+        """If set, ready and released wait for it."""
         self.fails: Exception | None = None
         self.wait_for_drain = False
         self.deregistered: list[tuple[str, str, str, bool]] = []
@@ -72,15 +74,19 @@ class FakeMembers:
         return seat
 
     async def ready(self, group: str, name: str, session: str, answers: Sequence[Answer]) -> list[api.Refused]:
-        return self._answer("ready", group, name, session, answers)
+        return await self._answer("ready", group, name, session, answers)
 
     async def released(self, group: str, name: str, session: str, answers: Sequence[Answer]) -> list[api.Refused]:
-        return self._answer("released", group, name, session, answers)
+        return await self._answer("released", group, name, session, answers)
 
-    def _answer(self, kind: str, group: str, name: str, session: str, answers: Sequence[Answer]) -> list[api.Refused]:
+    async def _answer(
+        self, kind: str, group: str, name: str, session: str, answers: Sequence[Answer]
+    ) -> list[api.Refused]:
         if self.fails is not None:
             raise self.fails
         self.answered.append((kind, group, name, session, tuple(answers)))
+        if self.slow_answers is not None:
+            await self.slow_answers.wait()
         return self.refusals
 
     async def deregister(self, group: str, name: str, session: str, *, gates_closed: bool) -> bool:

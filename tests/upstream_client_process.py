@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from importlib import import_module
 from typing import Any
 
 import grpc
@@ -46,7 +47,6 @@ class Consumer:
         finally:
             for chore in self.chores:
                 chore.cancel()
-            await self.channel.close()
 
     def take(self, command: Any) -> None:
         match command.WhichOneof("command"):
@@ -125,6 +125,7 @@ class Process:
             case "drop":
                 self.tasks[name].cancel()
                 await asyncio.wait([self.tasks[name]])
+                await self.consumers[name].channel.close()
             case "deregister":
                 return await self.consumers[name].deregister()
             case "PartitionReady" | "PartitionReleased" as method:
@@ -136,10 +137,7 @@ class Process:
 
 async def main(folder: str) -> None:
     sys.path.insert(0, folder)
-    import upstream_pb2
-    import upstream_pb2_grpc
-
-    process = Process(upstream_pb2_grpc, upstream_pb2)
+    process = Process(import_module("upstream_pb2_grpc"), import_module("upstream_pb2"))
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

@@ -21,6 +21,7 @@ from h2.errors import ErrorCodes
 from h2.events import (
     DataReceived,
     Event,
+    PingAckReceived,
     PingReceived,
     PriorityUpdated,
     RemoteSettingsChanged,
@@ -39,11 +40,12 @@ _MAX_UNREAD = 1024 * 1024
 _MAX_CONTROL_FRAMES = 10_000
 """Frames that carry no data, per ping interval."""
 _FRAME_HEADER = 9
+_PING, _LAST_PING = b"assigner", b"farewell"
 _CONTROL = (PingReceived, RemoteSettingsChanged, PriorityUpdated, StreamReset)
 _CLOSE_GRACE = 2.0
 """Seconds for the last bytes to leave after a close."""
 _GOODBYE = 0.5
-"""Seconds for a peer to close the connection itself."""
+"""Seconds for a peer to answer the last ping, and again to close the connection itself."""
 _HTTP2 = H2Configuration(
     client_side=False,
     header_encoding="ascii",
@@ -210,6 +212,8 @@ class PeerProtocol(asyncio.Protocol):
                 self._control_frames += 1
             if isinstance(event, RemoteSettingsChanged):
                 self._shook_hands = True
+            elif isinstance(event, PingAckReceived) and event.ping_data == _LAST_PING:
+                self._farewell()
         if self._control_frames > _MAX_CONTROL_FRAMES:
             self._traffic.refuse(Reason.FLOOD)
             self._goodbye(ErrorCodes.ENHANCE_YOUR_CALM, b"too many frames that carry no data")
@@ -245,7 +249,7 @@ class PeerProtocol(asyncio.Protocol):
         if self._said_goodbye or self._connection.is_closing() or (not late and self._overdue(now)):
             return
         try:
-            self._http2.ping(b"assigner")
+            self._http2.ping(_PING)
             self._connection.flush()
         except H2Error:
             self.abort()
@@ -286,7 +290,19 @@ class PeerProtocol(asyncio.Protocol):
             self._now_idle()
 
     def _now_idle(self) -> None:
-        if self._leaving:
+        """If leaving, ask the peer for a last sign, and say goodbye when it came: by then it has read its answers.
+        grpclib's clients drop an answer that arrives together with a goodbye."""
+        if not self._leaving or self._said_goodbye or self._connection.is_closing():
+            return
+        try:
+            self._http2.ping(_LAST_PING)
+            self._connection.flush()
+        except H2Error:
+            pass
+        asyncio.get_running_loop().call_later(_GOODBYE, self._farewell)
+
+    def _farewell(self) -> None:
+        if not self._calls:
             self._goodbye(ErrorCodes.NO_ERROR, b"instance is shutting down")
 
     def _goodbye(self, code: ErrorCodes, text: bytes) -> None:

@@ -27,6 +27,7 @@ STATUSES: dict[type[errors.AssignerError], Status] = {
     errors.NotRegistered: Status.NOT_FOUND,
     errors.NotTheTarget: Status.NOT_FOUND,
     errors.UnknownTopic: Status.NOT_FOUND,
+    errors.SourceUnavailable: Status.UNAVAILABLE,
     errors.UnknownGroup: Status.NOT_FOUND,
     errors.Refused: Status.FAILED_PRECONDITION,
     errors.Superseded: Status.ABORTED,

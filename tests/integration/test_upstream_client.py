@@ -29,7 +29,7 @@ async def upstream() -> AsyncIterator[UpstreamClients]:
 
 
 async def registered(service: Serving, upstream: UpstreamClients, **options: bool) -> UpstreamConsumer:
-    consumer = await upstream.register(f"127.0.0.1:{service.server.port}", "c-1", topic="orders", **options)  # type: ignore[arg-type]
+    consumer = await upstream.register(f"127.0.0.1:{service.server.port}", "c-1", topic="orders", **options)
     await consumer.until(lambda: consumer.updates == 1)
     return consumer
 
