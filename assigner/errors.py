@@ -31,6 +31,10 @@ class UnknownTopic(AssignerError):
     """A topic nobody configured and Kafka does not know."""
 
 
+class SourceUnavailable(AssignerError):
+    """Kafka did not say what a topic is like. Nothing was changed; retry."""
+
+
 class UnknownGroup(AssignerError):
     """A group that no key mentions."""
 
@@ -87,9 +91,7 @@ class Compacted(StoreError):
     """The requested revision is older than the history the store still has: list again and watch from there."""
 
     def __init__(self, compacted: int) -> None:
-        super().__init__(
-            f"revisions up to {compacted} are compacted; list again and watch from that revision"
-        )
+        super().__init__(f"revisions up to {compacted} are compacted; list again and watch from that revision")
         self.compacted = compacted
 
 

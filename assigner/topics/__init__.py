@@ -1,0 +1,20 @@
+"""What topics there are and how many partitions they have: from settings, from an operator, or from Kafka."""
+
+from assigner.topics.kafka import KafkaSource
+from assigner.topics.refresh import Observer, TopicRefresher
+from assigner.topics.source import SettingsSource, TopicAnswer, TopicMissing, TopicSource, TopicUnavailable
+from assigner.topics.writer import MAX_PARTITIONS, ensure_topic, set_topic
+
+__all__ = [
+    "MAX_PARTITIONS",
+    "KafkaSource",
+    "Observer",
+    "SettingsSource",
+    "TopicAnswer",
+    "TopicMissing",
+    "TopicRefresher",
+    "TopicSource",
+    "TopicUnavailable",
+    "ensure_topic",
+    "set_topic",
+]

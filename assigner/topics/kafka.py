@@ -1,0 +1,187 @@
+"""Topics as Kafka describes them: partition counts, topic ids, racks of the replicas.
+
+This is the only module that knows confluent-kafka (the extra `kafka-assigner[kafka]`), and it is imported when the
+first question is asked. Calls are made on a thread, their answers come from librdkafka's own threads, so the event
+loop never waits. TLS and SASL are librdkafka's properties (`security.protocol`, `ssl.*`, `sasl.*`), passed on as they
+are; certificates are verified unless a property says otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from assigner.errors import InvalidInput
+from assigner.records import TopicConfig
+from assigner.topics.source import TopicAnswer, TopicMissing, TopicUnavailable
+
+CLIENT_ID = "kafka-assigner"
+BATCH = 500
+"""Topics in one request."""
+_GRACE = 1.0
+"""librdkafka ends a request in time by itself; this much later we stop waiting for it."""
+
+
+class KafkaSource:
+    name = "kafka"
+    remedy = "create it in Kafka, or set it with `assigner topics set`"
+
+    def __init__(
+        self, bootstrap_servers: str, properties: Mapping[str, str] | None = None, *, timeout: float = 15.0
+    ) -> None:
+        """`timeout`: seconds that one request may take; `describe` makes at most two at a time, then answers."""
+        if not bootstrap_servers.strip():
+            raise InvalidInput("kafka bootstrap servers are empty; name at least one as host:port")
+        self._properties = {
+            "client.id": CLIENT_ID,
+            # Failures are answers here; librdkafka's own lines about each try would only drown the log.
+            "log_level": "0",
+            **(properties or {}),
+            "bootstrap.servers": bootstrap_servers,
+        }
+        self._timeout = timeout
+        self._client: _Client | None = None
+        self._opening = anyio.Lock()
+
+    async def describe(self, topics: Sequence[str]) -> Mapping[str, TopicAnswer]:
+        answers: dict[str, TopicAnswer] = {}
+        client = await self._open()
+        for first in range(0, len(topics), BATCH):
+            answers |= await client.describe(topics[first : first + BATCH])
+        return answers
+
+    async def aclose(self) -> None:
+        """Let go of the connections. The next question opens new ones."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def _open(self) -> _Client:
+        async with self._opening:
+            if self._client is None:
+                self._client = await anyio.to_thread.run_sync(_Client, self._properties, self._timeout)
+            return self._client
+
+
+class _Client:
+    """An AdminClient with its library, made on a thread because importing and connecting take their time."""
+
+    def __init__(self, properties: Mapping[str, str], timeout: float) -> None:
+        self._library = _library()
+        self._timeout = timeout
+        self._errors: deque[str] = deque(maxlen=1)
+        config = {**properties, "error_cb": self._note}
+        try:
+            self._admin: Any = self._library.admin.AdminClient(config)
+        except (self._library.KafkaException, ValueError, TypeError) as error:
+            raise InvalidInput(f"kafka properties are refused: {_text(error)}; correct the setting") from error
+
+    async def describe(self, topics: Sequence[str]) -> dict[str, TopicAnswer]:
+        described, racks = await self._ask(topics)
+        if any(isinstance(answer, TopicUnavailable) for answer in described.values()):
+            # Only polling lets the library say why.
+            await anyio.to_thread.run_sync(self._admin.poll, 0)
+        return {topic: self._answer(topic, found, racks) for topic, found in described.items()}
+
+    async def aclose(self) -> None:
+        # Destroying the last reference waits for librdkafka's threads.
+        held = [self._admin]
+        self._admin = None
+        await anyio.to_thread.run_sync(held.clear)
+
+    async def _ask(self, topics: Sequence[str]) -> tuple[dict[str, Any], dict[int, str]]:
+        """What came back for each topic (a description, `TopicMissing` or `TopicUnavailable`), and racks by broker."""
+        names = list(dict.fromkeys(topics))
+        futures, cluster = await anyio.to_thread.run_sync(self._send, names)
+        deadline = anyio.current_time() + self._timeout + _GRACE
+        found = {name: await _outcome(future, deadline) for name, future in futures.items()}
+        nodes = await _outcome(cluster, deadline)
+        # Without the cluster's answer the racks are unknown, and a topic without racks would look changed.
+        if isinstance(nodes, BaseException):
+            return {name: self._failure(nodes) for name in names}, {}
+        racks = {node.id: node.rack for node in nodes.nodes if node.rack}
+        failures = {name: self._failure(it) for name, it in found.items() if isinstance(it, BaseException)}
+        return {**found, **failures}, racks
+
+    def _send(self, names: list[str]) -> tuple[dict[str, Future[Any]], Future[Any]]:
+        collection = self._library.TopicCollection(names)
+        topics: dict[str, Future[Any]] = self._admin.describe_topics(collection, request_timeout=self._timeout)
+        return topics, self._admin.describe_cluster(request_timeout=self._timeout)
+
+    def _failure(self, error: BaseException) -> TopicAnswer:
+        kafka_error = self._library.KafkaError
+        code = error.args[0].code() if isinstance(error, self._library.KafkaException) else None
+        if code == kafka_error.UNKNOWN_TOPIC_OR_PART:
+            return TopicMissing()
+        return TopicUnavailable(_text(error))
+
+    def _answer(self, topic: str, found: Any, racks: Mapping[int, str]) -> TopicAnswer:
+        match found:
+            case TopicMissing():
+                return found
+            case TopicUnavailable(reason=reason):
+                return TopicUnavailable("; ".join([reason, *self._errors]))
+        partitions = sorted(found.partitions, key=lambda partition: partition.id)
+        if [partition.id for partition in partitions] != list(range(len(partitions))):
+            return TopicUnavailable(f"Kafka described only some partitions of {topic!r}")
+        return TopicConfig(
+            topic=topic,
+            partition_count=len(partitions),
+            topic_id=str(found.topic_id),
+            replica_racks=_replica_racks(partitions, racks),
+            source=KafkaSource.name,
+        )
+
+    def _note(self, error: object) -> None:
+        self._errors.append(_text(error))
+
+
+def _replica_racks(partitions: Sequence[Any], racks: Mapping[int, str]) -> tuple[tuple[str, ...], ...]:
+    """Sorted, so that a change of leader is not a change of racks; empty if no broker names one."""
+    if not racks:
+        return ()
+    return tuple(
+        tuple(sorted({racks[node.id] for node in partition.replicas if node.id in racks})) for partition in partitions
+    )
+
+
+def _library() -> Any:
+    try:
+        import confluent_kafka
+        import confluent_kafka.admin
+    except ImportError as error:
+        raise InvalidInput(
+            f"discovering topics from Kafka needs confluent-kafka ({error}); install `kafka-assigner[kafka]`"
+        ) from error
+    return confluent_kafka
+
+
+async def _outcome(future: Future[Any], deadline: float) -> Any:
+    """The future's result or exception, as a value. The future itself is never cancelled: librdkafka's thread would
+    stumble over it."""
+    loop = asyncio.get_running_loop()
+    done = asyncio.Event()
+
+    def wake(_: Future[Any]) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(done.set)
+
+    future.add_done_callback(wake)
+    with anyio.move_on_at(deadline):
+        await done.wait()
+    if not future.done():
+        return TimeoutError("Kafka did not answer in time")
+    return future.exception() or future.result()
+
+
+def _text(error: object) -> str:
+    """librdkafka's message without its wrapping."""
+    inner = error.args[0] if isinstance(error, Exception) and error.args else error
+    told = getattr(inner, "str", None)
+    return str(told() if callable(told) else inner)
