@@ -7,9 +7,8 @@ would end a client that did nothing wrong.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
-import anyio
 import msgspec
 
 from assigner.api import Answer, Refused
@@ -39,69 +38,71 @@ class Answers:
         seat: StreamSeat | None,
         answers: Sequence[Answer],
     ) -> list[Refused]:
-        async def one(answer: Answer) -> None:
-            _check_partition(mirror, answer.tp)
-            taken = await self._apply(mirror, answer.tp, lambda h: _ready(h, consumer.record, answer))
-            if not taken and not _may_be_late(mirror, consumer.record, seat, answer):
+        def change(answer: Answer) -> Change:
+            return lambda handoff: _ready(handoff, consumer.record, answer)
+
+        def untaken(answer: Answer) -> None:
+            if not _may_be_late(mirror, consumer.record, seat, answer):
                 raise NotTheTarget(
                     f"no handoff for {answer.tp}: consumer {consumer.record.consumer_name!r} was not asked to warm it"
                 )
 
-        return await self._each(answers, one)
+        return await self._take(mirror, answers, change, untaken)
 
     async def released(
         self, mirror: GroupMirror, consumer: Stored[Consumer], answers: Sequence[Answer]
     ) -> list[Refused]:
-        async def one(answer: Answer) -> None:
-            _check_partition(mirror, answer.tp)
-            await self._apply(mirror, answer.tp, lambda h: _released(h, consumer.record, answer))
+        def change(answer: Answer) -> Change:
+            return lambda handoff: _released(handoff, consumer.record, answer)
 
-        return await self._each(answers, one)
+        return await self._take(mirror, answers, change, lambda answer: None)
 
-    async def _each(self, answers: Sequence[Answer], one: Callable[[Answer], Awaitable[None]]) -> list[Refused]:
-        """All at once, so that they share transactions; each with its own outcome."""
+    async def _take(
+        self,
+        mirror: GroupMirror,
+        answers: Sequence[Answer],
+        change: Callable[[Answer], Change],
+        untaken: Callable[[Answer], None],
+    ) -> list[Refused]:
+        """All at once on what is mirrored, so that they share transactions; then one by one what that did not do."""
+        writes = [self._write(mirror.state.handoffs.get(answer.tp), change(answer)) for answer in answers]
+        outcomes = await self._writer.write_all([write for write in writes if write])
+        by_write = {id(write): outcome for write, outcome in outcomes}
         refused: list[Refused] = []
-
-        async def guarded(answer: Answer) -> None:
+        for answer, write in zip(answers, writes, strict=True):
             try:
-                await one(answer)
+                outcome = by_write.get(id(write))
+                if isinstance(outcome, Committed):
+                    continue
+                _check_partition(mirror, answer.tp)
+                if not await self._again(mirror, answer.tp, change(answer)):
+                    untaken(answer)
             except AssignerError as error:
                 refused.append(Refused(answer.tp, error))
-
-        if len(answers) == 1:
-            await guarded(answers[0])
-            return refused
-        async with anyio.create_task_group() as tasks:
-            for answer in answers:
-                tasks.start_soon(guarded, answer)
         return refused
 
-    async def _apply(self, mirror: GroupMirror, tp: TopicPartition, change: Change) -> bool:
-        """Whether the handoff was there and the answer was, or had been, about it."""
-        handoff = mirror.state.handoffs.get(tp)
-        for attempt in range(TRIES):
-            if attempt or handoff is None or not _concerns(change, handoff):
-                # The mirror may lag behind what the consumer was told by another instance.
-                result = await self._store.get(mirror.state.keys.handoff(tp))
-                handoff = stored(Handoff, result.entry) if isinstance(result, Found) else None
-            operation = change(handoff) if handoff else None
-            if handoff is None or operation is None:
+    def _write(self, handoff: Stored[Handoff] | None, change: Change) -> Write | None:
+        operation = change(handoff) if handoff else None
+        if handoff is None or operation is None:
+            return None
+        return Write(Purpose.ANSWER, (ModRevisionIs(handoff.key, handoff.mod_revision),), (operation,))
+
+    async def _again(self, mirror: GroupMirror, tp: TopicPartition, change: Change) -> bool:
+        """By a fresh read: the mirror may lag behind what the consumer was told by another instance. Whether the
+        answer was about the handoff that is there."""
+        for _ in range(TRIES):
+            result = await self._store.get(mirror.state.keys.handoff(tp))
+            write = self._write(stored(Handoff, result.entry) if isinstance(result, Found) else None, change)
+            if write is None:
                 return False
-            outcome = await self._writer.write(
-                Write(Purpose.ANSWER, (ModRevisionIs(handoff.key, handoff.mod_revision),), (operation,))
-            )
-            match outcome:
+            match await self._writer.write(write):
                 case Committed():
                     return True
                 case Conflict():
                     continue
-                case StoreError():
-                    raise outcome
+                case StoreError() as error:
+                    raise error
         return True
-
-
-def _concerns(change: Change, handoff: Stored[Handoff]) -> bool:
-    return change(handoff) is not None
 
 
 def _ready(handoff: Stored[Handoff], consumer: Consumer, answer: Answer) -> Operation | None:

@@ -46,7 +46,8 @@ class GroupMirror:
         self.state = GroupState(keys, defaults)
         self._store = store
         self._listeners: list[Listener] = []
-        self._moved = anyio.Event()
+        self._moved: anyio.Event | None = None
+        """Made when somebody waits for the next change."""
         self._stale = anyio.Event()
         """Set to have everything listed again."""
         self.listings = 0
@@ -61,7 +62,7 @@ class GroupMirror:
         """Return once everything up to `revision` is mirrored. The revision must be of a write to this group."""
         with anyio.move_on_after(within):
             while self.state.revision < revision:
-                await self._moved.wait()
+                await self._next_change()
             return
         raise StoreUnavailable(
             f"group {self.group!r} is mirrored up to revision {self.state.revision}, not yet {revision}, "
@@ -73,7 +74,12 @@ class GroupMirror:
         wanted = self.listings + 1
         self._stale.set()
         while self.listings < wanted:
-            await self._moved.wait()
+            await self._next_change()
+
+    async def _next_change(self) -> None:
+        if self._moved is None:
+            self._moved = anyio.Event()
+        await self._moved.wait()
 
     async def run(self) -> NoReturn:
         backoff = Backoff(self.state.keys.prefix)
@@ -127,8 +133,9 @@ class GroupMirror:
     def _tell(self, changes: Sequence[Change]) -> None:
         for listener in list(self._listeners):
             listener.changed(changes)
-        moved, self._moved = self._moved, anyio.Event()
-        moved.set()
+        if self._moved is not None:
+            self._moved.set()
+            self._moved = None
 
 
 def _revision(event: Event) -> int:

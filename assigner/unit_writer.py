@@ -53,16 +53,23 @@ class UnitWriter:
 
     async def write(self, write: Write) -> Outcome:
         """Submit and wait for the outcome."""
+        return (await self.write_all([write]))[0][1]
+
+    async def write_all(self, writes: Sequence[Write]) -> list[tuple[Write, Outcome]]:
+        """Submit together and wait for all outcomes."""
+        outcomes: list[tuple[Write, Outcome]] = []
         ended = anyio.Event()
-        outcomes: list[Outcome] = []
 
-        def done(_: Write, outcome: Outcome) -> None:
-            outcomes.append(outcome)
-            ended.set()
+        def done(write: Write, outcome: Outcome) -> None:
+            outcomes.append((write, outcome))
+            if len(outcomes) == len(writes):
+                ended.set()
 
-        self.submit(write, done)
-        await ended.wait()
-        return outcomes[0]
+        for write in writes:
+            self.submit(write, done)
+        if writes:
+            await ended.wait()
+        return outcomes
 
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:

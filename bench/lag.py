@@ -1,11 +1,11 @@
-"""How long the event loop kept others waiting: a 5 ms ticker's delay, and the CPU time of the longest callback."""
+"""How long the event loop kept others waiting: a 5 ms ticker's delay, and the longest callback."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from asyncio import events
-from typing import Any
+from typing import Any, Self
 
 TICK = 0.005
 
@@ -18,7 +18,7 @@ class LoopLag:
         self.longest = 0.0
         self.longest_is = ""
 
-    async def __aenter__(self) -> LoopLag:
+    async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._tick())
         self._original = events.Handle._run
         events.Handle._run = self._timed()  # type: ignore[method-assign]
@@ -45,8 +45,7 @@ class LoopLag:
             self.delays.append(max(0.0, time.perf_counter() - due))
 
     def _timed(self) -> Any:
-        # CPU time of this thread: on a shared machine the wall clock also counts what others ran meanwhile.
-        original, lag, now = self._original, self, time.thread_time
+        original, lag, now = self._original, self, time.perf_counter
 
         def run(handle: Any) -> None:
             began = now()
@@ -60,4 +59,6 @@ class LoopLag:
 
 def _name(handle: Any) -> str:
     task = getattr(handle._callback, "__self__", None)
-    return task.get_name() + " " + task.get_coro().__qualname__ if isinstance(task, asyncio.Task) else repr(handle)[:200]
+    return (
+        task.get_name() + " " + task.get_coro().__qualname__ if isinstance(task, asyncio.Task) else repr(handle)[:200]
+    )

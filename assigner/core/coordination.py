@@ -249,7 +249,7 @@ class Coordination:
 
     def _examine_dirty(self, out: Decisions, now: float, wall: float, budget: int) -> None:
         examined = 0
-        while self._dirty and len(out.writes) < budget and examined < 10 * budget:
+        while self._dirty and len(out.writes) < budget and examined < 3 * budget:
             tp = next(iter(self._dirty))
             del self._dirty[tp]
             examined += 1
