@@ -18,10 +18,11 @@ import msgspec
 import pytest
 
 from assigner.api import Answer, Commands, Registration, Release, Warm
-from assigner.backend import Backend
+from assigner.backend import Backend, Presence, StoreSettings
 from assigner.backend import load as load_backend
 from assigner.clock import Clock, LoopClock
 from assigner.core.group import GroupState
+from assigner.election import LeaderElector
 from assigner.errors import AssignerError
 from assigner.instance import Instance
 from assigner.keys import Keys, TopicPartition
@@ -52,12 +53,15 @@ class World:
         ttl: float,
         options: GroupOptions,
         clock: Clock | None = None,
+        groupless: bool = False,
     ) -> None:
+        """`groupless`: the group's keys lie right under the root, as upstream's do."""
         self.backend = backend
         self.ttl = ttl
         self.options = options
         self.clock = clock or LoopClock()
-        self.keys = Keys(store_settings.root)
+        self._default_prefix = store_settings.root if groupless else ""
+        self.keys = Keys(store_settings.root, default_group=GROUP, default_prefix=self._default_prefix)
         self.group = self.keys.group(GROUP)
         self.instances: dict[str, Instance] = {}
         self.consumers: dict[str, SteppedConsumer] = {}
@@ -68,6 +72,8 @@ class World:
 
     async def __aenter__(self) -> Self:
         self.store: Store = await self.backend.open(self._store_settings, self.clock)
+        self.began = (await self.store.get(self.keys.root)).revision
+        """The store's revision before anything happened here."""
         # A fixture is left by another task than it was entered by, which a task group does not allow: it gets its own.
         self._life = asyncio.create_task(self._live())
         await self._alive.wait()
@@ -88,17 +94,23 @@ class World:
 
     # --- instances -----------------------------------------------------------------------------------------------
 
-    async def start_instance(self, name: str = "i1", **settings: Any) -> Instance:
-        """Start a service instance and wait until it is ready. `settings`: fields of `Settings` to change."""
+    async def start_instance(
+        self, name: str = "i1", *, wrap: Callable[[Store], Store] | None = None, **settings: Any
+    ) -> Instance:
+        """Start a service instance and wait until it is ready. `settings`: fields of `Settings` to change. `wrap`:
+        what to put around its store, such as a `FaultyStore`."""
         wanted = Settings(
             instance=InstanceSection(name=name),
             store=self._store_settings,
             consumer_ttl=self.ttl,
             leader_ttl=self.ttl,
             group=self.options,
+            default_group=GROUP,
+            default_prefix=self._default_prefix,
         )
         wanted = msgspec.structs.replace(wanted, **settings)
-        instance = Instance(wanted, clock=self.clock, backend=self.backend, leadership=LeadershipSettings())
+        backend = _Wrapping(self.backend, wrap) if wrap else self.backend
+        instance = Instance(wanted, clock=self.clock, backend=backend, leadership=LeadershipSettings())
         await self.tasks.start(self._run_instance, name, instance)
         await instance.wait_ready()
         return instance
@@ -135,9 +147,9 @@ class World:
         self.options = msgspec.structs.replace(self.options, **changes)
         await self.store.put(self.group.options, encode(self.options))
 
-    async def put_consumer(self, name: str, **fields: Any) -> int:
+    async def put_consumer(self, name: str, *, lease_ttl: float | None = None, **fields: Any) -> int:
         """Write a registration the way upstream's server does: no session, no one behind it. Returns its lease."""
-        lease = (await self.store.grant(self.ttl)).lease
+        lease = (await self.store.grant(lease_ttl or self.ttl)).lease
         record = Consumer(consumer_name=name, **fields)
         await self.store.put(self.group.consumer(name), encode(record), lease=lease)
         await self._index()
@@ -325,6 +337,20 @@ class SteppedConsumer:
         await eventually(lambda: holds(self), within=within, what=f"{self.name}: {what}")
 
 
+class _Wrapping:
+    """A backend whose stores are wrapped."""
+
+    def __init__(self, inner: Backend, wrap: Callable[[Store], Store]) -> None:
+        self._inner = inner
+        self._wrap = wrap
+
+    async def open(self, settings: StoreSettings, clock: Clock) -> Store:
+        return self._wrap(await self._inner.open(settings, clock))
+
+    async def elector(self, store: Store, keys: Keys, presence: Presence, clock: Clock) -> LeaderElector:
+        return await self._inner.elector(store, keys, presence, clock)
+
+
 def _first(errors: BaseExceptionGroup[AssignerError]) -> AssignerError:
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
@@ -338,7 +364,12 @@ QUICK = GroupOptions(debounce=0.1)
 
 @asynccontextmanager
 async def world_on(
-    kind: str, request: pytest.FixtureRequest, *, ttl: float | None = None, options: GroupOptions = QUICK
+    kind: str,
+    request: pytest.FixtureRequest,
+    *,
+    ttl: float | None = None,
+    options: GroupOptions = QUICK,
+    groupless: bool = False,
 ) -> AsyncIterator[World]:
     """A world on the store of that kind. On etcd a TTL of a second or two keeps tests short."""
     if kind == "memory":
@@ -349,5 +380,6 @@ async def world_on(
         root: str = request.getfixturevalue("etcd_prefix")
         backend = load_backend("etcd")
         settings = StoreSection(backend="etcd", root=root, endpoints=tuple(etcd.endpoints))
-    async with World(backend, settings, ttl=ttl or (30.0 if kind == "memory" else 2.0), options=options) as world:
+    ttl = ttl or (30.0 if kind == "memory" else 2.0)
+    async with World(backend, settings, ttl=ttl, options=options, groupless=groupless) as world:
         yield world
