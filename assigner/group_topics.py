@@ -29,6 +29,10 @@ class GroupTopics:
         self._clock = clock
         self._kafka = _kafka(settings)
 
+    async def close(self) -> None:
+        if self._kafka:
+            await self._kafka.aclose()
+
     async def set(self, group: str, config: TopicConfig, force: bool) -> TopicConfig:
         return await set_topic(self._store, self._keys, group, config, force=force)
 

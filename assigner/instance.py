@@ -79,6 +79,7 @@ class Instance:
         self.mirrors = await stack.enter_async_context(Mirrors(self.store, self.keys, settings.group).running())
         self.registry = Registry(self.mirrors, max_seats=settings.grpc.max_streams)
         self.topics = GroupTopics(self.store, self.keys, settings, self.clock)
+        stack.push_async_callback(in_peace, self.topics.close, _CLOSE_WITHIN)
         self.members = await stack.enter_async_context(self._membership().running())
         self.operations = Operations(self.store, self.keys, self.mirrors, self.members, self.topics.set)
         wanted = CoordinatorSettings(consumer_ttl=settings.consumer_ttl, reconcile_interval=settings.reconcile_interval)
