@@ -8,6 +8,7 @@ import click
 
 from assigner.cli import admin
 from assigner.cli.configuring import config
+from assigner.cli.consuming import consume
 from assigner.cli.draining import drain
 from assigner.cli.serving import serve
 
@@ -38,6 +39,7 @@ for _command in (
     admin.resume,
     admin.rebalance,
     admin.group_options,
+    consume,
     config,
 ):
     main.add_command(_command)

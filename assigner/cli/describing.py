@@ -30,17 +30,15 @@ SUMMARY_COLUMNS = (
 
 
 def summary_row(summary: GroupSummary) -> tuple[Any, ...]:
-    unowned: Any = Text(str(summary.unowned), "red", justify="right") if summary.unowned else summary.unowned
     return (
-        summary.group,
+        Text.assemble(summary.group, (" paused", "yellow")) if summary.paused else summary.group,
         summary.leader or Text("none", "red"),
         summary.consumers,
         summary.topics,
         summary.partitions,
-        unowned,
+        Text(str(summary.unowned), "red") if summary.unowned else summary.unowned,
         summary.handoffs,
         summary.generation,
-        Text("paused", "yellow") if summary.paused else "",
     )
 
 

@@ -18,9 +18,13 @@ from rich.text import Text
 
 from assigner.proto.kafka_assigner.v1 import DescribeGroupResponse
 
+_PIPE_WIDTH = 250
+
 
 def console(*, stderr: bool = False) -> Console:
-    return Console(stderr=stderr, highlight=False)
+    made = Console(stderr=stderr, highlight=False)
+    # A pipe has no width: what is cut to a terminal's there is lost to the program that reads it.
+    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
 
 
 def print_json(value: Any) -> None:
@@ -56,15 +60,17 @@ def described(answer: DescribeGroupResponse) -> dict[str, Any]:
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
     """Numbers to the right, text to the left. Cells are text, never markup: names are the users'."""
     rows = [tuple(row) for row in rows]
-    made = Table(
-        title=title or None, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
-    )
+    made = Table(title=title or None, title_justify="left", header_style="bold", box=None, padding=(0, 2, 0, 0))
     for index, column in enumerate(columns):
-        numeric = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
-        made.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        numeric = bool(rows) and all(_is_number(row[index]) for row in rows)
+        made.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
     for row in rows:
         made.add_row(*(cell if isinstance(cell, Text) else Text(_shown(cell)) for cell in row))
     return made
+
+
+def _is_number(cell: Any) -> bool:
+    return isinstance(cell, (int, float)) or (isinstance(cell, Text) and cell.plain.isdecimal())
 
 
 def _shown(value: Any) -> str:

@@ -6,10 +6,12 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import anyio
 import click
+from anyio.abc import TaskStatus
 from rich.panel import Panel
 from rich.text import Text
 
@@ -52,28 +54,31 @@ def _failure(code: int, errors: BaseExceptionGroup[Any], kind: str) -> Failure:
 async def _serve(settings: Settings) -> None:
     # Found at run time: the command line must not pull the whole service in to print a table.
     service_type = importlib.import_module("assigner.service").Service
-    async with service_type(settings) as service:
-        announce(settings, service)
-        await _until_told(service)
-
-
-async def _until_told(service: Any) -> None:
-    """Until a signal comes, or the service ends by itself."""
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_cancel_on_signal, tasks.cancel_scope)
-        await service.run_until_stopped()
+        told = _Told(tasks.cancel_scope.cancel)
+        await tasks.start(told.listen)
+        async with service_type(settings) as service:
+            told.act = service.stop
+            announce(settings, service)
+            await service.run_until_stopped()
         tasks.cancel_scope.cancel()
 
 
-async def _cancel_on_signal(scope: anyio.CancelScope) -> None:
-    with anyio.open_signal_receiver(*_SIGNALS) as received:
-        async for number in received:
-            logs.get_logger("assigner.cli").info("stopping", signal=number.name)
-            break
-    # The second one means now: whoever sends it has waited long enough.
-    for number in _SIGNALS:
-        signal.signal(number, _leave_at_once)
-    scope.cancel()
+class _Told:
+    """What a signal does: while the service comes up it is given up, then it is stopped in order."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.act = act
+
+    async def listen(self, *, task_status: TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(*_SIGNALS) as received:
+            task_status.started()
+            number = await anext(received)
+        # The second one means now: whoever sends it has waited long enough.
+        for each in _SIGNALS:
+            signal.signal(each, _leave_at_once)
+        logs.get_logger("assigner.cli").info("stopping", signal=number.name)
+        self.act()
 
 
 def _leave_at_once(_number: int, _frame: Any) -> None:
@@ -85,8 +90,8 @@ def announce(settings: Settings, service: Any) -> None:
     facts = {
         "instance": settings.instance.name,
         "store": settings.store.backend,
-        "grpc": f"{settings.grpc.host}:{service.grpc_port}",
-        "http": f"http://{settings.http.host}:{service.http_port}",
+        "grpc": f"{settings.grpc.host}:{service.server.port}",
+        "http": f"http://{settings.http.host}:{service.web.port}",
     }
     if sys.stderr.isatty():
         body = Text("\n").join(Text.assemble((f"{name:9}", "bold"), value) for name, value in facts.items())

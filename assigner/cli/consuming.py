@@ -1,0 +1,181 @@
+"""`assigner consume`: a consumer that works on nothing and tells everything, to see what a group does to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import anyio
+import click
+from rich.text import Text
+
+from assigner.cli.connection import Target, reaches_service
+from assigner.cli.failures import REFUSED, UNREACHABLE, Failure
+from assigner.cli.output import console
+from assigner.client import (
+    AssignerConsumer,
+    Ending,
+    Handler,
+    Ownership,
+    ReleaseOrder,
+    TopicPartition,
+    Unavailable,
+    WarmOrder,
+)
+from assigner.clock import Clock, SystemClock
+from assigner.errors import AssignerError
+
+_STYLES = {
+    "assigned": "bold green",
+    "warm": "yellow",
+    "warmed": "yellow",
+    "release": "cyan",
+    "released": "cyan",
+    "revoked": "bold red",
+    "discard": "dim",
+}
+_GOLDEN = 0.618
+
+
+class Tell(Protocol):
+    def __call__(self, event: str, partition: TopicPartition | Ownership | None = None, /, **facts: Any) -> None: ...
+
+
+class Teller:
+    """One line per event."""
+
+    def __init__(self, *, as_json: bool, clock: Clock) -> None:
+        self._as_json = as_json
+        self._clock = clock
+        self._console = console()
+
+    def __call__(self, event: str, partition: TopicPartition | Ownership | None = None, /, **facts: Any) -> None:
+        known = {name: value for name, value in facts.items() if value not in ("", None)}
+        if partition is not None:
+            known = {"topic": partition.topic, "partition": partition.partition, **known}
+        if isinstance(partition, Ownership):
+            known["epoch"] = partition.epoch
+        if self._as_json:
+            line = {"event": event, "time": self._clock.wall(), **known}
+            click.echo(json.dumps(line, ensure_ascii=False))
+        else:
+            self._console.print(self._text(event, known), soft_wrap=True)
+
+    def _text(self, event: str, known: dict[str, Any]) -> Text:
+        at = datetime.fromtimestamp(self._clock.wall(), UTC).strftime("%H:%M:%S.%f")[:-3]
+        what = f"{known.pop('topic')}/{known.pop('partition')}" if "partition" in known else ""
+        rest = "  ".join(f"{name} {value}" for name, value in known.items())
+        return Text.assemble(
+            (f"{at}  ", "dim"), (f"{event:10}", _STYLES.get(event, "bold")), f"{what:20} ", (rest, "dim")
+        )
+
+
+class TellingHandler(Handler):
+    """Takes its time for warming and releasing, if told to: half to one and a half times the seconds given, by
+    partition, so that a crowd does not move in step."""
+
+    def __init__(self, tell: Tell, *, warm_seconds: float = 0.0, release_seconds: float = 0.0) -> None:
+        self._tell = tell
+        self._warm_seconds = warm_seconds
+        self._release_seconds = release_seconds
+
+    async def assigned(self, partition: Ownership) -> None:
+        self._tell("assigned", partition)
+
+    async def warm(self, partition: TopicPartition, order: WarmOrder) -> None:
+        self._tell("warm", partition, cause=order.cause, **{"from": order.current_owner})
+        await anyio.sleep(_spread(self._warm_seconds, partition.partition))
+        self._tell("warmed", partition)
+
+    async def release(self, partition: Ownership, order: ReleaseOrder) -> None:
+        self._tell("release", partition, cause=order.cause, to=order.new_owner)
+        await anyio.sleep(_spread(self._release_seconds, partition.partition))
+        self._tell("released", partition)
+
+    async def revoked(self, partition: Ownership, reason: str) -> None:
+        self._tell("revoked", partition, reason=reason)
+
+    async def discard(self, partition: TopicPartition) -> None:
+        self._tell("discard", partition)
+
+
+def _spread(seconds: float, partition: int) -> float:
+    return seconds * (0.5 + partition * _GOLDEN % 1)
+
+
+@click.command()
+@click.argument("group")
+@click.option("--name", help="Name of the consumer.  [default: host and process]")
+@click.option("--topic", "topics", multiple=True, help="Subscribe to this topic; none: to all of the group.")
+@click.option("--capacity", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True)
+@click.option("--rack", default="", help="Where the consumer is.")
+@click.option("--warm-seconds", type=click.FloatRange(min=0), default=0.0, help="About how long warming takes.")
+@click.option("--release-seconds", type=click.FloatRange(min=0), default=0.0, help="About how long releasing takes.")
+@click.option("--drain", is_flag=True, help="Hand everything over before leaving; a second signal leaves at once.")
+@reaches_service
+def consume(target: Target, group: str, name: str | None, **wishes: Any) -> None:
+    """Join GROUP as a consumer and print what happens, until SIGTERM or SIGINT."""
+    name = name or f"{socket.gethostname()}-{os.getpid()}"
+    tell = Teller(as_json=target.as_json, clock=SystemClock())
+    try:
+        anyio.run(_consume, target, group, name, wishes, tell)
+    except Unavailable as error:
+        remedy = "is `assigner serve` running? pass --address"
+        message = f"can't reach {target.address} ({error}): {remedy}"
+        raise Failure(UNREACHABLE, message, kind="unreachable", as_json=target.as_json) from error
+    except AssignerError as error:
+        raise Failure(REFUSED, str(error), kind=type(error).__name__, as_json=target.as_json) from error
+
+
+async def _consume(target: Target, group: str, name: str, wishes: dict[str, Any], tell: Teller) -> None:
+    handler = TellingHandler(tell, warm_seconds=wishes["warm_seconds"], release_seconds=wishes["release_seconds"])
+    consumer = AssignerConsumer(
+        target.address,
+        group,
+        name,
+        wishes["topics"],
+        handler,
+        capacity=wishes["capacity"],
+        rack=wishes["rack"],
+        tls=target.ssl_context(),
+        connect_timeout=target.timeout,
+    )
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with consumer:
+            tell("joined", group=group, consumer=name, session=consumer.session)
+            ending = await _until_told(consumer, signals, drain=wishes["drain"])
+    tell("left", how=ending.value)
+
+
+async def _until_told(consumer: AssignerConsumer, signals: Any, *, drain: bool) -> Ending:
+    """Until a signal, or until the service ends it. An error of the consumer is raised as it is."""
+    outcome: list[Ending | AssignerError] = []
+
+    async def watch() -> None:
+        try:
+            outcome.append(await consumer.closed())
+        except AssignerError as error:
+            outcome.append(error)
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        await anext(signals)
+        if drain:
+            tasks.start_soon(_drain, consumer)
+            await anext(signals)
+        tasks.cancel_scope.cancel()
+    if outcome and isinstance(outcome[0], AssignerError):
+        raise outcome[0]
+    return outcome[0] if outcome and isinstance(outcome[0], Ending) else Ending.LEFT
+
+
+async def _drain(consumer: AssignerConsumer) -> None:
+    # What ends the consumer is told by whoever watches it.
+    with suppress(AssignerError):
+        await consumer.drain()
