@@ -25,7 +25,6 @@ SUMMARY_COLUMNS = (
     "unowned",
     "handoffs",
     "generation",
-    "paused",
 )
 
 
