@@ -32,6 +32,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 _COUNT = Range(least=1)
+_PAUSE = Range(least=0, most=86_400)
 _WINDOW = Range(least=65_535, most=2**31 - 1)
 _KEYS = (
     Key("consumer_ttl", "Seconds a consumer may be silent before it counts as gone.", rules.TTL, "--consumer-ttl"),
@@ -138,6 +139,12 @@ _KEYS = (
     Key("group.quarantine_after", "Owners that must fail to warm a partition before it is quarantined.", _COUNT),
     Key("group.paused", "Start with rebalancing paused."),
     Key("topics", "Partition counts: group, topic, number.", rules.TOPICS, "--topic"),
+    Key("spread.slack", "How far above the even share of groups an instance may go.", Range(least=1, most=10)),
+    Key("spread.courtesy", "Seconds each instance waits for those that a free group suits better.", _PAUSE),
+    Key("spread.settle", "Seconds without a change of instances before groups are handed over.", _PAUSE),
+    Key("spread.batch", "Groups handed over at a time.", _COUNT),
+    Key("spread.pause", "Seconds between two such batches.", _PAUSE),
+    Key("spread.patience", "Seconds before a group that came back is handed over again; doubles.", _PAUSE),
     Key("kafka.bootstrap_servers", "Brokers to discover partition counts from; empty: none.", None, "--kafka"),
     Key("kafka.properties", "Further librdkafka properties, such as sasl.* and ssl.*.", secret=True),
     Key("kafka.refresh_interval", "Seconds between looks at the topics in Kafka.", rules.SECONDS),

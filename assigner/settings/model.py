@@ -13,6 +13,7 @@ import socket
 import msgspec
 
 from assigner.backend import StoreSettings
+from assigner.core.spread import SpreadSettings
 from assigner.keys import DEFAULT_ROOT, Keys
 from assigner.logs import LogSettings
 from assigner.records import GroupOptions
@@ -83,6 +84,8 @@ class Settings(Section, frozen=True, kw_only=True):
     """Options of a group that has none of its own."""
     topics: dict[str, dict[str, int]] = {}
     """group -> topic -> partitions."""
+    spread: SpreadSettings = SpreadSettings()
+    """How the groups' leaders spread over the instances."""
     kafka: KafkaSection = KafkaSection()
     log: LogSettings = LogSettings()
     metrics: MetricsSection = MetricsSection()
