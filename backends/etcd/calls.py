@@ -15,7 +15,7 @@ from typing import Any, NoReturn, assert_never
 import anyio
 
 from assigner.clock import Clock
-from assigner.errors import AssignerError, OutcomeUnknown, StoreRefused, StoreUnavailable
+from assigner.errors import AssignerError, OutcomeUnknown, StoreUnavailable
 from backends.etcd import rpc
 from backends.etcd.connection import Connection
 from backends.etcd.link import Link, pause_before
@@ -145,7 +145,7 @@ class _Attempts:
                 raise AnswerTooLarge(reason)
             case TokenStale(reason):
                 if self._renewed_token or not self._login.can_renew:
-                    raise StoreRefused(f"etcd refuses the login ({reason}); check user and password")
+                    raise self._login.refusal(reason)
                 self._renewed_token = True
                 self._login.forget(metadata)
             case NoEffect(reason, blame):

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
+from typing import Any
 
 import anyio
 
@@ -23,7 +25,8 @@ from backends.etcd.connection import Connection
 REQUIRE_LEADER: rpc.Metadata = (("hasleader", "true"),)
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
-_ALIVE_ANYWAY = (rpc.Code.UNAUTHENTICATED, rpc.Code.PERMISSION_DENIED)
+_WANTS_A_LOGIN = (rpc.Code.UNAUTHENTICATED, rpc.Code.PERMISSION_DENIED, rpc.Code.INVALID_ARGUMENT)
+"""Answers of a member that is alive and shows its status only to users. INVALID_ARGUMENT: no user was named."""
 
 
 class _Unfit(Exception):
@@ -54,6 +57,8 @@ class Link:
         self._failures = 0
         self._reasons: dict[str, str] = {}
         self._cluster = 0
+        self.metadata: Callable[[], rpc.Metadata] = lambda: REQUIRE_LEADER
+        """What probes carry; set by whoever has a login."""
         self.connects = 0
 
     @property
@@ -181,18 +186,24 @@ class Link:
 
     async def _probe(self, connection: Connection, timeout: float) -> None:
         try:
-            status = await connection.status(rpc.StatusRequest(), timeout=timeout, metadata=REQUIRE_LEADER)
+            status = await connection.status(rpc.StatusRequest(), timeout=timeout, metadata=self.metadata())
         except rpc.RpcError as error:
-            if error.code() in _ALIVE_ANYWAY:
+            if error.code() in _WANTS_A_LOGIN:
                 return
             raise _Unfit(f"{error.code().name}: {error.details()}") from error
         if status.isLearner:
             raise _Unfit("is a learner, which serves no reads")
         connection.version = parse_version(status.version)
-        cluster = status.header.cluster_id
+        if (stranger := self.stranger(status.header)) is not None:
+            raise _Unfit(stranger)
+
+    def stranger(self, header: Any) -> str | None:
+        """What is wrong if the answer came from another cluster than the first one did, else None."""
+        cluster: int = header.cluster_id
         self._cluster = self._cluster or cluster
-        if cluster != self._cluster:
-            raise _Unfit(
-                f"belongs to the etcd cluster {cluster:x}, but this store was opened on {self._cluster:x}: its"
-                " revisions mean nothing here; correct the endpoints, or restart the service if it was replaced"
-            )
+        if cluster == self._cluster:
+            return None
+        return (
+            f"belongs to the etcd cluster {cluster:x}, but this store was opened on {self._cluster:x}: its"
+            " revisions mean nothing here; correct the endpoints, or restart the service if it was replaced"
+        )

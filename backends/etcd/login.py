@@ -11,12 +11,13 @@ import anyio
 from assigner.errors import StoreRefused, StoreUnavailable
 from backends.etcd import rpc
 from backends.etcd.connection import Connection
-from backends.etcd.link import REQUIRE_LEADER
+from backends.etcd.link import REQUIRE_LEADER, Link
 from backends.etcd.verdict import Final, judge
 
 
 class Login:
-    def __init__(self, user: str | None, password: str | None) -> None:
+    def __init__(self, link: Link, user: str | None, password: str | None) -> None:
+        self._link = link
         self._user = user
         self._password = password
         self._metadata: rpc.Metadata | None = None if user else REQUIRE_LEADER
@@ -48,6 +49,12 @@ class Login:
         if self._metadata is metadata and self.can_renew:
             self._metadata = None
 
+    def refusal(self, reason: str) -> StoreRefused:
+        """The error for a token that is refused and can't be replaced by a better one."""
+        if self._user is None:
+            return StoreRefused(f"etcd wants a login and none is configured ({reason}); set user and password")
+        return StoreRefused(f"etcd refuses the login ({reason}); check user and password")
+
     async def _authenticate(self, connection: Connection, timeout: float) -> rpc.Metadata:
         request = rpc.AuthenticateRequest(name=self._user, password=self._password or "")
         connection.enter()
@@ -62,5 +69,7 @@ class Login:
             raise StoreUnavailable(f"etcd did not answer the login: {verdict.reason}") from error
         finally:
             connection.leave()
+        if (stranger := self._link.stranger(answer.header)) is not None:
+            raise StoreUnavailable(stranger)
         self.logins += 1
         return (*REQUIRE_LEADER, ("token", answer.token))

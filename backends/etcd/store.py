@@ -46,7 +46,7 @@ from backends.etcd import rpc
 from backends.etcd.calls import AnswerTooLarge, Calls, Effect, Observer
 from backends.etcd.convert import prefix_range, to_compare, to_entry, to_get_result, to_key, to_operation, to_read
 from backends.etcd.leases import KeepAlives
-from backends.etcd.link import Link
+from backends.etcd.link import REQUIRE_LEADER, Link
 from backends.etcd.login import Login
 from backends.etcd.watch import Buffer
 from backends.etcd.watches import Watches
@@ -83,7 +83,8 @@ class EtcdStore(Store):
         self._clock = clock
         self._timeout = timeout
         self._link = Link(settings, clock)
-        self._login = Login(settings.user, settings.password)
+        self._login = Login(self._link, settings.user, settings.password)
+        self._link.metadata = lambda: self._login.current or REQUIRE_LEADER
         self._calls = Calls(self._link, self._login, clock, timeout)
         self._keep_alives = KeepAlives(self._link, self._login, clock, self._calls, timeout)
         self._watches = Watches(self._link, self._login, clock, self._calls, buffer or Buffer(), timeout)

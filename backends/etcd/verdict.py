@@ -29,7 +29,7 @@ class Final(msgspec.Struct, frozen=True):
 
 
 class TokenStale(msgspec.Struct, frozen=True):
-    """The login is over. Log in again and repeat: nothing was done."""
+    """The login is over, or none was made yet. Log in again and repeat: nothing was done."""
 
     reason: str
 
@@ -60,7 +60,6 @@ _NO_SPACE = "etcd is out of space and takes no writes ({}); compact and defragme
 _CORRUPT = "etcd has found its data corrupt and takes no writes ({}); repair the member that it names"
 _DENIED = "etcd denies this ({}); grant the user's role read and write on the store's root"
 _LOGIN = "etcd refuses the login ({}); check user and password"
-_NEEDS_LOGIN = "etcd wants a login and none is configured ({}); set user and password"
 _NOT_ETCD = "the endpoint does not speak etcd's v3 API ({}); check the address"
 _TOO_LARGE = "etcd refuses the request as too large ({}); split it"
 
@@ -74,12 +73,11 @@ _BY_MESSAGE: tuple[tuple[str, type[AssignerError], str], ...] = (
     ("too large lease TTL", InvalidInput, "the lease's TTL is too long ({}); choose a shorter one"),
     ("database space exceeded", StoreReadOnly, _NO_SPACE),
     ("corrupt", StoreReadOnly, _CORRUPT),
-    ("user name is empty", StoreRefused, _NEEDS_LOGIN),
     ("invalid user ID or password", StoreRefused, _LOGIN),
     ("permission denied", StoreRefused, _DENIED),
     ("permission not granted", StoreRefused, _DENIED),
 )
-_STALE_TOKEN = ("invalid auth token", "revision of auth store is old")
+_STALE_TOKEN = ("invalid auth token", "revision of auth store is old", "user name is empty")
 # Said before the request is handed to the members, so nothing was done.
 _UNUSABLE_MEMBER = ("no leader", "not capable", "not supported for learner", "unhealthy cluster")
 _NEVER_SENT = ("failed to connect", "connections to all backends failing", "DNS resolution", "resolution failed")

@@ -246,8 +246,7 @@ class Watches:
         self._begin(metadata)
         try:
             async with anyio.create_task_group() as asking:
-                if tells_progress(connection.version):
-                    asking.start_soon(self._ask_for_progress)
+                asking.start_soon(self._ask_for_progress, connection)
                 error = await converse(
                     connection,
                     connection.watch(metadata=metadata),
@@ -262,12 +261,13 @@ class Watches:
             self._react(error, connection, metadata)
         return heard
 
-    async def _ask_for_progress(self) -> None:
+    async def _ask_for_progress(self, connection: Connection) -> None:
         """Keep quiet watches near the present, so that compaction does not overtake them. etcd alone does it rarely."""
         while True:
             await anyio.sleep(PROGRESS_SECONDS)
-            self._outbox[ASK_FOR_PROGRESS] = rpc.WatchRequest(progress_request=rpc.WatchProgressRequest())
-            self._work.set()
+            if tells_progress(connection.version):
+                self._outbox[ASK_FOR_PROGRESS] = rpc.WatchRequest(progress_request=rpc.WatchProgressRequest())
+                self._work.set()
 
     async def _prepare(self, connection: Connection) -> rpc.Metadata | None:
         try:
@@ -304,7 +304,9 @@ class Watches:
 
     def _react(self, error: Any, connection: Connection, metadata: rpc.Metadata) -> None:
         match judge(error, answered_meanwhile=False):
-            case TokenStale():
+            case TokenStale(reason):
+                if not self._login.can_renew:
+                    self._end_all(WatchEnded(str(self._login.refusal(reason))))
                 self._login.forget(metadata)
             case Final(failure):
                 self._end_all(WatchEnded(f"etcd ended the watches: {failure}"))

@@ -1,4 +1,4 @@
-"""What the etcd tests need besides the store itself: a store that ends cleanly, etcd's own numbers, its JSON gateway."""
+"""What the etcd tests need: a store that must end cleanly, etcd's own numbers, its JSON gateway."""
 
 from __future__ import annotations
 
@@ -28,24 +28,36 @@ async def opened(
     request_timeout: float = 5.0,
     hang_timeout: float = 1.0,
     buffer: Buffer | None = None,
-    **settings: Any,
+    user: str | None = None,
+    password: str | None = None,
+    tls_ca: str | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+    tls_server_name: str | None = None,
 ) -> AsyncIterator[EtcdStore]:
     """A store that must leave no task behind."""
     before = asyncio.all_tasks()
-    store = EtcdStore(
-        StoreSettings(
-            endpoints=tuple(endpoints), request_timeout=request_timeout, hang_timeout=hang_timeout, **settings
-        ),
-        SystemClock(),
-        buffer=buffer,
+    settings = StoreSettings(
+        endpoints=tuple(endpoints),
+        request_timeout=request_timeout,
+        hang_timeout=hang_timeout,
+        user=user,
+        password=password,
+        tls_ca=tls_ca,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_server_name=tls_server_name,
     )
+    store = EtcdStore(settings, SystemClock(), buffer=buffer)
     await store.open()
     try:
         yield store
     finally:
         await store.close()
     # grpc needs a moment to take note of calls that were cancelled at last.
-    await eventually(lambda: not _of_the_store(asyncio.all_tasks() - before), within=2, what="a store without tasks left")
+    await eventually(
+        lambda: not _of_the_store(asyncio.all_tasks() - before), within=2, what="a store without tasks left"
+    )
 
 
 def _of_the_store(tasks: Iterable[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
@@ -97,7 +109,7 @@ class Gateway:
     def login(self, user: str, password: str) -> None:
         self._token = self.ask("auth/authenticate", name=user, password=password)["token"]
 
-    def enable_auth(self, *, user: str, password: str, prefix: str) -> None:
+    def enable_auth(self, user: str, password: str, prefix: str) -> None:
         """Let root do all, and `user` what it likes under `prefix`."""
         self.ask("auth/user/add", name="root", password="root")
         self.ask("auth/role/add", name="root")

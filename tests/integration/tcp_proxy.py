@@ -20,7 +20,7 @@ class TcpProxy:
 
     async def start(self, port: int = 0) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
-        self.endpoint = "127.0.0.1:{}".format(self._server.sockets[0].getsockname()[1])
+        self.endpoint = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def stop(self) -> None:
         """Refuse new connections and cut the present ones."""

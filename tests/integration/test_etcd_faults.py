@@ -5,13 +5,27 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
 import anyio
 import anyio.to_thread
 import pytest
 
 from assigner.errors import OutcomeUnknown, StoreError, StoreUnavailable, WatchEnded
-from assigner.store import Absent, Batch, Event, Found, LeaseGone, Missing, Put, PutEvent, Renewed, WatchItem, Written
+from assigner.store import (
+    Absent,
+    Batch,
+    Entry,
+    Event,
+    Found,
+    LeaseGone,
+    Missing,
+    Put,
+    PutEvent,
+    Renewed,
+    WatchItem,
+    Written,
+)
 from assigner.testing.waiting import eventually
 from backends.etcd.store import EtcdStore
 from tests.conftest import StartEtcd, StartEtcdCluster
@@ -59,6 +73,7 @@ def member_in_use(cluster: EtcdCluster, store: EtcdStore) -> EtcdServer:
 async def test_a_write_whose_answer_is_lost_is_unknown_and_not_repeated(
     proxy: TcpProxy, etcd_server: RunningEtcd, etcd_prefix: str
 ) -> None:
+    entries: tuple[Entry, ...] = ()
     writes: list[Callable[[EtcdStore], Awaitable[object]]] = [
         lambda store: store.put(f"{etcd_prefix}put", b"v"),
         lambda store: store.transact([], [Put(f"{etcd_prefix}transaction", b"v")]),
@@ -70,10 +85,10 @@ async def test_a_write_whose_answer_is_lost_is_unknown_and_not_repeated(
             with pytest.raises(OutcomeUnknown, match="read again"):
                 await write(store)
             proxy.swallows_answers = False
-            page = await store.list(etcd_prefix)
-            assert page.entries[-1].version == 1
+            entries = (await store.list(etcd_prefix)).entries
+            assert entries[-1].version == 1
             assert store.statistics().endpoint == etcd_server.endpoint
-    assert len(page.entries) == 2
+    assert len(entries) == 2
 
 
 async def test_reads_grants_and_revokes_are_repeated_on_another_member(
@@ -122,11 +137,14 @@ async def test_the_connection_cut_under_keep_alives_fails_none_of_them(proxy: Tc
                 assert isinstance(await store.keep_alive(lease), Renewed)
                 renewed += 1
 
+        def has_renewed(count: int) -> bool:
+            return renewed >= count
+
         async with anyio.create_task_group() as tasks:
             for lease in leases:
                 tasks.start_soon(renew, lease)
             for share in (100, 300, 500):
-                await eventually(lambda share=share: renewed >= share, every=0.001)
+                await eventually(partial(has_renewed, share), every=0.001)
                 proxy.cut()
         assert renewed == 600
 
@@ -210,17 +228,16 @@ async def eventually_written(store: EtcdStore, key: str) -> Found:
 
 
 async def test_a_frozen_server_is_noticed_by_an_idle_watcher(own_etcd: EtcdServer) -> None:
-    async with opened(own_etcd.endpoints, hang_timeout=0.8) as store:
-        async with store.watch("/", start_revision=1) as items:
-            await store.put("/k", b"")
-            await events_of(items, 1)
-            own_etcd.freeze()
-            frozen = time.monotonic()
-            await eventually(lambda: store.statistics().endpoint is None, within=3)
-            assert time.monotonic() - frozen < 1.3
-            own_etcd.thaw()
-            await eventually_written(store, "/k")
-            await events_of(items, 1)
+    async with opened(own_etcd.endpoints, hang_timeout=0.8) as store, store.watch("/", start_revision=1) as items:
+        await store.put("/k", b"")
+        await events_of(items, 1)
+        own_etcd.freeze()
+        frozen = time.monotonic()
+        await eventually(lambda: store.statistics().endpoint is None, within=3)
+        assert time.monotonic() - frozen < 1.3
+        own_etcd.thaw()
+        await eventually_written(store, "/k")
+        await events_of(items, 1)
 
 
 async def test_pings_are_not_so_many_that_etcd_hangs_up(etcd_server: RunningEtcd, etcd_prefix: str) -> None:
@@ -258,6 +275,9 @@ async def test_no_event_is_missed_or_doubled_over_crashes_under_eight_writers(ow
             if isinstance(item := await anext(items), Batch):
                 batches.append(item)
 
+    def has_confirmed(count: int) -> bool:
+        return len(confirmed) > count
+
     async with opened(own_etcd.endpoints, request_timeout=3.0) as store:
         async with store.watch("/", start_revision=2) as items, anyio.create_task_group() as reading:
             reading.start_soon(read, items)
@@ -265,10 +285,9 @@ async def test_no_event_is_missed_or_doubled_over_crashes_under_eight_writers(ow
                 for writer in range(8):
                     writing.start_soon(write, writer)
                 for crash in range(5):
-                    await eventually(lambda crash=crash: len(confirmed) > 150 * (crash + 1), every=0.003)
+                    await eventually(partial(has_confirmed, 150 * (crash + 1)), every=0.003)
                     await in_thread(own_etcd.restart)
-                more = len(confirmed) + 50
-                await eventually(lambda: len(confirmed) > more)
+                await eventually(partial(has_confirmed, len(confirmed) + 50))
                 stop = True
             last = (await store.get("/0")).revision
             await eventually(lambda: bool(batches) and batches[-1].revision == last)
@@ -285,8 +304,8 @@ async def test_no_event_is_missed_or_doubled_over_crashes_under_eight_writers(ow
 async def test_a_wiped_etcd_is_not_mistaken_for_the_one_before(own_etcd: EtcdServer) -> None:
     async with opened(own_etcd.endpoints, request_timeout=3.0) as store:
         for _ in range(5):
-            written = await store.put("/k", b"")
-        async with store.watch("/", start_revision=written.revision) as items:
+            await store.put("/k", b"")
+        async with store.watch("/", start_revision=6) as items:
             await events_of(items, 1)
             await in_thread(lambda: _wipe(own_etcd))
             with anyio.fail_after(10), pytest.raises(WatchEnded, match="went back from revision 6 to 1"):
@@ -352,7 +371,7 @@ async def test_without_quorum_calls_end_and_watches_go_on_once_it_is_back(cluste
             with anyio.fail_after(4), pytest.raises(StoreUnavailable):
                 await store.put("/k", b"2")
             for member in lost:
-                await in_thread(lambda member=member: member.start(wait=False))
+                await in_thread(partial(member.start, wait=False))
             await eventually_written(store, "/after")
             (event,) = await events_of(items, 1)
             assert isinstance(event, PutEvent)

@@ -127,7 +127,11 @@ async def test_the_empty_prefix_means_every_key(small_etcd: EtcdServer) -> None:
     async with opened(small_etcd.endpoints) as store:
         for key in ("\x01", "b", "\udcff\udcff"):
             await store.put(key, b"")
-        assert [entry.key for entry in (await read_all(store, "", page_size=2)).entries] == ["\x01", "b", "\udcff\udcff"]
+        assert [entry.key for entry in (await read_all(store, "", page_size=2)).entries] == [
+            "\x01",
+            "b",
+            "\udcff\udcff",
+        ]
 
 
 async def test_a_page_too_large_for_one_answer_is_cut(
