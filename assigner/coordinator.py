@@ -201,16 +201,16 @@ class Coordinator:
         self._metrics.planned(seconds)
         said = solution.explanation
         self.core.solved(request, solution, self._clock.now())
-        queued = self.core.statistics()
-        if queued["queued_moves"] or queued["at_once"]:
+        wanted = self.core.statistics()["targets"]
+        if wanted:
             self._began = began if self._began is None else self._began
             self._log.info(
                 "planned",
                 strategy=request.strategy,
                 members=len(request.members),
                 partitions=len(request.partitions),
-                handoffs=queued["queued_moves"],
-                direct=queued["at_once"],
+                changes=wanted,
+                moves=said.moves,
                 lower_bound=said.lower_bound,
                 imbalance=said.imbalance,
                 seconds=round(seconds, 4),

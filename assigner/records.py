@@ -112,7 +112,7 @@ class Consumer(msgspec.Struct, frozen=True, omit_defaults=False, kw_only=True):
     displaced: tuple[Displaced, ...] = ()
 
 
-class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+class Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     topic: str
     partition: int
     owner: str
@@ -124,7 +124,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """The topic's identity when it was assigned; another one in its config means the topic was recreated."""
 
 
-class Handoff(msgspec.Struct, frozen=True, kw_only=True):
+class Handoff(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     topic: str
     partition: int
     old_owner: str
@@ -158,7 +158,7 @@ class Handoff(msgspec.Struct, frozen=True, kw_only=True):
                 return Step.COMPLETE
 
 
-class Standbys(msgspec.Struct, frozen=True, kw_only=True):
+class Standbys(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     topic: str
     partition: int
     holders: tuple[str, ...] = ()
@@ -284,7 +284,7 @@ Record = (
 R = TypeVar("R", bound=msgspec.Struct)
 
 
-class Stored(msgspec.Struct, Generic[R], frozen=True):
+class Stored(msgspec.Struct, Generic[R], frozen=True, gc=False):
     """A record with what a compare needs, and the fields of others that must survive a rewrite."""
 
     record: R

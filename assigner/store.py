@@ -124,30 +124,30 @@ RemainingResult = Remaining | LeaseGone
 # --- what a transaction compares and does ------------------------------------------------------------------------
 
 
-class Exists(msgspec.Struct, frozen=True):
+class Exists(msgspec.Struct, frozen=True, gc=False):
     key: str
 
 
-class Absent(msgspec.Struct, frozen=True):
+class Absent(msgspec.Struct, frozen=True, gc=False):
     key: str
 
 
-class VersionIs(msgspec.Struct, frozen=True):
+class VersionIs(msgspec.Struct, frozen=True, gc=False):
     key: str
     version: int
 
 
-class ModRevisionIs(msgspec.Struct, frozen=True):
+class ModRevisionIs(msgspec.Struct, frozen=True, gc=False):
     key: str
     revision: int
 
 
-class CreateRevisionIs(msgspec.Struct, frozen=True):
+class CreateRevisionIs(msgspec.Struct, frozen=True, gc=False):
     key: str
     revision: int
 
 
-class ValueIs(msgspec.Struct, frozen=True):
+class ValueIs(msgspec.Struct, frozen=True, gc=False):
     key: str
     value: bytes
 
@@ -155,13 +155,13 @@ class ValueIs(msgspec.Struct, frozen=True):
 Compare = Exists | Absent | VersionIs | ModRevisionIs | CreateRevisionIs | ValueIs
 
 
-class Put(msgspec.Struct, frozen=True):
+class Put(msgspec.Struct, frozen=True, gc=False):
     key: str
     value: bytes
     lease: int = NO_LEASE
 
 
-class Delete(msgspec.Struct, frozen=True):
+class Delete(msgspec.Struct, frozen=True, gc=False):
     key: str
 
 

@@ -113,6 +113,7 @@ class Bench:
     async def measure(self, what: str, members: int, act: Callable[[], asyncio.Future[None] | object]) -> None:
         """Time from the act to the moment when `members` share the partitions evenly and nothing is under way."""
         gc.collect()
+        await asyncio.sleep(0.1)
         self.store.reset()
         self.lag.reset()
         epochs = self.epochs() if self.service.instance.mirrors.get(GROUP) else 0

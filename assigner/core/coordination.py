@@ -102,7 +102,13 @@ class Coordination:
         self._plan_due: float | None = now
         self._causes: set[Cause] = set()
         self._causes_being_planned: set[Cause] = set()
+        self._builder: planning.Builder | None = None
         self._solving = False
+        """From the decision to plan until what the plan wants is known."""
+        self._targets: deque[planning.Target] = deque()
+        """What the plan wants and has not yet been looked at."""
+        self._units: dict[tuple[str, str, int, bool], Move] = {}
+        """Moves of partitions that move as one, being put together from the targets."""
         self._publish = False
         """A plan is out whose generation is not yet written."""
         self._remove: set[TopicPartition] = set()
@@ -174,10 +180,8 @@ class Coordination:
         self._solving = False
         self._moves.clear()
         self._at_once.clear()
-        for move in self._group(planning.targets(request, solution), self._causes_being_planned, now):
-            self._take_up(move, now)
-        if self._at_once or len(self._moves):
-            self._publish = True
+        self._targets = deque(planning.targets(request, solution))
+        self._units.clear()
 
     def failed_to_solve(self, now: float) -> None:
         self._solving = False
@@ -209,6 +213,7 @@ class Coordination:
             return out
         self._examine_dirty(out, now, wall, budget)
         self._remove_assignments(out, budget)
+        self._take_up_targets(now, 5 * budget)
         self._move_at_once(out, now, wall, budget)
         self._start_moves(out, now, wall, budget)
         self._maybe_publish(out)
@@ -217,7 +222,7 @@ class Coordination:
             out.check_leases = tuple(sorted(self.liveness.wanted))
             self._timers.set("leases", now + LEASE_CHECK)
         out.notes, self._notes = self._notes, []
-        out.more = out.more or bool(self._dirty or self._at_once)
+        out.more = out.more or bool(self._dirty or self._at_once or self._targets)
         out.wake_at = now if out.more else self._next_wake()
         return out
 
@@ -228,7 +233,8 @@ class Coordination:
     @property
     def settled(self) -> bool:
         """Nothing is under way and nothing waits to begin."""
-        return not (self._at_once or len(self._moves) or len(self._pending) or self.state.handoffs or self._publish)
+        waiting = self._targets or self._at_once or len(self._moves) or self._publish
+        return not (waiting or len(self._pending) or self.state.handoffs)
 
     @property
     def generation(self) -> int:
@@ -241,6 +247,7 @@ class Coordination:
             "pending": len(self._pending),
             "queued_moves": len(self._moves),
             "at_once": len(self._at_once),
+            "targets": len(self._targets),
             "in_flight": self.in_flight,
             "removing": len(self._remove),
         }
@@ -400,21 +407,27 @@ class Coordination:
 
     # --- beginning moves -----------------------------------------------------------------------------------------
 
-    def _group(self, targets: Iterable[planning.Target], causes: set[Cause], now: float) -> list[Move]:
-        """Targets of partitions that move as one, together."""
-        moves: dict[tuple[str, str, int, str], list[TopicPartition]] = {}
-        named: dict[tuple[str, str, int, str], Cause] = {}
-        for target in targets:
-            tp = target.tp
-            cause = self._cause(tp, causes, now)
-            unit = self._companions.get(tp.topic, (tp.topic,))[0]
-            treatment = "direct" if self._is_free(tp, now) else "handoff"
-            key = (unit, target.owner, tp.partition, treatment)
-            moves.setdefault(key, []).append(tp)
-            named[key] = cause
-        return [Move(tuple(tps), key[1], named[key]) for key, tps in moves.items()]
+    def _take_up_targets(self, now: float, budget: int) -> None:
+        """Turn what the plan wants into moves. Partitions that move as one wait for each other."""
+        if not self._targets:
+            return
+        for _ in range(min(budget, len(self._targets))):
+            target = self._targets.popleft()
+            move = Move((target.tp,), target.owner, self._cause(target.tp, now))
+            topics = self._companions.get(target.tp.topic)
+            if topics is None:
+                self._take_up(move, now)
+                continue
+            key = (topics[0], target.owner, target.tp.partition, self._is_free(target.tp, now))
+            joined = self._units.get(key)
+            self._units[key] = Move((*joined.tps, target.tp), joined.target, joined.cause) if joined else move
+        if not self._targets:
+            for move in self._units.values():
+                self._take_up(move, now)
+            self._units.clear()
 
-    def _cause(self, tp: TopicPartition, causes: set[Cause], now: float) -> Cause:
+    def _cause(self, tp: TopicPartition, now: float) -> Cause:
+        causes = self._causes_being_planned
         held = self.state.assignments.get(tp)
         if held is None:
             return Cause.TOPIC_GREW if self.state.assignments and Cause.JOINED not in causes else Cause.JOINED
@@ -439,10 +452,12 @@ class Coordination:
             return
         if self._is_free(move.tps[0], now) or any(tp in self.state.handoffs for tp in move.tps):
             self._at_once.append(move)
+            self._publish = True
             return
         held = self.state.assignments[move.tps[0]].record
         if self.liveness.fate(held.owner, held.session, now) is Fate.ALIVE:
             self._moves.add(move)
+            self._publish = True
 
     def _move_at_once(self, out: Decisions, now: float, wall: float, budget: int) -> None:
         while self._at_once and len(out.writes) < budget:
@@ -487,20 +502,31 @@ class Coordination:
     # --- planning, publishing, removing --------------------------------------------------------------------------
 
     def _maybe_plan(self, out: Decisions, now: float) -> None:
-        if self._plan_due is None or now < self._plan_due or self._solving or self.state.options.paused:
+        if self._builder is None and not self._begin_plan(out, now):
             return
-        if self._dirty or self._at_once:
+        assert self._builder is not None
+        out.solve = self._builder.step(1000)
+        if out.solve:
+            self._builder = None
+        else:
+            out.more = True
+
+    def _begin_plan(self, out: Decisions, now: float) -> bool:
+        if self._plan_due is None or now < self._plan_due or self._solving or self.state.options.paused:
+            return False
+        if self._dirty or self._at_once or self._targets:
             # Restamps and answers come first: the plan must see who really is there.
             out.more = True
-            return
+            return False
         self._plan_due = None
         self._causes_being_planned, self._causes = self._causes, set()
         if not self.state.topics or not any(self.liveness.eligible(name) for name in self.state.consumers):
-            return
+            return False
         self._solving = True
-        out.solve = planning.build(
+        self._builder = planning.Builder(
             self.state, self.liveness, now, stays=lambda tp: self._stays(tp, now), partitions=self._partitions()
         )
+        return True
 
     def _stays(self, tp: TopicPartition, now: float) -> bool:
         return (
@@ -512,9 +538,8 @@ class Coordination:
 
     def _maybe_publish(self, out: Decisions) -> None:
         """Raise the generation once all of the plan is out; it tells which plan is in force, nobody acts by it."""
-        if not self._publish or self._at_once or len(self._moves) or self._pending.about("plan"):
-            return
-        if self._pending.publishing:
+        under_way = self._targets or self._at_once or len(self._moves) or self._pending.publishing
+        if not self._publish or under_way or self._pending.about("plan"):
             return
         self._publish = False
         plan = msgspec.structs.replace(

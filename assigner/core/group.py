@@ -62,7 +62,7 @@ _KINDS: dict[type, type[msgspec.Struct]] = {
 }
 
 
-class Change(msgspec.Struct, frozen=True):
+class Change(msgspec.Struct, frozen=True, gc=False):
     """What one event did to one record. A record that became unreadable has no `after`."""
 
     key: GroupKey

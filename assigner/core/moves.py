@@ -15,7 +15,7 @@ from assigner.keys import TopicPartition
 from assigner.records import Cause
 
 
-class Move(msgspec.Struct, frozen=True):
+class Move(msgspec.Struct, frozen=True, gc=False):
     tps: tuple[TopicPartition, ...]
     """More than one where a co-partition set moves as one."""
     target: str

@@ -6,15 +6,16 @@ pinned: partitions in flight to their target, those whose owner may yet come bac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from assigner.core.group import GroupState
 from assigner.core.liveness import Fate, Liveness
 from assigner.keys import TopicPartition
-from assigner.records import Consumer, Handoff, Step
+from assigner.records import Consumer, Step
 from assigner.strategy import NONE, BoolArray, IntArray, Members, Problem, Solution, Topics
 
 
@@ -30,8 +31,7 @@ class Request:
     """Partitions in flight to a consumer that can't take them any more: they need an answer even if it is `stay`."""
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(msgspec.Struct, frozen=True, gc=False):
     tp: TopicPartition
     owner: str
 
@@ -45,95 +45,108 @@ def flat_partitions(state: GroupState) -> list[TopicPartition]:
     ]
 
 
-def build(
-    state: GroupState,
-    liveness: Liveness,
-    now: float,
-    *,
-    stays: Callable[[TopicPartition], bool],
-    partitions: list[TopicPartition],
-) -> Request:
-    """`stays` says which partitions must not move whatever the plan."""
-    eligible = [name for name in sorted(state.consumers) if liveness.eligible(name)]
-    index = {name: number for number, name in enumerate(eligible)}
-    owners, pinned, lost, holders = _current(state, liveness, now, stays, partitions, index)
-    names = (*eligible, *holders)
-    problem = Problem(
-        members=_members(state, eligible, len(holders)),
-        topics=_topics(state),
-        owner=np.asarray(owners, np.int32),
-        pinned=np.asarray(pinned, np.bool_),
-        standbys=np.full((len(partitions), 0), NONE, np.int32),
-        standby_count=state.options.standby_count,
-        options=dict(state.options.strategy_options),
-    )
-    return Request(state.options.strategy, problem, names, tuple(partitions), tuple(lost))
+class Builder:
+    """Turns the state into a problem, some partitions at a time, so that a large group keeps nobody waiting.
 
+    What changes meanwhile may or may not be seen. That is fine: the plan is advisory, and each of its writes compares
+    what it was decided on.
+    """
 
-def _current(
-    state: GroupState,
-    liveness: Liveness,
-    now: float,
-    stays: Callable[[TopicPartition], bool],
-    partitions: Iterable[TopicPartition],
-    index: dict[str, int],
-) -> tuple[list[int], list[bool], list[TopicPartition], list[str]]:
-    """Owner and pin of each partition; what lost its target; owners that hold without being eligible."""
-    fates: dict[tuple[str, str], Fate] = {}
-    holders: dict[str, int] = {}
-    owners: list[int] = []
-    pinned: list[bool] = []
-    lost: list[TopicPartition] = []
-    for tp in partitions:
-        held, handoff = state.assignments.get(tp), state.handoffs.get(tp)
-        if handoff and handoff.record.at is Step.COMPLETE:
-            # Flipped already; only the old owner's letting go is awaited, and that is not a matter of planning.
-            owners.append(index.get(held.record.owner, NONE) if held else NONE)
-            pinned.append(True)
-            continue
-        if handoff and handoff.record.new_owner in index and _same_session(state, handoff.record):
-            owners.append(index[handoff.record.new_owner])
-            pinned.append(True)
-            continue
+    def __init__(
+        self,
+        state: GroupState,
+        liveness: Liveness,
+        now: float,
+        *,
+        stays: Callable[[TopicPartition], bool],
+        partitions: list[TopicPartition],
+    ) -> None:
+        """`stays` says which partitions must not move whatever the plan."""
+        self._state = state
+        self._liveness = liveness
+        self._now = now
+        self._stays = stays
+        self._partitions = partitions
+        self._eligible = [name for name in sorted(state.consumers) if liveness.eligible(name)]
+        self._index = {name: number for number, name in enumerate(self._eligible)}
+        self._sessions = {name: state.consumers[name].record.session for name in self._eligible}
+        self._holders: dict[str, int] = {}
+        self._fates: dict[tuple[str, str], Fate] = {}
+        self._owners: list[int] = []
+        self._pinned: list[bool] = []
+        self._lost: list[TopicPartition] = []
+        # Taken now, because the arrays must fit each other whatever happens meanwhile.
+        self._consumers = [state.consumers[name].record for name in self._eligible]
+        self._topics = _topics(state)
+        self._wanted = _subscriptions(state, self._consumers)
+
+    def step(self, count: int) -> Request | None:
+        """Take in the next partitions; the problem, once there are no more."""
+        begin = len(self._owners)
+        for tp in self._partitions[begin : begin + count]:
+            self._add(tp)
+        return self._request() if len(self._owners) == len(self._partitions) else None
+
+    def _add(self, tp: TopicPartition) -> None:
+        held, handoff = self._state.assignments.get(tp), self._state.handoffs.get(tp)
         if handoff:
-            lost.append(tp)
+            record = handoff.record
+            if record.at is Step.COMPLETE:
+                # Flipped already; only the old owner's letting go is awaited, and that is not a matter of planning.
+                self._put(self._index.get(held.record.owner, NONE) if held else NONE, pinned=True)
+                return
+            if self._sessions.get(record.new_owner) == record.new_session:
+                self._put(self._index[record.new_owner], pinned=True)
+                return
+            self._lost.append(tp)
         if held is None:
-            owners.append(NONE)
-            pinned.append(stays(tp))
-            continue
-        name, session = held.record.owner, held.record.session
-        fate = fates.get((name, session))
+            self._put(NONE, pinned=self._stays(tp))
+            return
+        self._add_held(tp, held.record.owner, held.record.session)
+
+    def _add_held(self, tp: TopicPartition, name: str, session: str) -> None:
+        fate = self._fates.get((name, session))
         if fate is None:
-            fate = fates[name, session] = liveness.fate(name, session, now)
+            fate = self._fates[name, session] = self._liveness.fate(name, session, self._now)
         if fate is Fate.DOUBT:
-            owners.append(len(index) + holders.setdefault(name, len(holders)))
-            pinned.append(True)
+            self._put(len(self._index) + self._holders.setdefault(name, len(self._holders)), pinned=True)
         else:
-            owners.append(index.get(name, NONE) if fate is not Fate.DEAD else NONE)
-            pinned.append(stays(tp))
-    return owners, pinned, lost, list(holders)
+            self._put(NONE if fate is Fate.DEAD else self._index.get(name, NONE), pinned=self._stays(tp))
+
+    def _put(self, owner: int, *, pinned: bool) -> None:
+        self._owners.append(owner)
+        self._pinned.append(pinned)
+
+    def _request(self) -> Request:
+        options = self._state.options
+        problem = Problem(
+            members=_members(self._consumers, len(self._holders), self._wanted),
+            topics=self._topics,
+            owner=np.asarray(self._owners, np.int32),
+            pinned=np.asarray(self._pinned, np.bool_),
+            standbys=np.full((len(self._partitions), 0), NONE, np.int32),
+            standby_count=options.standby_count,
+            options=dict(options.strategy_options),
+        )
+        names = (*self._eligible, *self._holders)
+        return Request(options.strategy, problem, names, tuple(self._partitions), tuple(self._lost))
 
 
-def _same_session(state: GroupState, handoff: Handoff) -> bool:
-    return state.consumers[handoff.new_owner].record.session == handoff.new_session
-
-
-def _members(state: GroupState, eligible: list[str], holders: int) -> Members:
-    consumers = [state.consumers[name].record for name in eligible]
+def _members(consumers: list[Consumer], holders: int, wanted: BoolArray) -> Members:
     racks = {rack: number for number, rack in enumerate(sorted({c.rack for c in consumers if c.rack}))}
-    count = len(consumers) + holders
+    everything = np.ones((holders, wanted.shape[1]), np.bool_)
     return Members(
         capacity=np.asarray([c.capacity for c in consumers] + [1.0] * holders, np.float64),
         rack=np.asarray([racks.get(c.rack, NONE) for c in consumers] + [NONE] * holders, np.int32),
-        subscription=_subscriptions(state, consumers, holders),
+        subscription=np.concatenate((wanted, everything)),
         hold=np.asarray([False] * len(consumers) + [True] * holders, np.bool_),
-        cap=np.full(count, NONE, np.int32),
+        cap=np.full(len(consumers) + holders, NONE, np.int32),
     )
 
 
-def _subscriptions(state: GroupState, consumers: list[Consumer], holders: int) -> BoolArray:
+def _subscriptions(state: GroupState, consumers: list[Consumer]) -> BoolArray:
     column = {topic: number for number, topic in enumerate(sorted(state.topics))}
-    wanted = np.ones((len(consumers) + holders, len(column)), np.bool_)
+    wanted = np.ones((len(consumers), len(column)), np.bool_)
     for row, consumer in enumerate(consumers):
         if consumer.topics:
             wanted[row] = False

@@ -40,7 +40,7 @@ class Moved(msgspec.Struct, frozen=True, gc=False):
     epoch: int
 
 
-class Write(msgspec.Struct, frozen=True, eq=False):
+class Write(msgspec.Struct, frozen=True, eq=False, gc=False):
     purpose: Purpose
     compares: tuple[Compare, ...]
     operations: tuple[Operation, ...]
