@@ -151,6 +151,10 @@ class ScriptedAssigner(v1.KafkaAssignerBase):
         self.fail_once: dict[str, GRPCError] = {}
         self.failed: list[str] = []
         self.hang: set[str] = set()
+        """Methods that never answer."""
+        self.hold: dict[str, anyio.Event] = {}
+        """Methods that answer once the event is set."""
+        self.asked: list[str] = []
         self.refuse: Callable[[v1.PartitionAnswer], str] = lambda _: ""
         self.port = 0
         self._named = {known.message or "": known.error for known in (SUPERSEDED, EVICTED, NOT_REGISTERED)}
@@ -264,6 +268,9 @@ class ScriptedAssigner(v1.KafkaAssignerBase):
 
     async def _script(self, *names: str) -> None:
         for name in names:
+            self.asked.append(name)
+            if name in self.hold:
+                await self.hold[name].wait()
             if name in self.hang:
                 await anyio.sleep_forever()
             error = self.fail_once.pop(name, None) or self.fail.get(name)

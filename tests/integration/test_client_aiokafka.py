@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from assigner.embedded import EmbeddedAssigner
+from assigner.records import HandoffMode
 from assigner.testing.waiting import eventually
 from tests.real_kafka import KafkaBroker
 
@@ -66,6 +67,7 @@ async def test_the_aiokafka_example_loses_nothing_while_workers_come_and_go(kafk
     await admin.start()
     assigner = EmbeddedAssigner(topics={group: {topic: PARTITIONS}})
     await anyio.to_thread.run_sync(assigner.__enter__)
+    await anyio.to_thread.run_sync(assigner.call, lambda service: _exclusive(service, group))
 
     def work(name: str) -> asyncio.Task[None]:
         process = sink.of(name)
@@ -83,18 +85,17 @@ async def test_the_aiokafka_example_loses_nothing_while_workers_come_and_go(kafk
         first.cancel()
         await asyncio.wait({first})
         await produce(kafka, topic, RECORDS)
-        ends = {TopicPartition(topic, partition): len(sink.seen[partition]) for partition in range(PARTITIONS)}
+        tps = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+        produced = await _ends(example, kafka, tps)
 
         async def all_committed() -> bool:
-            stored = await admin.list_consumer_group_offsets(group, partitions=list(ends))
-            produced = await _ends(example, kafka, list(ends))
+            stored = await admin.list_consumer_group_offsets(group, partitions=tps)
             return {tp: one.offset for tp, one in stored.items()} == produced
 
         await eventually(all_committed, within=30, every=0.2)
-        produced = await _ends(example, kafka, list(ends))
-        assert {tp: len(sink.seen[tp.partition]) for tp in ends} == produced
-        stored = await admin.list_consumer_group_offsets(group, partitions=list(ends))
-        assert {tp: int(one.metadata) for tp, one in stored.items()} == {tp: sink.epochs[tp.partition] for tp in ends}
+        assert {tp: len(sink.seen[tp.partition]) for tp in tps} == produced
+        stored = await admin.list_consumer_group_offsets(group, partitions=tps)
+        assert {tp: int(one.metadata) for tp, one in stored.items()} == {tp: sink.epochs[tp.partition] for tp in tps}
         second.cancel()
         await asyncio.wait({second})
         for task in (first, second):
@@ -102,6 +103,12 @@ async def test_the_aiokafka_example_loses_nothing_while_workers_come_and_go(kafk
     finally:
         await admin.close()
         await anyio.to_thread.run_sync(assigner.__exit__, None, None, None)
+
+
+async def _exclusive(service: Any, group: str) -> None:
+    """One at a time, so that a commit of the old owner never comes after one of the new."""
+    changes = {"debounce": 0.1, "handoff_mode": HandoffMode.EXCLUSIVE}
+    await service.instance.operations.set_options(group, changes)
 
 
 async def _ends(example: Any, kafka: str, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:

@@ -182,6 +182,18 @@ async def test_no_gate_opens_before_the_first_renewal() -> None:
             await owns(consumer, p0=5)
 
 
+async def test_a_lease_is_counted_from_the_moment_the_renewal_was_sent() -> None:
+    clock = JumpingClock()
+    async with ScriptedAssigner(ttl=30, owned={"p0": 5}) as service:
+        answer = service.hold["renew"] = anyio.Event()
+        async with consuming(service, Handler(), clock=clock) as consumer:
+            await service.hears(lambda: "renew" in service.asked)
+            clock.slept += 15.0
+            answer.set()
+            await owns(consumer, p0=5)
+            assert 0 < consumer.statistics().lease_left <= 5.0
+
+
 async def test_gates_shut_by_the_clock_before_anyone_notices() -> None:
     clock = JumpingClock()
     async with (
