@@ -14,6 +14,7 @@ import trustme
 from click.testing import CliRunner, Result
 
 from assigner.cli import main
+from assigner.cli.describing import SUMMARY_COLUMNS
 from assigner.cli.output import ranges
 from assigner.errors import InvalidInput, NotRegistered, Refused, StoreUnavailable
 from assigner.server.settings import ServerSettings
@@ -56,17 +57,7 @@ def test_groups_are_listed_as_a_table(run: Run) -> None:
     result = run("groups")
     assert result.exit_code == 0
     header, row = result.stdout.splitlines()
-    assert header.split() == [
-        "group",
-        "leader",
-        "consumers",
-        "topics",
-        "partitions",
-        "unowned",
-        "handoffs",
-        "generation",
-        "paused",
-    ]
+    assert tuple(header.split()) == SUMMARY_COLUMNS
     assert row.split() == ["orders", "instance-1", "2", "1", "6", "1", "1", "7"]
 
 
