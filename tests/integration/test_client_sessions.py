@@ -189,6 +189,7 @@ async def test_a_lease_is_counted_from_the_moment_the_renewal_was_sent() -> None
         async with consuming(service, Handler(), clock=clock) as consumer:
             await service.hears(lambda: "renew" in service.asked)
             clock.slept += 15.0
+            service.hold["renew"] = anyio.Event()
             answer.set()
             await owns(consumer, p0=5)
             assert 0 < consumer.statistics().lease_left <= 5.0
