@@ -35,7 +35,7 @@ class KafkaSource:
     def __init__(
         self, bootstrap_servers: str, properties: Mapping[str, str] | None = None, *, timeout: float = 15.0
     ) -> None:
-        """`timeout`: seconds that one request may take; `describe` makes at most two at a time, then answers."""
+        """`timeout`: seconds that one request (up to 500 topics) may take."""
         if not bootstrap_servers.strip():
             raise InvalidInput("kafka bootstrap servers are empty; name at least one as host:port")
         self._properties = {
@@ -83,11 +83,13 @@ class _Client:
             raise InvalidInput(f"kafka properties are refused: {_text(error)}; correct the setting") from error
 
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicAnswer]:
-        described, racks = await self._ask(topics)
-        if any(isinstance(answer, TopicUnavailable) for answer in described.values()):
+        futures = await anyio.to_thread.run_sync(self._send, list(dict.fromkeys(topics)))
+        deadline = anyio.current_time() + self._timeout + _GRACE
+        found = {topic: await _outcome(future, deadline) for topic, future in futures.items()}
+        if any(isinstance(outcome, BaseException) for outcome in found.values()):
             # Only polling lets the library say why.
             await anyio.to_thread.run_sync(self._admin.poll, 0)
-        return {topic: self._answer(topic, found, racks) for topic, found in described.items()}
+        return {topic: self._answer(topic, outcome) for topic, outcome in found.items()}
 
     async def aclose(self) -> None:
         # Destroying the last reference waits for librdkafka's threads.
@@ -95,38 +97,14 @@ class _Client:
         self._admin = None
         await anyio.to_thread.run_sync(held.clear)
 
-    async def _ask(self, topics: Sequence[str]) -> tuple[dict[str, Any], dict[int, str]]:
-        """What came back for each topic (a description, `TopicMissing` or `TopicUnavailable`), and racks by broker."""
-        names = list(dict.fromkeys(topics))
-        futures, cluster = await anyio.to_thread.run_sync(self._send, names)
-        deadline = anyio.current_time() + self._timeout + _GRACE
-        found = {name: await _outcome(future, deadline) for name, future in futures.items()}
-        nodes = await _outcome(cluster, deadline)
-        # Without the cluster's answer the racks are unknown, and a topic without racks would look changed.
-        if isinstance(nodes, BaseException):
-            return {name: self._failure(nodes) for name in names}, {}
-        racks = {node.id: node.rack for node in nodes.nodes if node.rack}
-        failures = {name: self._failure(it) for name, it in found.items() if isinstance(it, BaseException)}
-        return {**found, **failures}, racks
+    def _send(self, topics: list[str]) -> dict[str, Future[Any]]:
+        collection = self._library.TopicCollection(topics)
+        futures: dict[str, Future[Any]] = self._admin.describe_topics(collection, request_timeout=self._timeout)
+        return futures
 
-    def _send(self, names: list[str]) -> tuple[dict[str, Future[Any]], Future[Any]]:
-        collection = self._library.TopicCollection(names)
-        topics: dict[str, Future[Any]] = self._admin.describe_topics(collection, request_timeout=self._timeout)
-        return topics, self._admin.describe_cluster(request_timeout=self._timeout)
-
-    def _failure(self, error: BaseException) -> TopicAnswer:
-        kafka_error = self._library.KafkaError
-        code = error.args[0].code() if isinstance(error, self._library.KafkaException) else None
-        if code == kafka_error.UNKNOWN_TOPIC_OR_PART:
-            return TopicMissing()
-        return TopicUnavailable(_text(error))
-
-    def _answer(self, topic: str, found: Any, racks: Mapping[int, str]) -> TopicAnswer:
-        match found:
-            case TopicMissing():
-                return found
-            case TopicUnavailable(reason=reason):
-                return TopicUnavailable("; ".join([reason, *self._errors]))
+    def _answer(self, topic: str, found: Any) -> TopicAnswer:
+        if isinstance(found, BaseException):
+            return self._failure(found)
         partitions = sorted(found.partitions, key=lambda partition: partition.id)
         if [partition.id for partition in partitions] != list(range(len(partitions))):
             return TopicUnavailable(f"Kafka described only some partitions of {topic!r}")
@@ -134,21 +112,24 @@ class _Client:
             topic=topic,
             partition_count=len(partitions),
             topic_id=str(found.topic_id),
-            replica_racks=_replica_racks(partitions, racks),
+            replica_racks=_replica_racks(partitions),
             source=KafkaSource.name,
         )
+
+    def _failure(self, error: BaseException) -> TopicAnswer:
+        code = error.args[0].code() if isinstance(error, self._library.KafkaException) else None
+        if code == self._library.KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return TopicMissing()
+        return TopicUnavailable("; ".join([_text(error), *self._errors]))
 
     def _note(self, error: object) -> None:
         self._errors.append(_text(error))
 
 
-def _replica_racks(partitions: Sequence[Any], racks: Mapping[int, str]) -> tuple[tuple[str, ...], ...]:
+def _replica_racks(partitions: Sequence[Any]) -> tuple[tuple[str, ...], ...]:
     """Sorted, so that a change of leader is not a change of racks; empty if no broker names one."""
-    if not racks:
-        return ()
-    return tuple(
-        tuple(sorted({racks[node.id] for node in partition.replicas if node.id in racks})) for partition in partitions
-    )
+    racks = tuple(tuple(sorted({node.rack for node in it.replicas if node.rack})) for it in partitions)
+    return racks if any(racks) else ()
 
 
 def _library() -> Any:

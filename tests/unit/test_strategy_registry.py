@@ -1,0 +1,38 @@
+"""Strategies are found by the name a package gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint, EntryPoints
+
+import pytest
+
+from assigner import strategy_registry
+from assigner.errors import InvalidInput
+from assigner.strategy_registry import installed, load
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    load.cache_clear()
+    yield
+    load.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["sticky_balanced", "jump_hash"])
+def test_our_strategies_are_installed(name: str) -> None:
+    assert name in installed()
+    assert load(name).name == name
+    assert load(name) is load(name)
+
+
+def test_an_unknown_name_is_answered_with_those_there_are() -> None:
+    with pytest.raises(InvalidInput, match="no strategy named 'round_robin'; installed: jump_hash, sticky_balanced"):
+        load("round_robin")
+
+
+def test_a_broken_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = EntryPoint("broken", "no_such_module:strategy", strategy_registry.ENTRY_POINTS)
+    monkeypatch.setattr(strategy_registry, "entry_points", lambda group: EntryPoints([broken]))
+    with pytest.raises(InvalidInput, match=r"strategy 'broken' \(no_such_module:strategy\) can't be loaded"):
+        load("broken")

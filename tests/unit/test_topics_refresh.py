@@ -1,0 +1,201 @@
+"""A leader following what Kafka says of its topics."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import anyio
+import pytest
+
+from assigner.clock import LoopClock
+from assigner.errors import StoreUnavailable
+from assigner.keys import Keys
+from assigner.records import Stored, TopicConfig, encode, stored
+from assigner.store import CreateRevisionIs, Entry, read_all
+from assigner.testing.waiting import eventually
+from assigner.topics import TopicAnswer, TopicMissing, TopicRefresher, TopicUnavailable
+from backends.memory import MemoryStore
+
+KEYS = Keys()
+GROUP = KEYS.group("g")
+
+
+class FakeSource:
+    name = "kafka"
+    remedy = "create it"
+
+    def __init__(self) -> None:
+        self.answers: dict[str, TopicAnswer] = {}
+        self.asked: list[tuple[str, ...]] = []
+        self.error: Exception | None = None
+
+    async def describe(self, topics: Sequence[str]) -> Mapping[str, TopicAnswer]:
+        self.asked.append(tuple(topics))
+        if self.error:
+            raise self.error
+        return {topic: self.answers.get(topic, TopicMissing()) for topic in topics}
+
+
+class Tally:
+    def __init__(self) -> None:
+        self.looks: list[tuple[int, int]] = []
+        self.failures: list[str] = []
+
+    def refreshed(self, group: str, topics: int, changed: int, seconds: float) -> None:
+        self.looks.append((topics, changed))
+
+    def failed(self, group: str, reason: str) -> None:
+        self.failures.append(reason)
+
+
+def config(count: int, topic_id: str = "id-1", racks: tuple[tuple[str, ...], ...] = ()) -> TopicConfig:
+    return TopicConfig(topic="t", partition_count=count, topic_id=topic_id, replica_racks=racks, source="kafka")
+
+
+class Leader:
+    """A group with a leader key, the topics it knows, and a refresher over them."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        self.source = FakeSource()
+        self.tally = Tally()
+        self.known: dict[str, Stored[TopicConfig]] = {}
+
+    async def start(self, *configs: TopicConfig) -> None:
+        written = await self.store.put(GROUP.leader, b"{}")
+        self.fence = CreateRevisionIs(GROUP.leader, written.revision)
+        for it in configs:
+            await self.store.put(GROUP.topic(it.topic), encode(it))
+        await self.reread()
+
+    async def reread(self) -> None:
+        entries: Sequence[Entry] = (await read_all(self.store, GROUP.prefix + "config/topics/")).entries
+        self.known = {it.record.topic: it for it in (stored(TopicConfig, entry) for entry in entries)}
+
+    def refresher(self, interval: float = 30.0) -> TopicRefresher:
+        return TopicRefresher(
+            self.store,
+            KEYS,
+            "g",
+            self.source,
+            self.fence,
+            interval,
+            LoopClock(),
+            lambda: self.known,
+            observer=self.tally,
+        )
+
+    async def look(self) -> TopicConfig:
+        await self.refresher().refresh()
+        await self.reread()
+        return self.known["t"].record
+
+
+@pytest.fixture
+async def leader() -> AsyncIterator[Leader]:
+    store = MemoryStore()
+    yield Leader(store)
+    await store.close()
+
+
+async def test_growth_is_taken_over(leader: Leader) -> None:
+    await leader.start(config(2))
+    leader.source.answers["t"] = config(5)
+    assert (await leader.look()).partition_count == 5
+    assert leader.tally.looks == [(1, 1)]
+
+
+async def test_a_recreated_topic_gets_its_new_id_even_with_fewer_partitions(leader: Leader) -> None:
+    await leader.start(config(4))
+    leader.source.answers["t"] = config(2, "id-2")
+    after = await leader.look()
+    assert (after.topic_id, after.partition_count) == ("id-2", 2)
+
+
+async def test_an_id_is_recorded_where_none_was_known(leader: Leader) -> None:
+    await leader.start(config(4, ""))
+    leader.source.answers["t"] = config(4)
+    assert (await leader.look()).topic_id == "id-1"
+
+
+async def test_fewer_partitions_of_an_unidentified_topic_are_left_alone(leader: Leader) -> None:
+    await leader.start(config(4, ""))
+    leader.source.answers["t"] = config(2, "id-9")
+    assert (await leader.look()).partition_count == 4
+
+
+async def test_new_racks_are_recorded(leader: Leader) -> None:
+    await leader.start(config(1, racks=(("r1",),)))
+    leader.source.answers["t"] = config(1, racks=(("r1", "r2"),))
+    assert (await leader.look()).replica_racks == (("r1", "r2"),)
+
+
+async def test_nothing_new_writes_nothing(leader: Leader) -> None:
+    await leader.start(config(2))
+    leader.source.answers["t"] = config(2)
+    revision = leader.known["t"].mod_revision
+    await leader.look()
+    assert leader.known["t"].mod_revision == revision
+
+
+@pytest.mark.parametrize(
+    "answer", [TopicMissing(), TopicUnavailable("timed out"), config(1)], ids=["deleted", "unavailable", "smaller"]
+)
+async def test_doubtful_answers_change_nothing(leader: Leader, answer: TopicAnswer) -> None:
+    await leader.start(config(2))
+    leader.source.answers["t"] = answer
+    assert await leader.look() == config(2)
+
+
+async def test_topics_that_somebody_set_are_not_asked_about(leader: Leader) -> None:
+    await leader.start(TopicConfig(topic="t", partition_count=2, source="admin"))
+    assert (await leader.look()).partition_count == 2
+    assert leader.source.asked == []
+
+
+async def test_fields_of_others_survive(leader: Leader) -> None:
+    await leader.start()
+    await leader.store.put(GROUP.topic("t"), encode(config(2), {"owner_team": "blue"}))
+    await leader.reread()
+    leader.source.answers["t"] = config(3)
+    await leader.look()
+    assert leader.known["t"].extra == {"owner_team": "blue"}
+
+
+async def test_a_deposed_leader_writes_nothing(leader: Leader) -> None:
+    await leader.start(config(2))
+    await leader.store.delete(GROUP.leader)
+    await leader.store.put(GROUP.leader, b"{}")
+    leader.source.answers["t"] = config(5)
+    assert (await leader.look()).partition_count == 2
+
+
+async def test_a_word_spoken_meanwhile_is_not_overwritten(leader: Leader) -> None:
+    await leader.start(config(2))
+    operators = TopicConfig(topic="t", partition_count=9, source="admin")
+    await leader.store.put(GROUP.topic("t"), encode(operators))
+    leader.source.answers["t"] = config(5)
+    assert await leader.look() == operators
+
+
+async def test_it_looks_again_after_each_interval(leader: Leader) -> None:
+    await leader.start(config(2))
+    leader.source.answers["t"] = config(2)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(leader.refresher(interval=0.01).run)
+        await eventually(lambda: len(leader.source.asked) >= 3)
+        tasks.cancel_scope.cancel()
+
+
+async def test_it_survives_a_source_and_a_store_that_fail(leader: Leader) -> None:
+    await leader.start(config(2))
+    leader.source.answers["t"] = config(3)
+    leader.source.error = StoreUnavailable("no answer")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(leader.refresher(interval=0.01).run)
+        await eventually(lambda: bool(leader.tally.failures))
+        leader.source.error = None
+        await eventually(lambda: (1, 1) in leader.tally.looks)
+        tasks.cancel_scope.cancel()
+    await leader.reread()
+    assert leader.known["t"].record.partition_count == 3

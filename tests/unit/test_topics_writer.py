@@ -1,0 +1,303 @@
+"""Setting topics, and finding those that a consumer names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import anyio
+import pytest
+
+from assigner.errors import (
+    InvalidInput,
+    InvalidName,
+    OutcomeUnknown,
+    Refused,
+    SourceUnavailable,
+    UnknownTopic,
+    UnreadableRecord,
+)
+from assigner.keys import Keys
+from assigner.records import TopicConfig
+from assigner.store import Compare, Conflict, Found, Operation, Store, TransactionResult
+from assigner.topics import SettingsSource, TopicAnswer, TopicMissing, TopicUnavailable, ensure_topic, set_topic
+from backends.memory import MemoryStore
+
+KEYS = Keys()
+KEY = KEYS.group("g").topic("t")
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    store = MemoryStore()
+    yield store
+    await store.close()
+
+
+class FakeSource:
+    """Answers as told, counts the questions, and waits for `gate` if there is one."""
+
+    name = "kafka"
+    remedy = "create it"
+
+    def __init__(self, answers: Mapping[str, TopicAnswer], gate: anyio.Event | None = None) -> None:
+        self.answers = dict(answers)
+        self.asked: list[tuple[str, ...]] = []
+        self.gate = gate
+
+    async def describe(self, topics: Sequence[str]) -> Mapping[str, TopicAnswer]:
+        self.asked.append(tuple(topics))
+        if self.gate is not None:
+            await self.gate.wait()
+        return {topic: self.answers.get(topic, TopicMissing()) for topic in topics}
+
+
+def config(count: int, **fields: object) -> TopicConfig:
+    return TopicConfig(topic="t", partition_count=count, **{"source": "admin", **fields})  # type: ignore[arg-type]
+
+
+async def fields(store: Store, key: str = KEY) -> dict[str, object]:
+    found = await store.get(key)
+    assert isinstance(found, Found)
+    decoded: dict[str, object] = json.loads(found.entry.value)
+    return decoded
+
+
+# --- setting ---
+
+
+async def test_a_topic_is_set_and_grows(store: Store) -> None:
+    assert (await set_topic(store, KEYS, "g", config(4))).partition_count == 4
+    assert (await set_topic(store, KEYS, "g", config(6))).partition_count == 6
+    assert (await fields(store))["partition_count"] == 6
+
+
+async def test_setting_what_is_there_writes_nothing(store: Store) -> None:
+    await set_topic(store, KEYS, "g", config(4))
+    before = await store.get(KEY)
+    await set_topic(store, KEYS, "g", config(4))
+    after = await store.get(KEY)
+    assert isinstance(before, Found)
+    assert isinstance(after, Found)
+    assert after.entry == before.entry
+
+
+async def test_shrinking_is_refused_unless_forced(store: Store) -> None:
+    await set_topic(store, KEYS, "g", config(6))
+    with pytest.raises(Refused, match="topic 't' of group 'g' has 6 partitions; 4 would drop the ownership of 2"):
+        await set_topic(store, KEYS, "g", config(4))
+    assert (await set_topic(store, KEYS, "g", config(4), force=True)).partition_count == 4
+
+
+async def test_fields_of_others_survive(store: Store) -> None:
+    await store.put(KEY, b'{"topic":"t","partition_count":2,"retention":"7d"}')
+    await set_topic(store, KEYS, "g", config(3))
+    written = await fields(store)
+    assert (written["partition_count"], written["retention"]) == (3, "7d")
+
+
+async def test_an_operators_word_keeps_the_topics_identity(store: Store) -> None:
+    discovered = config(2, topic_id="abc", replica_racks=(("r1",), ("r2",)), source="kafka")
+    await set_topic(store, KEYS, "g", discovered)
+    after = await set_topic(store, KEYS, "g", config(3))
+    assert (after.topic_id, after.replica_racks, after.source) == ("abc", (("r1",), ("r2",)), "admin")
+
+
+@pytest.mark.parametrize("count", [0, -1, 100_001])
+async def test_a_count_out_of_range_is_refused(store: Store, count: int) -> None:
+    with pytest.raises(InvalidInput, match=r"topic 't' can't have .* partitions; use 1 to 100000"):
+        await set_topic(store, KEYS, "g", config(count))
+
+
+async def test_the_largest_count_is_taken(store: Store) -> None:
+    assert (await set_topic(store, KEYS, "g", config(100_000))).partition_count == 100_000
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "x" * 250, "tab\t"])
+async def test_a_bad_topic_name_is_refused(store: Store, name: str) -> None:
+    with pytest.raises(InvalidName):
+        await set_topic(store, KEYS, "g", TopicConfig(topic=name, partition_count=1))
+
+
+async def test_a_bad_group_name_is_refused(store: Store) -> None:
+    with pytest.raises(InvalidName, match="branch of the store"):
+        await set_topic(store, KEYS, "consumers", config(1))
+
+
+async def test_an_unreadable_record_is_replaced_by_force_only(store: Store) -> None:
+    await store.put(KEY, b"not json")
+    with pytest.raises(UnreadableRecord, match="or replace it by setting the topic with force"):
+        await set_topic(store, KEYS, "g", config(2))
+    assert (await store.get(KEY)).entry.value == b"not json"  # type: ignore[union-attr]
+    assert (await set_topic(store, KEYS, "g", config(2), force=True)).partition_count == 2
+
+
+async def test_of_concurrent_growths_the_largest_stays(store: Store) -> None:
+    async def grow(count: int) -> None:
+        try:
+            await set_topic(store, KEYS, "g", config(count))
+        except Refused as error:
+            assert "would drop" in str(error)  # noqa: PT017
+
+    async with anyio.create_task_group() as tasks:
+        for count in (3, 9, 5, 7):
+            tasks.start_soon(grow, count)
+    assert (await fields(store))["partition_count"] == 9
+
+
+class LosingAnswers(MemoryStore):
+    """Writes, and then says that it does not know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost = 1
+
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], *, otherwise: Sequence[str] = ()
+    ) -> TransactionResult:
+        result = await super().transact(compares, operations, otherwise=otherwise)
+        if self.lost:
+            self.lost -= 1
+            raise OutcomeUnknown("the answer was lost")
+        return result
+
+
+async def test_a_write_of_unknown_outcome_is_looked_up() -> None:
+    store = LosingAnswers()
+    assert (await set_topic(store, KEYS, "g", config(4))).partition_count == 4
+    store.lost = 1
+    assert (await ensure_topic(store, KEYS, "g", "u", SettingsSource({"u": 2}))).partition_count == 2
+    await store.close()
+
+
+class NeverAgreeing(MemoryStore):
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], *, otherwise: Sequence[str] = ()
+    ) -> TransactionResult:
+        return Conflict(1)
+
+
+async def test_endless_conflicts_end_in_a_refusal() -> None:
+    store = NeverAgreeing()
+    with pytest.raises(Refused, match="kept changing"):
+        await set_topic(store, KEYS, "g", config(4))
+    await store.close()
+
+
+# --- topics that a consumer names ---
+
+
+async def test_a_known_topic_is_not_asked_about(store: Store) -> None:
+    await set_topic(store, KEYS, "g", config(4))
+    source = FakeSource({})
+    assert (await ensure_topic(store, KEYS, "g", "t", source)).partition_count == 4
+    assert source.asked == []
+
+
+async def test_an_unknown_topic_is_asked_for_and_written(store: Store) -> None:
+    found = config(3, source="kafka", topic_id="id")
+    assert await ensure_topic(store, KEYS, "g", "t", FakeSource({"t": found})) == found
+    assert (await fields(store))["topic_id"] == "id"
+
+
+async def test_settings_are_a_source_too(store: Store) -> None:
+    source = SettingsSource({"t": 8})
+    assert (await ensure_topic(store, KEYS, "g", "t", source)).source == "settings"
+    with pytest.raises(UnknownTopic, match="topic 'u' of group 'g' is not known, and settings does not have it"):
+        await ensure_topic(store, KEYS, "g", "u", source)
+
+
+async def test_a_topic_nobody_has_is_refused_with_a_remedy(store: Store) -> None:
+    with pytest.raises(UnknownTopic, match=r"topic 't' of group 'g' is not known, .*; create it"):
+        await ensure_topic(store, KEYS, "g", "t", FakeSource({}))
+    assert not isinstance(await store.get(KEY), Found)
+
+
+async def test_a_source_that_cannot_tell_is_not_taken_for_absence(store: Store) -> None:
+    with pytest.raises(SourceUnavailable, match="kafka can't tell: timed out; try again"):
+        await ensure_topic(store, KEYS, "g", "t", FakeSource({"t": TopicUnavailable("timed out")}))
+
+
+async def test_an_unreadable_record_is_left_alone(store: Store) -> None:
+    await store.put(KEY, b"[]")
+    with pytest.raises(UnreadableRecord):
+        await ensure_topic(store, KEYS, "g", "t", FakeSource({"t": config(1)}))
+
+
+async def test_callers_at_once_cause_one_question(store: Store) -> None:
+    source = FakeSource({"t": config(5)}, gate=anyio.Event())
+    counts: list[int] = []
+
+    async def ask() -> None:
+        counts.append((await ensure_topic(store, KEYS, "g", "t", source)).partition_count)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(50):
+            tasks.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        assert source.gate is not None
+        source.gate.set()
+    assert counts == [5] * 50
+    assert source.asked == [("t",)]
+
+
+async def test_a_refusal_is_shared_by_those_that_asked_at_once(store: Store) -> None:
+    source = FakeSource({}, gate=anyio.Event())
+    refusals: list[str] = []
+
+    async def ask() -> None:
+        try:
+            await ensure_topic(store, KEYS, "g", "t", source)
+        except UnknownTopic as error:
+            refusals.append(str(error))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        assert source.gate is not None
+        source.gate.set()
+    assert len(refusals) == 20
+    assert len(source.asked) == 1
+
+
+async def test_when_the_asking_caller_is_cancelled_another_asks(store: Store) -> None:
+    source = FakeSource({"t": config(5)}, gate=anyio.Event())
+    counts: list[int] = []
+
+    async def ask() -> None:
+        counts.append((await ensure_topic(store, KEYS, "g", "t", source)).partition_count)
+
+    async with anyio.create_task_group() as tasks:
+        first = anyio.CancelScope()
+
+        async def ask_until_cancelled() -> None:
+            with first:
+                await ask()
+
+        tasks.start_soon(ask_until_cancelled)
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        first.cancel()
+        await anyio.wait_all_tasks_blocked()
+        assert source.gate is not None
+        source.gate.set()
+    assert counts == [5]
+    assert len(source.asked) == 2
+
+
+async def test_the_faster_writer_wins(store: Store) -> None:
+    source = FakeSource({"t": config(5)}, gate=anyio.Event())
+    results: list[TopicConfig] = []
+
+    async def ask() -> None:
+        results.append(await ensure_topic(store, KEYS, "g", "t", source))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        await set_topic(store, KEYS, "g", config(9))
+        assert source.gate is not None
+        source.gate.set()
+    assert [result.partition_count for result in results] == [9]
