@@ -16,7 +16,7 @@ from assigner.core.group import GroupState
 from assigner.core.liveness import Fate, Liveness
 from assigner.keys import TopicPartition
 from assigner.records import Consumer, Step
-from assigner.strategy import NONE, BoolArray, IntArray, Members, Problem, Solution, Topics
+from assigner.strategy import NONE, BoolArray, IntArray, Members, Problem, Solution, Topics, topic_keys
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _subscriptions(state: GroupState, consumers: list[Consumer]) -> BoolArray:
 def _topics(state: GroupState) -> Topics:
     names = sorted(state.topics)
     counts = np.asarray([state.topics[name].record.partition_count for name in names], np.int32)
-    return Topics(partitions=counts, copartition=_copartition(state, names))
+    return Topics(partitions=counts, copartition=_copartition(state, names), key=topic_keys(names))
 
 
 def _copartition(state: GroupState, names: list[str]) -> IntArray | None:
