@@ -144,6 +144,7 @@ class MemoryStoreMachine(RuleBasedStateMachine):
         except LeaseNotFound:
             assert lease not in self.model.leases
         else:
+            assert lease == NO_LEASE or lease in self.model.leases
             self.model.write([Put(key, value, lease)])
             assert written.revision == self.model.revision
 

@@ -58,14 +58,21 @@ class Subject:
 
     async def next_events(self, items: AsyncIterator[WatchItem], count: int, *, extra: float = 0) -> list[Event]:
         """The next `count` events, within the patience and `extra` seconds."""
-        events: list[Event] = []
+        batches = await self.next_batches(items, count, extra=extra)
+        return [event for batch in batches for event in batch.events]
+
+    async def next_batches(self, items: AsyncIterator[WatchItem], count: int, *, extra: float = 0) -> list[Batch]:
+        """The batches that hold the next `count` events."""
+        batches: list[Batch] = []
+        missing = count
         with anyio.fail_after(self.patience + extra):
-            while len(events) < count:
+            while missing > 0:
                 item = await anext(items)
                 if isinstance(item, Batch):
-                    events.extend(item.events)
-        assert len(events) == count, f"more events than the {count} expected: {events}"
-        return events
+                    batches.append(item)
+                    missing -= len(item.events)
+        assert missing == 0, f"{-missing} events more than the {count} expected: {batches[-1]}"
+        return batches
 
     async def progress(self, items: AsyncIterator[WatchItem], revision: int) -> None:
         """Wait until the watch says that it has seen everything up to a revision."""

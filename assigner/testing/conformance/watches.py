@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from itertools import pairwise
 
 import anyio
@@ -39,6 +40,28 @@ class WatchConformance:
             events = await subject.next_events(items, 2)
         assert [told(subject, event)[0] for event in events] == ["a/1", "a/2"]
 
+    async def test_a_watched_prefix_may_be_a_key_itself(self, subject: Subject) -> None:
+        start = await subject.revision() + 1
+        async with subject.store.watch(subject.key("k"), start_revision=start) as items:
+            for name in ("j", "k", "k/1", "kk", "l"):
+                await subject.store.put(subject.key(name), b"")
+            events = await subject.next_events(items, 3)
+        assert [told(subject, event)[0] for event in events] == ["k", "k/1", "kk"]
+
+    async def test_watches_of_one_prefix_each_see_their_own_past(self, subject: Subject) -> None:
+        written = [await subject.store.put(subject.key(f"{number}"), b"") for number in range(6)]
+        for order in ((0, 3, 5), (5, 3, 0), (3, 0, 5)):
+            async with AsyncExitStack() as opened:
+                watches = {
+                    number: await opened.enter_async_context(
+                        subject.store.watch(subject.prefix, start_revision=written[number].revision)
+                    )
+                    for number in order
+                }
+                for number, items in watches.items():
+                    events = await subject.next_events(items, 6 - number)
+                    assert [told(subject, event)[0] for event in events] == [str(n) for n in range(number, 6)]
+
     async def test_a_watch_from_the_past_tells_what_happened_since(self, subject: Subject) -> None:
         first = await subject.store.put(subject.key("k"), b"1")
         await subject.store.put(subject.key("k"), b"2")
@@ -73,17 +96,13 @@ class WatchConformance:
                 names = [f"{store_number}/{group}/{member}" for member in range(size)]
                 await store.transact([], [Put(subject.key(name), b"") for name in names])
 
-        batches: list[Batch] = []
         async with (
             subject.store.watch(subject.prefix, start_revision=start) as items,
             anyio.create_task_group() as tasks,
         ):
             tasks.start_soon(write, 0)
             tasks.start_soon(write, 1)
-            with anyio.fail_after(subject.patience):
-                while sum(len(batch.events) for batch in batches) < groups * size:
-                    if isinstance(item := await anext(items), Batch):
-                        batches.append(item)
+            batches = await subject.next_batches(items, groups * size)
         self._check_order(batches)
         events = [event for batch in batches for event in batch.events]
         assert len({told(subject, event)[0] for event in events}) == groups * size
@@ -204,10 +223,11 @@ class WatchConformance:
             await subject.store.transact([], puts)
         await subject.store.transact([], [Delete(subject.key(f"0/{number}")) for number in range(limit)])
         async with subject.store.watch(subject.prefix, start_revision=start) as items:
-            events = await subject.next_events(items, 13 * limit)
-        revisions = [revision_of(event) for event in events]
-        assert revisions == sorted(revisions)
-        assert len(set(revisions)) == 13
+            batches = await subject.next_batches(items, 13 * limit)
+        self._check_order(batches)
+        for batch in batches:
+            revisions = [revision_of(event) for event in batch.events]
+            assert all(revisions.count(revision) == limit for revision in set(revisions))
 
     async def test_large_values_pass_through_a_watch_whatever_they_sum_up_to(self, subject: Subject) -> None:
         start = await subject.revision() + 1
