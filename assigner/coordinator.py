@@ -7,6 +7,7 @@ stops at once when the term is no longer held. Every write carries the term's fe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import anyio
 import anyio.abc
@@ -18,7 +19,8 @@ import structlog
 from assigner.clock import Clock
 from assigner.core.coordination import Coordination, Decisions, Note
 from assigner.core.group import Change
-from assigner.core.planning import Request
+from assigner.core.planning import Request, Target
+from assigner.core.planning import targets as targets_of
 from assigner.core.writes import Moved, Purpose, Write
 from assigner.election import Term
 from assigner.errors import AssignerError, OutcomeUnknown, StoreError
@@ -28,12 +30,14 @@ from assigner.keys import Keys
 from assigner.metrics import Metrics
 from assigner.mirror import GroupMirror, Mirrors
 from assigner.store import Committed, LeaseGone, Store
-from assigner.strategy import Solution
+from assigner.strategy import Explanation
 from assigner.strategy_registry import load as load_strategy
 from assigner.unit_writer import Outcome, UnitWriter
 
-OFF_LOOP = 20_000
+OFF_LOOP = 2_000
 """Partitions from which on a plan is made on a worker thread."""
+
+T = TypeVar("T")
 
 log = structlog.get_logger("assigner.coordinator")
 
@@ -191,7 +195,7 @@ class Coordinator:
     async def _solve(self, request: Request) -> None:
         began = self._clock.now()
         try:
-            solution = await self._run_strategy(request)
+            said, targets = await _off_loop(len(request.partitions), lambda: _solution(request))
         except AssignerError as error:
             self._log.error("no plan", strategy=request.strategy, error=str(error))
             self.core.failed_to_solve(self._clock.now())
@@ -199,29 +203,21 @@ class Coordinator:
             return
         seconds = self._clock.now() - began
         self._metrics.planned(seconds)
-        said = solution.explanation
-        self.core.solved(request, solution, self._clock.now())
-        wanted = self.core.statistics()["targets"]
-        if wanted:
+        self.core.solved(targets)
+        if targets:
             self._began = began if self._began is None else self._began
             self._log.info(
                 "planned",
                 strategy=request.strategy,
                 members=len(request.members),
                 partitions=len(request.partitions),
-                changes=wanted,
+                changes=len(targets),
                 moves=said.moves,
                 lower_bound=said.lower_bound,
                 imbalance=said.imbalance,
                 seconds=round(seconds, 4),
             )
         self._wake.set()
-
-    async def _run_strategy(self, request: Request) -> Solution:
-        strategy = load_strategy(request.strategy)
-        if len(request.partitions) < OFF_LOOP:
-            return strategy.assign(request.problem)
-        return await anyio.to_thread.run_sync(strategy.assign, request.problem)
 
     async def _check_lease(self, lease: int) -> None:
         try:
@@ -284,3 +280,13 @@ class Coordinator:
 
 def _offset_key(keys: Keys, group: str) -> Callable[..., str]:
     return lambda tp: keys.offset(group, tp)
+
+
+def _solution(request: Request) -> tuple[Explanation, list[Target]]:
+    solution = load_strategy(request.strategy).assign(request.problem)
+    return solution.explanation, targets_of(request, solution)
+
+
+async def _off_loop(size: int, work: Callable[[], T]) -> T:
+    """Large plans are made on a worker thread, so that leases are renewed on time whatever they take."""
+    return work() if size < OFF_LOOP else await anyio.to_thread.run_sync(work)

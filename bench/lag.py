@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from asyncio import events
 from typing import Any, Self
@@ -17,19 +18,29 @@ class LoopLag:
         self.delays: list[float] = []
         self.longest = 0.0
         self.longest_is = ""
+        self.longest_collection = 0.0
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._tick())
         self._original = events.Handle._run
         events.Handle._run = self._timed()  # type: ignore[method-assign]
+        gc.callbacks.append(self._collecting)
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        gc.callbacks.remove(self._collecting)
         events.Handle._run = self._original  # type: ignore[method-assign]
         self._task.cancel()
 
+    def _collecting(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._collection_began = time.perf_counter()
+        else:
+            self.longest_collection = max(self.longest_collection, time.perf_counter() - self._collection_began)
+
     def reset(self) -> None:
         self.delays.clear()
+        self.longest_collection = 0.0
         self.longest, self.longest_is = 0.0, ""
 
     def percentile(self, share: float) -> float:

@@ -138,6 +138,7 @@ class Bench:
                 requests_per_move=round(requests / max(moves, 1), 2),
                 lag_p999_ms=round(1000 * self.lag.percentile(0.999), 1),
                 longest_ms=round(1000 * self.lag.longest, 1),
+                longest_gc_ms=round(1000 * self.lag.longest_collection, 1),
                 longest_is=self.lag.longest_is,
             )
         )

@@ -42,7 +42,6 @@ from assigner.records import (
     Step,
     Stored,
 )
-from assigner.strategy import Solution
 
 RETRY = 0.05
 """After a conflict: long enough for the mirror to show what it conflicted with."""
@@ -175,13 +174,13 @@ class Coordination:
             case _:
                 pass
 
-    def solved(self, request: planning.Request, solution: Solution, now: float) -> None:
+    def solved(self, targets: Iterable[planning.Target]) -> None:
         """The strategy has spoken. What changed since it was asked is left to the next plan."""
         self._solving = False
         self._moves.clear()
         self._at_once.clear()
-        self._targets = deque(planning.targets(request, solution))
         self._units.clear()
+        self._targets = deque(targets)
 
     def failed_to_solve(self, now: float) -> None:
         self._solving = False
