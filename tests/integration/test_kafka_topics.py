@@ -221,14 +221,6 @@ async def test_a_frozen_broker_does_not_block_the_loop(start_kafka: Callable[...
     await source.aclose()
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused(kafka_broker: KafkaBroker) -> None:
-    # A plain-text port can't prove who it is: with TLS asked for, nothing may be read from it.
-    source = KafkaSource(kafka_broker.bootstrap, {"security.protocol": "ssl"}, timeout=2.0)
-    answer = (await source.describe(["a"]))["a"]
-    assert isinstance(answer, TopicUnavailable)
-    await source.aclose()
-
-
 # --- the store's side --------------------------------------------------------------------------------------------
 
 
