@@ -119,9 +119,10 @@ class PeerConnection(Connection):
 
     def close(self) -> None:
         transport = getattr(self, "_transport", None)
-        super().close()
-        if transport is not None and transport.get_write_buffer_size():
+        if transport is not None and not transport.is_closing():
+            # A peer that takes neither the last bytes nor TLS's goodbye must not keep the connection.
             asyncio.get_running_loop().call_later(_CLOSE_GRACE, transport.abort)
+        super().close()
 
 
 class Processor(EventsProcessor):
@@ -323,7 +324,8 @@ class PeerProtocol(asyncio.Protocol):
         self._transport.abort()
 
     def unsent_bytes(self) -> int:
-        return self._transport.get_write_buffer_size()
+        # A TLS transport that is closing can't be asked.
+        return 0 if self._transport.is_closing() else self._transport.get_write_buffer_size()
 
 
 def protocol_factory(traffic: Traffic, methods: dict[str, Handler], codec: CodecBase) -> Callable[[], PeerProtocol]:
