@@ -9,6 +9,7 @@ import click
 from assigner.cli import admin
 from assigner.cli.configuring import config
 from assigner.cli.consuming import consume
+from assigner.cli.demonstrating import demo
 from assigner.cli.draining import drain
 from assigner.cli.serving import serve
 
@@ -41,5 +42,6 @@ for _command in (
     admin.group_options,
     consume,
     config,
+    demo,
 ):
     main.add_command(_command)

@@ -1,0 +1,3 @@
+from assigner.cli.demonstrating import demo
+
+demo()

@@ -1,0 +1,60 @@
+"""Who got what from whom and why, told from one look at the group to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from assigner.api import GroupDescription
+from assigner.keys import TopicPartition
+
+PATIENCE = 1.5
+"""Seconds a change waits for its cause: the history is written a little after the change."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    partitions: tuple[int, ...]
+    old: str
+    new: str
+    cause: str
+
+
+class _Unexplained(msgspec.Struct, frozen=True):
+    old: str
+    new: str
+    since: float
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self.moves = 0
+        """Partitions that went from one owner to another."""
+        self._owned: dict[TopicPartition, tuple[str, int]] = {}
+        self._in_flight: dict[TopicPartition, str] = {}
+        self._waiting: dict[tuple[TopicPartition, int], _Unexplained] = {}
+
+    def changes(self, found: GroupDescription, now: float) -> Iterator[Change]:
+        """What can be told by now, changes of one kind taken together."""
+        self._notice(found, now)
+        causes = {(TopicPartition(move.topic, move.partition), move.epoch): move.cause.value for move in found.history}
+        told: dict[tuple[str, str, str], list[int]] = {}
+        for key, change in list(self._waiting.items()):
+            cause = causes.get(key) or self._in_flight.get(key[0], "")
+            if not cause and now - change.since < PATIENCE:
+                continue
+            del self._waiting[key]
+            told.setdefault((change.old, change.new, cause), []).append(key[0].partition)
+        for handoff in found.handoffs:
+            self._in_flight[TopicPartition(handoff.topic, handoff.partition)] = handoff.cause.value
+        for (old, new, cause), partitions in told.items():
+            yield Change(tuple(partitions), old, new, cause)
+
+    def _notice(self, found: GroupDescription, now: float) -> None:
+        for one in found.ownership:
+            old, epoch = self._owned.get(one.tp, ("", -1))
+            if (old, epoch) == (one.owner, one.epoch):
+                continue
+            self._owned[one.tp] = (one.owner, one.epoch)
+            self._waiting[one.tp, one.epoch] = _Unexplained(old, one.owner, now)
+            self.moves += bool(old) and old != one.owner

@@ -1,0 +1,140 @@
+"""The demo's picture: a pure function from a scene to something rich can print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.align import Align
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from assigner.demo.scene import Cell, Line, Moving, Scene, State, Worker
+
+WIDTH = 100
+COLUMNS = 16
+LOG_LINES = 9
+MOVING_LINES = 8
+_COLOURS = ("dodger_blue2", "dark_orange", "green3", "medium_purple1", "deep_pink2", "gold3")
+_NOBODY = "grey30"
+_STATE_STYLE = {
+    State.WAITING: "dim",
+    State.READY: "green",
+    State.DRAINING: "yellow",
+    State.KILLED: "bold red",
+    State.GONE: "dim strike",
+}
+_STEP_STYLE = {"warming": "yellow", "complete": "green", "failed": "red"}
+
+
+def draw(scene: Scene) -> RenderableType:
+    colours = {worker.name: _COLOURS[index % len(_COLOURS)] for index, worker in enumerate(scene.workers)}
+    upper = _side_by_side(
+        _panel("partitions by owner", _grid(scene.cells, colours)),
+        _panel("workers", _workers(scene.workers, colours)),
+    )
+    lower = _side_by_side(
+        _panel(f"handoffs in flight: {len(scene.moving)}", _moving(scene.moving, colours)),
+        _panel("what happened", _log(scene.lines)),
+    )
+    return Group(_headline(scene), upper, lower, _legend())
+
+
+def _headline(scene: Scene) -> RenderableType:
+    facts = Text.assemble(
+        (f"{scene.at:4.0f} s", "dim"),
+        ("   generation ", "dim"),
+        (str(scene.generation), "bold"),
+        ("   moves ", "dim"),
+        (str(scene.moves), "bold"),
+        ("   without owner ", "dim"),
+        (str(scene.unowned), "bold red" if scene.unowned else "bold"),
+    )
+    title = Text(scene.title, "bold white")
+    return Panel(Group(title, facts), title="Kafka Assigner", border_style="blue", width=WIDTH)
+
+
+def _panel(title: str, body: RenderableType) -> Panel:
+    return Panel(body, title=title, title_align="left", border_style="grey50")
+
+
+def _side_by_side(left: Panel, right: Panel) -> Table:
+    table = Table.grid(expand=False)
+    table.add_column(width=54)
+    table.add_column(width=WIDTH - 54)
+    table.add_row(left, right)
+    return table
+
+
+def _grid(cells: Sequence[Cell], colours: dict[str, str]) -> RenderableType:
+    drawn = [_cell(number, cell, colours) for number, cell in enumerate(cells)]
+    rows = [Text.assemble(*drawn[start : start + COLUMNS]) for start in range(0, len(drawn), COLUMNS)]
+    return Align.center(Group(*rows))
+
+
+def _cell(number: int, cell: Cell, colours: dict[str, str]) -> Text:
+    """Two digits on the owner's colour; while it moves, a mark in the next owner's colour."""
+    background = colours.get(cell.owner, _NOBODY)
+    mark = {"warming": "▸", "complete": "✓"}.get(cell.step, "▸" if cell.step else " ")
+    ahead = colours.get(cell.next, background)
+    return Text.assemble((f"{number:02d}", f"bold white on {background}"), (mark, f"bold {ahead}"))
+
+
+def _workers(workers: Sequence[Worker], colours: dict[str, str]) -> Table:
+    table = Table.grid(padding=(0, 1))
+    for worker in workers:
+        bar = Text("█" * min(worker.owned, 22), colours[worker.name])
+        if worker.warming:
+            bar.append("▸" * min(worker.warming, 5), "yellow")
+        table.add_row(
+            Text(worker.name, colours[worker.name]),
+            Text(worker.state.value, _STATE_STYLE[worker.state]),
+            Text(f"{worker.owned:2d}"),
+            bar,
+        )
+    return table
+
+
+def _moving(moving: Sequence[Moving], colours: dict[str, str]) -> RenderableType:
+    table = Table.grid(padding=(0, 1))
+    for one in moving[:MOVING_LINES]:
+        table.add_row(
+            Text(f"{one.partition:02d}", "bold"),
+            Text(one.old or "nobody", colours.get(one.old, "dim")),
+            Text("→", "dim"),
+            Text(one.new, colours.get(one.new, "")),
+            Text(one.step, _STEP_STYLE.get(one.step, "cyan")),
+            Text(one.cause, "dim"),
+        )
+    # A picture that keeps its height does not jump.
+    return _padded(table, min(len(moving), MOVING_LINES), MOVING_LINES, more=len(moving) - MOVING_LINES)
+
+
+def _padded(table: Table, rows: int, height: int, more: int = 0) -> Group:
+    last = Text(f"and {more} more" if more > 0 else "", "dim")
+    body = [table] if rows else []
+    return Group(*body, *(Text("") for _ in range(height - rows)), last)
+
+
+def _log(lines: Sequence[Line]) -> RenderableType:
+    latest = lines[-LOG_LINES:]
+    shown = [
+        Text.assemble((f"{line.at:4.0f} ", "dim"), line.text, (f"  {line.cause}" if line.cause else "", "yellow"))
+        for line in latest
+    ]
+    for text in shown:
+        text.no_wrap = True
+        text.overflow = "ellipsis"
+    return Group(*shown, *(Text("") for _ in range(LOG_LINES - len(shown))))
+
+
+def _legend() -> Text:
+    return Text.assemble(
+        ("  ▸", "yellow"),
+        (" warmed by its next owner   ", "dim"),
+        ("✓", "green"),
+        (" handed over, old owner lets go   ", "dim"),
+        ("00", f"white on {_NOBODY}"),
+        (" nobody's", "dim"),
+    )

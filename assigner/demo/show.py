@@ -1,0 +1,54 @@
+"""Putting the play on a screen: live where there is a terminal, a frame now and then where there is none."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+from rich.console import Console
+from rich.live import Live
+
+from assigner import logs
+from assigner.demo import recording
+from assigner.demo.picture import draw
+from assigner.demo.play import play
+from assigner.demo.scene import Scene
+from assigner.demo.stage import Pace, Stage
+from assigner.logs import LogLevel, LogSettings
+
+RECORDED_FRAMES = 12
+
+
+async def show(pace: Pace, console: Console, record: Path | None = None) -> list[Scene]:
+    """Play the demo; the scenes that were shown."""
+    # The service logs into this process; on the screen it would tear the picture apart.
+    logs.configure(LogSettings(level=LogLevel.ERROR), io.StringIO())
+    scenes: list[Scene] = []
+    with Live(console=console, auto_refresh=False, transient=False) as live:
+        async with Stage(pace) as stage:
+            async for scene in play(stage, anyio.sleep):
+                if console.is_terminal:
+                    live.update(draw(scene), refresh=True)
+                elif not scenes or scene.title != scenes[-1].title:
+                    _print_last(scenes, console)
+                scenes.append(scene)
+    if not console.is_terminal:
+        _print_last(scenes, console)
+    if record is not None:
+        recording.save(selection(scenes, RECORDED_FRAMES), record)
+    return scenes
+
+
+def _print_last(scenes: Sequence[Scene], console: Console) -> None:
+    """Without a terminal: how each act ended."""
+    if scenes:
+        console.print(draw(scenes[-1]))
+
+
+def selection(scenes: Sequence[Scene], count: int) -> list[Scene]:
+    """Few scenes for many: those in which something is under way, spread evenly, and the last."""
+    telling = [scene for scene in scenes[:-1] if scene.moving or scene.unowned] or list(scenes[:-1])
+    step = max(1, -(-len(telling) // max(1, count - 1)))
+    return [*telling[::step], *scenes[-1:]]

@@ -1,0 +1,19 @@
+"""The demo from beginning to end, with real processes, as `make demo` runs it where there is no terminal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_the_demo_plays_to_its_end_and_can_be_recorded(tmp_path: Path) -> None:
+    record = tmp_path / "demo.svg"
+    command = [sys.executable, "-m", "assigner.demo", "--speed", "8", "--no-wait", "--record", str(record)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    for number in range(1, 5):
+        assert f"{number}/4 " in ended.stdout
+    assert "worker-3 ready 32" in ended.stdout
+    assert "worker-1 gone" in ended.stdout
+    assert "draining" in record.read_text()
