@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 import anyio
+import msgspec
 import structlog
 
 from assigner.backend import Backend
@@ -18,7 +19,7 @@ from assigner.clock import Clock
 from assigner.errors import AssignerError
 from assigner.instance import Instance, background, in_peace
 from assigner.leadership import LeadershipSettings
-from assigner.server import GrpcServer
+from assigner.server import GrpcServer, ServerSettings
 from assigner.settings import Settings
 from assigner.web import Liveness, WebServer
 
@@ -61,7 +62,7 @@ class Service:
         await self.web.start()
         stack.push_async_callback(in_peace, self.web.close, _CLOSE_WITHIN)
         self.server = GrpcServer(
-            self.settings.grpc,
+            _pinging_in_time(self.settings),
             instance.members,
             instance.operations,
             default_group=self.settings.default_group,
@@ -115,3 +116,9 @@ class Service:
         await in_peace(self.drain, 2 * self.settings.shutdown_timeout)
         await self._stack.aclose()
         log.info("stopped", instance=self.instance.name)
+
+
+def _pinging_in_time(settings: Settings) -> ServerSettings:
+    """Clients that do not renew are renewed by the pings they answer: several of them must fit into the TTL."""
+    often = min(settings.grpc.ping_interval, settings.consumer_ttl / 5)
+    return msgspec.structs.replace(settings.grpc, ping_interval=often)

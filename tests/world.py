@@ -28,7 +28,9 @@ from assigner.instance import Instance
 from assigner.keys import Keys, TopicPartition
 from assigner.leadership import LeadershipSettings
 from assigner.records import Assignment, Consumer, GroupOptions, Handoff, Plan, TopicConfig, decode, encode
-from assigner.settings import InstanceSection, Settings, StoreSection
+from assigner.server import ServerSettings
+from assigner.service import Service
+from assigner.settings import HttpSection, InstanceSection, Settings, StoreSection
 from assigner.store import Found, Store, read_all
 from assigner.testing.waiting import eventually
 from backends.memory import MemoryBackend, MemoryState
@@ -64,6 +66,7 @@ class World:
         self.keys = Keys(store_settings.root, default_group=GROUP, default_prefix=self._default_prefix)
         self.group = self.keys.group(GROUP)
         self.instances: dict[str, Instance] = {}
+        self.services: dict[str, Service] = {}
         self.consumers: dict[str, SteppedConsumer] = {}
         self._store_settings = store_settings
         self.tasks: anyio.abc.TaskGroup
@@ -85,6 +88,8 @@ class World:
             await self._over.wait()
             for name in list(self.instances):
                 await self.stop_instance(name)
+            for name in list(self.services):
+                await self.stop_service(name)
             self.tasks.cancel_scope.cancel()
 
     async def __aexit__(self, *_: object) -> None:
@@ -99,7 +104,15 @@ class World:
     ) -> Instance:
         """Start a service instance and wait until it is ready. `settings`: fields of `Settings` to change. `wrap`:
         what to put around its store, such as a `FaultyStore`."""
-        wanted = Settings(
+        backend = _Wrapping(self.backend, wrap) if wrap else self.backend
+        wanted = self._settings(name, **settings)
+        instance = Instance(wanted, clock=self.clock, backend=backend, leadership=LeadershipSettings())
+        await self.tasks.start(self._run_instance, name, instance)
+        await instance.wait_ready()
+        return instance
+
+    def _settings(self, name: str, **changes: Any) -> Settings:
+        usual = Settings(
             instance=InstanceSection(name=name),
             store=self._store_settings,
             consumer_ttl=self.ttl,
@@ -108,12 +121,7 @@ class World:
             default_group=GROUP,
             default_prefix=self._default_prefix,
         )
-        wanted = msgspec.structs.replace(wanted, **settings)
-        backend = _Wrapping(self.backend, wrap) if wrap else self.backend
-        instance = Instance(wanted, clock=self.clock, backend=backend, leadership=LeadershipSettings())
-        await self.tasks.start(self._run_instance, name, instance)
-        await instance.wait_ready()
-        return instance
+        return msgspec.structs.replace(usual, **changes)
 
     async def _run_instance(
         self, name: str, instance: Instance, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
@@ -124,6 +132,29 @@ class World:
                 self.instances[name] = instance
                 task_status.started()
                 await instance.lead(f"{name}:1")
+
+    async def start_service(self, name: str = "s1", **settings: Any) -> Service:
+        """Start an instance with its doors open, gRPC and HTTP, each on a port of its own, and wait until it is
+        ready. A client that names no group belongs to `GROUP`."""
+        ports = {"grpc": ServerSettings(port=0), "http": HttpSection(port=0)}
+        service = Service(self._settings(name, **{**ports, **settings}), clock=self.clock, backend=self.backend)
+        await self.tasks.start(self._run_service, name, service)
+        await service.wait_ready()
+        return service
+
+    async def _run_service(
+        self, name: str, service: Service, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        async with service:
+            self.services[name] = service
+            task_status.started()
+            await service.run_until_stopped()
+        del self.services[name]
+
+    async def stop_service(self, name: str = "s1") -> None:
+        """In order, as on SIGTERM."""
+        self.services[name].stop()
+        await eventually(lambda: name not in self.services, within=30, what=f"{name} has stopped")
 
     async def stop_instance(self, name: str) -> None:
         """In order, as on SIGTERM."""
