@@ -17,7 +17,8 @@ import msgspec
 import structlog
 
 from assigner.clock import Clock
-from assigner.core.coordination import Coordination, Decisions, Note
+from assigner.core.agenda import Note
+from assigner.core.coordination import Coordination, Decisions
 from assigner.core.group import Change
 from assigner.core.planning import Request, Target
 from assigner.core.planning import targets as targets_of

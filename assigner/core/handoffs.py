@@ -80,6 +80,8 @@ def judge(
     target = _target(state, liveness, handoff, now)
     if target is not Verdict.WAIT:
         return Verdict.FIND_TARGET if old is Fate.DEAD and target is Verdict.RETARGET else target
+    if step is Step.FAILED:
+        return Verdict.TRY_ELSEWHERE
     if old is Fate.DEAD:
         return Verdict.ASSIGN
     if old is Fate.REPLACED:
@@ -113,10 +115,8 @@ def _target(state: GroupState, liveness: Liveness, handoff: Handoff, now: float)
 def _forward(state: GroupState, tps: Sequence[TopicPartition], step: Step) -> Verdict:
     exclusive = state.options.handoff_mode is HandoffMode.EXCLUSIVE
     match step:
-        case Step.WARMING | Step.RELEASING | Step.COMPLETE:
+        case Step.WARMING | Step.FAILED | Step.RELEASING | Step.COMPLETE:
             return Verdict.WAIT
-        case Step.FAILED:
-            return Verdict.TRY_ELSEWHERE
         case Step.READY if state.routers:
             return Verdict.FREEZE
         case Step.FREEZING if not all(_acknowledged(state, tp) for tp in tps):

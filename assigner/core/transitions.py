@@ -32,8 +32,11 @@ OffsetKey = Callable[[TopicPartition], str]
 
 
 class Transitions:
-    def __init__(self, state: GroupState, liveness: Liveness, offset_key: OffsetKey) -> None:
+    def __init__(self, state: GroupState, liveness: Liveness, offset_key: OffsetKey, term: int) -> None:
+        """`term` makes the ids of handoffs unique over all leaders."""
         self._state = state
+        self._term = term
+        self._handoffs_begun = 0
         self._keys = state.keys
         self._liveness = liveness
         self._offset_key = offset_key
@@ -84,8 +87,10 @@ class Transitions:
 
     # --- handoffs ------------------------------------------------------------------------------------------------
 
-    def start(self, tps: Partitions, target: Stored[Consumer], cause: Cause, handoff_id: str, started_at: int) -> Write:
+    def start(self, tps: Partitions, target: Stored[Consumer], cause: Cause, started_at: int) -> Write:
         """Begin a handoff from the present owner, in place of whatever handoff there was."""
+        self._handoffs_begun += 1
+        handoff_id = f"{self._term:x}-{self._handoffs_begun:x}"
         compares: list[Compare] = [self._liveness.as_seen(target.record.consumer_name)]
         operations: list[Operation] = []
         for tp in tps:

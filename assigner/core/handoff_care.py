@@ -1,0 +1,154 @@
+"""Takes care of handoffs under way: turns what `handoffs.judge` says into the write that carries it out."""
+
+from __future__ import annotations
+
+from assigner.core.agenda import Agenda, Note
+from assigner.core.deadlines import Deadlines
+from assigner.core.failures import Failures
+from assigner.core.group import GroupState
+from assigner.core.handoffs import Verdict, judge, slowest, timeout
+from assigner.core.liveness import Fate, Liveness
+from assigner.core.pending import Pending
+from assigner.core.transitions import Transitions
+from assigner.core.units import Units
+from assigner.core.writes import Write
+from assigner.keys import TopicPartition
+from assigner.records import Cause, Consumer, Handoff, Step, Stored
+
+Partitions = tuple[TopicPartition, ...]
+
+
+class HandoffCare:
+    def __init__(
+        self,
+        state: GroupState,
+        liveness: Liveness,
+        do: Transitions,
+        agenda: Agenda,
+        pending: Pending,
+        failures: Failures,
+        units: Units,
+    ) -> None:
+        self._state = state
+        self._liveness = liveness
+        self._do = do
+        self._agenda = agenda
+        self._pending = pending
+        self._failures = failures
+        self._units = units
+        self.deadlines = Deadlines()
+
+    def advance(self, tp: TopicPartition, now: float, wall: float) -> Write | None:
+        handoff = self._state.handoffs[tp].record
+        tps = self._units.in_flight(tp, handoff.handoff_id)
+        if any(other in self._pending for other in tps):
+            return None
+        step = slowest([self._state.handoffs[other].record.at for other in tps])
+        self.deadlines.arm(tp, handoff.handoff_id, step, timeout(self._state, step), now)
+        verdict = judge(self._state, self._liveness, tps, overdue=self.deadlines.overdue(tp), now=now)
+        return self._carry_out(verdict, tps, handoff, now, wall)
+
+    def _carry_out(self, verdict: Verdict, tps: Partitions, handoff: Handoff, now: float, wall: float) -> Write | None:
+        target = self._state.consumers.get(handoff.new_owner)
+        match verdict:
+            case Verdict.WAIT:
+                return self._while_waiting(tps, handoff, now)
+            case Verdict.FREEZE:
+                return self._do.advance(tps, Step.FREEZING)
+            case Verdict.RELEASE:
+                return self._do.advance(tps, Step.RELEASING)
+            case Verdict.FLIP | Verdict.FLIP_RELEASED if target:
+                return self._do.flip(tps, target, released=verdict is Verdict.FLIP_RELEASED)
+            case Verdict.ASSIGN if target:
+                return self._do.assign(tps, target, handoff.cause)
+            case Verdict.RESTAMP:
+                return self._do.restamp(tps, self._state.consumers[handoff.old_owner])
+            case Verdict.RETARGET if target:
+                return self._do.start(tps, target, handoff.cause, int(wall))
+            case Verdict.FIND_TARGET:
+                return self._find_target(tps, handoff, now)
+            case Verdict.TRY_ELSEWHERE:
+                return self._try_elsewhere(tps, handoff, now, wall)
+            case Verdict.REAFFIRM:
+                return self._give_up(tps, handoff, now)
+            case Verdict.EVICT:
+                return self._evict(tps[0], handoff, now)
+            case Verdict.FINISH | Verdict.SUPERSEDED:
+                return self._do.finish(tps)
+            case _:
+                return None
+
+    def _while_waiting(self, tps: Partitions, handoff: Handoff, now: float) -> Write | None:
+        for tp in tps:
+            held = self._state.assignments.get(tp)
+            if held and handoff.at is Step.COMPLETE:
+                fate = self._liveness.fate(held.record.owner, held.record.session, now)
+                if fate is Fate.REPLACED:
+                    return self._do.restamp((tp,), self._state.consumers[held.record.owner])
+        self.await_doubt(handoff.old_owner, handoff.old_session, now)
+        return None
+
+    def await_doubt(self, name: str, session: str, now: float) -> None:
+        """Look again when time will have told whether the session is gone."""
+        if self._liveness.fate(name, session, now) is Fate.DOUBT:
+            until = self._liveness.doubt_until(name, session, now)
+            if until is not None:
+                self._agenda.timers.sooner("doubt", until)
+
+    def _old_fate(self, handoff: Handoff, now: float) -> Fate:
+        return self._liveness.fate(handoff.old_owner, handoff.old_session, now)
+
+    def _find_target(self, tps: Partitions, handoff: Handoff, now: float) -> Write | None:
+        """The plan names the next target. Where no plan will be made, the owner stays the owner."""
+        if self._state.options.paused and self._old_fate(handoff, now) is Fate.ALIVE:
+            return self._do.reaffirm(tps)
+        self._agenda.want_plan(Cause.LEFT, now)
+        return None
+
+    def _try_elsewhere(self, tps: Partitions, handoff: Handoff, now: float, wall: float) -> Write | None:
+        reason = next((r for tp in tps if (r := self._state.handoffs[tp].record.failure)), "no reason given")
+        self._agenda.note(Note("warm_failed", tps[0], handoff.new_owner, reason))
+        if self._failures.add(tps[0], handoff.new_owner, reason):
+            self._agenda.note(Note("quarantined", tps[0], handoff.new_owner, reason))
+            return self._give_up(tps, handoff, now)
+        target = self._elsewhere(tps[0], handoff)
+        if target is None:
+            return self._give_up(tps, handoff, now)
+        if self._old_fate(handoff, now) is Fate.DEAD:
+            return self._do.assign(tps, target, handoff.cause)
+        return self._do.start(tps, target, handoff.cause, int(wall))
+
+    def _elsewhere(self, tp: TopicPartition, handoff: Handoff) -> Stored[Consumer] | None:
+        """The least loaded consumer that wants the topic and has not failed at it."""
+        failed = self._failures.of(tp)
+        candidates = [
+            consumer
+            for name in self._state.consumers
+            if name not in failed and name != handoff.old_owner
+            if (consumer := self._liveness.eligible(name))
+            if not consumer.record.topics or tp.topic in consumer.record.topics
+        ]
+        return min(candidates, key=self._load, default=None)
+
+    def _load(self, consumer: Stored[Consumer]) -> tuple[float, str]:
+        name = consumer.record.consumer_name
+        return len(self._state.touching(name)) / consumer.record.capacity, name
+
+    def _give_up(self, tps: Partitions, handoff: Handoff, now: float) -> Write:
+        """The old end stays the owner, and the partition is left in peace for a while."""
+        if handoff.at is Step.COMPLETE:
+            self._agenda.want_plan(Cause.LEFT, now)
+            return self._do.reaffirm(tps)
+        self._agenda.note(Note("move_given_up", tps[0], handoff.new_owner, handoff.failure or "deadline"))
+        for tp in tps:
+            self._agenda.stays.set(tp, now + self._state.options.balance_backoff)
+        return self._do.finish(tps) if self._old_fate(handoff, now) is Fate.DEAD else self._do.reaffirm(tps)
+
+    def _evict(self, tp: TopicPartition, handoff: Handoff, now: float) -> Write | None:
+        consumer = self._state.consumers[handoff.old_owner]
+        self.deadlines.restart(tp, timeout(self._state, handoff.at), now)
+        if self._pending.about(handoff.old_owner):
+            return None
+        reason = f"did not let go of {tp} in time"
+        self._agenda.note(Note("evicted", tp, handoff.old_owner, reason))
+        return self._do.evict(consumer, reason)

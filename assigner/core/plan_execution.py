@@ -1,0 +1,181 @@
+"""Carries a plan out: from what it wants to moves, and from moves to writes, no faster than the group allows.
+
+The plan was made a moment ago and is advisory. Each move is checked again when it begins; one that makes no sense any
+more is dropped, and another plan is asked for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+
+from assigner.core import planning
+from assigner.core.agenda import Agenda
+from assigner.core.group import Change, GroupState
+from assigner.core.liveness import Fate, Liveness
+from assigner.core.moves import Move, MoveQueue
+from assigner.core.pending import Pending
+from assigner.core.transitions import Transitions
+from assigner.core.units import Units
+from assigner.core.writes import Write
+from assigner.keys import TopicPartition
+from assigner.records import Cause, Status, Step
+
+_BY_WEIGHT = (Cause.OPERATOR, Cause.JOINED, Cause.TOPIC_GREW, Cause.LOAD, Cause.DRAINING, Cause.LEFT)
+"""Which of several causes a move made for balance is put down to."""
+
+
+class PlanExecution:
+    def __init__(
+        self,
+        state: GroupState,
+        liveness: Liveness,
+        do: Transitions,
+        agenda: Agenda,
+        pending: Pending,
+        units: Units,
+        stays: Callable[[TopicPartition, float], bool],
+    ) -> None:
+        self._state = state
+        self._liveness = liveness
+        self._do = do
+        self._agenda = agenda
+        self._pending = pending
+        self._units = units
+        self._stays = stays
+        self._causes: set[Cause] = set()
+        self._targets: deque[planning.Target] = deque()
+        """What the plan wants and has not yet been looked at."""
+        self._joint: dict[tuple[str, str, int, bool], Move] = {}
+        """Moves of partitions that move as one, being put together from the targets."""
+        self._at_once: deque[Move] = deque()
+        """Moves that wait for no room: nobody holds the partition, or it is in flight already."""
+        self._queue = MoveQueue()
+        self._warming: Counter[str] = Counter()
+        for handoff in state.handoffs.values():
+            if handoff.record.at is Step.WARMING:
+                self._warming[handoff.record.new_owner] += 1
+        self.changes_something = False
+        """The plan being carried out moved at least one partition; cleared by whoever publishes it."""
+
+    # --- what there is to do -------------------------------------------------------------------------------------
+
+    def begin(self, targets: Iterable[planning.Target], causes: set[Cause]) -> None:
+        """A new plan, in place of what is left of the old one."""
+        self._queue.clear()
+        self._at_once.clear()
+        self._joint.clear()
+        self._causes = causes
+        self._targets = deque(targets)
+
+    @property
+    def urgent(self) -> bool:
+        """There is something that can be decided at once."""
+        return bool(self._targets or self._at_once)
+
+    @property
+    def finished(self) -> bool:
+        return not (self.urgent or len(self._queue))
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._state.handoffs) + sum(tp not in self._state.handoffs for tp in self._pending.starting)
+
+    def count_warming(self, change: Change) -> None:
+        for record, step in ((change.before, -1), (change.after, 1)):
+            if record and record.record.at is Step.WARMING:
+                self._warming[record.record.new_owner] += step
+
+    # --- from targets to moves -----------------------------------------------------------------------------------
+
+    def take_up(self, now: float, budget: int) -> None:
+        """Turn what the plan wants into moves. Partitions that move as one wait for each other."""
+        if not self._targets:
+            return
+        for _ in range(min(budget, len(self._targets))):
+            target = self._targets.popleft()
+            move = Move((target.tp,), target.owner, self._cause(target.tp, now))
+            unit = self._units.of(target.tp.topic)
+            if not unit:
+                self._add(move, now)
+                continue
+            key = (unit, target.owner, target.tp.partition, self._is_free(target.tp, now))
+            joined = self._joint.get(key)
+            self._joint[key] = Move((*joined.tps, target.tp), joined.target, joined.cause) if joined else move
+        if not self._targets:
+            for move in self._joint.values():
+                self._add(move, now)
+            self._joint.clear()
+
+    def _add(self, move: Move, now: float) -> None:
+        if any(self._stays(tp, now) for tp in move.tps):
+            return
+        if self._is_free(move.tps[0], now) or any(tp in self._state.handoffs for tp in move.tps):
+            self._at_once.append(move)
+            self.changes_something = True
+            return
+        held = self._state.assignments[move.tps[0]].record
+        if self._liveness.fate(held.owner, held.session, now) is Fate.ALIVE:
+            self._queue.add(move)
+            self.changes_something = True
+
+    def _cause(self, tp: TopicPartition, now: float) -> Cause:
+        held = self._state.assignments.get(tp)
+        if held is None:
+            grown = bool(self._state.assignments) and Cause.JOINED not in self._causes
+            return Cause.TOPIC_GREW if grown else Cause.JOINED
+        if self._liveness.fate(held.record.owner, held.record.session, now) is Fate.DEAD:
+            return Cause.LEFT
+        owner = self._state.consumers.get(held.record.owner)
+        if owner and owner.record.status is Status.DRAINING:
+            return Cause.DRAINING
+        return next((cause for cause in _BY_WEIGHT if cause in self._causes), Cause.JOINED)
+
+    def _is_free(self, tp: TopicPartition, now: float) -> bool:
+        """Nobody alive holds it, so it needs no handoff."""
+        held = self._state.assignments.get(tp)
+        return held is None or self._liveness.fate(held.record.owner, held.record.session, now) is Fate.DEAD
+
+    # --- from moves to writes ------------------------------------------------------------------------------------
+
+    def writes(self, now: float, wall: float, budget: int) -> Iterator[tuple[Write, str]]:
+        """At most `budget` writes to begin moves with, each with the target it adds work to."""
+        given = 0
+        while self._at_once and given < budget:
+            move = self._at_once.popleft()
+            write = self._begin(move, now, wall)
+            if write:
+                given += 1
+                yield write, move.target
+        for move in self._with_room(budget - given):
+            write = self._begin(move, now, wall)
+            if write:
+                yield write, move.target
+
+    def _with_room(self, budget: int) -> list[Move]:
+        options = self._state.options
+        room = min(options.max_concurrent_handoffs - self.in_flight, budget)
+        if room <= 0 or not len(self._queue):
+            return []
+        starting = self._pending.starting_by_target()
+        limit = options.warm_concurrency
+        return list(self._queue.take(lambda name: limit - self._warming[name] - starting[name], room))
+
+    def _begin(self, move: Move, now: float, wall: float) -> Write | None:
+        target = self._liveness.eligible(move.target)
+        if target is None or any(tp in self._pending for tp in move.tps):
+            self._agenda.want_plan(None, now)
+            return None
+        if all(self._is_free(tp, now) for tp in move.tps):
+            return self._do.assign(move.tps, target, move.cause)
+        held = [self._state.assignments.get(tp) for tp in move.tps]
+        if {a.record.owner if a else "" for a in held} == {move.target}:
+            in_flight = [tp for tp in move.tps if tp in self._state.handoffs]
+            return self._do.reaffirm(in_flight) if in_flight else None
+        if not all(held):
+            return None
+        return self._do.start(move.tps, target, move.cause, int(wall))

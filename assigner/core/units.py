@@ -1,0 +1,34 @@
+"""Partitions that move as one: the same number in each topic of a co-partition set. One flip, one pin."""
+
+from __future__ import annotations
+
+from assigner.core import planning
+from assigner.core.group import GroupState
+from assigner.keys import TopicPartition
+
+
+class Units:
+    def __init__(self, state: GroupState) -> None:
+        self._state = state
+        self._topics = planning.companions_by_topic(state)
+
+    def refresh(self) -> None:
+        """Topics or options changed."""
+        self._topics = planning.companions_by_topic(self._state)
+
+    def of(self, topic: str) -> str:
+        """The name of the set the topic belongs to; none: it moves by itself."""
+        topics = self._topics.get(topic)
+        return topics[0] if topics else ""
+
+    def in_flight(self, tp: TopicPartition, handoff_id: str) -> tuple[TopicPartition, ...]:
+        """The partitions of the same set that are in the same handoff."""
+        topics = self._topics.get(tp.topic)
+        if not topics or not handoff_id:
+            return (tp,)
+        others = (TopicPartition(topic, tp.partition) for topic in topics)
+        return tuple(
+            other
+            for other in others
+            if (handoff := self._state.handoffs.get(other)) and handoff.record.handoff_id == handoff_id
+        )
