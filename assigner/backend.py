@@ -47,9 +47,7 @@ class Presence(msgspec.Struct, frozen=True):
 class Backend(Protocol):
     async def open(self, settings: StoreSettings, clock: Clock) -> Store: ...
 
-    async def elector(
-        self, store: Store, keys: Keys, presence: Presence, clock: Clock
-    ) -> LeaderElector:
+    async def elector(self, store: Store, keys: Keys, presence: Presence, clock: Clock) -> LeaderElector:
         """Announce the instance and be ready to campaign."""
         ...
 
@@ -57,8 +55,6 @@ class Backend(Protocol):
 def load(name: str) -> Backend:
     found = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
     if name not in found:
-        raise InvalidInput(
-            f"no store backend named {name!r}; installed: {', '.join(sorted(found))}"
-        )
+        raise InvalidInput(f"no store backend named {name!r}; installed: {', '.join(sorted(found))}")
     backend: Backend = found[name].load()
     return backend

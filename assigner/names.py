@@ -17,20 +17,11 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]+")
 
 def check_name(kind: str, name: str) -> str:
     if not name:
-        raise InvalidName(
-            f"{kind} is empty; give it a name of 1 to {MAX_NAME_BYTES} bytes"
-        )
-    if (
-        len(name) > MAX_NAME_BYTES
-        or len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES
-    ):
-        raise InvalidName(
-            f"{kind} {name[:20]!r}... is longer than {MAX_NAME_BYTES} bytes; shorten it"
-        )
+        raise InvalidName(f"{kind} is empty; give it a name of 1 to {MAX_NAME_BYTES} bytes")
+    if len(name) > MAX_NAME_BYTES or len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        raise InvalidName(f"{kind} {name[:20]!r}... is longer than {MAX_NAME_BYTES} bytes; shorten it")
     if not name.isprintable():
-        raise InvalidName(
-            f"{kind} {name!r} holds a character that can't be printed; use printable text only"
-        )
+        raise InvalidName(f"{kind} {name!r} holds a character that can't be printed; use printable text only")
     if name in (".", ".."):
         raise InvalidName(f"{kind} {name!r} is reserved; choose another name")
     return name
@@ -39,7 +30,5 @@ def check_name(kind: str, name: str) -> str:
 def check_topic(name: str) -> str:
     check_name("topic", name)
     if not _TOPIC.fullmatch(name):
-        raise InvalidName(
-            f"topic {name!r} is not a Kafka topic name; letters, digits, '.', '_' and '-' only"
-        )
+        raise InvalidName(f"topic {name!r} is not a Kafka topic name; letters, digits, '.', '_' and '-' only")
     return name

@@ -26,9 +26,7 @@ def load(name: str) -> Strategy:
     found = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
     if name not in found:
         known = ", ".join(sorted(found)) or "none"
-        raise InvalidInput(
-            f"no strategy named {name!r}; installed: {known}. Choose one of them or install its package"
-        )
+        raise InvalidInput(f"no strategy named {name!r}; installed: {known}. Choose one of them or install its package")
     try:
         strategy: Strategy = found[name].load()
     except (ImportError, AttributeError) as error:
