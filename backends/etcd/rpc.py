@@ -30,12 +30,14 @@ from aetcd.rpc import (
     PutRequest,
     RangeRequest,
     RequestOp,
+    ResponseHeader,
     StatusRequest,
     TxnRequest,
     WatchCancelRequest,
     WatchCreateRequest,
     WatchProgressRequest,
     WatchRequest,
+    WatchResponse,
     WatchStub,
 )
 
@@ -61,6 +63,7 @@ __all__ = [
     "PutRequest",
     "RangeRequest",
     "RequestOp",
+    "ResponseHeader",
     "RpcChannel",
     "RpcError",
     "StatusRequest",
@@ -72,6 +75,7 @@ __all__ = [
     "WatchCreateRequest",
     "WatchProgressRequest",
     "WatchRequest",
+    "WatchResponse",
     "WatchStub",
     "open_channel",
 ]

@@ -72,7 +72,7 @@ _BY_MESSAGE: tuple[tuple[str, type[AssignerError], str], ...] = (
     ("future revision", InvalidInput, "the revision has not happened yet ({}); ask for one that the store answered"),
     ("too large lease TTL", InvalidInput, "the lease's TTL is too long ({}); choose a shorter one"),
     ("database space exceeded", StoreReadOnly, _NO_SPACE),
-    ("corrupt", StoreReadOnly, _CORRUPT),
+    ("corrupt cluster", StoreReadOnly, _CORRUPT),
     ("invalid user ID or password", StoreRefused, _LOGIN),
     ("permission denied", StoreRefused, _DENIED),
     ("permission not granted", StoreRefused, _DENIED),
