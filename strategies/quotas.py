@@ -73,10 +73,11 @@ def quotas(units: Units, members: Members, now: Held) -> Quotas:
         table = _table(units, now, counted, fixed, taker, weight, room)
         scale = members.capacity / members.capacity.mean()
         return Quotas(table, Potential(np.zeros(members.count), scale), None)
-    goal = _goal(units, now, fixed, taker, weight, room)
+    goal = _goal(units, now, taker, weight, room)
     bent = np.where(goal > 0, goal, weight) if np.isfinite(room).any() else weight
     table = _table(units, now, counted, fixed, taker, bent, room)
-    target = _target(goal, counted, units.size, anyone)
+    load = _load(units, now, members.count, np.ones(len(now.owner), np.bool_))
+    target = _target(goal, load, anyone)
     return Quotas(table, Potential(goal, np.ones(members.count)), target)
 
 
@@ -93,36 +94,34 @@ def _count(units: Units, members: int, now: Held) -> tuple[IntArray, IntArray]:
     return counted, fixed.astype(np.int32).reshape(shape)
 
 
-def _goal(
-    units: Units,
-    now: Held,
-    fixed: IntArray,
-    taker: BoolArray,
-    weight: FloatArray,
-    room: FloatArray,
-) -> FloatArray:
+def _load(units: Units, now: Held, members: int, which: BoolArray) -> FloatArray:
+    """[member]: partitions of the units `which` (per unit) that have an owner."""
+    some = which & (now.owner != NONE)
+    return np.bincount(now.owner[some], units.size[now.row[some]], members).astype(np.float64)
+
+
+def _goal(units: Units, now: Held, taker: BoolArray, weight: FloatArray, room: FloatArray) -> FloatArray:
     """[member]: the fair global load, as a real number."""
-    mine = (units.size @ fixed).astype(np.float64)
     who, served = np.asarray(taker.any(axis=0)), np.asarray(taker.any(axis=1))
-    total = float((units.partitions * units.size)[served].sum())
-    nobodys = now.fixed & (now.owner == NONE)
-    total -= float(units.size[now.row[nobodys]][served[now.row[nobodys]]].sum())
-    total -= float((units.size[served] @ fixed[served])[~who].sum())
-    # Fixed units of rows that nobody may take are a load as well.
-    total += float((units.size[~served] @ fixed[~served])[who].sum())
-    goal = mine.copy()
+    # Takers share the units they may take, less those stuck elsewhere; and what is stuck to them is their load too.
+    theirs = served[now.row]
+    stuck = np.flatnonzero(now.fixed)
+    holder = now.owner[stuck]
+    theirs[stuck] = (holder != NONE) & who[holder]
+    total = float(units.size[now.row[theirs]].sum())
+    goal = _load(units, now, len(weight), now.fixed)
     high = room[who] if np.isfinite(room).any() else None
-    goal[who] = fair_shares(total, weight[who], mine[who], high)
+    goal[who] = fair_shares(total, weight[who], goal[who], high)
     return goal
 
 
-def _target(goal: FloatArray, counted: IntArray, size: IntArray, who: BoolArray) -> FloatArray:
+def _target(goal: FloatArray, load: FloatArray, who: BoolArray) -> FloatArray:
     """The goal in whole partitions: the remainders go to members that have more than the floor already,
     then to the largest fractions."""
     floor = np.floor(goal + EPSILON)
     ceil = who & (goal - floor > EPSILON)
     rest = round(float((goal - floor)[who].sum()))
-    wish = -2.0 * ((size @ counted) > floor) - np.round(goal - floor, 9)
+    wish = -2.0 * (load > floor) - np.round(goal - floor, 9)
     floor[lowest(wish, ceil, rest) if rest > 0 else []] += 1
     return np.asarray(floor)
 

@@ -33,8 +33,9 @@ def save_moves(table: Table, potential: Potential, avoidable: int) -> None:
 
 def moving(table: Table) -> int:
     """Partitions that the table takes from members."""
-    surplus = (table.held - table.base - table.extra).clip(min=0)
-    return int(table.size @ surplus.sum(axis=1))
+    surplus = table.held - table.base
+    surplus -= table.extra
+    return int(table.size @ np.maximum(surplus, 0, out=surplus).sum(axis=1))
 
 
 def _take_back(table: Table, potential: Potential) -> int:
@@ -70,6 +71,8 @@ class _Exchange:
         for row, member in lost.tolist():
             if self._avoidable <= 0 or self._budget <= 0:
                 return
+            if table.extra[row, member]:
+                continue  # An earlier exchange brought it back.
             givers = np.flatnonzero(table.extra[row] & ~table.sticky[row])
             if len(givers) and self._regain(row, member, givers):
                 self._avoidable -= int(table.size[row])

@@ -101,7 +101,7 @@ def _lower_bound(plan: Quotas) -> int:
 
 
 def _excess_by_row(table: Table) -> int:
-    over = (table.held - table.base).clip(min=0)
+    over = np.maximum(table.held - table.base, 0)
     kept = np.minimum(table.sticky.sum(axis=1), table.extras)
     return int(table.size @ (over.sum(axis=1) - kept))
 

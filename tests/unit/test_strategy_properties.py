@@ -140,6 +140,23 @@ def test_sets_stay_together_whatever_happens(
     assert strategy.assign(problem(partitions, members, solution.owner, copartition=sets)).explanation.moves == 0
 
 
+@pytest.mark.parametrize("seed", range(6))
+@both
+def test_large_tangled_groups_are_valid_even_and_settled(strategy: Strategy, seed: int) -> None:
+    """Many topics, members that want a fifth of them each, partitions owned by chance."""
+    chooser = np.random.default_rng(seed)
+    members, topics, count = 60, 150, int(chooser.integers(3, 12))
+    wants = chooser.random((members, topics)) < 0.2
+    owner = chooser.integers(NONE, members, topics * count)
+    given = problem([count] * topics, members, owner.astype(np.int32), subscription=wants)
+    solution = strategy.assign(given)
+    assert_valid(given, solution)
+    assert strategy.assign(again(given, solution.owner)).explanation.moves == 0
+    if strategy is sticky_balanced:
+        assert_even_per_topic(given, solution.owner)
+        assert_no_better_gift(given, solution.owner)
+
+
 # --- oracles, by trying everything -------------------------------------------------------------------------------
 
 
