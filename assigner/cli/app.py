@@ -1,17 +1,39 @@
-"""The command line, put together from its commands."""
+"""The command line, put together from its commands. A command's module is imported when it is run, so that a table is
+not kept waiting for the whole service to be imported."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
 import click
 
-from assigner.cli import admin
-from assigner.cli.configuring import config
-from assigner.cli.consuming import consume
-from assigner.cli.demonstrating import demo
-from assigner.cli.draining import drain
-from assigner.cli.serving import serve
+COMMANDS = {
+    "serve": "serving:serve",
+    "groups": "admin:groups",
+    "describe": "admin:describe",
+    "topics": "admin:topics",
+    "drain": "draining:drain",
+    "pause": "admin:pause",
+    "resume": "admin:resume",
+    "rebalance": "admin:rebalance",
+    "options": "admin:group_options",
+    "consume": "consuming:consume",
+    "config": "configuring:config",
+    "demo": "demonstrating:demo",
+}
+
+
+class LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, name = COMMANDS[cmd_name].split(":")
+        command: click.Command = getattr(import_module(f"assigner.cli.{module}"), name)
+        return command
 
 
 def _version() -> str:
@@ -21,27 +43,10 @@ def _version() -> str:
         return "unknown"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(_version(), prog_name="assigner")
 def main() -> None:
     """Assign Kafka partitions to consumers and hand them over.
 
     Exit codes: 0 done, 1 refused by the service, 2 wrong usage or settings, 3 unreachable, 4 waited in vain.
     """
-
-
-for _command in (
-    serve,
-    admin.groups,
-    admin.describe,
-    admin.topics,
-    drain,
-    admin.pause,
-    admin.resume,
-    admin.rebalance,
-    admin.group_options,
-    consume,
-    config,
-    demo,
-):
-    main.add_command(_command)

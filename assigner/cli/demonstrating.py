@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
 import anyio
 import click
+from rich.console import Console
 
 from assigner.cli.failures import REFUSED, Failure
+from assigner.demo.play import ActFailed
+from assigner.demo.show import show
+from assigner.demo.stage import Pace
 
 
 @click.command()
@@ -17,17 +20,12 @@ from assigner.cli.failures import REFUSED, Failure
 @click.option("--record", type=click.Path(path_type=Path), metavar="FILE", help="Keep it as .svg or .txt.")
 def demo(speed: float, wait: bool, record: Path | None) -> None:
     """Watch workers join, die and drain for a minute."""
-    from rich.console import Console
-
-    # Found at run time: the command line must not pull the whole service in to print a table.
-    show = importlib.import_module("assigner.demo.show").show
-    play = importlib.import_module("assigner.demo.play")
-    pace = importlib.import_module("assigner.demo.stage").Pace(speed=speed, hold=wait)
+    pace = Pace(speed=speed, hold=wait)
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(highlight=False, width=100)
     try:
         anyio.run(show, pace, console, record)
-    except play.ActFailed as error:
+    except ActFailed as error:
         raise Failure(REFUSED, str(error), kind="demo_failed") from error
     except KeyboardInterrupt:
         click.echo("stopped")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import click
 
 from assigner.proto.kafka_assigner.v1 import GroupOptions
-from assigner.settings.sources import nearest
 
 
 def _json_object(text: str) -> str:
@@ -60,7 +60,9 @@ def parse(assignments: Iterable[str]) -> GroupOptions:
         if not equals:
             raise click.UsageError(f"{text!r} is not KEY=VALUE")
         if name not in _KINDS:
-            raise click.UsageError(f"no option {name!r}{nearest(name, NAMES) or '; options: ' + ', '.join(NAMES)}")
+            near = difflib.get_close_matches(name, NAMES, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"options: {', '.join(NAMES)}"
+            raise click.UsageError(f"no option {name!r}; {hint}")
         read, wants = _KINDS[name]
         try:
             changes[name] = read(value)

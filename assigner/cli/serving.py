@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
@@ -20,6 +19,7 @@ from assigner.cli.configuring import takes_settings
 from assigner.cli.failures import UNREACHABLE, USAGE, Failure
 from assigner.cli.output import console
 from assigner.errors import AssignerError, StoreError
+from assigner.service import Service
 from assigner.settings import Loaded, Settings
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -52,12 +52,10 @@ def _failure(code: int, errors: BaseExceptionGroup[Any], kind: str) -> Failure:
 
 
 async def _serve(settings: Settings) -> None:
-    # Found at run time: the command line must not pull the whole service in to print a table.
-    service_type = importlib.import_module("assigner.service").Service
     async with anyio.create_task_group() as tasks:
         told = _Told(tasks.cancel_scope.cancel)
         await tasks.start(told.listen)
-        async with service_type(settings) as service:
+        async with Service(settings) as service:
             told.act = service.stop
             announce(settings, service)
             await service.run_until_stopped()
@@ -85,7 +83,7 @@ def _leave_at_once(_number: int, _frame: Any) -> None:
     os._exit(_IMPATIENT)
 
 
-def announce(settings: Settings, service: Any) -> None:
+def announce(settings: Settings, service: Service) -> None:
     """Where to find what was started: a panel at a terminal, a log line elsewhere."""
     facts = {
         "instance": settings.instance.name,

@@ -14,6 +14,7 @@ import trustme
 from click.testing import CliRunner, Result
 
 from assigner.cli import main
+from assigner.cli.app import COMMANDS
 from assigner.cli.describing import SUMMARY_COLUMNS
 from assigner.cli.output import ranges
 from assigner.errors import InvalidInput, NotRegistered, Refused, StoreUnavailable
@@ -323,8 +324,8 @@ def test_partitions_are_shown_as_ranges() -> None:
 
 def test_every_command_has_help_and_is_in_the_reference() -> None:
     page = PAGE.read_text()
-    for name, command in main.commands.items():
-        assert command.get_short_help_str(200)
+    for name in COMMANDS:
+        assert invoke_with({}, name, "--help").exit_code == 0
         assert f"assigner {name}" in page, name
 
 
