@@ -342,9 +342,13 @@ async def test_an_evicted_session_is_not_given_up_while_work_is_under_way() -> N
             await consumer.wait_for(lambda one: one.statistics().revoked == 1)
             with pytest.raises(GateClosed):
                 gate.check(epoch)
-            assert not service.goodbyes
-        await service.hears(lambda: len(service.seats) == 2)
-        assert service.goodbyes[0].gates_closed
+            service.owned = {}
+            async with consuming(service, Handler()) as other:
+                pass
+            # The other one came and went meanwhile; of the evicted session nothing was heard.
+            assert [one.session for one in service.goodbyes] == [other.session]
+        await service.hears(lambda: len(service.goodbyes) == 2)
+        assert service.goodbyes[1].gates_closed
 
 
 # --- leaving ---------------------------------------------------------------------------------------------------------

@@ -494,6 +494,7 @@ def test_a_lost_session_shuts_every_gate_before_any_handler_runs() -> None:
     lanes.own(A, 5)
     lanes.take(lanes.state.session_lost("evicted"))
     assert not lanes.is_open(A)
+    assert not lanes.state.lease.holds(NOW), "one stroke for all gates, whatever thread looks at them"
     assert lanes.end(A) == CallRevoked(owned(A, 5), "evicted")
 
 
