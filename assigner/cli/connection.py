@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import anyio
+import anyio.lowlevel
 import click
 import msgspec
 from grpclib.client import Channel
@@ -76,7 +77,19 @@ async def channel_to(target: Target) -> AsyncIterator[Channel]:
     try:
         yield channel
     finally:
-        channel.close()
+        await _close(channel)
+
+
+async def _close(channel: Channel) -> None:
+    """Close, and be done with it: over TLS `close` only begins a farewell, which the end of the loop would cut off and
+    leave an open socket behind."""
+    protocol = channel._protocol
+    transport = getattr(protocol.connection, "_transport", None) if protocol is not None else None
+    channel.close()
+    if transport is not None:
+        transport.abort()
+    with anyio.CancelScope(shield=True):
+        await anyio.lowlevel.checkpoint()
 
 
 def ask(target: Target, question: Callable[[Admin], Awaitable[R]]) -> R:
