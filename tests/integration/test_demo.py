@@ -9,7 +9,7 @@ from pathlib import Path
 
 def test_the_demo_plays_to_its_end_and_can_be_recorded(tmp_path: Path) -> None:
     record = tmp_path / "demo.svg"
-    command = [sys.executable, "-m", "assigner.demo", "--speed", "8", "--no-wait", "--record", str(record)]
+    command = [sys.executable, "-m", "assigner.cli", "demo", "--speed", "8", "--no-wait", "--record", str(record)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
     for number in range(1, 5):

@@ -1,3 +1,0 @@
-from assigner.cli.demonstrating import demo
-
-demo()
