@@ -250,14 +250,16 @@ class World:
 
 
 class SteppedConsumer:
-    """A consumer that answers by itself or waits to be told: `answers_warm`, `answers_release`."""
+    """A consumer that answers by itself or waits to be told: `answers_warm`, `answers_release`.
+
+    With `session=""` the service mints one, as for upstream's clients."""
 
     def __init__(
         self,
         world: World,
         name: str,
         *,
-        session: str = "",
+        session: str | None = None,
         group: str = GROUP,
         answers_warm: bool = True,
         answers_release: bool = True,
@@ -278,7 +280,11 @@ class SteppedConsumer:
         self.ended: AssignerError | str | None = None
         """Why the stream ended; "drained" if it ended well."""
         self._registration = Registration(
-            group=group, name=name, session=session or f"session-of-{name}", renews=renews, **registration
+            group=group,
+            name=name,
+            session=f"session-of-{name}" if session is None else session,
+            renews=renews,
+            **registration,
         )
         self.session = self._registration.session
         self._scope: anyio.CancelScope | None = None

@@ -95,7 +95,7 @@ class Coordination:
         for consumer in self.state.consumers.values():
             self.liveness.seen(consumer)
         self._mark_all()
-        if any(tps and name not in self.state.consumers for name, tps in self.state.owned.items()):
+        if any(name not in self.state.consumers for name in self.state.involved()):
             self._agenda.timers.set("doubt", self.liveness.doubt_ends)
         if not self._anyone():
             self._agenda.timers.set("empty", now + 2 * self._ttl)

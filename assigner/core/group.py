@@ -120,6 +120,10 @@ class GroupState:
         """Every partition the consumer owns or that is on its way to or from it."""
         return self.owned.get(name, _NOTHING) | self.incoming.get(name, _NOTHING) | self.outgoing.get(name, _NOTHING)
 
+    def involved(self) -> set[str]:
+        """Everybody who owns something or is an end of a handoff."""
+        return {name for table in (self.owned, self.incoming, self.outgoing) for name, tps in table.items() if tps}
+
     # --- keeping it up to date -----------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> Change | None:

@@ -77,7 +77,7 @@ def judge(
         return _after_flip(state, liveness, tps[0], handoff, old, overdue=overdue, now=now)
     if not all(_names_the_owner(state, tp) for tp in tps):
         return Verdict.SUPERSEDED
-    target = _target(state, liveness, handoff, now)
+    target = _target(liveness, handoff, now)
     if target is not Verdict.WAIT:
         return Verdict.FIND_TARGET if old is Fate.DEAD and target is Verdict.RETARGET else target
     if step is Step.FAILED:
@@ -98,18 +98,15 @@ def _names_the_owner(state: GroupState, tp: TopicPartition) -> bool:
     return bool(held and held.record.owner == handoff.old_owner and held.record.session == handoff.old_session)
 
 
-def _target(state: GroupState, liveness: Liveness, handoff: Handoff, now: float) -> Verdict:
+def _target(liveness: Liveness, handoff: Handoff, now: float) -> Verdict:
     """WAIT: the target is fine."""
     eligible = liveness.eligible(handoff.new_owner)
     if eligible and eligible.record.session == handoff.new_session:
         return Verdict.WAIT
     if eligible:
         return Verdict.RETARGET
-    fate = liveness.fate(handoff.new_owner, handoff.new_session, now)
-    if fate is Fate.DOUBT and handoff.new_owner not in state.consumers:
-        # Absent when the term began: it may come back and go on warming.
-        return Verdict.WAIT if now < liveness.doubt_ends else Verdict.FIND_TARGET
-    return Verdict.FIND_TARGET
+    # One that was absent when the term began may come back and go on warming.
+    return Verdict.WAIT if liveness.awaited(handoff.new_owner, handoff.new_session, now) else Verdict.FIND_TARGET
 
 
 def _forward(state: GroupState, tps: Sequence[TopicPartition], step: Step) -> Verdict:

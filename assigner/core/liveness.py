@@ -86,6 +86,11 @@ class Liveness:
         self.wanted.add(lease)
         return False
 
+    def awaited(self, name: str, session: str, now: float) -> bool:
+        """Absent since before the term began, and not for so long that it is given up."""
+        known = name in self._state.consumers or (name, session) in self._leases
+        return not known and now < self.doubt_ends
+
     def doubt_until(self, name: str, session: str, now: float) -> float | None:
         """When a doubt resolves by time alone; None if it takes an event."""
         missed = self._missed.get((name, session))

@@ -98,18 +98,25 @@ class Builder:
             if self._sessions.get(record.new_owner) == record.new_session:
                 self._put(self._index[record.new_owner], pinned=True)
                 return
+            if self._liveness.awaited(record.new_owner, record.new_session, self._now):
+                self._put(self._holder(record.new_owner), pinned=True)
+                return
             self._lost.append(tp)
         if held is None:
             self._put(NONE, pinned=self._stays(tp))
             return
         self._add_held(tp, held.record.owner, held.record.session)
 
+    def _holder(self, name: str) -> int:
+        """The number of somebody who keeps partitions and gets none."""
+        return len(self._index) + self._holders.setdefault(name, len(self._holders))
+
     def _add_held(self, tp: TopicPartition, name: str, session: str) -> None:
         fate = self._fates.get((name, session))
         if fate is None:
             fate = self._fates[name, session] = self._liveness.fate(name, session, self._now)
         if fate is Fate.DOUBT:
-            self._put(len(self._index) + self._holders.setdefault(name, len(self._holders)), pinned=True)
+            self._put(self._holder(name), pinned=True)
         else:
             self._put(NONE if fate is Fate.DEAD else self._index.get(name, NONE), pinned=self._stays(tp))
 
