@@ -17,7 +17,8 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from assigner.errors import InvalidInput
+from assigner.errors import InvalidInput, InvalidName
+from assigner.names import check_topic
 from assigner.records import TopicConfig
 from assigner.topics.source import TopicAnswer, TopicMissing, TopicUnavailable
 
@@ -50,10 +51,12 @@ class KafkaSource:
         self._opening = anyio.Lock()
 
     async def describe(self, topics: Sequence[str]) -> Mapping[str, TopicAnswer]:
-        answers: dict[str, TopicAnswer] = {}
+        # librdkafka refuses a whole request for one name it does not like.
+        answers: dict[str, TopicAnswer] = {topic: TopicUnavailable("not a name Kafka takes") for topic in topics}
+        names = [topic for topic in answers if _is_topic(topic)]
         client = await self._open()
-        for first in range(0, len(topics), BATCH):
-            answers |= await client.describe(topics[first : first + BATCH])
+        for first in range(0, len(names), BATCH):
+            answers |= await client.describe(names[first : first + BATCH])
         return answers
 
     async def aclose(self) -> None:
@@ -83,7 +86,10 @@ class _Client:
             raise InvalidInput(f"kafka properties are refused: {_text(error)}; correct the setting") from error
 
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicAnswer]:
-        futures = await anyio.to_thread.run_sync(self._send, list(dict.fromkeys(topics)))
+        try:
+            futures = await anyio.to_thread.run_sync(self._send, list(topics))
+        except (self._library.KafkaException, ValueError) as error:
+            return {topic: self._failure(error) for topic in topics}
         deadline = anyio.current_time() + self._timeout + _GRACE
         found = {topic: await _outcome(future, deadline) for topic, future in futures.items()}
         if any(isinstance(outcome, BaseException) for outcome in found.values()):
@@ -124,6 +130,14 @@ class _Client:
 
     def _note(self, error: object) -> None:
         self._errors.append(_text(error))
+
+
+def _is_topic(name: str) -> bool:
+    try:
+        check_topic(name)
+    except InvalidName:
+        return False
+    return True
 
 
 def _replica_racks(partitions: Sequence[Any]) -> tuple[tuple[str, ...], ...]:
