@@ -61,4 +61,4 @@ def _frame(scene: Scene, index: int) -> str:
     console.print(draw(scene))
     made = console.export_svg(title="make demo", unique_id=f"f{index}")
     # The font is fetched from elsewhere; a picture in a README must stand alone.
-    return re.sub(r"@font-face\s*\{.*?\}\s*(?=\n)", "", made, flags=re.DOTALL)
+    return re.sub(r"@font-face\s*\{.*?\}\s*(?=\n)|<!--.*?-->", "", made, flags=re.DOTALL)
