@@ -59,8 +59,9 @@ class Upstream:
         await self.put(f"assignments/t/{partition}", **record)
 
     async def handoff(self, partition: int, old: str, new: str, phase: str, **more: Any) -> None:
-        ends = {"topic": "t", "partition": partition, "old_owner": old, "new_owner": new}
-        await self.put(f"handoffs/t/{partition}", **ends, phase=phase, started_at=STARTED, **more)
+        record: dict[str, Any] = {"topic": "t", "partition": partition, "old_owner": old, "new_owner": new}
+        record |= {"phase": phase, "started_at": STARTED, **more}
+        await self.put(f"handoffs/t/{partition}", **record)
 
     async def leader(self, lease_ttl: float) -> None:
         await self.put("assigner/leader", lease_ttl, holder="assigner-0", lease_id=7587848384)
@@ -73,7 +74,7 @@ class Upstream:
 
 @pytest.fixture
 async def upstream(world: World) -> Upstream:
-    """Eight partitions, four each for a and b, and nobody connected any more."""
+    """Eight partitions, four each for a and b, nobody connected any more."""
     upstream = Upstream(world)
     await upstream.topic()
     for number in range(8):
@@ -129,7 +130,7 @@ async def test_consumers_that_come_back_keep_what_they_had(world: World, upstrea
 
 async def test_registrations_upstream_left_behind_are_taken_over(world: World, upstream: Upstream) -> None:
     for name in ("a", "b"):
-        await upstream.consumer(name, lease_ttl=world.ttl)
+        await upstream.consumer(name, lease_ttl=max(5.0, world.ttl))
     before = await world.owners()
     await world.start_instance()
     a = await come_back(world, "a")
@@ -189,52 +190,54 @@ async def test_a_missing_epoch_counts_as_the_floor(world: World, upstream: Upstr
 
 
 async def test_a_handoff_that_was_warming_starts_again_with_the_same_ends(world: World, upstream: Upstream) -> None:
-    await upstream.handoff(3, "a", "b", "Warming")
+    await upstream.assignment(4, "a")
+    await upstream.handoff(4, "a", "b", "Warming")
     await world.start_instance()
     a = await come_back(world, "a")
     b = await come_back(world, "b", answers_warm=False)
-    await b.until("asked to warm", lambda c: set(c.to_warm) == {tp(3)})
+    await b.until("asked to warm", lambda c: set(c.to_warm) == {tp(4)})
     state = await taken_over(world, "a", "b")
-    assert state.handoffs[tp(3)].record.phase is Phase.WARMING
-    assert state.handoffs[tp(3)].record.started_at >= STARTED
-    await b.ready(tp(3))
-    await world.until_counts(a=3, b=5)
-    assert [release.tp for c in a.heard for release in c.releases] == [tp(3)]
+    assert state.handoffs[tp(4)].record.phase is Phase.WARMING
+    assert state.handoffs[tp(4)].record.started_at >= STARTED
+    await b.ready(tp(4))
+    await world.until_counts(a=4, b=4)
+    assert [release.tp for c in a.heard for release in c.releases] == [tp(4)]
 
 
 async def test_a_handoff_that_was_ready_is_warmed_by_the_process_that_comes_back(
     world: World, upstream: Upstream
 ) -> None:
-    await upstream.handoff(3, "a", "b", "Ready")
+    await upstream.assignment(4, "a")
+    await upstream.handoff(4, "a", "b", "Ready")
     await world.start_instance()
     await come_back(world, "a")
     b = await come_back(world, "b")
-    await world.until_counts(a=3, b=5)
+    await world.until_counts(a=4, b=4)
     # Whoever was ready was another process: its state is gone.
-    assert [warm.tp for c in b.heard for warm in c.warms] == [tp(3)]
+    assert [warm.tp for c in b.heard for warm in c.warms] == [tp(4)]
 
 
 async def test_a_handoff_that_was_ready_flips_for_a_target_still_there(world: World, upstream: Upstream) -> None:
     for name in ("a", "b"):
         await upstream.consumer(name, lease_ttl=600)
-    await upstream.handoff(3, "a", "b", "Ready")
+    await upstream.assignment(4, "a")
+    await upstream.handoff(4, "a", "b", "Ready")
     await world.start_instance()
-    state = await world.until("flipped", lambda s: tp(3) in s.owned["b"])
-    assert state.handoffs[tp(3)].record.phase is Phase.COMPLETE
-    assert state.assignments[tp(3)].record.epoch == 1
+    state = await world.until("flipped", lambda s: tp(4) in s.owned["b"])
+    assert state.handoffs[tp(4)].record.phase is Phase.COMPLETE
+    assert state.assignments[tp(4)].record.epoch == 1
 
 
 async def test_a_complete_handoff_ends_when_the_old_owner_comes_back_without_it(
     world: World, upstream: Upstream
 ) -> None:
-    await upstream.assignment(3, "b")
-    await upstream.handoff(3, "a", "b", "Complete")
+    await upstream.handoff(4, "a", "b", "Complete")
     await world.start_instance()
     a = await come_back(world, "a")
     b = await come_back(world, "b")
-    await world.until_counts(a=3, b=5)
-    assert set(a.owned) == {tp(0), tp(1), tp(2)}
-    await b.until("hears of it", lambda c: tp(3) in c.owned)
+    await world.until_counts(a=4, b=4)
+    assert set(a.owned) == {tp(0), tp(1), tp(2), tp(3)}
+    await b.until("hears of it", lambda c: tp(4) in c.owned)
     await nothing_moved(world)
 
 
@@ -253,20 +256,20 @@ async def test_fields_of_others_survive_every_rewrite(world: World, upstream: Up
     await upstream.topic(retention_hours=72)
     await upstream.consumer("a", lease_ttl=600, zone={"row": 3})
     for number in range(8):
-        await upstream.assignment(number, "a" if number < 4 else "b", note=f"n{number}")
-    await upstream.handoff(0, "a", "b", "Warming", ticket=[1, 2])
+        await upstream.assignment(number, "a" if number < 5 else "b", note=f"n{number}")
+    await upstream.handoff(4, "a", "b", "Warming", ticket=[1, 2])
     instance = await world.start_instance()
     a = await come_back(world, "a", answers_release=False)
     b = await come_back(world, "b", answers_warm=False)
     await taken_over(world, "a", "b")
-    await b.until("asked to warm", lambda c: tp(0) in c.to_warm)
-    assert (await upstream.read("handoffs/t/0"))["ticket"] == [1, 2]
-    await b.ready(tp(0))
-    await a.until("asked to let go", lambda c: tp(0) in c.to_release)
-    handoff = await upstream.read("handoffs/t/0")
+    await b.until("asked to warm", lambda c: tp(4) in c.to_warm)
+    assert (await upstream.read("handoffs/t/4"))["ticket"] == [1, 2]
+    await b.ready(tp(4))
+    await a.until("asked to let go", lambda c: tp(4) in c.to_release)
+    handoff = await upstream.read("handoffs/t/4")
     assert (handoff["ticket"], handoff["phase"]) == ([1, 2], "Complete")
-    await a.release(tp(0))
-    await world.until_counts(a=3, b=5)
+    await a.release(tp(4))
+    await world.until_counts(a=4, b=4)
 
     await instance.operations.set_topic("g", "t", 9)
     await instance.operations.drain("g", "a")
