@@ -61,6 +61,7 @@ def guarded(method: str, work: Work) -> Work:
 
     async def run(stream: Stream[Any, Any]) -> None:
         http2 = cast(CallStream, stream._stream)
+        await http2.traffic.turns.take()
         try:
             await http2.call.run(work, stream)
         except H2Error:

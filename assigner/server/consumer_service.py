@@ -80,6 +80,12 @@ class ConsumerService:
         while self._departures:
             await asyncio.wait(set(self._departures))
 
+    async def stop_waiting(self) -> None:
+        """Give up the seats that could not be told: their sessions end with their leases."""
+        for departure in self._departures:
+            departure.cancel()
+        await self.all_left()
+
     # --- unary calls ---
 
     async def ready(self, request: v1.PartitionReadyRequest) -> bytes:

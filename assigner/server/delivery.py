@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -19,16 +18,19 @@ _PIECE = 64 * 1024
 
 async def deliver(stream: Stream[Any, Any], messages: Iterable[bytes | None]) -> None:
     """Send the messages; a `None` lets others run. Raises `TooSlow`."""
+    turns = cast(CallStream, stream._stream).traffic.turns
+    await turns.take()
     waiting = bytearray()
     for message in messages:
         if message is None:
-            await asyncio.sleep(0)
+            await turns.take()
             continue
         waiting += b"\0" + len(message).to_bytes(4, "big")
         waiting += message
         while len(waiting) >= _PIECE:
             await _write(stream, bytes(waiting[:_PIECE]))
             del waiting[:_PIECE]
+            await turns.take()
     if waiting:
         await _write(stream, bytes(waiting))
 
@@ -38,7 +40,6 @@ async def _write(stream: Stream[Any, Any], piece: bytes) -> None:
     timeout = http2.traffic.settings.slow_consumer_timeout
     with anyio.move_on_after(timeout):
         await http2.send_data(piece)
-        await asyncio.sleep(0)
         return
     http2.traffic.refuse(Reason.SLOW_CONSUMER)
     if not http2.connection.write_ready.is_set():

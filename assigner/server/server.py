@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -27,6 +28,8 @@ from assigner.server.settings import ServerSettings
 from assigner.server.tls import TlsFiles, check_exposure
 from assigner.server.traffic import SHUTTING_DOWN, ServerStatistics, Traffic
 
+_ACCEPTED_AT_ONCE = 16
+"""asyncio accepts as many connections in one callback as it is told to let wait; so it is told less than the system."""
 _HEALTH_INTERVAL = 1.0
 _LAST_WORDS = 2.0
 """Seconds for calls that are ended at the deadline to be answered, and again for peers to close."""
@@ -50,8 +53,8 @@ class GrpcServer:
     ) -> None:
         check_exposure(settings)
         self._settings = settings
-        self._clock = clock
-        self._ready = ready
+        self._traffic = Traffic(settings, clock)
+        self._readiness = Readiness(lambda: ready() and not self._traffic.draining)
         requests = Requests(default_group, check_group)
         self._consumers = ConsumerService(members, requests)
         self._admin = AdminService(administration, requests)
@@ -66,9 +69,7 @@ class GrpcServer:
         return self._port
 
     async def start(self) -> None:
-        settings, traffic = self._settings, Traffic(self._settings, self._clock)
-        self._traffic = traffic
-        self._readiness = Readiness(lambda: self._ready() and not traffic.draining)
+        settings, traffic = self._settings, self._traffic
         methods, codec = self._methods(), ReadyBytesCodec(settings.max_batch)
         if self._tls is not None:
             await self._tls.load()
@@ -78,10 +79,13 @@ class GrpcServer:
             lambda: PeerProtocol(traffic, methods, codec),
             settings.host or None,
             settings.port,
-            backlog=settings.backlog,
+            backlog=_ACCEPTED_AT_ONCE,
             ssl=self._tls.context if self._tls else None,
             ssl_handshake_timeout=settings.handshake_timeout if self._tls else None,
         )
+        for listening in self._listener.sockets:
+            with socket.fromfd(listening.fileno(), listening.family, listening.type) as twin:
+                twin.listen(settings.backlog)
         self._port = self._listener.sockets[0].getsockname()[1]
         _log.info("grpc_listening", host=settings.host, port=self._port, tls=self._tls is not None)
 
@@ -124,6 +128,8 @@ class GrpcServer:
             await traffic.until(lambda: not traffic.in_progress)
         with anyio.move_on_after(_LAST_WORDS):
             await traffic.until(lambda: not traffic.peers)
+        with anyio.move_on_after(_LAST_WORDS):
+            await self._consumers.all_left()
 
     async def close(self) -> None:
         """Drain without patience, then cut what is left."""
@@ -134,7 +140,7 @@ class GrpcServer:
         for peer in list(self._traffic.peers):
             peer.abort()
         await self._traffic.until(lambda: not self._traffic.peers and not self._traffic.in_progress)
-        await self._consumers.all_left()
+        await self._consumers.stop_waiting()
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)

@@ -17,6 +17,7 @@ from grpclib.const import Status
 from assigner.clock import Clock
 from assigner.server.settings import ServerSettings
 from assigner.server.status import Answer
+from assigner.server.turns import Turns
 
 SHUTTING_DOWN = Answer(Status.UNAVAILABLE, "instance is shutting down, reconnect elsewhere", "")
 
@@ -48,6 +49,8 @@ class ServerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Calls in progress, of any kind."""
     calls: int
     """Calls taken since the start."""
+    waiting: int
+    """Streams that have something to do and wait for their turn."""
     unsent_bytes: int
     """Waiting in the send buffers of all connections."""
     refused: dict[str, int]
@@ -73,6 +76,7 @@ class Traffic:
     def __init__(self, settings: ServerSettings, clock: Clock) -> None:
         self.settings = settings
         self.clock = clock
+        self.turns = Turns()
         self.peers: set[Peer] = set()
         self.in_progress = 0
         self.draining = False
@@ -114,6 +118,7 @@ class Traffic:
             connections=len(self.peers),
             streams=self.in_progress,
             calls=self._calls,
+            waiting=len(self.turns),
             unsent_bytes=sum(peer.unsent_bytes() for peer in self.peers),
             refused={reason.value: self._refused[reason] for reason in Reason},
         )
