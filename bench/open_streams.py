@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 
@@ -32,6 +33,8 @@ class Streams:
     async def run(self) -> None:
         limit = asyncio.Semaphore(200)
         tasks = [asyncio.create_task(self._consume(number, limit)) for number in range(self._count)]
+        for task in tasks:
+            task.add_done_callback(_complain)
         await self._all_open.wait()
         print("open", flush=True)
         await self._all_heard.wait()
@@ -68,5 +71,16 @@ class Streams:
             await stub.renew(RenewRequest(consumer_name=name, group=self._group, session=session))
 
 
+def _complain(task: asyncio.Task[None]) -> None:
+    """A stream that fails spoils the measurement: say so and give up."""
+    if not task.cancelled() and task.exception():
+        print(f"a stream failed: {task.exception()!r}", file=sys.stderr)
+        os._exit(1)
+
+
+async def main() -> None:
+    await Streams(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])).run()
+
+
 if __name__ == "__main__":
-    asyncio.run(Streams(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])).run())
+    asyncio.run(main())
