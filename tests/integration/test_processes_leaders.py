@@ -1,0 +1,161 @@
+"""Three instances as processes, leading a hundred groups: killed, frozen and told to stop.
+
+What moved is read from etcd's own history. An assignment that is equal here has not even been rewritten.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from assigner.keys import AssignmentKey, HandoffKey, PlanKey
+from tests.fleet import LEADER_TTL, UP_WITHIN, Fleet, at, shown_on_failure, until
+from tests.holding_proxy import HoldingProxy
+from tests.real_etcd import RunningEtcd
+
+pytestmark = [pytest.mark.processes, pytest.mark.etcd, pytest.mark.xdist_group("processes-leaders")]
+
+GROUPS = 100
+PARTITIONS = 12
+TAKEOVER = LEADER_TTL + 2
+
+
+class HeldUp(Fleet):
+    """Instance `a` reaches etcd by a proxy that can hold up what it sends."""
+
+    proxy: HoldingProxy
+
+
+@pytest.fixture(scope="module")
+def hundred_groups(etcd_server: RunningEtcd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldUp]:
+    """Three instances, started one by one; the first one led every group for a while."""
+    topics = [f"--topic=idle-{number}/events=1" for number in range(GROUPS)]
+    fleet = HeldUp(etcd_server, tmp_path_factory.mktemp("fleet"), topics)
+    fleet.proxy = HoldingProxy(etcd_server.endpoint)
+    try:
+        fleet.crew.run(fleet.proxy.start())
+        for name, endpoint in (("a", fleet.proxy.endpoint), ("b", ""), ("c", "")):
+            fleet.add(name, endpoint).start()
+            until(lambda: name in fleet.truth.leaders().values(), UP_WITHIN, f"{name} leads a group")  # noqa: B023
+        yield fleet
+    finally:
+        fleet.crew.run(fleet.proxy.stop())
+        fleet.close()
+
+
+@pytest.fixture
+def fleet(hundred_groups: HeldUp, request: pytest.FixtureRequest) -> Iterator[HeldUp]:
+    with shown_on_failure(hundred_groups, request):
+        hundred_groups.make_whole()
+        yield hundred_groups
+
+
+def _led(fleet: Fleet) -> Counter[str]:
+    return Counter(leader for group, leader in fleet.truth.leaders().items() if group.startswith("idle-"))
+
+
+def _led_by(fleet: Fleet, leader: str) -> str:
+    """A new group that this instance leads."""
+    while True:
+        group = fleet.group(PARTITIONS, via="b")
+        if fleet.leader(group) == leader:
+            return group
+
+
+def test_a_hundred_groups_spread_over_three_instances_started_one_by_one(fleet: HeldUp) -> None:
+    def is_spread() -> bool:
+        led = _led(fleet)
+        return led.total() == GROUPS and all(25 <= led[name] <= 42 for name in "abc")
+
+    until(is_spread, 20, f"each of three leads 25 to 42 of {GROUPS} groups; they lead {_led(fleet)}")
+    print(f"groups led: {dict(_led(fleet))}")
+
+
+def test_when_a_leader_is_killed_others_lead_in_time_and_nothing_moves(fleet: HeldUp) -> None:
+    group = fleet.group(PARTITIONS, via="a")
+    victim = fleet.leader(group)
+    workers = [fleet.join(group, f"w-{name}", at=name) for name in fleet.others(victim)]
+    fleet.wait_shared(group, *(worker.name for worker in workers), partitions=PARTITIONS)
+    before, everything = fleet.truth.assignments(group), set(fleet.truth.leaders())
+    orphans = _led(fleet)[victim]
+
+    fleet[victim].kill()
+
+    def all_led() -> bool:
+        leaders = fleet.truth.leaders()
+        return set(leaders) == everything and victim not in leaders.values()
+
+    took = until(all_led, TAKEOVER, f"all of {len(everything)} groups are led by others than {victim}")
+    print(f"{orphans} orphaned groups led again after {took:.2f} s")
+    # The new leader has begun to work, and finds nothing to do.
+    new = fleet.leader(group)
+    until(lambda: fleet[new].lines("coordinating", group=group), 5, f"{new} coordinates {group}")
+    assert fleet.truth.assignments(group) == before
+    assert not any(worker.called("revoked") for worker in workers)
+    assert fleet.double_owners(group) == []
+
+
+def test_a_leader_frozen_past_its_ttl_writes_nothing_more(fleet: HeldUp) -> None:
+    group = _led_by(fleet, "a")
+    fleet.join(group, "there", at="b")
+    here = fleet.join(group, "here", at="a")
+    fleet.wait_shared(group, "there", "here", partitions=PARTITIONS)
+    before, old = fleet.truth.assignments(group), fleet.truth.leader(group)
+
+    # Its decisions are on their way to etcd, and it is frozen before they arrive.
+    fleet.crew.run(fleet.proxy.hold())
+    newcomer = fleet.join(group, "newcomer", at="b")
+    until(lambda: fleet.proxy.holds(f"/{group}/handoffs/"), 5, "the leader's handoffs to the newcomer are on their way")
+    fleet["a"].freeze()
+    # What they compare stays as they saw it, the leader apart: nothing but the fence can stop them.
+    newcomer.leave()
+    took = fleet.wait_led_by_another(group, "a", TAKEOVER)
+    generation = fleet.truth.generation(group)
+    fleet.crew.set_topic(fleet["b"].address, group, PARTITIONS + 2)
+    fleet.wait_shared(group, "there", "here", partitions=PARTITIONS + 2)
+    until(lambda: fleet.truth.generation(group) > generation, 5, "the new leader has published its plan")
+    assert {tp: one for tp, one in fleet.truth.assignments(group).items() if tp in before} == before
+    assert fleet.name_of(here.address) not in ("", "a")
+
+    since, answered = fleet.truth.revision + 1, fleet.proxy.answered
+    late = fleet.crew.run(fleet.proxy.release())
+    until(lambda: fleet.proxy.answered > answered, 5, "etcd answers what came so late")
+    fleet["a"].thaw()
+    assert old is not None
+    until(lambda: fleet["a"].lines("term over", group=group, term=old.term), 10, "the revived leader steps down")
+    fleet.wait_ready(10)
+    print(f"led by another after {took:.2f} s; {late} bytes came late and changed nothing")
+
+    keys = fleet.truth.keys.group(group)
+    changes = fleet.truth.history(group, since)
+    assert not [one for one in changes if isinstance(keys.parse(one.key), AssignmentKey | HandoffKey | PlanKey)]
+    assert fleet.double_owners(group) == []
+
+
+def test_a_leader_told_to_stop_hands_over_at_once_and_nothing_moves(fleet: HeldUp) -> None:
+    group = fleet.group(PARTITIONS, via="a")
+    old = fleet.leader(group)
+    workers = [fleet.join(group, f"w-{name}", at=name) for name in fleet.instances]
+    fleet.wait_shared(group, *(worker.name for worker in workers), partitions=PARTITIONS)
+    listener = fleet.crew.last_words(fleet[old].address, fleet.group(1, via=old), "listener")
+    before, held = fleet.truth.assignments(group), [worker.partitions for worker in workers]
+    orphans = _led(fleet)[old]
+
+    status = fleet[old].process.terminate(15)
+
+    assert status == 0
+    fleet.wait_led_by_another(group, old, 5)
+    new = fleet.leader(group)
+    until(lambda: fleet[new].lines("leading", group=group), 5, f"{new} says that it leads")
+    gap = at(fleet[new].lines("leading", group=group)[-1]) - at(fleet[old].lines("term over", group=group)[-1])
+    print(f"{orphans + 1} groups handed over, {group} without a leader for {gap:.3f} s")
+    assert gap <= 1.0
+    told, why = listener.result(5)
+    assert told == "UNAVAILABLE", why
+    until(lambda: all(worker.address not in ("", fleet[old].address) for worker in workers), 5, "all are elsewhere")
+    until(lambda: [worker.partitions for worker in workers] == held, 5, "all own what they owned")
+    assert fleet.truth.assignments(group) == before
+    assert [worker.statistics.links for worker in workers if worker.name == f"w-{old}"] == [2]
+    assert not any(worker.called("revoked") or worker.statistics.leases_lost for worker in workers)
