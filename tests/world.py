@@ -31,7 +31,8 @@ from assigner.records import Assignment, Consumer, GroupOptions, Handoff, Plan, 
 from assigner.server import ServerSettings
 from assigner.service import Service
 from assigner.settings import HttpSection, InstanceSection, Settings, StoreSection
-from assigner.store import Found, Store, read_all
+from assigner.store import Batch, Event, Found, Limits, PutEvent, Store, read_all
+from assigner.testing.faults import FaultyStore
 from assigner.testing.waiting import eventually
 from backends.memory import MemoryBackend, MemoryState
 from tests.real_etcd import RunningEtcd
@@ -66,6 +67,8 @@ class World:
         self.keys = Keys(store_settings.root, default_group=GROUP, default_prefix=self._default_prefix)
         self.group = self.keys.group(GROUP)
         self.instances: dict[str, Instance] = {}
+        self.faults: dict[str, FaultyStore] = {}
+        """Of the instances that were started faulty: their way to the store."""
         self.services: dict[str, Service] = {}
         self.consumers: dict[str, SteppedConsumer] = {}
         self._store_settings = store_settings
@@ -100,16 +103,27 @@ class World:
     # --- instances -----------------------------------------------------------------------------------------------
 
     async def start_instance(
-        self, name: str = "i1", *, wrap: Callable[[Store], Store] | None = None, **settings: Any
+        self, name: str = "i1", *, wrap: Callable[[Store], Store] | None = None, leads: bool = True, **settings: Any
     ) -> Instance:
         """Start a service instance and wait until it is ready. `settings`: fields of `Settings` to change. `wrap`:
-        what to put around its store, such as a `FaultyStore`."""
+        what to put around its store, such as a `FaultyStore`. `leads`: whether it takes part in elections."""
         backend = _Wrapping(self.backend, wrap) if wrap else self.backend
         wanted = self._settings(name, **settings)
         instance = Instance(wanted, clock=self.clock, backend=backend, leadership=LeadershipSettings())
-        await self.tasks.start(self._run_instance, name, instance)
-        await instance.wait_ready()
+        await self.tasks.start(self._run_instance, name, instance, leads)
+        if leads:
+            await instance.wait_ready()
         return instance
+
+    async def start_faulty(self, name: str = "i1", **how: Any) -> FaultyStore:
+        """Start an instance whose way to the store can be disturbed."""
+
+        def wrap(store: Store) -> Store:
+            self.faults[name] = FaultyStore(store)
+            return self.faults[name]
+
+        await self.start_instance(name, wrap=wrap, **how)
+        return self.faults[name]
 
     def _settings(self, name: str, **changes: Any) -> Settings:
         usual = Settings(
@@ -124,14 +138,21 @@ class World:
         return msgspec.structs.replace(usual, **changes)
 
     async def _run_instance(
-        self, name: str, instance: Instance, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+        self,
+        name: str,
+        instance: Instance,
+        leads: bool,
+        *,
+        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
         with anyio.CancelScope() as scope:
             async with instance:
                 self._scopes[name] = scope
                 self.instances[name] = instance
                 task_status.started()
-                await instance.lead(f"{name}:1")
+                if leads:
+                    await instance.lead(f"{name}:1")
+                await anyio.sleep_forever()
 
     async def start_service(self, name: str = "s1", **settings: Any) -> Service:
         """Start an instance with its doors open, gRPC and HTTP, each on a port of its own, and wait until it is
@@ -160,6 +181,12 @@ class World:
         """In order, as on SIGTERM."""
         instance = self.instances.pop(name)
         await instance.abdicate()
+        self._scopes.pop(name).cancel()
+
+    def crash_instance(self, name: str) -> None:
+        """The process is gone: whatever it still tries does not reach the store. It must have been started faulty."""
+        self.faults.pop(name).freeze()
+        del self.instances[name]
         self._scopes.pop(name).cancel()
 
     # --- records -------------------------------------------------------------------------------------------------
@@ -207,6 +234,19 @@ class World:
     async def _record(self, kind: type[R], key: str) -> R | None:
         result = await self.store.get(key)
         return decode(kind, result.entry.value)[0] if isinstance(result, Found) else None
+
+    async def history(self, since: int = 0) -> list[Event]:
+        """Everything that happened in the group since a revision, in order, as the store tells it."""
+        end = self.keys.root + "~end-of-history"
+        await self.store.put(end, b"")
+        events: list[Event] = []
+        async with self.store.watch(self.keys.root, start_revision=(since or self.began) + 1) as items:
+            async for item in items:
+                events += item.events if isinstance(item, Batch) else ()
+                if any(isinstance(event, PutEvent) and event.entry.key == end for event in events):
+                    break
+        await self.store.delete(end)
+        return [event for event in events if _key(event).startswith(self.group.prefix)]
 
     async def owners(self) -> dict[TopicPartition, str]:
         return {tp: held.record.owner for tp, held in (await self.state()).assignments.items()}
@@ -396,23 +436,30 @@ def _first(errors: BaseExceptionGroup[AssignerError]) -> AssignerError:
     return error
 
 
+def _key(event: Event) -> str:
+    return event.entry.key if isinstance(event, PutEvent) else event.key
+
+
 QUICK = GroupOptions(debounce=0.1)
 
 
 @asynccontextmanager
 async def world_on(
     kind: str,
-    request: pytest.FixtureRequest,
+    request: pytest.FixtureRequest | None = None,
     *,
     ttl: float | None = None,
     options: GroupOptions = QUICK,
     groupless: bool = False,
+    limits: Limits | None = None,
 ) -> AsyncIterator[World]:
-    """A world on the store of that kind. On etcd a TTL of a second or two keeps tests short."""
+    """A world on the store of that kind. On etcd a TTL of a second or two keeps tests short. `limits`: of a
+    transaction on the memory store."""
     if kind == "memory":
-        backend: Backend = MemoryBackend.shared(MemoryState(LoopClock()))
+        backend: Backend = MemoryBackend.shared(MemoryState(LoopClock(), limits=limits))
         settings = StoreSection(root="/test/")
     else:
+        assert request is not None
         etcd: RunningEtcd = request.getfixturevalue("etcd_server")
         root: str = request.getfixturevalue("etcd_prefix")
         backend = load_backend("etcd")
