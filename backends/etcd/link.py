@@ -93,7 +93,7 @@ class Link:
         if self._closed:
             return self._closed
         tried = "; ".join(f"{address}: {reason}" for address, reason in self._reasons.items())
-        return f"no usable etcd member ({tried or 'still connecting'}); check the endpoints, the TLS files and the network"
+        return f"no usable etcd member ({tried or 'still connecting'}); check endpoints, TLS files and the network"
 
     # -- the keeper ------------------------------------------------------------------------------------------------
 
