@@ -2,107 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from assigner.core.client_calls import (
-    Action,
     Answer,
-    AnswerKind,
-    Call,
     CallAssigned,
     CallDiscard,
     CallRelease,
     CallRevoked,
     CallWarm,
-    Cancel,
     CancelOrder,
-    Commands,
     Done,
     Failed,
-    Outcome,
-    Ownership,
     Pause,
-    ReleaseOrder,
-    Start,
     Stopped,
-    WarmOrder,
 )
-from assigner.core.client_state import ClientState
 from assigner.core.gate import Shut
 from assigner.errors import LimitReached
-from assigner.keys import TopicPartition
-
-NOW = 10.0
-A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
-READY, RELEASED = AnswerKind.READY, AnswerKind.RELEASED
-NOBODY: frozenset[TopicPartition] = frozenset()
-
-
-class Lanes:
-    """A driver that runs nothing by itself: the test says how and when each call ends."""
-
-    def __init__(self, *, live: bool = True, max_partitions: int = 1000) -> None:
-        self.state = ClientState(max_partitions=max_partitions)
-        self.running: dict[TopicPartition, Call] = {}
-        self.cancelled: set[TopicPartition] = set()
-        self.history: list[Call] = []
-        if live:
-            self.take(self.state.renewed(NOW, 30.0))
-
-    def take(self, actions: Iterable[Action]) -> None:
-        for action in actions:
-            match action:
-                case Start(tp=tp, call=call):
-                    assert tp not in self.running, "two calls for one partition at a time"
-                    self.running[tp] = call
-                    self.history.append(call)
-                case Cancel(tp=tp):
-                    assert tp in self.running
-                    assert tp not in self.cancelled, "cancelled twice"
-                    self.cancelled.add(tp)
-
-    def hear(self, **fields: object) -> None:
-        self.take(self.state.heard(Commands(**fields)))  # type: ignore[arg-type]
-
-    def end(self, tp: TopicPartition, outcome: Outcome | None = None) -> Call:
-        call = self.running.pop(tp)
-        self.cancelled.discard(tp)
-        self.take(self.state.finished(tp, outcome or Done()))
-        return call
-
-    def end_all(self) -> None:
-        while self.running:
-            for tp in list(self.running):
-                self.end(tp)
-
-    def own(self, tp: TopicPartition, epoch: int) -> None:
-        self.hear(assigned=((tp, epoch),))
-        self.end_all()
-        assert self.is_open(tp)
-
-    def is_open(self, tp: TopicPartition) -> bool:
-        return self.state.gate(tp).is_open(NOW)
-
-    def answers(self, kind: AnswerKind) -> list[Answer]:
-        return self.state.answers(kind, 100)
-
-
-def owned(tp: TopicPartition, epoch: int) -> Ownership:
-    return Ownership(tp.topic, tp.partition, epoch)
-
-
-def warm(tp: TopicPartition, handoff_id: str = "h1") -> WarmOrder:
-    return WarmOrder(tp, handoff_id)
-
-
-def release(tp: TopicPartition, epoch: int, handoff_id: str = "h1") -> ReleaseOrder:
-    return ReleaseOrder(tp, epoch, handoff_id)
-
+from tests.unit.client_lanes import NOBODY, NOW, READY, RELEASED, A, B, Lanes, owned, release, warm
 
 # --- grants ------------------------------------------------------------------------------------------------------
 
@@ -529,111 +446,3 @@ def test_after_leaving_nothing_begins_any_more() -> None:
     lanes.take(lanes.state.renewed(NOW, 30.0))
     assert not lanes.running
     assert lanes.state.is_idle()
-
-
-# --- any order of events -----------------------------------------------------------------------------------------
-
-PARTITIONS = st.sampled_from([A, B])
-EPOCHS = st.integers(min_value=1, max_value=8)
-HANDOFFS = st.sampled_from(["h1", "h2"])
-OUTCOMES = st.sampled_from([Done(), Failed("broken"), Stopped()])
-PAIRS = st.lists(st.tuples(PARTITIONS, EPOCHS), max_size=2, unique_by=lambda pair: pair[0]).map(tuple)
-
-
-class AnyOrder(RuleBasedStateMachine):
-    """Whatever the service says and however the handler behaves: one epoch at a time, upwards, and never twice."""
-
-    @initialize()
-    def begin(self) -> None:
-        self.lanes = Lanes(live=False)
-        self.released: set[Ownership] = set()
-        self.handed: dict[TopicPartition, int] = {}
-        self.highest_open: dict[TopicPartition, int] = {}
-        self.seen = 0
-
-    @rule(full=st.booleans(), assigned=PAIRS, unassigned=PAIRS)
-    def hears_of_ownership(
-        self,
-        full: bool,
-        assigned: tuple[tuple[TopicPartition, int], ...],
-        unassigned: tuple[tuple[TopicPartition, int], ...],
-    ) -> None:
-        self.lanes.hear(full=full, assigned=assigned, unassigned=unassigned)
-
-    @rule(tp=PARTITIONS, handoff_id=HANDOFFS)
-    def hears_warm(self, tp: TopicPartition, handoff_id: str) -> None:
-        self.lanes.hear(warms=(warm(tp, handoff_id),))
-
-    @rule(tp=PARTITIONS, handoff_id=HANDOFFS)
-    def hears_cancel(self, tp: TopicPartition, handoff_id: str) -> None:
-        self.lanes.hear(cancels=(CancelOrder(tp, handoff_id),))
-
-    @rule(tp=PARTITIONS, epoch=EPOCHS, handoff_id=HANDOFFS)
-    def hears_release(self, tp: TopicPartition, epoch: int, handoff_id: str) -> None:
-        self.lanes.hear(releases=(release(tp, epoch, handoff_id),))
-
-    @rule()
-    def renews(self) -> None:
-        self.lanes.take(self.lanes.state.renewed(NOW, 30.0))
-
-    @rule()
-    def loses_the_lease(self) -> None:
-        self.lanes.take(self.lanes.state.lease_lost())
-
-    @rule()
-    def loses_the_session(self) -> None:
-        self.lanes.take(self.lanes.state.session_lost("over"))
-
-    @precondition(lambda self: self.lanes.running)
-    @rule(data=st.data(), outcome=OUTCOMES)
-    def a_call_ends(self, data: st.DataObject, outcome: Outcome) -> None:
-        tp = data.draw(st.sampled_from(sorted(self.lanes.running)))
-        self.lanes.end(tp, outcome)
-
-    @rule(kind=st.sampled_from(list(AnswerKind)), refused=st.booleans())
-    def answers_are_taken(self, kind: AnswerKind, refused: bool) -> None:
-        sent = self.lanes.answers(kind)
-        refusals = frozenset(answer.tp for answer in sent) if refused else NOBODY
-        self.lanes.take(self.lanes.state.acknowledged(kind, sent, refusals))
-
-    @invariant()
-    def the_handler_hears_a_sensible_story(self) -> None:
-        for call in self.lanes.history[self.seen :]:
-            match call:
-                case CallAssigned(owned=grant):
-                    assert grant not in self.released, "a released epoch came back"
-                    assert grant.epoch >= self.handed.get(grant.tp, 0), "epochs went down"
-                    self.handed[grant.tp] = grant.epoch
-                case CallRelease(owned=grant) | CallRevoked(owned=grant):
-                    assert self.handed.get(grant.tp) == grant.epoch, "let go of what was not held"
-                    if isinstance(call, CallRelease):
-                        self.released.add(grant)
-        self.seen = len(self.lanes.history)
-
-    @invariant()
-    def an_open_gate_is_of_the_epoch_the_handler_holds(self) -> None:
-        for tp in (A, B):
-            gate = self.lanes.state.gate(tp)
-            if gate.is_open(NOW):
-                assert gate.epoch == self.handed[tp]
-                assert gate.epoch >= self.highest_open.get(tp, 0)
-                assert not isinstance(self.lanes.running.get(tp), CallAssigned | CallRelease | CallRevoked)
-                self.highest_open[tp] = gate.epoch
-
-    def teardown(self) -> None:
-        if hasattr(self, "lanes"):
-            self.it_always_comes_to_rest()
-
-    def it_always_comes_to_rest(self) -> None:
-        top = max([8, *self.handed.values()]) + 1
-        self.lanes.take(self.lanes.state.renewed(NOW, 30.0))
-        self.lanes.hear(full=True, assigned=((A, top), (B, top)))
-        self.lanes.end_all()
-        assert self.lanes.state.owned(NOW) == {A: top, B: top}
-        self.lanes.take(self.lanes.state.leave("closed"))
-        self.lanes.end_all()
-        assert self.lanes.state.is_idle()
-
-
-TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

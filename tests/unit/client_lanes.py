@@ -1,0 +1,88 @@
+"""A driver for the client's state that runs nothing by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from assigner.core.client_calls import (
+    Action,
+    Answer,
+    AnswerKind,
+    Call,
+    Cancel,
+    Commands,
+    Done,
+    Outcome,
+    Ownership,
+    ReleaseOrder,
+    Start,
+    WarmOrder,
+)
+from assigner.core.client_state import ClientState
+from assigner.keys import TopicPartition
+
+NOW = 10.0
+A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
+READY, RELEASED = AnswerKind.READY, AnswerKind.RELEASED
+NOBODY: frozenset[TopicPartition] = frozenset()
+
+
+class Lanes:
+    """A driver that runs nothing by itself: the test says how and when each call ends."""
+
+    def __init__(self, *, live: bool = True, max_partitions: int = 1000) -> None:
+        self.state = ClientState(max_partitions=max_partitions)
+        self.running: dict[TopicPartition, Call] = {}
+        self.cancelled: set[TopicPartition] = set()
+        self.history: list[Call] = []
+        if live:
+            self.take(self.state.renewed(NOW, 30.0))
+
+    def take(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case Start(tp=tp, call=call):
+                    assert tp not in self.running, "two calls for one partition at a time"
+                    self.running[tp] = call
+                    self.history.append(call)
+                case Cancel(tp=tp):
+                    assert tp in self.running
+                    assert tp not in self.cancelled, "cancelled twice"
+                    self.cancelled.add(tp)
+
+    def hear(self, **fields: object) -> None:
+        self.take(self.state.heard(Commands(**fields)))  # type: ignore[arg-type]
+
+    def end(self, tp: TopicPartition, outcome: Outcome | None = None) -> Call:
+        call = self.running.pop(tp)
+        self.cancelled.discard(tp)
+        self.take(self.state.finished(tp, outcome or Done()))
+        return call
+
+    def end_all(self) -> None:
+        while self.running:
+            for tp in list(self.running):
+                self.end(tp)
+
+    def own(self, tp: TopicPartition, epoch: int) -> None:
+        self.hear(assigned=((tp, epoch),))
+        self.end_all()
+        assert self.is_open(tp)
+
+    def is_open(self, tp: TopicPartition) -> bool:
+        return self.state.gate(tp).is_open(NOW)
+
+    def answers(self, kind: AnswerKind) -> list[Answer]:
+        return self.state.answers(kind, 100)
+
+
+def owned(tp: TopicPartition, epoch: int) -> Ownership:
+    return Ownership(tp.topic, tp.partition, epoch)
+
+
+def warm(tp: TopicPartition, handoff_id: str = "h1") -> WarmOrder:
+    return WarmOrder(tp, handoff_id)
+
+
+def release(tp: TopicPartition, epoch: int, handoff_id: str = "h1") -> ReleaseOrder:
+    return ReleaseOrder(tp, epoch, handoff_id)
