@@ -48,7 +48,15 @@ def _print_last(scenes: Sequence[Scene], console: Console) -> None:
 
 
 def selection(scenes: Sequence[Scene], count: int) -> list[Scene]:
-    """Few scenes for many: those in which something is under way, spread evenly, and the last."""
-    telling = [scene for scene in scenes[:-1] if scene.moving or scene.unowned] or list(scenes[:-1])
+    """Few scenes for many: those in which something changed, spread evenly, and the last."""
+    telling: list[Scene] = []
+    for scene in scenes[:-1]:
+        if not telling or _shape(telling[-1]) != _shape(scene):
+            telling.append(scene)
     step = max(1, -(-len(telling) // max(1, count - 1)))
     return [*telling[::step], *scenes[-1:]]
+
+
+def _shape(scene: Scene) -> tuple[object, ...]:
+    """What a viewer would call a change."""
+    return (scene.title, scene.cells, scene.workers)

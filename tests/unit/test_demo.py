@@ -145,12 +145,12 @@ def test_a_recording_may_be_text(tmp_path: Path) -> None:
     assert "A fourth joins" in path.read_text()
 
 
-def test_a_selection_keeps_what_is_under_way_and_the_end() -> None:
-    scenes = [scene(at=float(number), moving=() if number % 2 else scene().moving, cells=()) for number in range(100)]
-    chosen = selection(scenes, 10)
+def test_a_selection_keeps_what_changed_and_the_end() -> None:
+    changing = [scene(at=float(number), cells=(Cell("w1", epoch=number // 5),)) for number in range(100)]
+    chosen = selection(changing, 10)
     assert len(chosen) <= 10
-    assert chosen[-1] is scenes[-1]
-    assert all(one.moving for one in chosen[:-1])
+    assert chosen[-1] is changing[-1]
+    assert len({one.cells for one in chosen[:-1]}) == len(chosen) - 1
 
 
 # --- the play ----------------------------------------------------------------------------------------------------
