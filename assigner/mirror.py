@@ -95,7 +95,9 @@ class GroupMirror:
 
     async def _list(self) -> int:
         page = await read_all(self._store, self.state.keys.prefix)
-        await self._apply(self.state.replace(page.entries))
+        # In the order of keys, not of revisions: what the mirror shows counts only when all of it is taken in.
+        for part in _slices(self.state.replace(page.entries)):
+            await self._take(part)
         self.state.revision = max(self.state.revision, page.revision)
         self.listings += 1
         self._tell([])
@@ -124,11 +126,15 @@ class GroupMirror:
 
     async def _apply(self, events: Sequence[Event]) -> None:
         for part in _slices(events):
-            changes = [change for event in part if (change := self.state.apply(event))]
-            self.state.revision = max(self.state.revision, _revision(part[-1]))
-            self._tell(changes)
-            if len(part) >= SLICE:
-                await anyio.lowlevel.checkpoint()
+            await self._take(part, _revision(part[-1]))
+
+    async def _take(self, events: Sequence[Event], revision: int = 0) -> None:
+        """Take events in and tell of them; `revision`: up to where the mirror is current by them."""
+        changes = [change for event in events if (change := self.state.apply(event))]
+        self.state.revision = max(self.state.revision, revision)
+        self._tell(changes)
+        if len(events) >= SLICE:
+            await anyio.lowlevel.checkpoint()
 
     def _tell(self, changes: Sequence[Change]) -> None:
         for listener in list(self._listeners):
