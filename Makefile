@@ -48,7 +48,7 @@ demo: $(SERVING_STAMP) ## Watch workers join, leave and hand partitions over
 
 .PHONY: bench
 bench: install ## Measure the service; see docs for what the numbers mean
-	exec $(BIN)/python -m tools.bench $(ARGS)
+	exec $(BIN)/python -m bench $(ARGS)
 
 .PHONY: test
 test: install ## Lint, then run all tests, against real etcd and Kafka where they can be had

@@ -1,0 +1,23 @@
+"""`python -m bench [--quick]`: every benchmark, one after the other, each printing its table."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+BENCHMARKS = ("bench.store", "bench.rebalance", "bench.streams")
+WITH_QUICK = ("bench.rebalance", "bench.streams")
+
+
+def main() -> int:
+    quick = "--quick" in sys.argv[1:]
+    failed = 0
+    for module in BENCHMARKS:
+        print(f"\n{module}", flush=True)
+        arguments = ["--quick"] if quick and module in WITH_QUICK else []
+        failed |= subprocess.run([sys.executable, "-m", module, *arguments], check=False).returncode
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
