@@ -106,6 +106,7 @@ class Coordinator:
         self._times = HandoffTimes(clock, metrics)
         self._wake = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._unreadable: set[str] = set()
         self._began: float | None = None
         """When the rebalance under way began."""
         self.core = Coordination(
@@ -119,6 +120,7 @@ class Coordinator:
     async def run(self) -> None:
         self._log.info("coordinating", generation=self._mirror.state.plan.generation)
         self._mirror.listen(self)
+        self._report_unreadable()
         try:
             async with anyio.create_task_group() as self._tasks:
                 for work in (self._writer.run, self._history.run, self._reconcile):
@@ -134,6 +136,7 @@ class Coordinator:
             self._times.observe(change)
             self.core.observe(change, now)
         self.core.caught_up()
+        self._report_unreadable()
         self._wake.set()
 
     def statistics(self) -> dict[str, int]:
@@ -261,6 +264,15 @@ class Coordinator:
             epoch=move.epoch,
             generation=generation,
         )
+
+    def _report_unreadable(self) -> None:
+        """Each value that can't be read is named once; it is left alone, and so is what it is about."""
+        unreadable = self._mirror.state.unreadable
+        for key in unreadable.keys() - self._unreadable:
+            self._metrics.unreadable(self.group)
+            self._log.error("unreadable record left alone", key=key, reason=unreadable[key])
+        if self._unreadable != unreadable.keys():
+            self._unreadable = set(unreadable)
 
     def _tell(self, note: Note) -> None:
         if note.event == "evicted":

@@ -153,9 +153,9 @@ class Metrics:
     def unreadable(self, group: str) -> None:
         self._unreadable.labels(self._groups.label(group)).inc()
 
-    def refused(self, reason: str) -> None:
+    def refused(self, reason: str, count: int = 1) -> None:
         """`reason` is a word of the program, such as an error's class name, never a client's text."""
-        self._refusals.labels(self._reasons.label(reason)).inc()
+        self._refusals.labels(self._reasons.label(reason)).inc(count)
 
     # How long it took. -------------------------------------------------------------------------------------------
 

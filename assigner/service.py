@@ -19,6 +19,7 @@ from assigner.clock import Clock
 from assigner.errors import AssignerError
 from assigner.instance import Instance, background, in_peace
 from assigner.leadership import LeadershipSettings
+from assigner.metrics import GroupSnapshot
 from assigner.server import GrpcServer, ServerSettings
 from assigner.settings import Settings
 from assigner.web import Liveness, WebServer
@@ -46,6 +47,7 @@ class Service:
         self._stack = AsyncExitStack()
         self._failure: AssignerError | None = None
         self._drained = False
+        self._refused: dict[str, int] = {}
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -72,6 +74,16 @@ class Service:
         )
         await self.server.start()
         stack.push_async_callback(in_peace, self.server.close, _CLOSE_WITHIN)
+        instance.metrics.snapshots = self._snapshots
+
+    def _snapshots(self) -> list[GroupSnapshot]:
+        """What a scrape shows: the groups, and what the server counted since the last one."""
+        served = self.server.statistics()
+        self.instance.metrics.connections(served.connections)
+        for reason, count in served.refused.items():
+            self.instance.metrics.refused(reason, count - self._refused.get(reason, 0))
+        self._refused = dict(served.refused)
+        return self.instance.snapshots()
 
     async def _lead(self) -> None:
         with self.liveness.essential("leadership"):
