@@ -15,7 +15,7 @@ from assigner import api
 from assigner.errors import InvalidInput
 from assigner.names import check_name, check_topic
 from assigner.proto.kafka_assigner import v1
-from assigner.server.calls import receive, streaming, unary
+from assigner.server.calls import reading, receive, streaming, unary
 from assigner.server.description import described, in_steps, summary_fields, topic_fields
 from assigner.server.messages import message_class
 from assigner.server.requests import MAX_PARTITION, Requests, option_changes, options_message
@@ -83,7 +83,8 @@ class AdminService:
         left = cast(Any, self._administration.drain_progress(group, consumer))
         async with aclosing(left):
             async for remaining in left:
-                await stream.send_message(_progress(remaining))
+                async with reading(stream):
+                    await stream.send_message(_progress(remaining))
                 if not remaining:
                     return
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import binascii
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import anyio
@@ -22,7 +23,7 @@ from grpclib.server import Stream, request_handler
 from h2.errors import ErrorCodes
 from h2.exceptions import H2Error
 
-from assigner.errors import InvalidInput, LimitReached
+from assigner.errors import InvalidInput, LimitReached, TooSlow
 from assigner.server.status import ERROR_KEY, Answer, answer_to
 from assigner.server.traffic import SHUTTING_DOWN, Reason, Traffic
 
@@ -269,9 +270,27 @@ async def receive(stream: Stream[Any, Any]) -> Any:
     raise Answer(Status.DEADLINE_EXCEEDED, f"the request did not arrive within {timeout:g} s", "")
 
 
+@asynccontextmanager
+async def reading(stream: Stream[Any, Any]) -> AsyncIterator[None]:
+    """Around something to be sent. Raises `TooSlow` if the peer does not take it in time."""
+    http2 = cast(CallStream, stream._stream)
+    timeout = http2.traffic.settings.slow_consumer_timeout
+    with anyio.move_on_after(timeout) as patience:
+        yield
+    if not patience.cancelled_caught:
+        return
+    http2.traffic.refuse(Reason.SLOW_CONSUMER)
+    if not http2.connection.write_ready.is_set():
+        # Not even a status can get through: the whole connection is stuck.
+        http2._transport.abort()
+    raise TooSlow(f"nothing was read for {timeout:g} s; read the stream faster and call again")
+
+
 def unary(answer: Callable[[Any], Awaitable[Reply]], request: type, reply: type) -> Handler:
     async def work(stream: Stream[Any, Any]) -> None:
-        await stream.send_message(await answer(await receive(stream)))
+        message = await answer(await receive(stream))
+        async with reading(stream):
+            await stream.send_message(message)
 
     return Handler(work, Cardinality.UNARY_UNARY, request, reply)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import betterproto2
 from google.protobuf.message import DecodeError
 from grpclib.encoding.base import CodecBase
 
-from assigner.errors import InvalidInput
+from assigner.errors import InvalidInput, LimitReached
 from assigner.server.messages import parse
 
 
@@ -17,8 +18,9 @@ class ReadyBytesCodec(CodecBase):
 
     __content_subtype__ = "proto"
 
-    def __init__(self, max_elements: int) -> None:
+    def __init__(self, max_elements: int, on_too_many: Callable[[], None] = lambda: None) -> None:
         self._max_elements = max_elements
+        self._on_too_many = on_too_many
 
     def encode(self, message: Any, message_type: Any) -> bytes:
         if isinstance(message, bytes):
@@ -29,8 +31,15 @@ class ReadyBytesCodec(CodecBase):
 
     def decode(self, data: bytes, message_type: Any) -> Any:
         if issubclass(message_type, betterproto2.Message):
-            return parse(data, message_type, self._max_elements)
+            return self._parse(data, message_type)
         try:
             return message_type.FromString(data)
         except DecodeError:
             raise InvalidInput(f"the request is not a valid {message_type.__name__} message") from None
+
+    def _parse(self, data: bytes, message_type: type[betterproto2.Message]) -> betterproto2.Message:
+        try:
+            return parse(data, message_type, self._max_elements)
+        except LimitReached:
+            self._on_too_many()
+            raise

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, cast
 
-import anyio
 from grpclib.server import Stream
 
-from assigner.errors import TooSlow
-from assigner.server.calls import CallStream
-from assigner.server.traffic import Reason
+from assigner.server.calls import CallStream, reading
 
 _PIECE = 64 * 1024
 """What is written at once; also what a reader must take within the slow consumer's timeout."""
@@ -36,13 +33,5 @@ async def deliver(stream: Stream[Any, Any], messages: Iterable[bytes | None]) ->
 
 
 async def _write(stream: Stream[Any, Any], piece: bytes) -> None:
-    http2 = cast(CallStream, stream._stream)
-    timeout = http2.traffic.settings.slow_consumer_timeout
-    with anyio.move_on_after(timeout):
-        await http2.send_data(piece)
-        return
-    http2.traffic.refuse(Reason.SLOW_CONSUMER)
-    if not http2.connection.write_ready.is_set():
-        # Not even a status can get through: the whole connection is stuck.
-        http2._transport.abort()
-    raise TooSlow(f"nothing was read for {timeout:g} s; read the stream faster and register again")
+    async with reading(stream):
+        await stream._stream.send_data(piece)

@@ -25,25 +25,30 @@ PACKAGE = "kafka_assigner.v1"
 _M = TypeVar("_M", bound=betterproto2.Message)
 
 
-@cache
-def descriptors() -> tuple[FileDescriptorProto, ...]:
-    """Of our own .proto files."""
+def _read() -> tuple[FileDescriptorProto, ...]:
     content = resources.files("assigner.proto").joinpath("descriptors.binpb").read_bytes()
     return tuple(FileDescriptorSet.FromString(content).file)
 
 
-@cache
-def _pool() -> DescriptorPool:
+# Read on import: later there is a loop that must not wait for a disk.
+DESCRIPTORS = _read()
+"""Of our own .proto files."""
+
+
+def own_pool() -> DescriptorPool:
     pool = DescriptorPool()
-    for file in descriptors():
+    for file in DESCRIPTORS:
         pool.Add(file)
     return pool
+
+
+_pool = own_pool()
 
 
 @cache
 def message_class(name: str) -> type[Any]:
     """The C runtime's class for one of our messages; typed loosely, because it exists only at run time."""
-    return cast(type[Any], GetMessageClass(_pool().FindMessageTypeByName(f"{PACKAGE}.{name}")))
+    return cast(type[Any], GetMessageClass(_pool.FindMessageTypeByName(f"{PACKAGE}.{name}")))
 
 
 def parse(data: bytes, kind: type[_M], max_elements: int) -> _M:

@@ -14,7 +14,7 @@ from grpclib.reflection.service import ServerReflection
 from grpclib.reflection.v1 import reflection_pb2
 from grpclib.reflection.v1alpha import reflection_pb2 as reflection_v1alpha_pb2
 
-from assigner.server.messages import descriptors
+from assigner.server.messages import own_pool
 
 
 def with_reflection(services: list[IServable]) -> list[IServable]:
@@ -22,9 +22,7 @@ def with_reflection(services: list[IServable]) -> list[IServable]:
 
 
 def _pool() -> DescriptorPool:
-    pool = DescriptorPool()
-    for file in descriptors():
-        pool.Add(file)
+    pool = own_pool()
     for module in (health_pb2, reflection_pb2, reflection_v1alpha_pb2):
         pool.Add(FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb))
     return pool

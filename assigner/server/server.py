@@ -26,7 +26,7 @@ from assigner.server.reflection import with_reflection
 from assigner.server.requests import Requests
 from assigner.server.settings import ServerSettings
 from assigner.server.tls import TlsFiles, check_exposure
-from assigner.server.traffic import SHUTTING_DOWN, ServerStatistics, Traffic
+from assigner.server.traffic import SHUTTING_DOWN, Reason, ServerStatistics, Traffic
 
 _ACCEPTED_AT_ONCE = 16
 """asyncio accepts as many connections in one callback as it is told to let wait; so it is told less than the system."""
@@ -70,7 +70,8 @@ class GrpcServer:
 
     async def start(self) -> None:
         settings, traffic = self._settings, self._traffic
-        methods, codec = self._methods(), ReadyBytesCodec(settings.max_batch)
+        methods = self._methods()
+        codec = ReadyBytesCodec(settings.max_batch, lambda: traffic.refuse(Reason.BATCH_SIZE))
         if self._tls is not None:
             await self._tls.load()
             self._run(self._tls.watch())

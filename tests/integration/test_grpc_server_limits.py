@@ -18,6 +18,7 @@ from assigner.clock import SystemClock
 from assigner.errors import InvalidInput
 from assigner.keys import TopicPartition
 from assigner.proto.kafka_assigner import v1
+from assigner.records import TopicConfig
 from assigner.server import ServerSettings
 from assigner.server import connection as connection_module
 from assigner.server.codec import ReadyBytesCodec
@@ -96,6 +97,7 @@ async def test_a_batch_over_the_limit_is_refused() -> None:
             stub.partition_ready(v1.PartitionReadyRequest(consumer_name="c", batch=[answer] * 11))
         )
         assert refusal.status is Status.RESOURCE_EXHAUSTED
+        assert service.refused("batch_size") == 1
         topics = [f"t{number}" for number in range(11)]
         refusal = await status_of(anext(stub.register(v1.RegisterRequest(consumer_name="c", topics=topics))))
         assert refusal.status is Status.RESOURCE_EXHAUSTED
@@ -396,6 +398,17 @@ async def test_a_slow_reader_is_closed_while_twenty_others_go_on() -> None:
         assert "nothing was read" in text
         await asyncio.wait_for(seat.left.wait(), 10)
         await still_serves(service)
+
+
+async def test_a_long_reply_that_nobody_reads_is_given_up() -> None:
+    async with serving(slow_consumer_timeout=0.3) as service, raw_peer(service.server.port) as slow:
+        service.administration.configs = {
+            f"topic-{number}": TopicConfig(topic=f"topic-{number}", partition_count=1) for number in range(20_000)
+        }
+        call = slow.open("/kafka_assigner.v1.Admin/ListTopics")
+        slow.send(call, framed(b""), end=True)
+        await eventually(lambda: service.refused("slow_consumer") == 1)
+        assert (await slow.status(call))[0] == Status.RESOURCE_EXHAUSTED.value
 
 
 async def test_a_reader_whose_whole_connection_is_stuck_is_cut_off() -> None:

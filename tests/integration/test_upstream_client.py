@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from collections.abc import AsyncIterator
 
 import pytest
@@ -125,3 +127,12 @@ async def test_a_client_that_answers_no_renewal_is_heard_by_its_pings(upstream: 
         seat = service.members.seats["c-1"]
         before = seat.heard()
         await eventually(lambda: seat.heard() > before + 0.3)
+
+
+async def test_a_frozen_client_is_heard_no_more_and_cut_off(upstream: UpstreamClients) -> None:
+    async with serving(ping_interval=0.1, ping_timeout=1.0) as service:
+        await registered(service, upstream)
+        seat = service.members.seats["c-1"]
+        upstream.signal(signal.SIGSTOP)
+        await asyncio.wait_for(seat.left.wait(), 15)
+        assert service.refused("dead_peer") == 1

@@ -8,7 +8,7 @@ import pytest
 from google.protobuf import descriptor_pool
 
 import assigner.server.reflection
-from assigner.server.messages import descriptors, message_class
+from assigner.server.messages import DESCRIPTORS, message_class
 from tools import generate_proto
 
 
@@ -30,7 +30,7 @@ def test_a_changed_or_superfluous_file_is_noticed(tmp_path: Path, monkeypatch: p
 
 
 def test_the_descriptors_hold_both_services() -> None:
-    services = {f"{file.package}.{service.name}" for file in descriptors() for service in file.service}
+    services = {f"{file.package}.{service.name}" for file in DESCRIPTORS for service in file.service}
     assert services == {"kafka_assigner.v1.KafkaAssigner", "kafka_assigner.v1.Admin"}
 
 
