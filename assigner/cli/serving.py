@@ -40,15 +40,17 @@ def serve(loaded: Loaded) -> None:
         raise _failure(UNREACHABLE, errors, "store_unreachable") from None
     except* AssignerError as errors:
         raise _failure(USAGE, errors, "invalid_settings") from None
+    except* OSError as errors:
+        raise _failure(USAGE, errors, "cannot_listen", "; choose another --grpc-port or --grpc-host") from None
     finally:
         logs.close()
 
 
-def _failure(code: int, errors: BaseExceptionGroup[Any], kind: str) -> Failure:
+def _failure(code: int, errors: BaseExceptionGroup[Any], kind: str, remedy: str = "") -> Failure:
     first: BaseException = errors
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
-    return Failure(code, str(first), kind=kind)
+    return Failure(code, f"{first}{remedy}", kind=kind)
 
 
 async def _serve(settings: Settings) -> None:

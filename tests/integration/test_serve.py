@@ -135,6 +135,24 @@ def test_a_taken_http_port_is_exit_code_2_with_the_remedy(start: Start) -> None:
     assert "choose another --http-port" in errors
 
 
+def test_a_taken_grpc_port_is_exit_code_2_with_the_remedy(start: Start) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        process = start("serve", "--http-port", "0", "--grpc-port", str(taken.getsockname()[1]))
+        _, errors = process.communicate(timeout=WITHIN)
+    assert process.returncode == 2
+    assert "choose another --grpc-port" in errors
+    assert "Traceback" not in errors
+
+
+def test_an_open_address_without_tls_is_refused(start: Start) -> None:
+    process = start("serve", "--grpc-host", "0.0.0.0", "--grpc-port", "0", "--http-port", "0")
+    _, errors = process.communicate(timeout=WITHIN)
+    assert process.returncode == 2
+    assert "insecure" in errors
+
+
 def test_a_service_that_waits_for_its_store_still_leaves_when_told_to(start: Start) -> None:
     with socket.socket() as silent:
         # It accepts connections and never answers: a hung store.
