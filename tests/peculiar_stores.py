@@ -1,0 +1,112 @@
+"""Stores that keep their contract in a peculiar way, or break it in one, to show what a rule is good for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import anyio
+
+from assigner.store import (
+    Batch,
+    Compare,
+    DeleteEvent,
+    Event,
+    Operation,
+    PutEvent,
+    Store,
+    TransactionResult,
+    WatchItem,
+)
+from assigner.testing.counting import CountingStore
+
+
+def key_of(event: Event) -> str:
+    match event:
+        case PutEvent(entry):
+            return entry.key
+        case DeleteEvent(key):
+            return key
+
+
+class LaggingStore(CountingStore):
+    """While `lag()` is on, watches of `prefix` deliver nothing; everything else is as quick as ever."""
+
+    def __init__(self, inner: Store, prefix: str) -> None:
+        super().__init__(inner)
+        self._prefix = prefix
+        self._current = anyio.Event()
+        self._current.set()
+
+    def lag(self) -> None:
+        self._current = anyio.Event()
+
+    def catch_up(self) -> None:
+        self._current.set()
+
+    @asynccontextmanager
+    async def _watch(self, prefix: str, start_revision: int) -> AsyncIterator[AsyncIterator[WatchItem]]:
+        async with self.inner.watch(prefix, start_revision=start_revision) as items:
+            yield self._late(items) if prefix == self._prefix else items
+
+    async def _late(self, items: AsyncIterator[WatchItem]) -> AsyncIterator[WatchItem]:
+        async for item in items:
+            await self._current.wait()
+            yield item
+
+
+class ForgetfulStore(CountingStore):
+    """Watches of `prefix` leave out events of keys for which `forget` says so: a store that breaks its promise."""
+
+    def __init__(self, inner: Store, prefix: str) -> None:
+        super().__init__(inner)
+        self._prefix = prefix
+        self.forget: Callable[[str], bool] = lambda _: False
+        self.forgotten = 0
+
+    @asynccontextmanager
+    async def _watch(self, prefix: str, start_revision: int) -> AsyncIterator[AsyncIterator[WatchItem]]:
+        async with self.inner.watch(prefix, start_revision=start_revision) as items:
+            yield self._some(items) if prefix == self._prefix else items
+
+    async def _some(self, items: AsyncIterator[WatchItem]) -> AsyncIterator[WatchItem]:
+        async for item in items:
+            if isinstance(item, Batch):
+                kept = tuple(event for event in item.events if not self.forget(key_of(event)))
+                self.forgotten += len(item.events) - len(kept)
+                item = Batch(item.revision, kept)
+            yield item
+
+
+class BusyStore(CountingStore):
+    """Right before each watch of `prefix` begins, `meanwhile` is awaited: others are at work between a listing and
+    the watch that follows it."""
+
+    def __init__(self, inner: Store, prefix: str, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(inner)
+        self._prefix = prefix
+        self._meanwhile = meanwhile
+
+    def watch(self, prefix: str, *, start_revision: int) -> AbstractAsyncContextManager[AsyncIterator[WatchItem]]:
+        return self._late_watch(prefix, start_revision)
+
+    @asynccontextmanager
+    async def _late_watch(self, prefix: str, start_revision: int) -> AsyncIterator[AsyncIterator[WatchItem]]:
+        if prefix == self._prefix:
+            await self._meanwhile()
+        async with super().watch(prefix, start_revision=start_revision) as items:
+            yield items
+
+
+class NotingStore(CountingStore):
+    """Notes every transaction that is asked of it."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.transactions: list[tuple[tuple[Compare, ...], tuple[Operation, ...]]] = []
+
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], *, otherwise: Sequence[str] = ()
+    ) -> TransactionResult:
+        self.transactions.append((tuple(compares), tuple(operations)))
+        return await super().transact(compares, operations, otherwise=otherwise)
