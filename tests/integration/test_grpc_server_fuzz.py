@@ -26,7 +26,7 @@ async def service(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Serving]:
     unhandled: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
     with structlog.testing.capture_logs() as logs:
-        async with serving(request_timeout=0.5) as running:
+        async with serving(request_timeout=3.0) as running:
             yield running
             response = await running.consumer().renew(v1.RenewRequest(consumer_name="c"), timeout=15)
             assert response.ttl_ms == 30_000

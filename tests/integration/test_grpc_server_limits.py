@@ -248,7 +248,7 @@ async def test_a_connection_without_a_request_is_closed() -> None:
 
 
 async def test_a_connection_that_fell_idle_is_closed_but_not_one_with_a_stream() -> None:
-    async with serving(idle_timeout=0.2) as service:
+    async with serving(idle_timeout=1.0) as service:
         stream = service.consumer().register(v1.RegisterRequest(consumer_name="busy"))
         await anext(stream)
         async with raw_peer(service.server.port) as peer:
@@ -372,7 +372,7 @@ def large(number: int) -> Commands:
 
 
 async def test_a_slow_reader_is_closed_while_twenty_others_go_on() -> None:
-    async with serving(slow_consumer_timeout=0.5) as service:
+    async with serving(slow_consumer_timeout=2.0) as service:
         async with raw_peer(service.server.port) as slow:
             call = slow.open(REGISTER)
             slow.send(call, framed(REGISTRATION), end=True)
@@ -391,7 +391,7 @@ async def test_a_slow_reader_is_closed_while_twenty_others_go_on() -> None:
                 delays.append(loop.time() - started)
                 await asyncio.sleep(0.02)
             assert len(delays) > 3
-            assert sorted(delays)[len(delays) // 2] < 0.3
+            assert sorted(delays)[len(delays) // 2] < 1.0
             # It read nothing so far; the window was full, but the status still gets through.
             status, text = await slow.status(call)
         assert status == Status.RESOURCE_EXHAUSTED.value

@@ -130,7 +130,7 @@ async def test_a_client_that_answers_no_renewal_is_heard_by_its_pings(upstream: 
 
 
 async def test_a_frozen_client_is_heard_no_more_and_cut_off(upstream: UpstreamClients) -> None:
-    async with serving(ping_interval=0.1, ping_timeout=1.0) as service:
+    async with serving(ping_interval=0.3, ping_timeout=3.0) as service:
         await registered(service, upstream)
         seat = service.members.seats["c-1"]
         upstream.signal(signal.SIGSTOP)
