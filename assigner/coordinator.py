@@ -14,7 +14,6 @@ import anyio.abc
 import anyio.lowlevel
 import anyio.to_thread
 import msgspec
-import structlog
 
 from assigner.clock import Clock
 from assigner.core.agenda import Note
@@ -28,6 +27,7 @@ from assigner.errors import AssignerError, OutcomeUnknown, StoreError
 from assigner.handoff_times import HandoffTimes
 from assigner.history import HistoryWriter
 from assigner.keys import Keys
+from assigner.logs import get_logger
 from assigner.metrics import Metrics
 from assigner.mirror import GroupMirror, Mirrors
 from assigner.store import Committed, LeaseGone, Store
@@ -40,7 +40,7 @@ OFF_LOOP = 2_000
 
 T = TypeVar("T")
 
-log = structlog.get_logger("assigner.coordinator")
+log = get_logger("assigner.coordinator")
 
 
 class CoordinatorSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +107,7 @@ class Coordinator:
         self._wake = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
         self._unreadable: set[str] = set()
+        self._broken: Exception | None = None
         self._began: float | None = None
         """When the rebalance under way began."""
         self.core = Coordination(
@@ -131,13 +132,20 @@ class Coordinator:
             self._mirror.unlisten(self)
 
     def changed(self, changes: Sequence[Change]) -> None:
+        try:
+            self._observe(changes)
+        except Exception as error:  # noqa: BLE001
+            # The mirror goes on for the streams; this term can't, because it missed something.
+            self._broken = error
+        self._wake.set()
+
+    def _observe(self, changes: Sequence[Change]) -> None:
         now = self._clock.now()
         for change in changes:
             self._times.observe(change)
             self.core.observe(change, now)
         self.core.caught_up()
         self._report_unreadable()
-        self._wake.set()
 
     def statistics(self) -> dict[str, int]:
         return {**self.core.statistics(), "writing": len(self._writer)}
@@ -146,6 +154,8 @@ class Coordinator:
 
     async def _decide_until_lost(self) -> None:
         while self._term.held():
+            if self._broken:
+                raise self._broken
             self._wake = anyio.Event()
             decisions = self.core.decide(self._clock.now(), self._clock.wall())
             self._carry_out(decisions)

@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping
 from typing import Generic, NoReturn
 
 import anyio
-import structlog
 
 from assigner.backoff import Backoff
 from assigner.errors import LimitReached, StoreError, UnreadableRecord, WatchEnded
+from assigner.logs import get_logger
 from assigner.records import R, decode
 from assigner.store import Batch, DeleteEvent, Entry, PutEvent, Store, read_all
 
 MAX_RECORDS = 100_000
 
-log = structlog.get_logger("assigner.following")
+log = get_logger("assigner.following")
 
 
 class Following(Generic[R]):

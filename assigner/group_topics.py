@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import anyio
-import structlog
 
 from assigner.clock import Clock
 from assigner.election import Term
 from assigner.errors import Refused
 from assigner.groups import make_known
 from assigner.keys import Keys
+from assigner.logs import get_logger
 from assigner.mirror import Mirrors
 from assigner.records import TopicConfig
 from assigner.settings import Settings
 from assigner.store import Store
 from assigner.topics import KafkaSource, SettingsSource, TopicRefresher, TopicSource, ensure_topic, set_topic
 
-log = structlog.get_logger("assigner.topics")
+log = get_logger("assigner.topics")
 
 
 class GroupTopics:

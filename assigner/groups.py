@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import structlog
-
 from assigner.errors import InvalidName, OutcomeUnknown, Refused
 from assigner.following import Following
 from assigner.keys import RESERVED_GROUPS, Keys, decode_segment, encode_segment
+from assigner.logs import get_logger
 from assigner.records import GroupIndex, decode, encode
 from assigner.store import Absent, Committed, Found, Put, Store
 
@@ -22,7 +21,7 @@ _TRIES = 3
 _PROBES = ("assignments/", "config/", "consumers/")
 """Branches that say that a group is one, where foreign keys come first."""
 
-log = structlog.get_logger("assigner.groups")
+log = get_logger("assigner.groups")
 
 
 async def make_known(store: Store, keys: Keys, group: str, kind: str = ASSIGNER) -> None:

@@ -14,7 +14,6 @@ from typing import Self
 import anyio
 import anyio.abc
 import anyio.to_thread
-import structlog
 
 from assigner.administration import Operations
 from assigner.backend import Backend, Presence
@@ -23,11 +22,12 @@ from assigner.backoff import Backoff
 from assigner.clock import Clock, SystemClock
 from assigner.coordinator import Coordinators, CoordinatorSettings
 from assigner.election import LeaderElector, Term
-from assigner.errors import StoreError
+from assigner.errors import StoreError, StoreUnavailable
 from assigner.group_snapshot import snapshot
 from assigner.group_topics import GroupTopics
 from assigner.groups import discover
 from assigner.leadership import Leadership, LeadershipSettings
+from assigner.logs import get_logger
 from assigner.membership import Membership
 from assigner.metrics import GroupSnapshot, Metrics
 from assigner.mirror import Mirrors
@@ -38,7 +38,7 @@ from assigner.strategy_registry import load as load_strategy
 
 _CLOSE_WITHIN = 10.0
 
-log = structlog.get_logger("assigner.instance")
+log = get_logger("assigner.instance")
 
 
 class Instance:
@@ -54,9 +54,7 @@ class Instance:
         self.name = settings.instance.name
         self.clock: Clock = clock or SystemClock()
         self.keys = settings.keys()
-        self.metrics = Metrics(
-            self.snapshots, max_groups=settings.metrics.max_groups, per_consumer=settings.metrics.per_consumer
-        )
+        self.metrics = Metrics(max_groups=settings.metrics.max_groups, per_consumer=settings.metrics.per_consumer)
         self.leadership: Leadership | None = None
         self.draining = False
         self._backend = backend or load_backend(settings.store.backend)
@@ -85,13 +83,24 @@ class Instance:
         wanted = CoordinatorSettings(consumer_ttl=settings.consumer_ttl, reconcile_interval=settings.reconcile_interval)
         self.coordinators = Coordinators(self.store, self.keys, self.mirrors, self.clock, self.metrics, wanted)
         self._watch_depths()
+        self.metrics.snapshots = self.snapshots
 
     async def _open_store(self, stack: AsyncExitStack) -> Store:
-        store = await self._backend.open(self.settings.store, self.clock)
+        store = await self._connect()
         stack.push_async_callback(in_peace, store.close, _CLOSE_WITHIN)
         if hasattr(store, "observe"):
             store.observe = self.metrics.observe
         return store
+
+    async def _connect(self) -> Store:
+        """However long it takes: a store that is away comes back, and restarting would not bring it sooner."""
+        backoff = Backoff(self.name)
+        while True:
+            try:
+                return await self._backend.open(self.settings.store, self.clock)
+            except StoreUnavailable as error:
+                log.warning("store not reached", error=str(error), tries=backoff.tries + 1)
+                await backoff.pause()
 
     def _membership(self) -> Membership:
         return Membership(

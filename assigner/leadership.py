@@ -14,7 +14,6 @@ from types import MappingProxyType
 import anyio
 import anyio.abc
 import msgspec
-import structlog
 
 from assigner.backend import Presence
 from assigner.backoff import Backoff
@@ -25,6 +24,7 @@ from assigner.errors import AssignerError
 from assigner.following import Following
 from assigner.groups import ASSIGNER, known_groups, names_of
 from assigner.keys import Keys, decode_segment
+from assigner.logs import get_logger
 from assigner.records import Instance
 from assigner.store import Store
 
@@ -34,7 +34,7 @@ COALESCE = 0.02
 STARTS = 50
 """Campaigns begun per look: a thousand groups known at once must not hold up the loop."""
 
-log = structlog.get_logger("assigner.leadership")
+log = get_logger("assigner.leadership")
 
 
 class LeadershipSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

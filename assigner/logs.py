@@ -22,7 +22,6 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-
 QUEUE_LINES = 10_000
 # Libraries that say at INFO what is nobody's business.
 _CHATTY = ("asyncio", "aiohttp", "grpc", "grpclib", "h2", "hpack")

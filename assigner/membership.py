@@ -13,7 +13,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import anyio
 import anyio.abc
 import msgspec
-import structlog
 
 from assigner.answers import Answers
 from assigner.api import Answer, Refused, Registration
@@ -22,10 +21,11 @@ from assigner.errors import Evicted, NotRegistered, StoreError, StoreUnavailable
 from assigner.errors import Refused as RefusedError
 from assigner.groups import make_known
 from assigner.keys import Keys
+from assigner.logs import get_logger
 from assigner.mirror import GroupMirror, Mirrors
 from assigner.records import ANY_SESSION, Consumer, Displaced, HandoffMode, Status, Stored, encode, stored
 from assigner.registry import Registry
-from assigner.relay import StreamSeat
+from assigner.relay import StreamSeat, superseded
 from assigner.store import (
     Absent,
     Committed,
@@ -44,7 +44,7 @@ MOST_DISPLACED = 8
 EnsureTopics = Callable[[str, Sequence[str]], Awaitable[None]]
 """(group, topics): make sure their partition counts are known, or raise."""
 
-log = structlog.get_logger("assigner.membership")
+log = get_logger("assigner.membership")
 
 
 class Membership:
@@ -116,6 +116,7 @@ class Membership:
         key = mirror.state.keys.consumer(registration.name)
         for attempt in range(TRIES):
             current = await self._current(mirror, registration.name, fresh=attempt > 0)
+            _check_not_displaced(current, session, mirror.group)
             lease, ttl, granted = await self._lease(current, session)
             record = _record(registration, session, current, ttl, self._instance, self._clock.wall())
             compare: Compare = ModRevisionIs(key, current.mod_revision) if current else Absent(key)
@@ -199,10 +200,12 @@ class Membership:
 
     async def _registered(self, mirror: GroupMirror, name: str, session: str) -> Stored[Consumer]:
         """The registration of that session (any, if it names none). A mirror that lags is not believed."""
+        consumer: Stored[Consumer] | None = None
         for fresh in (False, True):
             consumer = await self._current(mirror, name, fresh=fresh)
             if consumer and session in (ANY_SESSION, consumer.record.session):
                 return consumer
+        _check_not_displaced(consumer, session, mirror.group)
         raise NotRegistered(
             f"consumer {name!r} is not registered in group {mirror.group!r}"
             + (f" with session {session!r}" if session else "")
@@ -277,6 +280,12 @@ def _check_mode(mirror: GroupMirror, registration: Registration) -> None:
             f"group {mirror.group!r} hands partitions over exclusively, which needs clients that renew their session; "
             "use a client that calls Renew, or set the group's handoff_mode to overlap"
         )
+
+
+def _check_not_displaced(current: Stored[Consumer] | None, session: str, group: str) -> None:
+    """A session that lost its name stays the loser, or two processes would take turns for ever."""
+    if current and any(displaced.session == session for displaced in current.record.displaced):
+        raise superseded(group, current.record)
 
 
 def _has_to_wait(mirror: GroupMirror, name: str) -> bool:

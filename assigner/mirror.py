@@ -16,12 +16,12 @@ from typing import NoReturn, Protocol
 import anyio
 import anyio.abc
 import anyio.lowlevel
-import structlog
 
 from assigner.backoff import Backoff
 from assigner.core.group import Change, GroupState
 from assigner.errors import LimitReached, StoreError, StoreUnavailable, WatchEnded
 from assigner.keys import GroupKeys, Keys
+from assigner.logs import get_logger
 from assigner.records import GroupOptions
 from assigner.store import Batch, DeleteEvent, Event, Progress, PutEvent, Store, read_all
 
@@ -31,7 +31,7 @@ LINGER = 30.0
 """Seconds a mirror stays after its last user left, so that single calls do not load the group each time."""
 MAX_GROUPS = 10_000
 
-log = structlog.get_logger("assigner.mirror")
+log = get_logger("assigner.mirror")
 
 
 class Listener(Protocol):
@@ -91,6 +91,10 @@ class GroupMirror:
                 await self._watch_until_stale(revision + 1)
             except StoreError as error:
                 log.info("mirroring anew", group=self.group, error=str(error))
+                await backoff.pause()
+            except Exception:
+                # One group's trouble must not take the others down with it; a fresh listing is the best cure there is.
+                log.exception("mirroring failed", group=self.group)
                 await backoff.pause()
 
     async def _list(self) -> int:

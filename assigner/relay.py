@@ -12,20 +12,20 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 
 import anyio
-import structlog
 
 from assigner.api import Commands
 from assigner.core.group import Change
 from assigner.core.standing import NOWHERE, News, Standing, standing
 from assigner.errors import AssignerError, Evicted, NotRegistered, Superseded
 from assigner.keys import AssignmentKey, ConsumerKey, HandoffKey, TopicPartition
+from assigner.logs import get_logger
 from assigner.mirror import GroupMirror
-from assigner.records import Consumer, HandoffMode, Status, Stored
+from assigner.records import Consumer, HandoffMode, Status
 
 MOST_AT_ONCE = 5_000
 """Partitions told about in one go."""
 
-log = structlog.get_logger("assigner.relay")
+log = get_logger("assigner.relay")
 
 
 class StreamSeat:
@@ -158,18 +158,18 @@ class GroupRelay:
             if seat.name not in self._mirror.state.unreadable_consumers:
                 seat.end(NotRegistered(f"consumer {seat.name!r} is not registered any more; register again"))
         elif consumer.record.session != seat.session:
-            seat.end(_superseded(seat, consumer))
+            seat.end(superseded(seat.group, consumer.record))
         elif consumer.record.evicted:
             seat.end(Evicted(f"consumer {seat.name!r} was evicted: it {consumer.record.evicted}; register anew"))
         elif consumer.record.status is Status.DRAINING and not self._mirror.state.touching(seat.name):
             seat.drained()
 
 
-def _superseded(seat: StreamSeat, consumer: Stored[Consumer]) -> Superseded:
-    where = f" at {consumer.record.address}" if consumer.record.address else ""
+def superseded(group: str, by: Consumer) -> Superseded:
+    where = f" at {by.address}" if by.address else ""
     return Superseded(
-        f"another process{where} registered as {seat.name!r} in group {seat.group!r} (session "
-        f"{consumer.record.session!r}); give each process a name of its own"
+        f"another process{where} registered as {by.consumer_name!r} in group {group!r} (session {by.session!r}); "
+        "give each process a name of its own"
     )
 
 

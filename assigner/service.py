@@ -12,13 +12,13 @@ from typing import Self
 
 import anyio
 import msgspec
-import structlog
 
 from assigner.backend import Backend
 from assigner.clock import Clock
 from assigner.errors import AssignerError
 from assigner.instance import Instance, background, in_peace
 from assigner.leadership import LeadershipSettings
+from assigner.logs import get_logger
 from assigner.metrics import GroupSnapshot
 from assigner.server import GrpcServer, ServerSettings
 from assigner.settings import Settings
@@ -26,7 +26,7 @@ from assigner.web import Liveness, WebServer
 
 _CLOSE_WITHIN = 10.0
 
-log = structlog.get_logger("assigner.service")
+log = get_logger("assigner.service")
 
 
 class Service:
@@ -51,18 +51,22 @@ class Service:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
+            await self._answer_probes(stack)
             await stack.enter_async_context(self.instance)
-            await self._listen(stack)
+            await self._serve(stack)
             tasks = await stack.enter_async_context(background())
             tasks.start_soon(self._lead)
             self._stack = stack.pop_all()
         return self
 
-    async def _listen(self, stack: AsyncExitStack) -> None:
+    async def _answer_probes(self, stack: AsyncExitStack) -> None:
         instance = self.instance
         self.web = WebServer(self.settings.http, instance.problems, self.liveness, instance.metrics, instance.clock)
         await self.web.start()
         stack.push_async_callback(in_peace, self.web.close, _CLOSE_WITHIN)
+
+    async def _serve(self, stack: AsyncExitStack) -> None:
+        instance = self.instance
         self.server = GrpcServer(
             _pinging_in_time(self.settings),
             instance.members,

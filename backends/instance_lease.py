@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 import anyio
 import msgspec
-import structlog
 
 from assigner.backend import Presence
 from assigner.backoff import Backoff
@@ -30,6 +29,7 @@ from assigner.errors import (
     WatchEnded,
 )
 from assigner.keys import Keys
+from assigner.logs import get_logger
 from assigner.records import Instance, decode, encode
 from assigner.store import (
     NO_LEASE,
@@ -60,7 +60,7 @@ CLOSE_WITHIN = 5.0
 _TICK = 0.001
 """Shortest wait: a rest too small to move the clock must not become a busy loop."""
 
-log = structlog.get_logger("assigner.election")
+log = get_logger("assigner.election")
 
 
 class Hold:

@@ -16,7 +16,6 @@ from uuid import uuid4
 
 import anyio
 import msgspec
-import structlog
 
 from assigner.backend import Presence
 from assigner.backoff import Backoff
@@ -24,6 +23,7 @@ from assigner.clock import Clock
 from assigner.election import Leader, LeaderElector, Term
 from assigner.errors import LeaseNotFound, OutcomeUnknown, Refused, StoreError, UnreadableRecord, WatchEnded
 from assigner.keys import Keys
+from assigner.logs import get_logger
 from assigner.records import LeaderRecord, decode, encode
 from assigner.store import (
     Absent,
@@ -46,7 +46,7 @@ MAX_ATTEMPTS_IN_FLIGHT = 64
 """Transactions for leader keys at a time: when an instance dies, hundreds of groups are free at once."""
 RESIGN_TRIES = 3
 
-log = structlog.get_logger("assigner.election")
+log = get_logger("assigner.election")
 T = TypeVar("T")
 Seen = GetResult | None
 """What a campaign last saw of the leader key; None: it has to look."""

@@ -188,7 +188,8 @@ class Coordination:
             full = len(out.writes) >= budget and not self._execution.finished
             out.more = out.more or full or bool(self._agenda.dirty) or self._execution.urgent
         out.notes = self._agenda.take_notes()
-        out.wake_at = now if out.more else self._next_wake()
+        # In doubt, what is due stays due: only an event can change that.
+        out.wake_at = now if out.more else None if self.state.doubt else self._next_wake()
         return out
 
     @property

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-import structlog
 from grpclib.config import Configuration
 from grpclib.const import Handler
 from grpclib.encoding.base import CodecBase
@@ -30,6 +29,7 @@ from h2.events import (
 from h2.exceptions import FrameTooLargeError, H2Error
 from h2.settings import SettingCodes, Settings
 
+from assigner.logs import get_logger
 from assigner.server.calls import Calls, CallStream
 from assigner.server.settings import ServerSettings
 from assigner.server.status import Answer
@@ -58,7 +58,7 @@ _HTTP2 = H2Configuration(
     normalize_outbound_headers=False,
 )
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Pulse:

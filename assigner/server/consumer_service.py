@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, cast
 
-import structlog
 from grpclib.const import Handler
 from grpclib.server import Stream
 
 from assigner.api import Commands, Members, Refused, Seat
+from assigner.logs import get_logger
 from assigner.proto.kafka_assigner import v1
 from assigner.server.calls import receive, streaming, unary
 from assigner.server.connection import PeerConnection
@@ -22,7 +22,7 @@ from assigner.server.wire import Dialect, Opening, encode, encode_refusals
 
 PATH = "/kafka_assigner.v1.KafkaAssigner/"
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class ConsumerService:

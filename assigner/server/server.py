@@ -9,12 +9,12 @@ from typing import Any
 
 import anyio
 import msgspec
-import structlog
 from grpclib._typing import IServable
 from grpclib.const import Handler
 
 from assigner.api import Administration, Members
 from assigner.clock import Clock
+from assigner.logs import get_logger
 from assigner.names import check_name
 from assigner.server.admin_service import AdminService
 from assigner.server.calls import guarded
@@ -34,7 +34,7 @@ _HEALTH_INTERVAL = 1.0
 _LAST_WORDS = 2.0
 """Seconds for calls that are ended at the deadline to be answered, and again for peers to close."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class GrpcServer:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import secrets
 
-import structlog
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from assigner import errors
+from assigner.logs import get_logger
 
 ERROR_KEY = "assigner-error"
 """Trailing metadata: the error's class, for clients that must tell apart what shares a status."""
@@ -48,7 +48,7 @@ STATUSES: dict[type[errors.AssignerError], Status] = {
     errors.UnreadableRecord: Status.DATA_LOSS,
 }
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Answer(GRPCError):

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import structlog
 from anyio.to_thread import run_sync
 
 from assigner.errors import InvalidInput
+from assigner.logs import get_logger
 from assigner.server.settings import ServerSettings
 
 _Fingerprint = tuple[tuple[int, int, int] | None, ...]
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 def check_exposure(settings: ServerSettings) -> None:

@@ -15,12 +15,12 @@ from typing import Protocol
 
 import anyio
 import msgspec
-import structlog
 
 from assigner.backoff import Backoff
 from assigner.clock import Clock
 from assigner.errors import AssignerError
 from assigner.keys import Keys
+from assigner.logs import get_logger
 from assigner.records import Stored, TopicConfig
 from assigner.store import Committed, Compare, CreateRevisionIs, ModRevisionIs, Put, Store
 from assigner.topics.source import TopicAnswer, TopicMissing, TopicSource, TopicUnavailable
@@ -28,7 +28,7 @@ from assigner.topics.writer import check_config
 
 INTERVAL = 30.0
 
-log = structlog.get_logger("assigner.topics")
+log = get_logger("assigner.topics")
 
 
 class Observer(Protocol):

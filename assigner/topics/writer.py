@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import anyio
 import msgspec
-import structlog
 
 from assigner.errors import (
     AssignerError,
@@ -21,6 +20,7 @@ from assigner.errors import (
     UnreadableRecord,
 )
 from assigner.keys import Keys
+from assigner.logs import get_logger
 from assigner.names import check_topic
 from assigner.records import Stored, TopicConfig, encode, stored
 from assigner.store import Absent, Committed, Entry, Found, ModRevisionIs, Put, Store
@@ -29,7 +29,7 @@ from assigner.topics.source import TopicMissing, TopicSource, TopicUnavailable
 MAX_PARTITIONS = 100_000
 _TRIES = 10
 
-log = structlog.get_logger("assigner.topics")
+log = get_logger("assigner.topics")
 
 
 async def set_topic(store: Store, keys: Keys, group: str, config: TopicConfig, *, force: bool = False) -> TopicConfig:
