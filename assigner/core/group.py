@@ -86,6 +86,8 @@ class GroupState:
         self.stored_options: Stored[GroupOptions] | None = None
         self.stored_plan: Stored[Plan] | None = None
         self.leader: Stored[LeaderRecord] | None = None
+        self.highest_gone = 0
+        """The highest epoch of an assignment that was deleted, by whoever's hand, while the mirror was there."""
         self.unreadable: dict[str, str] = {}
         """Key -> why it can't be read."""
         self.unreadable_partitions: set[TopicPartition] = set()
@@ -219,6 +221,8 @@ class GroupState:
         before = _swap(self.assignments, tp, record)
         if before:
             self.owned[before.record.owner].discard(tp)
+            if record is None:
+                self.highest_gone = max(self.highest_gone, before.record.epoch)
         if record:
             self.owned[record.record.owner].add(tp)
         return before

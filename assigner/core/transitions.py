@@ -211,7 +211,10 @@ class Transitions:
 
     def next_epoch(self, tp: TopicPartition) -> int:
         held = self._state.assignments.get(tp)
-        return max(held.record.epoch if held else 0, self._state.plan.epoch_floor) + 1
+        if held is None:
+            # The floor covers what we deleted; somebody else's hand knows of no floor.
+            return max(self._state.highest_gone, self._state.plan.epoch_floor) + 1
+        return max(held.record.epoch, self._state.plan.epoch_floor) + 1
 
     def _assignment(self, tp: TopicPartition, owner: Consumer) -> Assignment:
         topic = self._state.topics.get(tp.topic)
