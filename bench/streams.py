@@ -20,6 +20,7 @@ import structlog
 from rich.console import Console
 from rich.table import Table
 
+from assigner.collection import settle_in
 from assigner.records import GroupOptions
 from assigner.server import ServerSettings
 from assigner.service import Service
@@ -43,6 +44,7 @@ async def measure(streams: int, connections: int) -> dict[str, object]:
     )
     async with Service(settings) as service, LoopLag() as lag:
         await service.wait_ready()
+        settle_in()
         before = memory()
         began = time.monotonic()
         child = await asyncio.create_subprocess_exec(

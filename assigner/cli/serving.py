@@ -18,6 +18,7 @@ from assigner import logs
 from assigner.cli.configuring import takes_settings
 from assigner.cli.failures import UNREACHABLE, USAGE, Failure
 from assigner.cli.output import console
+from assigner.collection import settle_in
 from assigner.errors import AssignerError, StoreError
 from assigner.service import Service
 from assigner.settings import Loaded, Settings
@@ -59,6 +60,7 @@ async def _serve(settings: Settings) -> None:
         await tasks.start(told.listen)
         async with Service(settings) as service:
             told.act = service.stop
+            settle_in()
             announce(settings, service)
             await service.run_until_stopped()
         tasks.cancel_scope.cancel()

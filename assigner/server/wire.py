@@ -48,8 +48,11 @@ def encode(commands: Commands, dialect: Dialect, opening: Opening | None = None)
     others = bool(cancels or commands.warms or commands.releases)
     # The first message of a stream is an AssignmentUpdate, not a batch, whatever the client asked for.
     batched = dialect.packed and others and opening is None
+    # What it says of a partition and what the batch after it says belong together: a release that is pending must not
+    # look like a loss.
+    continued = dialect.packed and others and not batched
     update: bytes | None = None
-    for part in _updates(commands, dialect, opening):
+    for part in _updates(commands, dialect, opening, continued=continued):
         if part is None:
             yield None
         elif not batched:
@@ -67,7 +70,9 @@ def encode(commands: Commands, dialect: Dialect, opening: Opening | None = None)
 # --- assignment updates ------------------------------------------------------------------------------------------
 
 
-def _updates(commands: Commands, dialect: Dialect, opening: Opening | None) -> Iterator[bytes | None]:
+def _updates(
+    commands: Commands, dialect: Dialect, opening: Opening | None, *, continued: bool
+) -> Iterator[bytes | None]:
     """The bodies of the update's parts. A change that is none of ownership has no update: a client of the upstream
     assigner would assign everything anew."""
     if not (opening or commands.full or commands.assigned or commands.unassigned):
@@ -83,7 +88,7 @@ def _updates(commands: Commands, dialect: Dialect, opening: Opening | None) -> I
         held.append(fragment)
         size += len(fragment)
         yield None
-    yield _update(held, head, dialect, more=False)
+    yield _update(held, head, dialect, more=continued)
 
 
 def _update(fragments: list[bytes], head: bytes, dialect: Dialect, *, more: bool) -> bytes:

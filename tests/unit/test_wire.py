@@ -57,7 +57,7 @@ def expected(commands: Commands, dialect: Dialect, opening: Opening | None) -> l
     warms = [_warm(one) for one in commands.warms]
     releases = [_release(one) for one in commands.releases]
     update = _update(commands, dialect, opening)
-    singles = [v1.AssignmentCommand(assignment=update)] if update else []
+    singles = [v1.AssignmentCommand(assignment=update)] if update is not None else []
     if not dialect.packed:
         singles += [v1.AssignmentCommand(cancel=one) for one in cancels]
         singles += [v1.AssignmentCommand(warm=one) for one in warms]
@@ -66,6 +66,8 @@ def expected(commands: Commands, dialect: Dialect, opening: Opening | None) -> l
         return singles
     batch = v1.CommandBatch(cancels=cancels, warms=warms, releases=releases)
     if opening:
+        assert update is not None
+        update.more = True
         return [*singles, v1.AssignmentCommand(batch=batch)]
     batch.assignment = update
     return [v1.AssignmentCommand(batch=batch)]

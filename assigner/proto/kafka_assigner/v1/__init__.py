@@ -176,8 +176,8 @@ class AssignmentUpdate(betterproto2.Message):
 
     more: "bool" = betterproto2.field(17, betterproto2.TYPE_BOOL)
     """
-    The update was too long for one message: its other parts follow at once, and what `full` says holds after the
-    last of them.
+    The update goes on in the next message, because it was too long for one, or because a batch with what else is
+    pending completes it. What `full` says holds after the last part.
     """
 
 
