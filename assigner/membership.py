@@ -17,7 +17,7 @@ import msgspec
 from assigner.answers import Answers
 from assigner.api import Answer, Refused, Registration
 from assigner.clock import Clock
-from assigner.errors import Evicted, NotRegistered, StoreError, StoreUnavailable
+from assigner.errors import NotRegistered, StoreError, StoreUnavailable
 from assigner.errors import Refused as RefusedError
 from assigner.groups import make_known
 from assigner.keys import Keys
@@ -25,7 +25,7 @@ from assigner.logs import get_logger
 from assigner.mirror import GroupMirror, Mirrors
 from assigner.records import ANY_SESSION, Consumer, Displaced, HandoffMode, Status, Stored, encode, stored
 from assigner.registry import Registry
-from assigner.relay import StreamSeat, superseded
+from assigner.relay import StreamSeat, evicted, superseded
 from assigner.store import (
     Absent,
     Committed,
@@ -117,6 +117,7 @@ class Membership:
         for attempt in range(TRIES):
             current = await self._current(mirror, registration.name, fresh=attempt > 0)
             _check_not_displaced(current, session, mirror.group)
+            _check_not_evicted(current, session)
             lease, ttl, granted = await self._lease(current, session)
             record = _record(registration, session, current, ttl, self._instance, self._clock.wall())
             compare: Compare = ModRevisionIs(key, current.mod_revision) if current else Absent(key)
@@ -192,7 +193,7 @@ class Membership:
         async with self._mirrors.of(group) as mirror:
             consumer = await self._registered(mirror, name, session)
             if consumer.record.evicted:
-                raise Evicted(f"consumer {name!r} was evicted: it {consumer.record.evicted}; register anew")
+                raise evicted(consumer.record)
             renewed = await self._store.keep_alive(consumer.lease)
             if isinstance(renewed, LeaseGone):
                 raise NotRegistered(f"the lease of {name!r} ended; register again")
@@ -286,6 +287,12 @@ def _check_not_displaced(current: Stored[Consumer] | None, session: str, group: 
     """A session that lost its name stays the loser, or two processes would take turns for ever."""
     if current and any(displaced.session == session for displaced in current.record.displaced):
         raise superseded(group, current.record)
+
+
+def _check_not_evicted(current: Stored[Consumer] | None, session: str) -> None:
+    """An evicted session stays evicted, or what it holds on to would never be free."""
+    if current and current.record.session == session and current.record.evicted:
+        raise evicted(current.record)
 
 
 def _has_to_wait(mirror: GroupMirror, name: str) -> bool:

@@ -160,7 +160,7 @@ class GroupRelay:
         elif consumer.record.session != seat.session:
             seat.end(superseded(seat.group, consumer.record))
         elif consumer.record.evicted:
-            seat.end(Evicted(f"consumer {seat.name!r} was evicted: it {consumer.record.evicted}; register anew"))
+            seat.end(evicted(consumer.record))
         elif consumer.record.status is Status.DRAINING and not self._mirror.state.touching(seat.name):
             seat.drained()
 
@@ -170,6 +170,12 @@ def superseded(group: str, by: Consumer) -> Superseded:
     return Superseded(
         f"another process{where} registered as {by.consumer_name!r} in group {group!r} (session {by.session!r}); "
         "give each process a name of its own"
+    )
+
+
+def evicted(consumer: Consumer) -> Evicted:
+    return Evicted(
+        f"consumer {consumer.consumer_name!r} was evicted: it {consumer.evicted}; register anew, with another session"
     )
 
 

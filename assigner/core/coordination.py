@@ -84,6 +84,8 @@ class Coordination:
         """From the decision to plan until what the plan wants is known."""
         self._causes: set[Cause] = set()
         """Of the plan being made."""
+        self._planned_around: set[Cause] | None = None
+        """The causes of a plan that had to leave moves in flight as they were."""
         self._remove: set[TopicPartition] = set()
         self._flat: list[TopicPartition] | None = None
         self._adopt(now)
@@ -183,6 +185,7 @@ class Coordination:
             for write, target in self._execution.writes(now, wall, budget - len(out.writes)):
                 self._emit(out, write, target)
             self._maybe_publish(out)
+            self._make_good(now)
             self._maybe_plan(out, now)
             self._maybe_check_leases(out, now)
             full = len(out.writes) >= budget and not self._execution.finished
@@ -281,10 +284,18 @@ class Coordination:
         if not self.state.topics or not any(self.liveness.eligible(name) for name in self.state.consumers):
             return False
         self._solving = True
+        self._planned_around = set(self._causes) if self.state.handoffs else None
         self._builder = planning.Builder(
             self.state, self.liveness, now, stays=lambda tp: self._stays(tp, now), partitions=self._partitions()
         )
         return True
+
+    def _make_good(self, now: float) -> None:
+        """Plan again once nothing is in the way of balance any more."""
+        if self._planned_around is not None and not self._solving and self.settled:
+            self._agenda.causes |= self._planned_around
+            self._planned_around = None
+            self._agenda.want_plan(None, now)
 
     def _stays(self, tp: TopicPartition, now: float) -> bool:
         return (

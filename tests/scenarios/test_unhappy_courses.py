@@ -1,0 +1,52 @@
+"""Courses of events in which everybody behaves and the timing is bad."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from assigner.errors import Evicted
+from tests.world import BOTH_STORES, World, world_on
+
+pytestmark = pytest.mark.virtual_time
+
+
+@pytest.fixture(params=BOTH_STORES)
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    async with world_on(request.param, request) as world:
+        yield world
+
+
+async def test_a_plan_made_around_moves_in_flight_is_made_good_when_they_end(world: World) -> None:
+    """Consumers that join one by one, each while the moves to the last one are still under way, end up even."""
+    await world.add_topic(partitions=8)
+    await world.start_instance()
+    await world.join("a")
+    await world.until_counts(a=8)
+    b = await world.join("b", answers_warm=False)
+    await b.until("asked to warm", lambda c: len(c.to_warm) == 4)
+    c = await world.join("c", answers_warm=False)
+    await c.until("asked to warm", lambda x: len(x.to_warm) == 2)
+    await world.join("d")
+    await world.until("d has some", lambda s: bool(s.owned["d"]))
+    for late in (b, c):
+        late.answers_warm = True
+        await late.ready(*late.to_warm)
+    await world.until_counts(a=2, b=2, c=2, d=2, within=10)
+
+
+async def test_an_evicted_session_does_not_come_back(world: World) -> None:
+    await world.set_options(release_timeout=0.5)
+    await world.add_topic(partitions=2)
+    instance = await world.start_instance()
+    a = await world.join("a", answers_release=False)
+    await world.until_counts(a=2)
+    await world.join("b")
+    await a.until("evicted", lambda c: isinstance(c.ended, Evicted))
+    with pytest.raises(Evicted):
+        await instance.members.register(a._registration, world.clock.now)
+    # A session of its own is welcome at once.
+    anew = await world.join("a", session="another")
+    await world.until_counts(a=1, b=1)
+    await anew.until("has its share", lambda c: len(c.owned) == 1)
