@@ -70,6 +70,6 @@ class LoopLag:
 
 def _name(handle: Any) -> str:
     task = getattr(handle._callback, "__self__", None)
-    return (
-        task.get_name() + " " + task.get_coro().__qualname__ if isinstance(task, asyncio.Task) else repr(handle)[:200]
-    )
+    if not isinstance(task, asyncio.Task):
+        return repr(handle)[:200]
+    return f"{task.get_name()} {getattr(task.get_coro(), '__qualname__', '')}"

@@ -105,7 +105,7 @@ def main() -> None:
     for column in rows[0]:
         shown.add_column(column.replace("_", " "), justify="right")
     for row in rows:
-        shown.add_row(*(f"{value:,}" for value in row.values()))  # type: ignore[str-format]
+        shown.add_row(*(f"{value:,}" for value in row.values()))
     console.print(shown)
     if options.json:
         print(json.dumps(rows))
