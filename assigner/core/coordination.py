@@ -23,7 +23,7 @@ from assigner.core.handoff_care import HandoffCare
 from assigner.core.liveness import Fate, Liveness
 from assigner.core.pending import Pending
 from assigner.core.plan_execution import PlanExecution
-from assigner.core.transitions import Transitions
+from assigner.core.transitions import PLAN, Transitions
 from assigner.core.units import Units
 from assigner.core.writes import Purpose, Write
 from assigner.keys import (
@@ -140,6 +140,8 @@ class Coordination:
         """A compare failed, or the outcome was unknown and has been read since: decide again."""
         self._pending.settle(write)
         self._agenda.retry(write.touches, now)
+        if write.subject == PLAN:
+            self._agenda.timers.set(PLAN, now + RETRY)
         match write.purpose:
             case Purpose.PLAN:
                 self._execution.changes_something = True
@@ -204,7 +206,7 @@ class Coordination:
     @property
     def generation(self) -> int:
         """Of the plan being carried out: the next one until it is published."""
-        return self.state.plan.generation + (self._execution.changes_something or self._pending.about("plan"))
+        return self.state.plan.generation + (self._execution.changes_something or self._pending.about(PLAN))
 
     def statistics(self) -> dict[str, int]:
         return {
@@ -309,7 +311,7 @@ class Coordination:
         """Raise the generation once all of the plan is out; it tells which plan is in force, nobody acts by it."""
         quarantine = self._failures.next_quarantine()
         changed = self._execution.changes_something or quarantine != self.state.plan.quarantined
-        if not changed or not self._execution.finished or self._pending.publishing or self._pending.about("plan"):
+        if not changed or not self._execution.finished or self._pending.publishing or self._plan_is_busy():
             return
         self._execution.changes_something = False
         plan = msgspec.structs.replace(
@@ -323,7 +325,7 @@ class Coordination:
     def _remove_assignments(self, out: Decisions, budget: int) -> None:
         """Raise the floor to the highest epoch that goes, then let the records go."""
         self._remove = {tp for tp in self._remove if tp in self.state.assignments or tp in self.state.handoffs}
-        if not self._remove or self._pending.about("plan"):
+        if not self._remove or self._plan_is_busy():
             return
         highest = max((held.record.epoch for tp in self._remove if (held := self.state.assignments.get(tp))), default=0)
         if self.state.plan.epoch_floor < highest:
@@ -332,6 +334,10 @@ class Coordination:
             return
         for tp in [tp for tp in sorted(self._remove) if tp not in self._pending][: budget - len(out.writes)]:
             self._emit(out, self._do.remove((tp,)))
+
+    def _plan_is_busy(self) -> bool:
+        """It is being written, or was a moment ago by somebody else: the mirror will show it."""
+        return self._pending.about(PLAN) or PLAN in self._agenda.timers
 
     def _maybe_check_leases(self, out: Decisions, now: float) -> None:
         if self.liveness.wanted and "leases" not in self._agenda.timers:

@@ -27,6 +27,8 @@ from assigner.records import (
 )
 from assigner.store import Absent, Compare, Delete, ModRevisionIs, Operation, Put
 
+PLAN = "plan"
+"""What writes of the plan record are about."""
 Partitions = Sequence[TopicPartition]
 OffsetKey = Callable[[TopicPartition], str]
 
@@ -196,7 +198,7 @@ class Transitions:
         current = self._state.stored_plan
         compare: Compare = ModRevisionIs(current.key, current.mod_revision) if current else Absent(self._keys.plan)
         value = current.encode(plan) if current else encode(plan)
-        return Write(purpose, (compare,), (Put(self._keys.plan, value),), subject="plan")
+        return Write(purpose, (compare,), (Put(self._keys.plan, value),), subject=PLAN)
 
     def remove(self, tps: Partitions) -> Write:
         """Forget assignments. The floor must already be at or above their epochs."""
