@@ -108,9 +108,17 @@ class GroupMirror:
         return page.revision
 
     async def _watch_until_stale(self, start_revision: int) -> None:
+        ended: StoreError | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._cancel_when_stale, tasks.cancel_scope)
-            await self._watch(start_revision)
+            try:
+                await self._watch(start_revision)
+            except StoreError as error:
+                # Raised past the task group, it would come out wrapped and look like a failure.
+                ended = error
+                tasks.cancel_scope.cancel()
+        if ended:
+            raise ended
 
     async def _cancel_when_stale(self, scope: anyio.CancelScope) -> None:
         await self._stale.wait()
