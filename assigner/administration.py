@@ -190,7 +190,7 @@ def _ownership(state: GroupState) -> tuple[Ownership, ...]:
 def _check_known(mirror: GroupMirror) -> None:
     state = mirror.state
     if not (state.consumers or state.topics or state.assignments or state.stored_options or state.unreadable):
-        raise UnknownGroup(f"nothing is stored of a group {mirror.group!r}; `assigner groups` lists those there are")
+        raise UnknownGroup(f"nothing is stored of a group {mirror.group!r}")
 
 
 def _group_name(key: str, value: bytes, prefix: str) -> str:
