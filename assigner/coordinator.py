@@ -38,6 +38,8 @@ from assigner.unit_writer import Outcome, UnitWriter
 OFF_LOOP = 2_000
 """Partitions from which on a plan is made on a worker thread."""
 
+IDLE = 10.0
+"""Seconds after which a coordinator looks round without being woken: whether its term is still held, above all."""
 T = TypeVar("T")
 
 log = get_logger("assigner.coordinator")
@@ -167,8 +169,7 @@ class Coordinator:
         self._log.warning("term no longer held")
 
     async def _sleep_until(self, at: float | None) -> None:
-        # A bound, so that a term lost while nothing happens is noticed by this loop too.
-        pause = 1.0 if at is None else min(1.0, max(0.0, at - self._clock.now()))
+        pause = IDLE if at is None else min(IDLE, max(0.0, at - self._clock.now()))
         with anyio.move_on_after(pause):
             await self._wake.wait()
 
@@ -248,7 +249,10 @@ class Coordinator:
             options = self._mirror.state.options
             limits = (options.warming_timeout, options.release_timeout)
             await anyio.sleep(min(self._reconcile_interval, *(limit / 2 for limit in limits)))
-            await self._mirror.resync()
+            state = self._mirror.state
+            if state.consumers or state.assignments or state.handoffs:
+                # An idle group has nothing to get wrong, and there may be thousands of them.
+                await self._mirror.resync()
             self.core.reconcile(self._clock.now())
             self._wake.set()
 
