@@ -231,12 +231,14 @@ class Membership:
                 return False
             for _ in range(TRIES):
                 consumer = await self._registered(mirror, name, session)
-                if gates_closed:
-                    await self._store.revoke(consumer.lease)
-                    log.info("deregistered", group=group, consumer=name, session=session)
-                    return False
-                if await self._drain(mirror, consumer):
+                # Said before it goes, so that nobody waits for it to come back.
+                if not await self._drain(mirror, consumer):
+                    continue
+                if not gates_closed:
                     return _has_to_wait(mirror, name)
+                await self._store.revoke(consumer.lease)
+                log.info("deregistered", group=group, consumer=name, session=session)
+                return False
         raise StoreUnavailable(f"consumer {name!r} is being changed by others too; try again")
 
     async def _end_displaced(self, mirror: GroupMirror, name: str, session: str) -> bool:

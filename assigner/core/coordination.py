@@ -95,7 +95,7 @@ class Coordination:
     def _adopt(self, now: float) -> None:
         """Take over from whoever led before: everything stored counts, nothing moves for the change of leader."""
         for consumer in self.state.consumers.values():
-            self.liveness.seen(consumer)
+            self.liveness.inherited(consumer)
         self._mark_all()
         if any(name not in self.state.consumers for name in self.state.involved()):
             self._agenda.timers.set("doubt", self.liveness.doubt_ends)

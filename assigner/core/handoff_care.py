@@ -86,6 +86,8 @@ class HandoffCare:
                 if fate is Fate.REPLACED:
                     return self._do.restamp((tp,), self._state.consumers[held.record.owner])
         self.await_doubt(handoff.old_owner, handoff.old_session, now)
+        if self._liveness.awaited(handoff.new_owner, handoff.new_session, now):
+            self._agenda.timers.sooner("doubt", self._liveness.doubt_ends)
         return None
 
     def await_doubt(self, name: str, session: str, now: float) -> None:

@@ -1,7 +1,7 @@
 """Whether the session that holds a partition is still there: dead means gone, and doubt means wait.
 
 A lease tells that its holder renewed it lately, never that it stopped acting. So a missing registration is taken for a
-death only when the leader saw it disappear, or a whole TTL after its term began; in `exclusive` groups only when the
+death only when the leader saw it come and go, or a whole TTL after its term began; in `exclusive` groups only when the
 session's lease is over too, because until then the old owner's own clock may still admit work.
 """
 
@@ -31,6 +31,9 @@ class Liveness:
         self._term_started = term_started
         self._leases: dict[tuple[str, str], int] = {}
         """Lease of every session seen registered during this term."""
+        self._inherited: set[tuple[str, str]] = set()
+        """Sessions found registered as the term began, of which nothing was heard since. During an outage of the
+        service nobody renewed them, so that they end at once means as little as if they had ended before."""
         self._missed: dict[tuple[str, str], float] = {}
         """When a session without a known lease was first found missing."""
         self._over: set[int] = set()
@@ -42,8 +45,15 @@ class Liveness:
         """When owners that were absent as the term began are dead."""
         return self._term_started + self._ttl
 
+    def inherited(self, consumer: Stored[Consumer]) -> None:
+        """Registered when the term began. One that was leaving is not waited for."""
+        self.seen(consumer)
+        if consumer.record.status is Status.READY and not consumer.record.evicted:
+            self._inherited.add((consumer.record.consumer_name, consumer.record.session))
+
     def seen(self, consumer: Stored[Consumer]) -> None:
         record = consumer.record
+        self._inherited.discard((record.consumer_name, record.session))
         self._leases[record.consumer_name, record.session] = consumer.lease
         for displaced in record.displaced:
             self._leases.setdefault((record.consumer_name, displaced.session), displaced.lease)
@@ -58,6 +68,7 @@ class Liveness:
         keep = registered | held
         self._leases = {key: lease for key, lease in self._leases.items() if key in keep}
         self._missed = {key: at for key, at in self._missed.items() if key in keep}
+        self._inherited &= keep
         self._over &= set(self._leases.values())
         self.wanted &= {lease for key, lease in self._leases.items() if key in held and key not in registered}
 
@@ -71,7 +82,8 @@ class Liveness:
             return Fate.DOUBT
         if registered:
             return Fate.REPLACED
-        if (name, session) in self._leases or now >= self.doubt_ends:
+        seen_going = (name, session) in self._leases and (name, session) not in self._inherited
+        if seen_going or now >= self.doubt_ends:
             return Fate.DEAD
         return Fate.DOUBT
 
@@ -88,8 +100,8 @@ class Liveness:
 
     def awaited(self, name: str, session: str, now: float) -> bool:
         """Absent since before the term began, and not for so long that it is given up."""
-        known = name in self._state.consumers or (name, session) in self._leases
-        return not known and now < self.doubt_ends
+        known = (name, session) in self._leases and (name, session) not in self._inherited
+        return name not in self._state.consumers and not known and now < self.doubt_ends
 
     def doubt_until(self, name: str, session: str, now: float) -> float | None:
         """When a doubt resolves by time alone; None if it takes an event."""

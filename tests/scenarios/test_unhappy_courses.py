@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import anyio
 import pytest
 
 from assigner.errors import Evicted
@@ -50,3 +51,26 @@ async def test_an_evicted_session_does_not_come_back(world: World) -> None:
     anew = await world.join("a", session="another")
     await world.until_counts(a=1, b=1)
     await anew.until("has its share", lambda c: len(c.owned) == 1)
+
+
+async def test_an_outage_that_ends_just_before_the_leases_do_moves_nothing(world: World) -> None:
+    await world.add_topic(partitions=8)
+    await world.start_instance("i1")
+    for name in ("a", "b"):
+        await world.join(name)
+    before = await world.until_counts(a=4, b=4)
+    for consumer in world.consumers.values():
+        consumer.crash()
+    await world.stop_instance("i1")
+    await anyio.sleep(world.ttl - 0.9)
+    i2 = await world.start_instance("i2")
+    await world.until("a leader", lambda s: s.leader is not None)
+    await world.until("the leases are over", lambda s: not s.consumers)
+    # Clients do not come back in the same instant.
+    await anyio.sleep(world.ttl / 5)
+    await world.consumers["a"].connect(i2)
+    await anyio.sleep(world.ttl / 5)
+    await world.consumers["b"].connect(i2)
+    await anyio.sleep(1.2 * world.ttl)
+    state = await world.state()
+    assert {p: a.record for p, a in state.assignments.items()} == {p: a.record for p, a in before.assignments.items()}
