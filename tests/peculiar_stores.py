@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -30,9 +31,10 @@ def key_of(event: Event) -> str:
 
 
 class LaggingStore(CountingStore):
-    """While `lag()` is on, watches of `prefix` deliver nothing; everything else is as quick as ever."""
+    """While `lag()` is on, watches of `prefix` (all, if there is none) deliver nothing; everything else is as quick
+    as ever."""
 
-    def __init__(self, inner: Store, prefix: str) -> None:
+    def __init__(self, inner: Store, prefix: str = "") -> None:
         super().__init__(inner)
         self._prefix = prefix
         self._current = anyio.Event()
@@ -47,7 +49,7 @@ class LaggingStore(CountingStore):
     @asynccontextmanager
     async def _watch(self, prefix: str, start_revision: int) -> AsyncIterator[AsyncIterator[WatchItem]]:
         async with self.inner.watch(prefix, start_revision=start_revision) as items:
-            yield self._late(items) if prefix == self._prefix else items
+            yield self._late(items) if self._prefix in ("", prefix) else items
 
     async def _late(self, items: AsyncIterator[WatchItem]) -> AsyncIterator[WatchItem]:
         async for item in items:
@@ -110,3 +112,35 @@ class NotingStore(CountingStore):
     ) -> TransactionResult:
         self.transactions.append((tuple(compares), tuple(operations)))
         return await super().transact(compares, operations, otherwise=otherwise)
+
+
+class LateStore(CountingStore):
+    """Transactions that write one of `late_keys` reach the store only after `delay`, and they do so whatever has
+    become of who sent them: a request that is on the wire can't be called back."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.late_keys: frozenset[str] = frozenset()
+        self.delay = 0.0
+        self.sent = 0
+        self.outcomes: list[TransactionResult] = []
+        self._under_way: set[asyncio.Task[TransactionResult]] = set()
+
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], *, otherwise: Sequence[str] = ()
+    ) -> TransactionResult:
+        if not any(operation.key in self.late_keys for operation in operations):
+            return await super().transact(compares, operations, otherwise=otherwise)
+        self.sent += 1
+        task = asyncio.create_task(self._arrive_late(compares, operations, otherwise))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return await asyncio.shield(task)
+
+    async def _arrive_late(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[str]
+    ) -> TransactionResult:
+        await anyio.sleep(self.delay)
+        outcome = await super().transact(compares, operations, otherwise=otherwise)
+        self.outcomes.append(outcome)
+        return outcome

@@ -24,6 +24,7 @@ from assigner.records import Assignment, Consumer, LeaderRecord, Plan, TopicConf
 from assigner.server import ServerSettings
 from assigner.store import (
     Absent,
+    Conflict,
     CreateRevisionIs,
     DeleteEvent,
     Entry,
@@ -37,8 +38,7 @@ from assigner.store import (
 from assigner.testing.faults import Delay
 from assigner.testing.waiting import eventually
 from assigner.unit_writer import UnitWriter
-from tests.peculiar_stores import BusyStore, ForgetfulStore, NotingStore
-from tests.scenarios.test_rules_ownership import writes_to
+from tests.peculiar_stores import BusyStore, ForgetfulStore, LaggingStore, LateStore, NotingStore
 from tests.world import BOTH_STORES, World, tp, world_on
 
 pytestmark = pytest.mark.virtual_time
@@ -70,15 +70,23 @@ async def narrow_world() -> AsyncIterator[World]:
 async def test_rule_4_a_write_that_arrives_after_the_term_ended_fails(any_world: World) -> None:
     world = any_world
     await world.add_topic(partitions=1)
-    faults = await world.start_faulty("leader")
+    stores: list[LateStore] = []
+
+    def wrap(store: Store) -> Store:
+        stores.append(LateStore(store))
+        return stores[0]
+
+    await world.start_instance("leader", wrap=wrap)
     other = await world.start_instance("follower", leads=False)
-    late = faults.inject(Delay(1.0), kinds={"transact"}, where=writes_to(world.group.assignment(tp(0))))
+    stores[0].late_keys = frozenset({world.group.assignment(tp(0))})
+    stores[0].delay = 1.0
     await world.join("a", other)
-    await eventually(lambda: late.hits == 1, what="the leader gives the partition to a")
+    await eventually(lambda: stores[0].sent == 1, what="the leader gives the partition to a")
     # Somebody else holds the key now, and leaves the group alone: whatever is written, the deposed leader wrote it.
     await world.store.delete(world.group.leader)
     await world.store.put(world.group.leader, encode(LeaderRecord(holder="another")))
-    await anyio.sleep(2.0)
+    await eventually(lambda: bool(stores[0].outcomes), what="the late write arrived")
+    assert isinstance(stores[0].outcomes[0], Conflict)
     assert await world.assignment(tp(0)) is None
 
 
@@ -197,17 +205,25 @@ async def test_rule_10_a_leader_without_a_confirmed_renewal_stops_before_its_lea
 
 
 async def test_rule_10_a_lease_that_is_gone_is_noticed_at_the_next_renewal(world: World) -> None:
+    lagging: list[LaggingStore] = []
+
+    def wrap(store: Store) -> Store:
+        lagging.append(LaggingStore(store))
+        return lagging[0]
+
     await world.add_topic(partitions=1)
-    await world.start_instance("leader")
+    await world.start_instance("leader", wrap=wrap)
     state = await world.until("a leader", lambda s: s.leader is not None)
     leadership = world.instances["leader"].leadership
     assert leadership
     assert state.leader
     led = leadership.led["g"]
     # Revoked behind its back, and its watches say nothing of it in time: only the renewal can tell.
+    lagging[0].lag()
     await world.store.revoke(state.leader.lease)
     assert isinstance(await world.store.remaining(state.leader.lease), LeaseGone)
     await eventually(lambda: not led.held(), within=TTL / 3 + 0.5, what="the term is over")
+    lagging[0].catch_up()
     await world.join("a")
     await world.until_counts(a=1)
 

@@ -1,0 +1,439 @@
+"""Safety rules, switched off: each function makes one small change to the product's code.
+
+`tests/ablation.py` says which rule each one switches off and which test must notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+from unittest.mock import ANY
+
+import anyio
+import msgspec
+import pytest
+
+from assigner import answers, membership
+from assigner.api import Registration, Release
+from assigner.coordinator import Coordinator
+from assigner.core import client_state, handoffs, writes
+from assigner.core.client_state import ClientState
+from assigner.core.coordination import Coordination, Decisions
+from assigner.core.gate import Lease
+from assigner.core.group import GroupState
+from assigner.core.handoffs import Verdict
+from assigner.core.liveness import Fate, Liveness
+from assigner.core.pending import Pending
+from assigner.core.plan_execution import PlanExecution
+from assigner.core.planning import Builder
+from assigner.core.standing import News
+from assigner.core.transitions import Transitions
+from assigner.core.units import Units
+from assigner.core.writes import Packed, Write
+from assigner.errors import WatchEnded
+from assigner.keys import TopicPartition
+from assigner.membership import Membership
+from assigner.mirror import GroupMirror
+from assigner.registry import Registry
+from assigner.relay import StreamSeat
+from assigner.store import NO_LEASE, Compare, Delete, Limits, Put, Renewed
+from assigner.unit_writer import Done, UnitWriter
+from backends.instance_lease import Hold, InstanceLease
+
+Patch = pytest.MonkeyPatch
+
+
+def _with_epoch(patch: Patch, method: str, epoch: Callable[[Transitions, TopicPartition], int]) -> None:
+    """Have one kind of write make its epochs differently."""
+    original = getattr(Transitions, method)
+
+    def changed(self: Any, *args: Any, **kwargs: Any) -> Write:
+        self.next_epoch = lambda tp: epoch(self, tp)
+        try:
+            write: Write = original(self, *args, **kwargs)
+        finally:
+            del self.next_epoch
+        return write
+
+    patch.setattr(Transitions, method, changed)
+
+
+def _epoch_now(do: Transitions, tp: TopicPartition) -> int:
+    held = do._state.assignments.get(tp)
+    return max(1, held.record.epoch if held else 0)
+
+
+def _without(patch: Patch, method: str, unwanted: Callable[[Compare], bool]) -> None:
+    """Have one kind of write leave out some compares."""
+    original = getattr(Transitions, method)
+
+    def changed(self: Any, *args: Any, **kwargs: Any) -> Write:
+        write: Write = original(self, *args, **kwargs)
+        kept = tuple(compare for compare in write.compares if not unwanted(compare))
+        return msgspec.structs.replace(write, compares=kept)
+
+    patch.setattr(Transitions, method, changed)
+
+
+def reassigned_with_the_same_epoch(patch: Patch) -> None:
+    _with_epoch(patch, "assign", _epoch_now)
+
+
+def the_dead_are_not_looked_at_again(patch: Patch) -> None:
+    patch.setattr(Transitions, "_previous_owner_as_seen", lambda self, tp: [])
+
+
+def the_server_names_sessions(patch: Patch) -> None:
+    original = Membership._enter
+
+    async def changed(self: Membership, mirror: GroupMirror, registration: Registration) -> Any:
+        return await original(self, mirror, msgspec.structs.replace(registration, session=""))
+
+    patch.setattr(Membership, "_enter", changed)
+
+
+def owners_are_names(patch: Patch) -> None:
+    original = Liveness.fate
+
+    def changed(self: Liveness, name: str, session: str, now: float) -> Fate:
+        return Fate.ALIVE if name in self._state.consumers else original(self, name, session, now)
+
+    patch.setattr(Liveness, "fate", changed)
+
+
+def takeovers_keep_the_epoch(patch: Patch) -> None:
+    _with_epoch(patch, "restamp", _epoch_now)
+
+
+def targets_are_names(patch: Patch) -> None:
+    original: Any = handoffs._target
+
+    def changed(*args: Any) -> Verdict:
+        verdict: Verdict = original(*args)
+        return Verdict.WAIT if verdict is Verdict.RETARGET else verdict
+
+    begin: Any = Builder.__init__
+
+    def forgetting_sessions(self: Any, *args: Any, **kwargs: Any) -> None:
+        begin(self, *args, **kwargs)
+        self._sessions = dict.fromkeys(self._sessions, ANY)
+
+    patch.setattr(handoffs, "_target", changed)
+    patch.setattr(Builder, "__init__", forgetting_sessions)
+
+
+def gates_do_not_look_at_the_clock(patch: Patch) -> None:
+    patch.setattr(Lease, "holds", lambda self, now: self.deadline > 0)
+
+
+def gates_trust_the_whole_ttl(patch: Patch) -> None:
+    patch.setattr(Lease, "renewed", lambda self, sent_at, ttl: setattr(self, "deadline", sent_at + ttl))
+
+
+def renew_is_answered_without_asking(patch: Patch) -> None:
+    async def changed(self: Membership, group: str, name: str, session: str) -> float:
+        return self._ttl
+
+    patch.setattr(Membership, "renew", changed)
+
+
+def an_open_stream_renews(patch: Patch) -> None:
+    original = Membership.register
+
+    async def changed(self: Membership, registration: Registration, heard: Callable[[], float]) -> StreamSeat:
+        return await original(self, msgspec.structs.replace(registration, renews=False), self._clock.now)
+
+    patch.setattr(Membership, "register", changed)
+
+
+def exclusive_takes_everybody(patch: Patch) -> None:
+    patch.setattr(membership, "_check_mode", lambda mirror, registration: None)
+
+
+def leaders_write_unfenced(patch: Patch) -> None:
+    original = UnitWriter.__init__
+
+    def changed(self: UnitWriter, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **{**kwargs, "fence": None})
+
+    patch.setattr(UnitWriter, "__init__", changed)
+
+
+def any_handoff_id_will_do(patch: Patch) -> None:
+    patch.setattr(answers, "_same", lambda handoff, answer: True)
+
+
+def answers_compare_nothing(patch: Patch) -> None:
+    original = answers.Answers._write
+
+    def changed(self: answers.Answers, handoff: Any, change: Any) -> Write | None:
+        write = original(self, handoff, change)
+        return msgspec.structs.replace(write, compares=()) if write else None
+
+    patch.setattr(answers.Answers, "_write", changed)
+
+
+def flips_do_not_look_at_the_target(patch: Patch) -> None:
+    _without(patch, "flip", lambda compare: "/consumers/" in compare.key)
+
+
+def draining_drops_the_lease(patch: Patch) -> None:
+    def changed(key: str, value: bytes, lease: int = NO_LEASE) -> Put:
+        return Put(key, value, NO_LEASE if b'"Draining"' in value else lease)
+
+    patch.setattr(membership, "Put", changed)
+
+
+def unknown_outcomes_are_not_read_again(patch: Patch) -> None:
+    async def changed(self: Coordinator, write: Write, error: Exception) -> None:
+        pass
+
+    patch.setattr(Coordinator, "_read_again", changed)
+
+
+def removal_leaves_the_floor(patch: Patch) -> None:
+    def changed(self: Coordination, out: Decisions, budget: int) -> None:
+        for tp in [tp for tp in self._remove if tp in self.state.assignments and tp not in self._pending]:
+            self._emit(out, self._do.remove((tp,)))
+        self._remove.clear()
+
+    patch.setattr(Coordination, "_remove_assignments", changed)
+
+
+def the_floor_does_not_count(patch: Patch) -> None:
+    def changed(self: Transitions, tp: TopicPartition) -> int:
+        held = self._state.assignments.get(tp)
+        return (held.record.epoch if held else 0) + 1
+
+    patch.setattr(Transitions, "next_epoch", changed)
+
+
+def a_recreated_topic_begins_anew(patch: Patch) -> None:
+    _with_epoch(patch, "recreate", lambda do, tp: 1)
+
+
+def a_recreated_topic_keeps_its_offsets(patch: Patch) -> None:
+    original = Transitions.recreate
+
+    def changed(self: Transitions, tps: Sequence[TopicPartition]) -> Write:
+        write = original(self, tps)
+        kept = tuple(op for op in write.operations if not (isinstance(op, Delete) and "~offsets" in op.key))
+        return msgspec.structs.replace(write, operations=kept)
+
+    patch.setattr(Transitions, "recreate", changed)
+
+
+def no_grant_is_stale(patch: Patch) -> None:
+    patch.setattr(client_state._Partition, "is_stale", lambda self, epoch: False)
+
+
+def a_higher_epoch_slips_in(patch: Patch) -> None:
+    patch.setattr(ClientState, "_keeps", lambda self, p: self.live and not p.spoiled and p.granted is not None)
+
+
+def releases_name_no_epoch(patch: Patch) -> None:
+    original = News._release
+
+    def changed(self: News, tp: TopicPartition) -> Release:
+        return msgspec.structs.replace(original(self, tp), epoch=0)
+
+    patch.setattr(News, "_release", changed)
+
+
+def snapshots_show_whatever_is_mirrored(patch: Patch) -> None:
+    original = GroupMirror.wait_for
+
+    async def changed(self: GroupMirror, revision: int, *, within: float = 10.0) -> None:
+        await original(self, min(revision, 1), within=within)
+
+    patch.setattr(GroupMirror, "wait_for", changed)
+
+
+def the_absent_are_dead_at_once(patch: Patch) -> None:
+    patch.setattr(Liveness, "doubt_ends", property(lambda self: self._term_started))
+
+
+def the_absent_are_never_dead(patch: Patch) -> None:
+    patch.setattr(Liveness, "doubt_ends", property(lambda self: float("inf")))
+
+
+def _always(patch: Patch, name: str, empty: Callable[[], Any]) -> None:
+    patch.setattr(GroupState, name, property(lambda self: empty(), lambda self, value: None), raising=False)
+
+
+def unreadable_consumers_are_gone(patch: Patch) -> None:
+    _always(patch, "unreadable_consumers", set)
+
+
+def exclusive_does_not_wait_for_the_lease(patch: Patch) -> None:
+    patch.setattr(Liveness, "_lease_is_over", lambda self, name, session, now: True)
+
+
+def leaving_revokes_at_once(patch: Patch) -> None:
+    original = Membership.deregister
+
+    async def changed(self: Membership, group: str, name: str, session: str, *, gates_closed: bool) -> bool:
+        return await original(self, group, name, session, gates_closed=True)
+
+    patch.setattr(Membership, "deregister", changed)
+
+
+def watches_start_now(patch: Patch) -> None:
+    original = GroupMirror._watch
+
+    async def changed(self: GroupMirror, start_revision: int) -> NoReturn:
+        # What happens now happens before the watch begins.
+        begin = getattr(self._store, "_meanwhile", None)
+        if begin:
+            await begin()
+        await original(self, (await self._store.get("/nothing")).revision + 1)
+        raise AssertionError("unreachable")
+
+    patch.setattr(GroupMirror, "_watch", changed)
+
+
+def a_broken_watch_is_just_opened_again(patch: Patch) -> None:
+    original = GroupMirror._watch_until_stale
+
+    async def changed(self: GroupMirror, start_revision: int) -> None:
+        while True:
+            try:
+                await original(self, start_revision)
+                return
+            except WatchEnded:
+                await anyio.sleep(2)
+                start_revision = (await self._store.get("/nothing")).revision + 1
+
+    patch.setattr(GroupMirror, "_watch_until_stale", changed)
+
+
+def nothing_is_reconciled(patch: Patch) -> None:
+    async def changed(self: Coordinator) -> None:
+        await anyio.sleep_forever()
+
+    patch.setattr(Coordinator, "_reconcile", changed)
+
+
+def leases_are_trusted_for_ever(patch: Patch) -> None:
+    patch.setattr(Hold, "held", lambda self: self.reason is None)
+    patch.setattr(Hold, "left", lambda self: float("inf"))
+
+
+def a_lease_that_is_gone_counts_as_renewed(patch: Patch) -> None:
+    original = InstanceLease._renew_once
+
+    async def changed(self: InstanceLease, hold: Hold) -> bool:
+        answer = await self._store.keep_alive(hold.lease)
+        if isinstance(answer, Renewed):
+            return await original(self, hold)
+        hold.renewed(self._clock.now(), hold.ttl)
+        return True
+
+    patch.setattr(InstanceLease, "_renew_once", changed)
+
+
+def partitions_in_flight_are_not_pinned(patch: Patch) -> None:
+    def changed(self: Builder, tp: TopicPartition) -> None:
+        held = self._state.assignments.get(tp)
+        if held is None:
+            self._put(-1, pinned=False)
+        else:
+            self._add_held(tp, held.record.owner, held.record.session)
+
+    patch.setattr(Builder, "_add", changed)
+
+
+def copartitions_flip_one_by_one(patch: Patch) -> None:
+    patch.setattr(Units, "in_flight", lambda self, tp, handoff_id: (tp,))
+
+
+def giving_up_only_deletes_the_handoff(patch: Patch) -> None:
+    patch.setattr(Transitions, "reaffirm", lambda self, tps: self.finish(tps))
+
+
+def transactions_hold_whatever_there_is(patch: Patch) -> None:
+    original = writes.pack
+    generous = Limits(operations=100, value_bytes=10_000_000)
+
+    def changed(waiting: Sequence[Write], limits: Limits, fence: Compare | None = None) -> Packed:
+        return original(waiting, generous, fence)
+
+    patch.setattr("assigner.unit_writer.pack", changed)
+
+
+class _EveryEvent(list[TopicPartition]):
+    """An outbox that is a queue."""
+
+    add = list.append
+
+    def difference_update(self, others: Iterable[TopicPartition]) -> None:
+        for other in others:
+            self.remove(other)
+
+
+def an_outbox_keeps_every_event(patch: Patch) -> None:
+    original = StreamSeat.__init__
+
+    def changed(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self._dirty = _EveryEvent()
+
+    patch.setattr(StreamSeat, "__init__", changed)
+
+
+def there_is_always_room(patch: Patch) -> None:
+    patch.setattr(Registry, "check_room", lambda self: None)
+
+
+def any_number_of_writes_may_wait(patch: Patch) -> None:
+    def changed(self: UnitWriter, write: Write, done: Done) -> None:
+        self._waiting.append((write, done))
+
+    patch.setattr(UnitWriter, "submit", changed)
+
+
+def unreadable_partitions_are_planned(patch: Patch) -> None:
+    _always(patch, "unreadable_partitions", set)
+
+
+def unreadable_records_are_not_mentioned(patch: Patch) -> None:
+    _always(patch, "unreadable", dict)
+
+
+def a_plan_is_carried_out_whoever_left(patch: Patch) -> None:
+    original = Liveness.eligible
+    remembered: dict[str, Any] = {}
+
+    def changed(self: Liveness, name: str) -> Any:
+        consumer = original(self, name)
+        if consumer:
+            remembered[name] = consumer
+        return remembered.get(name)
+
+    patch.setattr(Liveness, "eligible", changed)
+
+
+def a_plan_goes_by_the_sessions_it_was_made_for(patch: Patch) -> None:
+    original = Liveness.eligible
+    first: dict[str, Any] = {}
+
+    def changed(self: Liveness, name: str) -> Any:
+        consumer = original(self, name)
+        return first.setdefault(name, consumer) if consumer else None
+
+    patch.setattr(Liveness, "eligible", changed)
+
+
+def the_generation_is_published_first(patch: Patch) -> None:
+    patch.setattr(PlanExecution, "finished", property(lambda self: True))
+    patch.setattr(Pending, "publishing", property(lambda self: False))
+
+
+def every_plan_is_a_new_generation(patch: Patch) -> None:
+    original = Coordination.solved
+
+    def changed(self: Coordination, targets: Any) -> None:
+        original(self, targets)
+        self._execution.changes_something = True
+
+    patch.setattr(Coordination, "solved", changed)
