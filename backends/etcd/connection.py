@@ -18,11 +18,11 @@ class Connection:
         self.endpoint = endpoint
         self._channel = channel
         keys, leases, watches = rpc.KVStub(channel), rpc.LeaseStub(channel), rpc.WatchStub(channel)
-        self.status: UnaryMethod = rpc.MaintenanceStub(channel).Status
-        self.authenticate: UnaryMethod = rpc.AuthStub(channel).Authenticate
+        self.status = rpc.cancellable(rpc.MaintenanceStub(channel).Status)
+        self.authenticate = rpc.cancellable(rpc.AuthStub(channel).Authenticate)
         self.watch: StreamMethod = watches.Watch
         self.keep_alive: StreamMethod = leases.LeaseKeepAlive
-        self.methods: dict[str, UnaryMethod] = {
+        methods: dict[str, UnaryMethod] = {
             "range": keys.Range,
             "put": keys.Put,
             "delete": keys.DeleteRange,
@@ -31,6 +31,7 @@ class Connection:
             "revoke": leases.LeaseRevoke,
             "remaining": leases.LeaseTimeToLive,
         }
+        self.methods = {kind: rpc.cancellable(method) for kind, method in methods.items()}
         self.version: tuple[int, ...] = ()
         self.last_answer = now
         """When a call or a stream last heard from the member. Probes don't count."""

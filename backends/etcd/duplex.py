@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from backends.etcd import rpc
 from backends.etcd.connection import Connection
@@ -46,6 +47,11 @@ async def _read(call: StreamCall, receive: Callable[[Any], None]) -> Any | None:
             receive(answer)
     except rpc.RpcError as error:
         return error
+    except asyncio.CancelledError:
+        # grpc's own, if the writer was cancelled first: anyio must see one of its own, or the cancellation would go
+        # past the conversation and end the task that holds it.
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        raise
     return None
 
 

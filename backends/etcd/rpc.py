@@ -7,9 +7,11 @@ sees them through the protocols below.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
 
+import anyio.lowlevel
 import grpc
 import grpc.aio
 import msgspec
@@ -77,6 +79,7 @@ __all__ = [
     "WatchRequest",
     "WatchResponse",
     "WatchStub",
+    "cancellable",
     "open_channel",
 ]
 
@@ -93,6 +96,23 @@ class UnaryMethod(Protocol):
     def __call__(
         self, request: Any, *, timeout: float, metadata: Metadata, wait_for_ready: bool = False
     ) -> Awaitable[Any]: ...
+
+
+def cancellable(method: UnaryMethod) -> UnaryMethod:
+    """The same method, for use in anyio's cancel scopes.
+
+    A call of grpc's answers a cancellation with a CancelledError of its own making. anyio does not know it for its
+    own: it would pass every scope and end the task, in silence."""
+
+    async def call(request: Any, *, timeout: float, metadata: Metadata, wait_for_ready: bool = False) -> Any:
+        try:
+            return await method(request, timeout=timeout, metadata=metadata, wait_for_ready=wait_for_ready)
+        except asyncio.CancelledError:
+            # Raises anyio's own, if a scope around us is cancelled.
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            raise
+
+    return call
 
 
 class StreamCall(Protocol):
