@@ -154,6 +154,7 @@ class Fleet:
             "group.debounce": 0.1,
             "spread.settle": 1.0,
             "spread.pause": 0.2,
+            "spread.patience": 1.0,
             **{key.replace("__", "."): value for key, value in settings.items()},
         }
         self.truth = EtcdTruth(etcd.endpoint, self.root)

@@ -139,7 +139,7 @@ def test_a_leader_told_to_stop_hands_over_at_once_and_nothing_moves(fleet: HeldU
     old = fleet.leader(group)
     workers = [fleet.join(group, f"w-{name}", at=name) for name in fleet.instances]
     fleet.wait_shared(group, *(worker.name for worker in workers), partitions=PARTITIONS)
-    listener = fleet.crew.last_words(fleet[old].address, fleet.group(1, via=old), "listener")
+    listener = fleet.crew.last_words(fleet[old].address, fleet.group(1, via=old, mode="overlap"), "listener")
     before, held = fleet.truth.assignments(group), [worker.partitions for worker in workers]
     orphans = _led(fleet)[old]
 
