@@ -90,7 +90,10 @@ class Transitions:
     # --- handoffs ------------------------------------------------------------------------------------------------
 
     def start(self, tps: Partitions, target: Stored[Consumer], cause: Cause, started_at: int) -> Write:
-        """Begin a handoff from the present owner, in place of whatever handoff there was."""
+        """Begin a handoff from the present owner, in place of whatever handoff there was.
+
+        An owner that was told to let go gets another epoch: what it let go of stays so, and somebody has to do the
+        work while the new target warms."""
         self._handoffs_begun += 1
         handoff_id = f"{self._term:x}-{self._handoffs_begun:x}"
         compares: list[Compare] = [self._liveness.as_seen(target.record.consumer_name)]
@@ -99,6 +102,9 @@ class Transitions:
             compares += self._as_seen(tp)
             held = self._state.assignments[tp].record
             current = self._state.handoffs.get(tp)
+            if current and current.record.at in (Step.RELEASING, Step.RELEASED):
+                held = msgspec.structs.replace(held, epoch=self.next_epoch(tp))
+                operations.append(self._put_assignment(tp, held))
             handoff = Handoff(
                 topic=tp.topic,
                 partition=tp.partition,
