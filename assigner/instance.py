@@ -58,7 +58,9 @@ class Instance:
         self.leadership: Leadership | None = None
         self.draining = False
         self._backend = backend or load_backend(settings.store.backend)
-        self._leadership_settings = leadership or LeadershipSettings(spread=settings.spread)
+        self._leadership_settings = leadership or LeadershipSettings(
+            spread=settings.spread, stop_within=min(LeadershipSettings().stop_within, settings.shutdown_timeout)
+        )
         self._elector: LeaderElector | None = None
         self._announced = anyio.Event()
         self._stack = AsyncExitStack()

@@ -176,6 +176,8 @@ class Leadership:
 
     async def stop(self) -> None:
         """Abdicate: say so to the others, stop the work, free every group. Bounded, whatever the store does."""
+        if self._stopped.is_set():
+            return
         self._stopping = True
         with anyio.move_on_after(self._settings.stop_within, shield=True) as bound:
             await self._say_draining()
