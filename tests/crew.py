@@ -155,18 +155,23 @@ class Crew:
 
     # --- operators -------------------------------------------------------------------------------------------------
 
-    def set_topic(self, address: str, group: str, partitions: int, mode: str = "") -> None:
-        """Give the group's topic that many partitions, and the group a handoff mode."""
+    def set_topic(self, address: str, group: str, partitions: int) -> None:
+        """Give the group's topic that many partitions."""
 
-        async def make() -> None:
+        async def ask() -> None:
             async with _channel(address) as channel:
-                admin = AdminStub(channel)
-                await admin.set_topic(SetTopicRequest(group=group, topic=TOPIC, partitions=partitions), timeout=10)
-                if mode:
-                    options = GroupOptions(handoff_mode=mode)
-                    await admin.set_group_options(SetGroupOptionsRequest(group=group, options=options), timeout=10)
+                request = SetTopicRequest(group=group, topic=TOPIC, partitions=partitions)
+                await AdminStub(channel).set_topic(request, timeout=10)
 
-        self.run(make())
+        self.run(ask())
+
+    def set_options(self, address: str, group: str, **options: Any) -> None:
+        async def ask() -> None:
+            async with _channel(address) as channel:
+                request = SetGroupOptionsRequest(group=group, options=GroupOptions(**options))
+                await AdminStub(channel).set_group_options(request, timeout=10)
+
+        self.run(ask())
 
     def describe(self, address: str, group: str) -> DescribeGroupResponse:
         async def ask() -> DescribeGroupResponse:

@@ -211,7 +211,8 @@ class Fleet:
     def group(self, partitions: int, via: str, mode: str = "exclusive") -> str:
         """A new group with one topic, made through that instance."""
         group = f"group-{uuid4().hex[:6]}"
-        self.crew.set_topic(self[via].address, group, partitions, mode)
+        self.crew.set_topic(self[via].address, group, partitions)
+        self.crew.set_options(self[via].address, group, handoff_mode=mode)
         return group
 
     def leader(self, group: str) -> str:
