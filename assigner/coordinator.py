@@ -7,7 +7,6 @@ stops at once when the term is no longer held. Every write carries the term's fe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 import anyio
 import anyio.abc
@@ -32,7 +31,7 @@ from assigner.metrics import Metrics
 from assigner.mirror import GroupMirror, Mirrors
 from assigner.store import Committed, LeaseGone, Store
 from assigner.strategy import Explanation
-from assigner.strategy_registry import load as load_strategy
+from assigner.strategy_registry import is_prepared, prepare
 from assigner.unit_writer import Outcome, UnitWriter
 
 OFF_LOOP = 2_000
@@ -40,8 +39,6 @@ OFF_LOOP = 2_000
 
 IDLE = 10.0
 """Seconds after which a coordinator looks round without being woken: whether its term is still held, above all."""
-T = TypeVar("T")
-
 log = get_logger("assigner.coordinator")
 
 
@@ -210,7 +207,7 @@ class Coordinator:
     async def _solve(self, request: Request) -> None:
         began = self._clock.now()
         try:
-            said, targets = await _off_loop(len(request.partitions), lambda: _solution(request))
+            said, targets = await _solve(request)
         except AssignerError as error:
             self._log.error("no plan", strategy=request.strategy, error=str(error))
             self.core.failed_to_solve(self._clock.now())
@@ -309,11 +306,14 @@ def _offset_key(keys: Keys, group: str) -> Callable[..., str]:
     return lambda tp: keys.offset(group, tp)
 
 
+async def _solve(request: Request) -> tuple[Explanation, list[Target]]:
+    """Large plans are made on a worker thread, so that leases are renewed on time whatever they take; so is the first
+    one with a strategy, which has to be found and imported."""
+    if len(request.partitions) < OFF_LOOP and is_prepared(request.strategy):
+        return _solution(request)
+    return await anyio.to_thread.run_sync(_solution, request)
+
+
 def _solution(request: Request) -> tuple[Explanation, list[Target]]:
-    solution = load_strategy(request.strategy).assign(request.problem)
+    solution = prepare(request.strategy).assign(request.problem)
     return solution.explanation, targets_of(request, solution)
-
-
-async def _off_loop(size: int, work: Callable[[], T]) -> T:
-    """Large plans are made on a worker thread, so that leases are renewed on time whatever they take."""
-    return work() if size < OFF_LOOP else await anyio.to_thread.run_sync(work)

@@ -34,7 +34,7 @@ from assigner.mirror import Mirrors
 from assigner.registry import Registry
 from assigner.settings import Settings
 from assigner.store import Store
-from assigner.strategy_registry import load as load_strategy
+from assigner.strategy_registry import prepare
 
 _CLOSE_WITHIN = 10.0
 
@@ -74,7 +74,7 @@ class Instance:
     async def _open(self, stack: AsyncExitStack) -> None:
         settings = self.settings
         # Finding and importing a strategy takes a while: not on the loop, and not when the first consumer waits.
-        await anyio.to_thread.run_sync(load_strategy, settings.group.strategy)
+        await anyio.to_thread.run_sync(prepare, settings.group.strategy)
         self.store = await self._open_store(stack)
         self.mirrors = await stack.enter_async_context(Mirrors(self.store, self.keys, settings.group).running())
         self.registry = Registry(self.mirrors, max_seats=settings.grpc.max_streams)

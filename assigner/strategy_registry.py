@@ -9,8 +9,10 @@ from __future__ import annotations
 from functools import lru_cache
 from importlib.metadata import entry_points
 
+import numpy as np
+
 from assigner.errors import InvalidInput
-from assigner.strategy import Strategy
+from assigner.strategy import NONE, Members, Problem, Strategy, Topics
 
 ENTRY_POINTS = "assigner.strategies"
 
@@ -34,3 +36,32 @@ def load(name: str) -> Strategy:
             f"strategy {name!r} ({found[name].value}) can't be loaded: {error}; repair its package"
         ) from error
     return strategy
+
+
+def is_prepared(name: str) -> bool:
+    return name in _prepared
+
+
+def prepare(name: str) -> Strategy:
+    """Load the strategy and have it solve a small problem once, because what it imports and what numpy sets up at the
+    first call takes tenths of a second: do this on a worker thread."""
+    strategy = load(name)
+    if name not in _prepared:
+        strategy.assign(_small_problem())
+        _prepared.add(name)
+    return strategy
+
+
+_prepared: set[str] = set()
+
+
+def _small_problem() -> Problem:
+    members = Members(
+        capacity=np.ones(2),
+        rack=np.full(2, NONE, np.int32),
+        subscription=np.ones((2, 2), np.bool_),
+        hold=np.zeros(2, np.bool_),
+        cap=np.full(2, NONE, np.int32),
+    )
+    topics = Topics(partitions=np.full(2, 4, np.int32))
+    return Problem(members, topics, owner=np.full(8, NONE, np.int32), pinned=np.zeros(8, np.bool_))

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import trustme
 from grpclib.exceptions import GRPCError, StreamTerminatedError
-from structlog.testing import capture_logs
 
 from assigner.api import Commands
 from assigner.clock import SystemClock
@@ -109,22 +108,23 @@ async def test_a_new_client_authority_replaces_the_old_one(files: Files) -> None
         assert not await renewed(service, trusting(authority, before.issue_cert("client")))
 
 
-async def test_a_broken_new_file_is_reported_and_the_old_certificate_kept(files: Files) -> None:
+async def test_a_broken_new_file_is_reported_and_the_old_certificate_kept(
+    files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
     authority = trustme.CA()
     files.issue(authority)
-    with capture_logs() as logs:
-        async with serving(**files.settings()) as service:
-            files.certificate.write_text("not a certificate")
-            await eventually(lambda: service.server.statistics().tls_reload_failures == 1)
-            assert await renewed(service, trusting(authority))
-            files.certificate.unlink()
-            await eventually(lambda: service.server.statistics().tls_reload_failures == 2)
-            assert await renewed(service, trusting(authority))
-            files.issue(authority)
-            await eventually(lambda: service.server.statistics().tls_reloads >= 1)
-            assert await renewed(service, trusting(authority))
-    failures = [entry for entry in logs if entry["event"] == "tls_reload_failed"]
-    assert str(files.certificate) in failures[0]["files"]
+    async with serving(**files.settings()) as service:
+        files.certificate.write_text("not a certificate")
+        await eventually(lambda: service.server.statistics().tls_reload_failures == 1)
+        assert await renewed(service, trusting(authority))
+        files.certificate.unlink()
+        await eventually(lambda: service.server.statistics().tls_reload_failures == 2)
+        assert await renewed(service, trusting(authority))
+        files.issue(authority)
+        await eventually(lambda: service.server.statistics().tls_reloads >= 1)
+        assert await renewed(service, trusting(authority))
+    failures = [str(record.msg) for record in caplog.records if "tls_reload_failed" in str(record.msg)]
+    assert str(files.certificate) in failures[0]
 
 
 async def test_files_that_can_not_be_used_stop_the_start(files: Files) -> None:
