@@ -54,6 +54,7 @@ class Liveness:
     def seen(self, consumer: Stored[Consumer]) -> None:
         record = consumer.record
         self._inherited.discard((record.consumer_name, record.session))
+        self._missed.pop((record.consumer_name, record.session), None)
         self._leases[record.consumer_name, record.session] = consumer.lease
         for displaced in record.displaced:
             self._leases.setdefault((record.consumer_name, displaced.session), displaced.lease)
@@ -106,9 +107,8 @@ class Liveness:
     def doubt_until(self, name: str, session: str, now: float) -> float | None:
         """When a doubt resolves by time alone; None if it takes an event."""
         missed = self._missed.get((name, session))
-        if missed is not None:
-            return missed + self._ttl
-        return self.doubt_ends if now < self.doubt_ends else None
+        until = self.doubt_ends if missed is None else missed + self._ttl
+        return until if now < until else None
 
     def eligible(self, name: str) -> Stored[Consumer] | None:
         """The consumer, if partitions may be given to it."""
