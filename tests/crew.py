@@ -57,7 +57,8 @@ class Worker:
 
     @property
     def statistics(self) -> Statistics:
-        return self._crew.run(self._ask(AssignerConsumer.statistics))
+        statistics: Statistics = self._crew.run(self._ask(AssignerConsumer.statistics))
+        return statistics
 
     @property
     def session(self) -> str:

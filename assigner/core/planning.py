@@ -116,7 +116,8 @@ class Builder:
         if fate is None:
             fate = self._fates[name, session] = self._liveness.fate(name, session, self._now)
         if fate is Fate.DOUBT:
-            self._put(self._holder(name), pinned=True)
+            # If another session of the name is here, it will get what the old one has: count it as its own already.
+            self._put(self._index[name] if name in self._index else self._holder(name), pinned=True)
         else:
             self._put(NONE if fate is Fate.DEAD else self._index.get(name, NONE), pinned=self._stays(tp))
 

@@ -184,7 +184,7 @@ def test_a_second_process_of_the_same_name_wins_and_the_first_is_told(fleet: Fle
     older = fleet.spawn("twin", [group], at="a")
     fleet.wait_shared(group, "other", "twin", partitions=PARTITIONS, within=UP_WITHIN)
     _works(fleet, group, "twin", PARTITIONS // 2)
-    before = fleet.truth.assignments(group)
+    before, released = fleet.truth.assignments(group), other.called("release")
 
     newer = fleet.spawn("twin", [group], at="b")
 
@@ -209,6 +209,6 @@ def test_a_second_process_of_the_same_name_wins_and_the_first_is_told(fleet: Fle
         else:
             assert after[tp].epoch > one.epoch
     assert not other.called("revoked")
-    assert not other.called("release")
+    assert other.called("release") == released
     assert newer.is_running
     assert fleet.double_owners(group) == []
