@@ -57,7 +57,8 @@ class Liveness:
         self._missed.pop((record.consumer_name, record.session), None)
         self._leases[record.consumer_name, record.session] = consumer.lease
         for displaced in record.displaced:
-            self._leases.setdefault((record.consumer_name, displaced.session), displaced.lease)
+            # Its last one: it may have registered again in the meantime, unseen.
+            self._leases[record.consumer_name, displaced.session] = displaced.lease
 
     def lease_over(self, lease: int) -> None:
         self._over.add(lease)
