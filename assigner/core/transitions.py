@@ -65,10 +65,14 @@ class Transitions:
         operations: list[Operation] = []
         for tp in tps:
             compares += self._as_seen(tp)
-            operations.append(self._put_assignment(tp, self._assignment(tp, target.record)))
+            assignment = self._assignment(tp, target.record)
+            operations.append(self._put_assignment(tp, assignment))
             handoff = self._state.handoffs.get(tp)
             if handoff and handoff.record.at is Step.WARMING:
-                moved = msgspec.structs.replace(handoff.record, old_session=target.record.session)
+                # The epoch too: told to release an older one, the new session would say yes and go on.
+                moved = msgspec.structs.replace(
+                    handoff.record, old_session=assignment.session, old_epoch=assignment.epoch
+                )
                 operations.append(Put(handoff.key, handoff.encode(moved)))
         return Write(Purpose.RESTAMP, _unique(compares), tuple(operations), tuple(tps))
 

@@ -242,6 +242,26 @@ async def test_a_partition_let_go_whose_target_left_goes_on_at_its_old_owner_whi
     await world.until_counts(c=1)
 
 
+async def test_a_takeover_while_the_target_warms_is_told_to_release_the_epoch_it_has(world: World) -> None:
+    """A release of an earlier epoch would be answered at once, and the work would go on."""
+    await world.add_topic(partitions=2)
+    instance = await world.start_instance()
+    old = await world.join("a", session="first")
+    await world.until_counts(a=2)
+    b = await world.join("b", answers_warm=False)
+    await b.until("asked to warm", lambda c: bool(c.to_warm))
+    (moving,) = b.to_warm
+    a = await world.join("a", session="second", answers_release=False)
+    await old.until("told why", lambda c: isinstance(c.ended, Superseded))
+    await instance.members.deregister("g", "a", "first", gates_closed=True)
+    await a.until("owns both", lambda c: set(c.owned.values()) == {2} and len(c.owned) == 2)
+    await b.ready(moving)
+    await a.until("told to release", lambda c: moving in c.to_release)
+    assert a.to_release[moving].epoch == a.owned[moving] == 2
+    await a.release(moving)
+    await world.until_counts(a=1, b=1)
+
+
 async def test_a_draining_consumer_hands_over_exclusively_too(world: World) -> None:
     await world.add_topic(partitions=4)
     await world.start_instance()
