@@ -19,7 +19,7 @@ from tests.world import world_on
 
 pytestmark = pytest.mark.virtual_time
 SEEDS = range(int(os.environ.get("CHAOS_SEEDS", "30")))
-STEPS = 150
+STEPS = int(os.environ.get("CHAOS_STEPS", "150"))
 
 
 @pytest.fixture(autouse=True)
