@@ -158,16 +158,11 @@ def summary(state: GroupState) -> GroupSummary:
         consumers=len(state.consumers),
         topics=len(state.topics),
         partitions=partitions,
-        unowned=partitions - sum(_exists(state, tp) for tp in state.assignments),
+        unowned=state.unowned(),
         handoffs=len(state.handoffs),
         generation=state.plan.generation,
         paused=state.options.paused,
     )
-
-
-def _exists(state: GroupState, tp: Any) -> bool:
-    topic = state.topics.get(tp.topic)
-    return bool(topic and tp.partition < topic.record.partition_count)
 
 
 def _members(state: GroupState) -> tuple[Member, ...]:

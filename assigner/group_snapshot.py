@@ -22,7 +22,7 @@ def snapshot(state: GroupState, is_leader: bool) -> GroupSnapshot:
         generation=state.plan.generation,
         consumers=Counter(consumer.record.status for consumer in state.consumers.values()),
         partitions=partitions,
-        unowned=max(0, partitions - len(state.assignments)),
+        unowned=state.unowned(),
         quarantined=len(state.plan.quarantined),
         owned_min=min(counts),
         owned_max=max(counts),

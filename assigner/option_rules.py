@@ -17,7 +17,8 @@ _OURS = frozenset({"rebalance_requests"})
 _POSITIVE = ("warming_timeout", "freeze_timeout", "release_timeout")
 _NOT_NEGATIVE = ("debounce", "balance_backoff", "standby_count")
 _AT_LEAST_ONE = ("max_concurrent_handoffs", "warm_concurrency", "quarantine_after")
-_LONGEST = 7 * 86_400.0
+_LONGEST = 7 * 86_400
+_MOST = 1_000_000
 
 
 def check_options(options: GroupOptions, changes: dict[str, Any]) -> GroupOptions:
@@ -41,10 +42,10 @@ def check_options(options: GroupOptions, changes: dict[str, Any]) -> GroupOption
 def _check_numbers(options: GroupOptions) -> None:
     for name in (*_POSITIVE, *_NOT_NEGATIVE, *_AT_LEAST_ONE):
         value = getattr(options, name)
-        least = 1 if name in _AT_LEAST_ONE else 0
-        if not least <= value <= _LONGEST or (name in _POSITIVE and value == 0):
+        least, most = (1, _MOST) if name in _AT_LEAST_ONE else (0, _LONGEST)
+        if not least <= value <= most or (name in _POSITIVE and value == 0):
             rule = "at least 1" if least else "positive" if name in _POSITIVE else "0 or more"
-            raise InvalidInput(f"group option {name} must be {rule} and at most {_LONGEST:g}, not {value}")
+            raise InvalidInput(f"group option {name} must be {rule} and at most {most}, not {value}")
 
 
 def _check_copartitioned(sets: tuple[tuple[str, ...], ...]) -> None:

@@ -241,7 +241,7 @@ def main() -> None:
         processors=[structlog.processors.JSONRenderer()],
         logger_factory=structlog.WriteLoggerFactory(io.StringIO()),
     )
-    console = Console(stderr=options.json)
+    console = Console(stderr=options.json, width=140)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder, EtcdServer(Path(folder)) as etcd:
         for kind in options.store or ["memory", "etcd"]:

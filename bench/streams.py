@@ -96,7 +96,7 @@ def main() -> None:
         processors=[structlog.processors.JSONRenderer()],
         logger_factory=structlog.WriteLoggerFactory(io.StringIO()),
     )
-    console = Console(stderr=options.json)
+    console = Console(stderr=options.json, width=140)
     rows = []
     for streams in [1_000] if options.quick else [1_000, 5_000]:
         with console.status(f"{streams:,} streams"):

@@ -253,6 +253,8 @@ class Coordination:
             case Fate.REPLACED:
                 return self._do.restamp((tp,), self.state.consumers[held.record.owner])
             case Fate.DEAD:
+                # It was left in peace for its owner's sake.
+                self._agenda.stays.clear(tp)
                 self._agenda.want_plan(Cause.LEFT, now)
             case Fate.DOUBT:
                 self._care.await_doubt(held.record.owner, held.record.session, now)

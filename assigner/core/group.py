@@ -118,6 +118,11 @@ class GroupState:
     def partitions(self) -> int:
         return sum(topic.record.partition_count for topic in self.topics.values())
 
+    def unowned(self) -> int:
+        """Partitions that nobody registered owns."""
+        owned = (len(tps) for name, tps in self.owned.items() if name in self.consumers)
+        return max(0, self.partitions() - sum(owned))
+
     def touching(self, name: str) -> set[TopicPartition]:
         """Every partition the consumer owns or that is on its way to or from it."""
         return self.owned.get(name, _NOTHING) | self.incoming.get(name, _NOTHING) | self.outgoing.get(name, _NOTHING)

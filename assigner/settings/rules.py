@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from assigner.core.group import MAX_PARTITIONS
 from assigner.errors import AssignerError
 from assigner.keys import Keys
 from assigner.names import check_name, check_topic
@@ -97,7 +98,7 @@ def _endpoints(value: tuple[str, ...]) -> str | None:
     if not value:
         return "must name at least one host:port"
     for endpoint in value:
-        host, colon, port = endpoint.rpartition(":")
+        host, colon, port = endpoint.removeprefix("https://").rpartition(":")
         if not (host and colon and port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
             return f"holds {endpoint!r}, which is not host:port"
     return None
@@ -111,7 +112,6 @@ def _not_blank(value: str) -> str | None:
     return None if value.strip() else "must not be empty"
 
 
-MAX_PARTITIONS = 1_000_000
 SECONDS = Range(above=0, most=86_400)
 TTL = Range(least=1, most=3600)
 PORT = Range(least=0, most=65_535)
@@ -120,6 +120,6 @@ INSTANCE_NAME = Rule("a printable name", _by_raising(lambda name: check_name("in
 TOPICS = Rule("topic names with 1 or more partitions", _by_raising(_check_topics))
 PREFIX = Rule("begins and ends with /", _slashed)
 GROUP_PREFIX = Rule("empty, or ends with /", _group_prefix)
-ENDPOINTS = Rule("host:port, comma-separated", _endpoints)
+ENDPOINTS = Rule("host:port or https://host:port, comma-separated", _endpoints)
 ADDRESS = Rule("host:port or empty", _address)
 NOT_BLANK = Rule("not empty", _not_blank)

@@ -21,9 +21,9 @@ def _as_it_is(text: str) -> str:
     return text
 
 
-def _without_scheme(text: str) -> str:
-    """Upstream writes endpoints as URLs; TLS is a matter of `store.tls_*` here."""
-    return ",".join(part.strip().split("://", 1)[-1].rstrip("/") for part in text.split(",") if part.strip())
+def _endpoints(text: str) -> str:
+    """Upstream writes endpoints as URLs. `https` stays, because it says that the connection is to be TLS."""
+    return ",".join(part.strip().removeprefix("http://").rstrip("/") for part in text.split(",") if part.strip())
 
 
 def _level(text: str) -> str:
@@ -48,7 +48,7 @@ class Name(msgspec.Struct, frozen=True):
 
 
 NAMES: dict[str, Name] = {
-    "ETCD_ENDPOINTS": Name("store.endpoints", _without_scheme),
+    "ETCD_ENDPOINTS": Name("store.endpoints", _endpoints),
     "ETCD_PREFIX": Name("default_prefix"),
     "BIND_HOST": Name("grpc.host"),
     "BIND_PORT": Name("grpc.port"),

@@ -3,10 +3,9 @@
 from assigner.topics.kafka import KafkaSource
 from assigner.topics.refresh import Observer, TopicRefresher
 from assigner.topics.source import SettingsSource, TopicAnswer, TopicMissing, TopicSource, TopicUnavailable
-from assigner.topics.writer import MAX_PARTITIONS, ensure_topic, set_topic
+from assigner.topics.writer import ensure_topic, set_topic
 
 __all__ = [
-    "MAX_PARTITIONS",
     "KafkaSource",
     "Observer",
     "SettingsSource",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import anyio
 import msgspec
 
+from assigner.core.group import MAX_PARTITIONS
 from assigner.errors import (
     AssignerError,
     InvalidInput,
@@ -26,7 +27,6 @@ from assigner.records import Stored, TopicConfig, encode, stored
 from assigner.store import Absent, Committed, Entry, Found, ModRevisionIs, Put, Store
 from assigner.topics.source import TopicMissing, TopicSource, TopicUnavailable
 
-MAX_PARTITIONS = 100_000
 _TRIES = 10
 
 log = get_logger("assigner.topics")

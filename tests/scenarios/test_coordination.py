@@ -55,3 +55,18 @@ async def test_a_dead_owners_partitions_go_to_others_without_handoffs(world: Wor
     assert {held.record.epoch for held in state.assignments.values()} <= {1, 2, 3}
     assert not any(c.warms for c in world.consumers["a"].heard[-3:])
     assert tp(0) in state.assignments
+
+
+async def test_a_partition_left_in_peace_is_given_away_at_once_when_its_owner_dies(world: World) -> None:
+    await world.set_options(warming_timeout=1.0, balance_backoff=3600.0)
+    await world.add_topic(partitions=2)
+    await world.start_instance()
+    old = await world.join("a")
+    await world.until_counts(a=2)
+    stuck = await world.join("b", answers_warm=False)
+    await stuck.until("asked to warm", lambda c: bool(c.to_warm))
+    await world.until("the move is given up", lambda state: not state.handoffs)
+
+    old.crash()
+
+    await world.until_counts(b=2, within=90)

@@ -88,7 +88,7 @@ async def test_a_change_of_many_partitions_is_told_in_parts(
 
 
 @pytest.mark.parametrize(
-    "change", [{"max_concurrent_handoffs": 0}, {"warm_concurrency": 604_801}, {"release_timeout": 604_801.0}]
+    "change", [{"max_concurrent_handoffs": 0}, {"warm_concurrency": 1_000_001}, {"release_timeout": 604_801.0}]
 )
 async def test_an_option_out_of_range_is_refused(memory_world: World, change: dict[str, float]) -> None:
     instance = await memory_world.start_instance()

@@ -335,3 +335,8 @@ def test_the_advertised_address_is_reachable_by_others() -> None:
     assert load(flags={"grpc.host": "10.0.0.1"}).settings.advertised_address(5) == "10.0.0.1:5"
     assert load(flags={"grpc.host": "::1"}).settings.advertised_address(5) == "[::1]:5"
     assert "0.0.0.0" not in load(flags={"grpc.host": "0.0.0.0"}).settings.advertised_address(5)
+
+
+def test_https_in_an_upstream_endpoint_is_kept_because_it_asks_for_tls() -> None:
+    settings = load(environment={"ETCD_ENDPOINTS": "https://etcd-0:2379/, http://etcd-1:2379"}).settings
+    assert settings.store.endpoints == ("https://etcd-0:2379", "etcd-1:2379")

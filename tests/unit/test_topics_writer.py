@@ -103,14 +103,14 @@ async def test_an_operators_word_keeps_the_topics_identity(store: Store) -> None
     assert (after.topic_id, after.replica_racks, after.source) == ("abc", (("r1",), ("r2",)), "admin")
 
 
-@pytest.mark.parametrize("count", [0, -1, 100_001])
+@pytest.mark.parametrize("count", [0, -1, 1_000_001])
 async def test_a_count_out_of_range_is_refused(store: Store, count: int) -> None:
     with pytest.raises(InvalidInput, match=r"topic 't' can't have .* partitions; use 1 to 100000"):
         await set_topic(store, KEYS, "g", config(count))
 
 
 async def test_the_largest_count_is_taken(store: Store) -> None:
-    assert (await set_topic(store, KEYS, "g", config(100_000))).partition_count == 100_000
+    assert (await set_topic(store, KEYS, "g", config(1_000_000))).partition_count == 1_000_000
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "x" * 250, "tab\t"])
