@@ -153,6 +153,7 @@ class Fleet:
             "shutdown_timeout": 2.0,
             "group.debounce": 0.1,
             "spread.settle": 1.0,
+            "spread.batch": 20,
             "spread.pause": 0.2,
             "spread.patience": 1.0,
             **{key.replace("__", "."): value for key, value in settings.items()},
@@ -181,7 +182,7 @@ class Fleet:
         self.wait_ready(UP_WITHIN)
         self.wait_spread()
 
-    def wait_spread(self, within: float = UP_WITHIN) -> float:
+    def wait_spread(self, within: float = 2 * UP_WITHIN) -> float:
         """Wait until every group is led where it should be, so that no handover comes in between."""
         running = [name for name, instance in self.instances.items() if instance.is_running]
 

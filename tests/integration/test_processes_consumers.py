@@ -104,7 +104,7 @@ def test_when_a_follower_is_killed_its_consumers_go_elsewhere_and_nothing_moves(
     print(f"3 consumers served by the other instance after {took:.2f} s")
     until(lambda: sum(len(worker.partitions) for worker in workers) == PARTITIONS, 5, "all gates are open")
     assert fleet.truth.assignments(group) == before
-    assert [worker.statistics.links for worker in workers] == [2, 2, 2]
+    assert all(worker.statistics.links >= 2 for worker in workers)
     assert not any(worker.called("revoked") for worker in workers)
 
 
@@ -178,21 +178,21 @@ def test_a_consumer_frozen_past_its_ttl_finds_its_gates_shut_and_joins_again(fle
     assert fleet.double_owners(exclusive) == []
 
 
-def test_a_second_process_of_the_same_name_wins_and_the_first_is_told(fleet: Fleet) -> None:
+@pytest.mark.parametrize("older_is", ["awake", "frozen"])
+def test_a_second_process_of_the_same_name_wins_and_the_first_is_told(fleet: Fleet, older_is: str) -> None:
     group = fleet.group(PARTITIONS, via="a")
     other = fleet.join(group, "other", at="a")
     older = fleet.spawn("twin", [group], at="a")
     fleet.wait_shared(group, "other", "twin", partitions=PARTITIONS, within=UP_WITHIN)
     _works(fleet, group, "twin", PARTITIONS // 2)
     before, released = fleet.truth.assignments(group), other.called("release")
+    if older_is == "frozen":
+        older.tell(signal.SIGUSR1)
+        older.wait_frozen()
 
     newer = fleet.spawn("twin", [group], at="b")
 
-    assert older.ended(within=UP_WITHIN) == SUPERSEDED
-    [ending] = older.lines("ended")
-    assert ending["how"] == "Superseded"
-    assert "twin" in ending["why"]
-    until(lambda: newer.lines("registered"), 5, "the newer one is registered")
+    until(lambda: newer.lines("registered"), UP_WITHIN, "the newer one is registered")
     session = newer.lines("registered")[0]["session"]
 
     def taken_over() -> bool:
@@ -200,8 +200,17 @@ def test_a_second_process_of_the_same_name_wins_and_the_first_is_told(fleet: Fle
         return len(twins) == PARTITIONS // 2 and {one.session for one in twins} == {session}
 
     took = until(taken_over, 2 * CONSUMER_TTL, "the newer one owns what the older one owned")
+    print(f"older one {older_is}: taken over {took:.2f} s after the newer one was registered")
     _works(fleet, group, "twin", PARTITIONS // 2)
-    print(f"taken over {took:.2f} s after the older one was told")
+    if older_is == "frozen":
+        older.thaw()
+    assert older.ended(within=10) == SUPERSEDED
+    [ending] = older.lines("ended")
+    assert ending["how"] == "Superseded"
+    assert "twin" in ending["why"]
+    assert newer.is_running
+    assert len(older.lines("refused")) == (older_is == "frozen")
+
     after = fleet.truth.assignments(group)
     for tp, one in before.items():
         if one.owner == "other":
@@ -210,5 +219,4 @@ def test_a_second_process_of_the_same_name_wins_and_the_first_is_told(fleet: Fle
             assert after[tp].epoch > one.epoch
     assert not other.called("revoked")
     assert other.called("release") == released
-    assert newer.is_running
     assert fleet.double_owners(group) == []
