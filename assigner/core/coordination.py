@@ -153,7 +153,8 @@ class Coordination:
     def solved(self, targets: Iterable[planning.Target]) -> None:
         """The strategy has spoken. What changed since it was asked is left to the next plan."""
         self._solving = False
-        self._execution.begin(targets, self._causes)
+        if not self.state.options.paused:
+            self._execution.begin(targets, self._causes)
 
     def failed_to_solve(self, now: float) -> None:
         self._solving = False
@@ -391,6 +392,8 @@ class Coordination:
         else:
             self._agenda.want_plan(Cause.OPERATOR, now)
         self._agenda.mark(self.state.handoffs)
+        if self.state.options.paused:
+            self._execution.abandon()
 
     def _wake(self, now: float) -> None:
         self._agenda.mark(self._care.deadlines.pop_due(now))

@@ -62,11 +62,16 @@ class PlanExecution:
 
     def begin(self, targets: Iterable[planning.Target], causes: set[Cause]) -> None:
         """A new plan, in place of what is left of the old one."""
+        self.abandon()
+        self._causes = causes
+        self._targets = deque(targets)
+
+    def abandon(self) -> None:
+        """Leave what has not begun to the next plan."""
         self._queue.clear()
         self._at_once.clear()
         self._joint.clear()
-        self._causes = causes
-        self._targets = deque(targets)
+        self._targets.clear()
 
     @property
     def urgent(self) -> bool:

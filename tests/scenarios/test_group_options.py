@@ -141,6 +141,24 @@ async def test_while_paused_nothing_is_planned_and_what_is_under_way_ends(world:
     await world.until("c has its share", lambda s: len(s.owned["c"]) == 1 and not s.handoffs)
 
 
+async def test_a_pause_stops_a_rebalance_that_has_hardly_begun(world: World) -> None:
+    await world.set_options(warm_concurrency=2)
+    await world.add_topic(partitions=20)
+    instance = await world.start_instance()
+    await world.join("a")
+    await world.until_counts(a=20)
+    b = await world.join("b", answers_warm=False)
+    await b.until("two of ten have begun", lambda c: len(c.to_warm) == 2)
+    await instance.operations.set_options("g", {"paused": True})
+    b.answers_warm = True
+    await b.ready(*b.to_warm)
+    await world.until_counts(a=18, b=2)
+    await anyio.sleep(100)
+    await world.until_counts(a=18, b=2)
+    await instance.operations.set_options("g", {"paused": False})
+    await world.until_counts(a=10, b=10)
+
+
 async def test_a_target_that_leaves_while_paused_leaves_the_owner_in_peace(world: World) -> None:
     await world.add_topic(partitions=2)
     instance = await world.start_instance()
