@@ -17,7 +17,7 @@ import msgspec
 from assigner.answers import Answers
 from assigner.api import Answer, Refused, Registration
 from assigner.clock import Clock
-from assigner.errors import NotRegistered, StoreError, StoreUnavailable
+from assigner.errors import NotRegistered, OutcomeUnknown, StoreError, StoreUnavailable
 from assigner.errors import Refused as RefusedError
 from assigner.groups import make_known
 from assigner.keys import Keys
@@ -123,9 +123,9 @@ class Membership:
             compare: Compare = ModRevisionIs(key, current.mod_revision) if current else Absent(key)
             value = current.encode(record) if current else encode(record)
             try:
-                result = await self._store.transact([compare], [Put(key, value, lease)])
-                if isinstance(result, Committed):
-                    await mirror.wait_for(result.revision)
+                revision = await self._put(compare, Put(key, value, lease))
+                if revision:
+                    await mirror.wait_for(revision)
                     log.info(
                         "registered",
                         group=mirror.group,
@@ -134,7 +134,7 @@ class Membership:
                         resumed=not granted,
                         takeover=bool(record.displaced),
                     )
-                    return Stored(record, key, result.revision, 0, lease)
+                    return Stored(record, key, revision, 0, lease)
             except BaseException:
                 if granted:
                     await self._take_back(lease)
@@ -142,6 +142,17 @@ class Membership:
             if granted:
                 await self._take_back(lease)
         raise StoreUnavailable(f"consumer {registration.name!r} is being registered by others too; try again")
+
+    async def _put(self, compare: Compare, put: Put) -> int:
+        """The revision of the registration; 0 if something else is there."""
+        try:
+            result = await self._store.transact([compare], [put])
+        except OutcomeUnknown:
+            # Taking it back on suspicion would unregister whoever it has displaced, too.
+            found = await self._store.get(put.key)
+            ours = isinstance(found, Found) and (found.entry.lease, found.entry.value) == (put.lease, put.value)
+            return found.entry.mod_revision if isinstance(found, Found) and ours else 0
+        return result.revision if isinstance(result, Committed) else 0
 
     async def _take_back(self, lease: int) -> None:
         """Nobody has heard of this lease: end it, so that no ghost of a consumer is left behind."""

@@ -29,8 +29,9 @@ class Liveness:
         self._state = state
         self._ttl = ttl
         self._term_started = term_started
-        self._leases: dict[tuple[str, str], int] = {}
-        """Lease of every session seen registered during this term."""
+        self._leases: dict[tuple[str, str], set[int]] = {}
+        """Leases of every session seen registered during this term: one that lost its registration while its lease
+        lived on, and registered again, has more than one."""
         self._inherited: set[tuple[str, str]] = set()
         """Sessions found registered as the term began, of which nothing was heard since. During an outage of the
         service nobody renewed them, so that they end at once means as little as if they had ended before."""
@@ -55,10 +56,10 @@ class Liveness:
         record = consumer.record
         self._inherited.discard((record.consumer_name, record.session))
         self._missed.pop((record.consumer_name, record.session), None)
-        self._leases[record.consumer_name, record.session] = consumer.lease
+        self._leases.setdefault((record.consumer_name, record.session), set()).add(consumer.lease)
         for displaced in record.displaced:
             # Its last one: it may have registered again in the meantime, unseen.
-            self._leases[record.consumer_name, displaced.session] = displaced.lease
+            self._leases.setdefault((record.consumer_name, displaced.session), set()).add(displaced.lease)
 
     def lease_over(self, lease: int) -> None:
         self._over.add(lease)
@@ -68,11 +69,15 @@ class Liveness:
         """Drop what is known of sessions that hold nothing and are not registered."""
         registered = {(name, c.record.session) for name, c in self._state.consumers.items()}
         keep = registered | held
-        self._leases = {key: lease for key, lease in self._leases.items() if key in keep}
+        self._leases = {key: leases for key, leases in self._leases.items() if key in keep}
         self._missed = {key: at for key, at in self._missed.items() if key in keep}
         self._inherited &= keep
-        self._over &= set(self._leases.values())
-        self.wanted &= {lease for key, lease in self._leases.items() if key in held and key not in registered}
+        for key in registered & self._leases.keys():
+            # The present one counts; of the others only those that may still live.
+            self._leases[key] -= self._over
+        self._over &= set().union(*self._leases.values())
+        gone = [leases for key, leases in self._leases.items() if key in held and key not in registered]
+        self.wanted &= set().union(*gone)
 
     def fate(self, name: str, session: str, now: float) -> Fate:
         if name in self._state.unreadable_consumers:
@@ -90,15 +95,14 @@ class Liveness:
         return Fate.DOUBT
 
     def _lease_is_over(self, name: str, session: str, now: float) -> bool:
-        lease = self._leases.get((name, session), NO_LEASE)
-        if lease == NO_LEASE:
+        leases = self._leases.get((name, session), set()) - {NO_LEASE}
+        if not leases:
             # Nothing to ask the store about: whatever lease it had ends within one TTL of being missed.
             missed = self._missed.setdefault((name, session), now)
             return now >= missed + self._ttl
-        if lease in self._over:
-            return True
-        self.wanted.add(lease)
-        return False
+        alive = leases - self._over
+        self.wanted |= alive
+        return not alive
 
     def awaited(self, name: str, session: str, now: float) -> bool:
         """Absent since before the term began, and not for so long that it is given up."""

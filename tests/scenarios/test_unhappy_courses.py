@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from assigner.errors import Evicted
+from assigner.records import HandoffMode
 from tests.world import BOTH_STORES, World, world_on
 
 pytestmark = pytest.mark.virtual_time
@@ -75,3 +76,25 @@ async def test_an_outage_that_ends_just_before_the_leases_do_moves_nothing(world
     await anyio.sleep(2 * world.ttl)
     state = await world.state()
     assert {p: a.record for p, a in state.assignments.items()} == {p: a.record for p, a in before.assignments.items()}
+
+
+async def test_every_lease_a_session_ever_had_is_awaited_before_its_partitions_go_exclusively(world: World) -> None:
+    await world.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
+    await world.add_topic(partitions=2)
+    instance = await world.start_instance()
+    a = await world.join("a")
+    state = await world.until_counts(a=2)
+    first = state.consumers["a"].lease
+    # Its registration is lost, not its lease, by which its gates are still open; then it registers anew, in vain.
+    await world.store.delete(world.group.consumer("a"))
+    await a.until("its stream ends", lambda c: c.ended is not None)
+    await a.connect(instance)
+    second = (await world.state()).consumers["a"].lease
+    assert second != first
+    a.crash()
+    await world.store.revoke(second)
+    b = await world.join("b")
+    await anyio.sleep(world.ttl / 3)
+    assert not b.owned
+    await world.store.revoke(first)
+    await world.until_counts(b=2)

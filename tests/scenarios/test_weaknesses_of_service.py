@@ -12,11 +12,11 @@ import pytest
 
 from assigner.api import Commands, Registration
 from assigner.clock import LoopClock
-from assigner.errors import AssignerError, OutcomeUnknown, UnknownTopic
+from assigner.errors import AssignerError, StoreUnavailable, UnknownTopic
 from assigner.instance import Instance
 from assigner.store import Absent
 from assigner.testing.counting import CountingStore
-from assigner.testing.faults import FaultyStore, LoseAnswer
+from assigner.testing.faults import FaultyStore, LoseAnswer, Refuse
 from tests.world import BOTH_STORES, World, tp, world_on
 
 pytestmark = pytest.mark.virtual_time
@@ -49,11 +49,24 @@ async def test_12_a_registration_that_fails_leaves_no_ghost(world: World) -> Non
     faults_of(instance).inject(
         LoseAnswer(applied=True), kinds=["transact"], where=lambda _, compares, __: Absent(consumer) in compares
     )
-    with pytest.raises(OutcomeUnknown):
+    faults_of(instance).inject(Refuse(), kinds=["get"], where=lambda _, key: key == consumer)
+    with pytest.raises(StoreUnavailable):
         await instance.members.register(Registration(group="g", name="ghost", renews=True), world.clock.now)
     # Not one TTL later: at once, before anything is given to it.
     state = await world.state()
     assert "ghost" not in state.consumers
+    await world.join("a")
+    await world.until_counts(a=8)
+
+
+@pytest.mark.parametrize("applied", [True, False])
+async def test_12_a_registration_whose_answer_was_lost_is_looked_up(world: World, applied: bool) -> None:
+    await world.add_topic()
+    instance = await world.start_instance(wrap=FaultyStore)
+    consumer = world.group.consumer("a")
+    faults_of(instance).inject(
+        LoseAnswer(applied), kinds=["transact"], where=lambda _, compares, __: Absent(consumer) in compares
+    )
     await world.join("a")
     await world.until_counts(a=8)
 
