@@ -25,7 +25,7 @@ from assigner.logs import get_logger
 from assigner.records import GroupOptions
 from assigner.store import Batch, DeleteEvent, Event, Progress, PutEvent, Store, read_all
 
-SLICE = 256
+SLICE = 128
 """Events applied before others get their turn."""
 LINGER = 30.0
 """Seconds a mirror stays after its last user left, so that single calls do not load the group each time."""
