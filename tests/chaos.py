@@ -295,9 +295,10 @@ class Chaos:
         for consumer in self.consumers:
             consumer.calm = True
         await anyio.sleep(1.6 * self.world.ttl)
-        while len(self._alive()) < 2:
+        # Those who are leaving wait for somebody to take over from them.
+        while sum(not consumer.draining for consumer in self._alive()) < 2:
             await self._join()
-        self.consumers[-1].calm = True
+            self.consumers[-1].calm = True
         await self.until_settled(within=10 * self.world.ttl)
         before = {tp: held.mod_revision for tp, held in (await self.world.state()).assignments.items()}
         await anyio.sleep(3 * self.world.ttl)

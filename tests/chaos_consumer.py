@@ -41,6 +41,7 @@ class ChaosConsumer:
         self.client = ClientState()
         self.gone: str = ""
         """Why it is over for good."""
+        self.draining = False
         self.calm = False
         """Handlers are quick and do not fail."""
         self.highest: dict[TopicPartition, int] = {}
@@ -94,13 +95,14 @@ class ChaosConsumer:
 
     async def drain(self) -> None:
         """Leave in order: hand everything over if there is somebody to take it, else just stop."""
+        self.draining = True
         try:
             if self._instance and not await self._instance.members.deregister(
                 "g", self.name, self.session, gates_closed=False
             ):
                 self.end("drained")
-        except AssignerError:
-            pass
+        except AssignerError as error:
+            self.trouble = repr(error)
 
     async def _awake(self) -> None:
         if self._now() < self._frozen_until:

@@ -102,7 +102,8 @@ class HandoffCare:
 
     def _find_target(self, tps: Partitions, handoff: Handoff, now: float) -> Write | None:
         """The plan names the next target. Where no plan will be made, the owner stays the owner."""
-        if self._state.options.paused and self._old_fate(handoff, now) is Fate.ALIVE:
+        no_plan = self._state.options.paused or not any(map(self._liveness.eligible, self._state.consumers))
+        if no_plan and self._old_fate(handoff, now) is Fate.ALIVE:
             return self._do.reaffirm(tps)
         self._agenda.want_plan(Cause.LEFT, now)
         return None

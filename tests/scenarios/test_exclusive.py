@@ -242,6 +242,23 @@ async def test_a_partition_let_go_whose_target_left_goes_on_at_its_old_owner_whi
     await world.until_counts(c=1)
 
 
+async def test_a_partition_let_go_goes_on_at_its_old_owner_if_nobody_else_is_left(world: World) -> None:
+    await world.add_topic(partitions=1)
+    faults = await world.start_faulty("leader")
+    other = await world.start_instance("follower", leads=False)
+    a = await world.join("a", other, answers_release=False)
+    await world.until_counts(a=1)
+    b = await world.join("b", other)
+    await a.deregister()
+    await a.until("told to release", lambda c: tp(0) in c.to_release)
+    faults.freeze()
+    await a.release(tp(0))
+    await b.deregister(gates_closed=True)
+    faults.thaw()
+    await a.until("works on it again, with a new epoch", lambda c: c.owned == {tp(0): 2})
+    assert not (await world.state()).handoffs
+
+
 async def test_a_takeover_while_the_target_warms_is_told_to_release_the_epoch_it_has(world: World) -> None:
     """A release of an earlier epoch would be answered at once, and the work would go on."""
     await world.add_topic(partitions=2)
