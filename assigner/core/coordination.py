@@ -379,6 +379,9 @@ class Coordination:
     def _topic_changed(self, topic: str, now: float) -> None:
         self._flat = None
         self._units.refresh()
+        if self._anyone():
+            # What was about to be removed may exist again.
+            self._remove = {tp for tp in self._remove if tp.topic != topic}
         self._agenda.mark(tp for tp in self.state.assignments if tp.topic == topic)
         self._agenda.want_plan(Cause.TOPIC_GREW, now)
 

@@ -9,6 +9,7 @@ import pytest
 
 from assigner.errors import Evicted
 from assigner.records import HandoffMode
+from assigner.testing.faults import Delay, FaultyStore
 from tests.world import BOTH_STORES, World, world_on
 
 pytestmark = pytest.mark.virtual_time
@@ -98,3 +99,22 @@ async def test_every_lease_a_session_ever_had_is_awaited_before_its_partitions_g
     assert not b.owned
     await world.store.revoke(first)
     await world.until_counts(b=2)
+
+
+async def test_partitions_that_exist_again_before_they_are_removed_stay_where_they_are(world: World) -> None:
+    await world.add_topic(partitions=8)
+    instance = await world.start_instance(wrap=FaultyStore)
+    await world.join("a")
+    before = await world.until_counts(a=8)
+    assert isinstance(instance.store, FaultyStore)
+    plan = world.group.plan
+    late = instance.store.inject(
+        Delay(0.5), kinds=["transact"], where=lambda _, __, operations: any(op.key == plan for op in operations)
+    )
+    await world.add_topic(partitions=4)
+    await world.until("the floor is on its way", lambda _: late.hits == 1)
+    await world.add_topic(partitions=8)
+    await world.until("the floor is raised", lambda s: s.plan.epoch_floor == 1)
+    await world.add_topic("another", partitions=1)
+    after = await world.until_counts(a=9)
+    assert {p: after.assignments[p] for p in before.assignments} == before.assignments
