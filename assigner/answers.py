@@ -13,7 +13,7 @@ import msgspec
 
 from assigner.api import Answer, Refused
 from assigner.core.writes import Purpose, Write
-from assigner.errors import AssignerError, NotTheTarget, StoreError, UnknownTopic
+from assigner.errors import AssignerError, NotTheTarget, OutcomeUnknown, StoreError, StoreUnavailable, UnknownTopic
 from assigner.keys import TopicPartition
 from assigner.mirror import GroupMirror
 from assigner.records import Consumer, Handoff, Step, Stored, stored
@@ -98,11 +98,11 @@ class Answers:
             match await self._writer.write(write):
                 case Committed():
                     return True
-                case Conflict():
+                case Conflict() | OutcomeUnknown():
                     continue
                 case StoreError() as error:
                     raise error
-        return True
+        raise StoreUnavailable(f"the handoff of {tp} can't be written just now; answer again")
 
 
 def _ready(handoff: Stored[Handoff], consumer: Consumer, answer: Answer) -> Operation | None:

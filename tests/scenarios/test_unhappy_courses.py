@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from assigner.errors import Evicted
+from assigner.errors import Evicted, StoreUnavailable
 from assigner.records import HandoffMode
-from assigner.testing.faults import Delay, FaultyStore
+from assigner.testing.faults import Delay, FaultyStore, LoseAnswer
 from tests.world import BOTH_STORES, World, world_on
 
 pytestmark = pytest.mark.virtual_time
@@ -118,3 +118,32 @@ async def test_partitions_that_exist_again_before_they_are_removed_stay_where_th
     await world.add_topic("another", partitions=1)
     after = await world.until_counts(a=9)
     assert {p: after.assignments[p] for p in before.assignments} == before.assignments
+
+
+@pytest.mark.parametrize("applied", [True, False])
+async def test_an_answer_whose_outcome_is_unknown_is_never_taken_for_given(world: World, applied: bool) -> None:
+    await world.add_topic(partitions=2)
+    instance = await world.start_instance(wrap=FaultyStore)
+    await world.join("a")
+    await world.until_counts(a=2)
+    b = await world.join("b", answers_warm=False)
+    await b.until("asked to warm", lambda c: len(c.to_warm) == 1)
+    (moved,) = b.to_warm
+    order, handoff = b.to_warm[moved], world.group.handoff(moved)
+    assert isinstance(instance.store, FaultyStore)
+    lost = instance.store.inject(
+        LoseAnswer(applied),
+        kinds=["transact"],
+        times=None,
+        where=lambda _, compares, operations: len(operations) == 1 and operations[0].key == handoff,
+    )
+    if applied:
+        await b.ready(moved)
+    else:
+        with pytest.raises(StoreUnavailable):
+            await b.ready(moved)
+        lost.remove()
+        b.to_warm[moved] = order
+        await b.ready(moved)
+    lost.remove()
+    await world.until_counts(a=1, b=1)
