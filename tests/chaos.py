@@ -229,7 +229,10 @@ class Chaos:
 
     async def _start_instance(self) -> None:
         self._numbers += 1
-        await self.world.start_faulty(f"i{self._numbers}")
+        faults = await self.world.start_faulty(f"i{self._numbers}")
+        # What is decided and what is written are some way apart, as they are on a real network.
+        for seconds in (0.05, 0.3, 1.0):
+            faults.inject(Delay(seconds), kinds={"transact"}, times=None, where=lambda *_: self.dice.random() < 0.1)
 
     async def _replace_instance(self) -> None:
         name = self.dice.choice(sorted(self.world.instances))

@@ -14,6 +14,7 @@ import anyio.to_thread
 import pytest
 
 from assigner.records import GroupOptions, HandoffMode
+from tests import switched_off
 from tests.chaos import Chaos
 from tests.world import world_on
 
@@ -32,10 +33,9 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(anyio.to_thread, "run_sync", here)
 
 
-@pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
-async def test_chaos(seed: int) -> None:
+async def a_course(seed: int, mode: HandoffMode) -> None:
     options = GroupOptions(
-        handoff_mode=HandoffMode.EXCLUSIVE if seed % 2 else HandoffMode.OVERLAP,
+        handoff_mode=mode,
         debounce=0.2,
         warming_timeout=15.0,
         release_timeout=8.0,
@@ -49,3 +49,29 @@ async def test_chaos(seed: int) -> None:
         except BaseException as error:
             error.add_note("\n".join((f"seed {seed}", *chaos.story[-60:])))
             raise
+
+
+@pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
+async def test_chaos(seed: int) -> None:
+    await a_course(seed, HandoffMode.EXCLUSIVE if seed % 2 else HandoffMode.OVERLAP)
+
+
+@pytest.mark.parametrize(
+    "switch_off",
+    [
+        switched_off.takeovers_keep_the_epoch,
+        switched_off.exclusive_does_not_wait_for_the_lease,
+        switched_off.gates_do_not_look_at_the_clock,
+    ],
+)
+async def test_chaos_notices_a_missing_rule_before_long(
+    switch_off: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch_off(monkeypatch)
+    noticed = False
+    seeds = iter(range(100))
+    while not noticed:
+        try:
+            await a_course(next(seeds), HandoffMode.EXCLUSIVE)
+        except* AssertionError:
+            noticed = True
