@@ -395,13 +395,27 @@ async def test_a_register_while_the_store_hangs_ends_with_an_error_and_leaves_no
     assert set((await world.state()).consumers) == {"a"}
 
 
-async def test_a_registration_whose_answer_was_lost_leaves_no_ghost(world: World) -> None:
+@pytest.mark.parametrize("applied", [True, False])
+async def test_a_registration_whose_answer_was_lost_is_looked_up(world: World, applied: bool) -> None:
+    await world.add_topic(partitions=1)
+    faults = await world.start_faulty()
+    key = world.group.consumer("a")
+    lost = faults.inject(
+        LoseAnswer(applied=applied), kinds={"transact"}, where=lambda _, __, operations: operations[0].key == key
+    )
+    a = await world.join("a")
+    assert lost.hits == 1
+    await a.until("owns", lambda c: c.owned == {tp(0): 1})
+
+
+async def test_a_registration_of_which_nothing_can_be_learnt_leaves_no_ghost(world: World) -> None:
     faults = await world.start_faulty()
     await world.join("a")
     key = world.group.consumer("b")
     faults.inject(
         LoseAnswer(applied=True), kinds={"transact"}, where=lambda _, __, operations: operations[0].key == key
     )
+    faults.inject(Refuse(), kinds={"get"}, where=lambda _, asked: asked == key)
     with pytest.raises(StoreError):
         await world.join("b")
     await world.until("no ghost", lambda s: set(s.consumers) == {"a"}, within=5)
