@@ -97,6 +97,7 @@ async def test_02_what_a_deposed_leader_still_writes_is_refused(world: World) ->
     await world.join("a", answers_release=False)
     before = await world.until_counts(a=2)
     late = hold_back(i1, puts("/handoffs/"), world.ttl / 2)
+    hold_back(i1, puts("/assigner/leader"), 2 * world.ttl)
     await world.join("b")
     await world.until("the write is under way", lambda _: late.hits == 1)
     # Somebody else is the leader by now, though this one has not heard of it.
