@@ -96,10 +96,10 @@ class ChaosConsumer:
     async def drain(self) -> None:
         """Leave in order: hand everything over if there is somebody to take it, else just stop."""
         self.draining = True
+        if self._instance not in self._instances():
+            return
         try:
-            if self._instance and not await self._instance.members.deregister(
-                "g", self.name, self.session, gates_closed=False
-            ):
+            if not await self._instance.members.deregister("g", self.name, self.session, gates_closed=False):
                 self.end("drained")
         except AssignerError as error:
             self.trouble = repr(error)
