@@ -111,7 +111,9 @@ class HandoffCare:
     def _try_elsewhere(self, tps: Partitions, handoff: Handoff, now: float, wall: float) -> Write | None:
         reason = next((r for tp in tps if (r := self._state.handoffs[tp].record.failure)), "no reason given")
         self._agenda.note(Note("warm_failed", tps[0], handoff.new_owner, reason))
-        if self._failures.add(tps[0], handoff.new_owner, reason):
+        # All of them, for they stay together: a set half in quarantine would be torn apart.
+        enough = [self._failures.add(tp, handoff.new_owner, reason) for tp in tps]
+        if any(enough):
             self._agenda.note(Note("quarantined", tps[0], handoff.new_owner, reason))
             return self._give_up(tps, handoff, now)
         target = self._elsewhere(tps[0], handoff)

@@ -318,6 +318,29 @@ async def test_the_quarantine_outlives_its_leader(world: World) -> None:
     assert len((await world.plan()).quarantined) == 1
 
 
+async def test_partitions_that_move_as_one_are_quarantined_as_one(world: World) -> None:
+    await world.set_options(quarantine_after=1, balance_backoff=5.0, copartitioned=(("left", "right"),))
+    for topic in ("left", "right"):
+        await world.add_topic(topic, partitions=2)
+    await world.start_instance()
+    a = await world.join("a")
+    await world.until_counts(a=4)
+    b = await world.join("b", answers_warm=False)
+    await b.until("asked to warm a pair", lambda c: len(c.to_warm) == 2)
+    one, other = sorted(b.to_warm)
+    b.answers_warm = True
+    await b.ready(one, failure="poisoned")
+    state = await world.until("quarantined", lambda s: bool(s.plan.quarantined))
+    assert {(q.topic, q.partition) for q in state.plan.quarantined} == {
+        (one.topic, one.partition),
+        (other.topic, other.partition),
+    }
+    await a.deregister()
+    await world.until("the other pair moved", lambda s: len(s.owned["b"]) == 2 and not s.handoffs)
+    await anyio.sleep(100)
+    assert (await world.state()).owned["a"] == {one, other}
+
+
 # --- who gets what -----------------------------------------------------------------------------------------------
 
 
