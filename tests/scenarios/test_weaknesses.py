@@ -8,7 +8,7 @@ probes and metrics (`integration/test_web.py`; names in `unit/test_settings.py`)
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import anyio
 import msgspec
@@ -18,7 +18,7 @@ from assigner.core.group import GroupState
 from assigner.errors import Evicted, NotRegistered, NotTheTarget
 from assigner.instance import Instance
 from assigner.records import HandoffMode, LeaderRecord, Phase, Status, Step, encode
-from assigner.store import Operation, Put
+from assigner.store import Compare, Operation, Put, TransactionResult
 from assigner.testing.faults import Delay, FaultyStore, Injected
 from tests.world import BOTH_STORES, SteppedConsumer, World, tp, world_on
 
@@ -29,6 +29,17 @@ pytestmark = pytest.mark.virtual_time
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     async with world_on(request.param, request) as world:
         yield world
+
+
+class Sent(FaultyStore):
+    """A store to which a transaction is on its way whatever becomes of its sender."""
+
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], *, otherwise: Sequence[str] = ()
+    ) -> TransactionResult:
+        with anyio.CancelScope(shield=True):
+            result = await super().transact(compares, operations, otherwise=otherwise)
+        return result
 
 
 def faults_of(instance: Instance) -> FaultyStore:
@@ -93,7 +104,7 @@ async def test_01_a_leader_whose_lease_is_over_leads_no_more(world: World) -> No
 
 async def test_02_what_a_deposed_leader_still_writes_is_refused(world: World) -> None:
     await world.add_topic(partitions=2)
-    i1 = await world.start_instance("i1", wrap=FaultyStore)
+    i1 = await world.start_instance("i1", wrap=Sent)
     await world.join("a", answers_release=False)
     before = await world.until_counts(a=2)
     late = hold_back(i1, puts("/handoffs/"), world.ttl / 2)
