@@ -8,6 +8,7 @@ probes and metrics (`integration/test_web.py`; names in `unit/test_settings.py`)
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import anyio
@@ -37,9 +38,8 @@ class Sent(FaultyStore):
     async def transact(
         self, compares: Sequence[Compare], operations: Sequence[Operation], *, otherwise: Sequence[str] = ()
     ) -> TransactionResult:
-        with anyio.CancelScope(shield=True):
-            result = await super().transact(compares, operations, otherwise=otherwise)
-        return result
+        sending = super().transact(compares, operations, otherwise=otherwise)
+        return await asyncio.shield(asyncio.ensure_future(sending))
 
 
 def faults_of(instance: Instance) -> FaultyStore:
