@@ -108,13 +108,15 @@ class Invariants:
 
     def settled(self, state: GroupState, alive: set[str]) -> bool:
         every = sum(topic.record.partition_count for topic in state.topics.values())
-        counts = [len(state.owned[name]) for name in alive]
-        owners = {held.record.owner for held in state.assignments.values()}
+        units: dict[int, set[str]] = {}
+        for tp, held in state.assignments.items():
+            units.setdefault(tp.partition, set()).add(held.record.owner)
+        counts = [sum(name in owners for owners in units.values()) for name in alive]
         return (
             set(state.consumers) == alive
             and not state.handoffs
             and len(state.assignments) == every
-            and owners <= alive
+            and all(len(owners) == 1 and owners <= alive for owners in units.values())
             and max(counts) - min(counts) <= 1
         )
 
@@ -133,7 +135,9 @@ class Invariants:
 
 class Chaos:
     def __init__(self, world: World, seed: int) -> None:
+        """All topics of the group's options are one co-partition set; without any, there is one topic."""
         self.world = world
+        self.topics = [topic for topics in world.options.copartitioned for topic in topics] or ["t"]
         self.dice = random.Random(seed)
         self.consumers: list[ChaosConsumer] = []
         self.invariants = Invariants(world, self.consumers)
@@ -145,7 +149,9 @@ class Chaos:
     async def run(self, steps: int) -> None:
         async with anyio.create_task_group() as self._tasks:
             self._tasks.start_soon(self.invariants.watch)
-            await self.world.add_topic(partitions=self.dice.randint(4, 9))
+            partitions = self.dice.randint(4, 9)
+            for topic in self.topics:
+                await self.world.add_topic(topic, partitions=partitions)
             for _ in range(2):
                 await self._start_instance()
             for _ in range(4):

@@ -41,6 +41,7 @@ async def a_course(seed: int, mode: HandoffMode) -> None:
         release_timeout=8.0,
         balance_backoff=5.0,
         quarantine_after=1000,
+        copartitioned=(("left", "right"),) if seed % 3 == 0 else (),
     )
     async with world_on("memory", ttl=9.0, options=options) as world:
         chaos = Chaos(world, seed)
