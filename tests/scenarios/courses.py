@@ -178,8 +178,10 @@ class Member:
 
 
 class Course:
-    def __init__(self, world: World, seed: int, mode: HandoffMode) -> None:
+    def __init__(self, world: World, seed: int, mode: HandoffMode, topics: tuple[str, ...] = ("t",)) -> None:
+        """`topics`: more than one move as one."""
         self.world = world
+        self.topics = topics
         self.dice = random.Random(seed)
         self.mode = mode
         self.members: list[Member] = []
@@ -196,7 +198,7 @@ class Course:
     # --- what goes on ------------------------------------------------------------------------------------------------
 
     async def run(self, steps: int) -> None:
-        await self.world.add_topic(partitions=self.partitions)
+        await self._set_partitions()
         await self.start_instance()
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
@@ -337,7 +339,8 @@ class Course:
         await self._set_partitions()
 
     async def _set_partitions(self) -> None:
-        await self.world.add_topic(partitions=self.partitions)
+        for topic in self.topics:
+            await self.world.add_topic(topic, partitions=self.partitions)
 
     async def rebalance(self) -> None:
         with suppress(AssignerError):
@@ -441,16 +444,21 @@ class Course:
     def _unsettled(self, state: GroupState) -> str:
         if state.handoffs:
             return "handoffs are left"
-        if len(state.assignments) != self.partitions:
+        if len(state.assignments) != self.partitions * len(self.topics):
             return f"{len(state.assignments)} of {self.partitions} partitions are owned"
         for tp, held in state.assignments.items():
             owner = state.consumers.get(held.record.owner)
             if owner is None or owner.record.session != held.record.session:
                 return f"{tp} is owned by nobody there"
         counts = [len(state.owned[name]) for name in state.consumers]
-        if max(counts) - min(counts) > 1:
+        if max(counts) - min(counts) > len(self.topics):
             return "uneven"
+        if any(self._owners(state, number) > 1 for number in range(self.partitions)):
+            return "partitions that move as one have several owners"
         return "; ".join(problem for member in self._living() if (problem := self._mistaken(member, state)))
+
+    def _owners(self, state: GroupState, number: int) -> int:
+        return len({state.assignments[TopicPartition(topic, number)].record.owner for topic in self.topics})
 
     def _mistaken(self, member: Member, state: GroupState) -> str:
         registered = state.consumers.get(member.name)
@@ -468,9 +476,10 @@ class Course:
 
 
 @asynccontextmanager
-async def course(seed: int, mode: HandoffMode) -> AsyncIterator[Course]:
+async def course(seed: int, mode: HandoffMode, topics: tuple[str, ...] = ("t",)) -> AsyncIterator[Course]:
     backend = MemoryBackend.shared(MemoryState(LoopClock()))
-    options = msgspec.structs.replace(OPTIONS, handoff_mode=mode)
+    together = (topics,) if len(topics) > 1 else ()
+    options = msgspec.structs.replace(OPTIONS, handoff_mode=mode, copartitioned=together)
     async with World(backend, StoreSection(root="/test/"), ttl=TTL, options=options) as world:
         await world.set_options()
-        yield Course(world, seed, mode)
+        yield Course(world, seed, mode, topics)

@@ -1,4 +1,4 @@
-"""A few random courses of events; see `courses`. `COURSES=2000 pytest -n 2 ...` tries as many."""
+"""A few random courses of events; see `courses`. `COURSES=500 COURSES_FROM=1000 pytest -n 2 ...` tries others."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import pytest
 from assigner.records import HandoffMode
 from tests.scenarios.courses import course
 
-FIRST, MANY = int(os.environ.get("COURSES_FROM", "1")), int(os.environ.get("COURSES", "5"))
+FIRST, MANY = int(os.environ.get("COURSES_FROM", "1")), int(os.environ.get("COURSES", "4"))
 
 
 @pytest.mark.virtual_time
+@pytest.mark.parametrize("topics", [("t",), ("t", "u")], ids=["single", "together"])
 @pytest.mark.parametrize("mode", list(HandoffMode), ids=[mode.value for mode in HandoffMode])
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + MANY))
-async def test_a_random_course_breaks_no_rule_and_settles(seed: int, mode: HandoffMode) -> None:
-    async with course(seed, mode) as running:
+async def test_a_random_course_breaks_no_rule_and_settles(
+    seed: int, mode: HandoffMode, topics: tuple[str, ...]
+) -> None:
+    async with course(seed, mode, topics) as running:
         await running.run(steps=40)
