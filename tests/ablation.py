@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from tests import switched_off as off
+from tests.scenarios import test_rules_clients as clients
 from tests.scenarios import test_rules_ownership as ownership
 from tests.scenarios import test_rules_running as running
 
@@ -64,31 +65,31 @@ ABLATIONS: tuple[Ablation, ...] = (
         3,
         "a gate ignores the clock",
         off.gates_do_not_look_at_the_clock,
-        ownership.test_rule_3_a_gate_is_shut_two_thirds_of_the_ttl_after_the_renewal_was_sent,
+        clients.test_rule_3_a_gate_is_shut_two_thirds_of_the_ttl_after_the_renewal_was_sent,
     ),
     Ablation(
         3,
         "a gate trusts the whole TTL",
         off.gates_trust_the_whole_ttl,
-        ownership.test_rule_3_a_gate_is_shut_two_thirds_of_the_ttl_after_the_renewal_was_sent,
+        clients.test_rule_3_a_gate_is_shut_two_thirds_of_the_ttl_after_the_renewal_was_sent,
     ),
     Ablation(
         3,
         "Renew is answered without asking the store",
         off.renew_is_answered_without_asking,
-        ownership.test_rule_3_renew_is_answered_only_after_the_lease_was_renewed,
+        clients.test_rule_3_renew_is_answered_only_after_the_lease_was_renewed,
     ),
     Ablation(
         3,
         "an open stream renews the lease of a client that should do it itself",
         off.an_open_stream_renews,
-        ownership.test_rule_3_a_client_that_says_it_renews_and_does_not_is_gone_after_its_ttl,
+        clients.test_rule_3_a_client_that_says_it_renews_and_does_not_is_gone_after_its_ttl,
     ),
     Ablation(
         3,
         "exclusive groups take clients that do not renew",
         off.exclusive_takes_everybody,
-        ownership.test_rule_3_exclusive_groups_refuse_clients_that_do_not_renew,
+        clients.test_rule_3_exclusive_groups_refuse_clients_that_do_not_renew,
     ),
     Ablation(
         4,
@@ -157,24 +158,24 @@ ABLATIONS: tuple[Ablation, ...] = (
         off.a_recreated_topic_keeps_its_offsets,
         ownership.test_rule_6_a_recreated_topic_drops_offset_and_handoff_and_its_epochs_continue,
     ),
-    Ablation(7, "no grant is stale", off.no_grant_is_stale, ownership.test_rule_7_a_released_epoch_stays_released),
+    Ablation(7, "no grant is stale", off.no_grant_is_stale, clients.test_rule_7_a_released_epoch_stays_released),
     Ablation(
         7,
         "a higher epoch slips in under the handler",
         off.a_higher_epoch_slips_in,
-        ownership.test_rule_7_a_higher_epoch_on_a_held_partition_means_revoke_and_then_assign,
+        clients.test_rule_7_a_higher_epoch_on_a_held_partition_means_revoke_and_then_assign,
     ),
     Ablation(
         7,
         "a release names no epoch",
         off.releases_name_no_epoch,
-        ownership.test_rule_7_release_and_unassigned_name_the_epoch_that_ends,
+        clients.test_rule_7_release_and_unassigned_name_the_epoch_that_ends,
     ),
     Ablation(
         7,
         "a first message shows whatever is mirrored",
         off.snapshots_show_whatever_is_mirrored,
-        ownership.test_rule_7_a_snapshot_never_shows_an_ownership_that_was_taken_away,
+        clients.test_rule_7_a_snapshot_never_shows_an_ownership_that_was_taken_away,
     ),
     Ablation(
         8,

@@ -1,6 +1,6 @@
 """The numbered safety rules about leading, watching and limits: each as a test that fails when it is switched off.
 
-The rules about who owns what are in `test_rules_ownership.py`; `tests/ablation.py` switches all of them off.
+The others are in `test_rules_ownership.py` and `test_rules_clients.py`; `tests/ablation.py` switches all of them off.
 """
 
 from __future__ import annotations
