@@ -40,7 +40,7 @@ from assigner.records import Cause, Consumer, Status, Stored
 
 LEASE_CHECK = 0.5
 """How often a lease whose end is awaited is asked about."""
-BUDGET = 200
+BUDGET = 100
 """Writes per decision, so that a large plan leaves others their turn."""
 
 
