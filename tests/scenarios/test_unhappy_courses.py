@@ -107,9 +107,10 @@ async def test_partitions_that_exist_again_before_they_are_removed_stay_where_th
     await world.join("a")
     before = await world.until_counts(a=8)
     assert isinstance(instance.store, FaultyStore)
-    plan = world.group.plan
     late = instance.store.inject(
-        Delay(0.5), kinds=["transact"], where=lambda _, __, operations: any(op.key == plan for op in operations)
+        Delay(0.5),
+        kinds=["transact"],
+        where=lambda _, __, operations: any(b'"epoch_floor":1' in getattr(op, "value", b"") for op in operations),
     )
     await world.add_topic(partitions=4)
     await world.until("the floor is on its way", lambda _: late.hits == 1)
