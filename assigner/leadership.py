@@ -19,7 +19,7 @@ from assigner.backend import Presence
 from assigner.backoff import Backoff
 from assigner.clock import Clock
 from assigner.core.spread import NOWHERE, Handover, Spread, SpreadSettings, campaign_delay, spread
-from assigner.election import Leader, LeaderElector, Term
+from assigner.election import LeaderElector, Term
 from assigner.errors import AssignerError
 from assigner.following import Following
 from assigner.groups import ASSIGNER, known_groups, names_of
@@ -138,9 +138,6 @@ class Leadership:
     @property
     def instances(self) -> Mapping[str, Instance]:
         return {decode_segment(name): instance for name, instance in self._instances.records.items()}
-
-    async def leader_of(self, group: str) -> Leader | None:
-        return await self._elector.leader(group)
 
     def statistics(self) -> LeadershipStatistics:
         wanted = self._wanted()

@@ -68,12 +68,6 @@ class BoundedNames:
         self._names.add(name)
         return name
 
-    def forget(self, name: str) -> bool:
-        """Make room. Whether the name had a place."""
-        had = name in self._names
-        self._names.discard(name)
-        return had
-
 
 class Metrics:
     """What drivers report to. Every method is cheap and safe to call from the event loop."""
@@ -186,12 +180,6 @@ class Metrics:
     def watch_depth(self, queue: str, read: Callable[[], int]) -> None:
         """Have `read` called on the event loop at each scrape."""
         self._depths[queue] = read
-
-    def forget_group(self, group: str) -> None:
-        """The group is gone: drop its series and make room for another."""
-        if self._groups.forget(group):
-            for family in (self._moves, self._evictions, self._warm_failures, self._unreadable):
-                family.remove_by_labels({"group": group})
 
     # Scraping. ---------------------------------------------------------------------------------------------------
 

@@ -154,15 +154,6 @@ def test_reasons_are_bounded_too() -> None:
     assert len(reasons) == 51
 
 
-def test_a_forgotten_group_leaves_no_series_and_makes_room() -> None:
-    metrics = Metrics(max_groups=1)
-    metrics.moved("old", Cause.LEFT)
-    metrics.forget_group("old")
-    metrics.moved("new", Cause.LEFT)
-    assert value(metrics, "assigner_moves_total", group="old", cause="left") is None
-    assert value(metrics, "assigner_moves_total", group="new", cause="left") == 1
-
-
 def test_an_unled_group_among_the_others_does_not_hide_the_led_ones() -> None:
     groups = [GroupSnapshot(group="a"), led("b", partitions=3), GroupSnapshot(group="c")]
     gathered = gather(groups, BoundedNames(0))
