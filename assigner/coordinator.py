@@ -23,6 +23,7 @@ from assigner.core.planning import targets as targets_of
 from assigner.core.writes import Moved, Purpose, Write
 from assigner.election import Term
 from assigner.errors import AssignerError, OutcomeUnknown, StoreError
+from assigner.explanation import Explanation
 from assigner.handoff_times import HandoffTimes
 from assigner.history import HistoryWriter
 from assigner.keys import Keys
@@ -30,7 +31,6 @@ from assigner.logs import get_logger
 from assigner.metrics import Metrics
 from assigner.mirror import GroupMirror, Mirrors
 from assigner.store import Committed, LeaseGone, Store
-from assigner.strategy import Explanation
 from assigner.strategy_registry import is_prepared, prepare
 from assigner.unit_writer import Outcome, UnitWriter
 

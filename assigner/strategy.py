@@ -14,10 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from assigner.explanation import Explanation
 
 NONE = -1
 """No owner, no rack, no co-partition set, no cap."""
@@ -42,6 +45,9 @@ class Members:
     """A member on hold keeps what it has and gets nothing new."""
     cap: IntArray
     """Most partitions the member may have, or NONE."""
+    load: FloatArray | None = None
+    """How busy each node says it is, 0 for idle, NaN for unknown. Advisory: of members that are equal otherwise, the
+    less busy one is served first. It never causes a move."""
 
     @property
     def count(self) -> int:
@@ -85,22 +91,6 @@ class Problem:
         """Where each topic starts in the flat arrays; one more entry for the end."""
         ends = np.cumsum(self.topics.partitions, dtype=np.int32)
         return np.concatenate((np.zeros(1, np.int32), ends))
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """What the solution costs and achieves, for people and for tests."""
-
-    moves: int
-    """Partitions whose previous live owner is another one now."""
-    lower_bound: int
-    """No valid balanced solution moves fewer."""
-    imbalance: int
-    """Most minus fewest partitions over the members that could take them (per unit of capacity, rounded up)."""
-    imbalance_by_topic: IntArray
-    rack_mismatches: int = 0
-    cold_actives: int = 0
-    """Partitions given to a member that neither owned them nor held a standby, while a live member did."""
 
 
 @dataclass(frozen=True)

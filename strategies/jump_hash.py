@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from assigner.explanation import Explanation
 from assigner.strategy import NONE, BoolArray, IntArray, KeyArray, Members, Problem, Solution
-from strategies.explain import explain, keep_standbys, must_move
+from strategies.explain import keep_standbys, must_move
 from strategies.quotas import Held, held
 from strategies.units import Units, fold, unfold
 from strategies.validity import check
@@ -32,7 +33,7 @@ class JumpHash:
         units = fold(problem)
         now = held(units, problem.members)
         owner = unfold(units, problem, _assign(units, problem.members, now))
-        explanation = explain(problem, owner, must_move(problem))
+        explanation = Explanation(problem, owner, must_move(problem))
         return Solution(owner, keep_standbys(problem, owner), explanation)
 
 

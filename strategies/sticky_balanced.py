@@ -24,11 +24,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from assigner.explanation import Explanation
 from assigner.strategy import NONE, IntArray, Members, Problem, Solution
 from strategies import caps
 from strategies.balancing import balance
 from strategies.dealing import deal
-from strategies.explain import explain, keep_standbys, must_move
+from strategies.explain import keep_standbys, must_move
 from strategies.measure import measure
 from strategies.placement import place
 from strategies.quotas import Quotas, held, quotas
@@ -52,7 +53,7 @@ class StickyBalanced:
         else:
             owner, bound = _solve(units, problem.members)
         owner = unfold(units, problem, owner)
-        return Solution(owner, keep_standbys(problem, owner), explain(problem, owner, unavoidable + bound))
+        return Solution(owner, keep_standbys(problem, owner), Explanation(problem, owner, unavoidable + bound))
 
 
 def _solve(units: Units, members: Members) -> tuple[IntArray, int]:
@@ -87,7 +88,7 @@ def _settle(units: Units, members: Members) -> IntArray:
 
 def _nobody(problem: Problem) -> Solution:
     owner = np.full(len(problem.owner), NONE, np.int32)
-    return Solution(owner, keep_standbys(problem, owner), explain(problem, owner, 0))
+    return Solution(owner, keep_standbys(problem, owner), Explanation(problem, owner, 0))
 
 
 def _lower_bound(plan: Quotas) -> int:
