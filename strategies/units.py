@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from assigner.errors import InvalidInput
-from assigner.strategy import NONE, BoolArray, IntArray, KeyArray, Problem
+from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, KeyArray, Problem
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,10 @@ class Units:
     """[row, member]: whether the member may have units of the row."""
     owner: IntArray
     pinned: BoolArray
+    weight: FloatArray | None = None
+    """Per unit: the weights of its partitions added up; None: all partitions are alike."""
+    standbys: IntArray | None = None
+    """[unit, replica]: who holds a copy of the whole unit, or NONE; None: nobody holds any."""
 
     @property
     def count(self) -> int:
@@ -50,7 +54,8 @@ def fold(problem: Problem) -> Units:
     rows = _rows(problem)
     if rows is None:
         size = np.ones(topics.count, np.int32)
-        return Units(None, topics.partitions, size, key, wanted, problem.owner, problem.pinned)
+        standbys = problem.standbys if problem.standbys.size else None
+        return Units(None, topics.partitions, size, key, wanted, problem.owner, problem.pinned, topics.weight, standbys)
     first = np.array([row[0] for row in rows], dtype=np.int64)
     slots = [_slots(problem, row) for row in rows]
     owner = [_slot_owner(problem, slot) for slot in slots]
@@ -62,6 +67,8 @@ def fold(problem: Problem) -> Units:
         np.array([wanted[row].all(axis=0) for row in rows]),
         np.concatenate(owner).astype(np.int32),
         np.concatenate([problem.pinned[slot].any(axis=0) for slot in slots]),
+        None if topics.weight is None else np.concatenate([topics.weight[slot].sum(axis=0) for slot in slots]),
+        np.concatenate([_slot_standbys(problem, slot) for slot in slots]) if problem.standbys.size else None,
     )
 
 
@@ -107,6 +114,15 @@ def _slot_owner(problem: Problem, slots: IntArray) -> IntArray:
     for slot in split.tolist():
         decided[slot] = _verdict(owners[:, slot], problem.pinned[slots[:, slot]])
     return decided
+
+
+def _slot_standbys(problem: Problem, slots: IntArray) -> IntArray:
+    """Those of the first topic's holders that hold a copy of every topic of the slot."""
+    first = problem.standbys[slots[0]]
+    everywhere = np.ones(first.shape, np.bool_)
+    for topic in slots[1:]:
+        everywhere &= (problem.standbys[topic][:, None, :] == first[:, :, None]).any(axis=2)
+    return np.where(everywhere, first, np.int32(NONE))
 
 
 def _verdict(owners: IntArray, pinned: BoolArray) -> int:
