@@ -48,6 +48,8 @@ class Members:
     load: FloatArray | None = None
     """How busy each node says it is, 0 for idle, NaN for unknown. Advisory: of members that are equal otherwise, the
     less busy one is served first. It never causes a move."""
+    key: KeyArray | None = None
+    """A number per member that never changes, from `name_keys`, for strategies that hash; None: its index."""
 
     @property
     def count(self) -> int:
@@ -66,7 +68,7 @@ class Topics:
     replica_racks: tuple[IntArray, IntArray] | None = None
     """Racks of each flat partition's replicas as (starts, rack ids); one more start for the end."""
     key: KeyArray | None = None
-    """A number per topic that never changes, from `topic_keys`, for strategies that hash; None: its index."""
+    """A number per topic that never changes, from `name_keys`, for strategies that hash; None: its index."""
 
     @property
     def count(self) -> int:
@@ -109,7 +111,7 @@ class Strategy(Protocol):
     def assign(self, problem: Problem) -> Solution: ...
 
 
-def topic_keys(names: Sequence[str]) -> KeyArray:
-    """A topic's index changes when another topic comes or goes; this number is its own for ever."""
+def name_keys(names: Sequence[str]) -> KeyArray:
+    """An index changes when another member or topic comes or goes; this number is the name's own for ever."""
     digests = b"".join(blake2b(name.encode(), digest_size=8).digest() for name in names)
     return np.frombuffer(digests, dtype="<u8").astype(np.uint64)

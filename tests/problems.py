@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from assigner.strategy import NONE, BoolArray, IntArray, Members, Problem, Solution, Strategy, Topics, topic_keys
+from assigner.strategy import NONE, BoolArray, IntArray, Members, Problem, Solution, Strategy, Topics, name_keys
 
 
 def problem(
@@ -64,7 +64,7 @@ def assign_by_name(
         for partition in mine:
             owner[flat.index(partition)] = names.index(name)
     raw = problem([topics[t] for t in topic_names], len(names), owner, subscription=wants)
-    keyed = Topics(raw.topics.partitions, key=topic_keys(topic_names))
+    keyed = Topics(raw.topics.partitions, key=name_keys(topic_names))
     solution = strategy.assign(Problem(raw.members, keyed, raw.owner, raw.pinned))
     result: Named = {name: [] for name in names}
     for partition, who in zip(flat, solution.owner.tolist(), strict=True):

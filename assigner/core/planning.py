@@ -16,7 +16,7 @@ from assigner.core.group import GroupState
 from assigner.core.liveness import Fate, Liveness
 from assigner.keys import TopicPartition
 from assigner.records import Consumer, Step
-from assigner.strategy import NONE, BoolArray, IntArray, Members, Problem, Solution, Topics, topic_keys
+from assigner.strategy import NONE, BoolArray, IntArray, Members, Problem, Solution, Topics, name_keys
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Builder:
     def _request(self) -> Request:
         options = self._state.options
         problem = Problem(
-            members=_members(self._consumers, len(self._holders), self._wanted),
+            members=_members(self._consumers, tuple(self._holders), self._wanted),
             topics=self._topics,
             owner=np.asarray(self._owners, np.int32),
             pinned=np.asarray(self._pinned, np.bool_),
@@ -140,7 +140,8 @@ class Builder:
         return Request(options.strategy, problem, names, tuple(self._partitions), tuple(self._lost))
 
 
-def _members(consumers: list[Consumer], holders: int, wanted: BoolArray) -> Members:
+def _members(consumers: list[Consumer], away: tuple[str, ...], wanted: BoolArray) -> Members:
+    holders = len(away)
     racks = {rack: number for number, rack in enumerate(sorted({c.rack for c in consumers if c.rack}))}
     everything = np.ones((holders, wanted.shape[1]), np.bool_)
     return Members(
@@ -149,6 +150,7 @@ def _members(consumers: list[Consumer], holders: int, wanted: BoolArray) -> Memb
         subscription=np.concatenate((wanted, everything)),
         hold=np.asarray([False] * len(consumers) + [True] * holders, np.bool_),
         cap=np.full(len(consumers) + holders, NONE, np.int32),
+        key=name_keys([*(c.consumer_name for c in consumers), *away]),
     )
 
 
@@ -165,7 +167,7 @@ def _subscriptions(state: GroupState, consumers: list[Consumer]) -> BoolArray:
 def _topics(state: GroupState) -> Topics:
     names = sorted(state.topics)
     counts = np.asarray([state.topics[name].record.partition_count for name in names], np.int32)
-    return Topics(partitions=counts, copartition=_copartition(state, names), key=topic_keys(names))
+    return Topics(partitions=counts, copartition=_copartition(state, names), key=name_keys(names))
 
 
 def _copartition(state: GroupState, names: list[str]) -> IntArray | None:

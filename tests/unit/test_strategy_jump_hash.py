@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from assigner.strategy import NONE, topic_keys
+from assigner.strategy import NONE, name_keys
 from strategies.jump_hash import jump, strategy
 from tests.problems import assert_valid, assign_by_name, loads, problem
 
@@ -93,7 +93,7 @@ def test_nobody_and_nothing_are_answered() -> None:
     assert strategy.assign(problem([], 2)).owner.tolist() == []
 
 
-def test_topic_keys_are_the_names_own() -> None:
-    assert topic_keys(["a", "b"])[1] == topic_keys(["b"])[0]
-    assert len(set(topic_keys([f"t{n}" for n in range(1000)]).tolist())) == 1000
-    assert topic_keys([]).tolist() == []
+def test_name_keys_are_the_names_own() -> None:
+    assert name_keys(["a", "b"])[1] == name_keys(["b"])[0]
+    assert len(set(name_keys([f"t{n}" for n in range(1000)]).tolist())) == 1000
+    assert name_keys([]).tolist() == []
