@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from assigner.errors import InvalidInput
-from assigner.names import check_topic
+from assigner.names import check_name, check_topic
 from assigner.records import GroupOptions
 from assigner.strategy_registry import load
 
@@ -16,6 +16,7 @@ _OURS = frozenset({"rebalance_requests"})
 """Kept by the service itself."""
 _POSITIVE = ("warming_timeout", "freeze_timeout", "release_timeout")
 _NOT_NEGATIVE = ("debounce", "balance_backoff", "standby_count")
+_COUNTS = ("rollout_cap",)
 _AT_LEAST_ONE = ("max_concurrent_handoffs", "warm_concurrency", "quarantine_after")
 _LONGEST = 7 * 86_400
 _MOST = 1_000_000
@@ -35,14 +36,16 @@ def check_options(options: GroupOptions, changes: dict[str, Any]) -> GroupOption
         raise InvalidInput(f"group option refused: {error}") from error
     _check_numbers(wanted)
     _check_copartitioned(wanted.copartitioned)
+    if wanted.rollout:
+        check_name("generation in rollout", wanted.rollout)
     load(wanted.strategy)
     return wanted
 
 
 def _check_numbers(options: GroupOptions) -> None:
-    for name in (*_POSITIVE, *_NOT_NEGATIVE, *_AT_LEAST_ONE):
+    for name in (*_POSITIVE, *_NOT_NEGATIVE, *_COUNTS, *_AT_LEAST_ONE):
         value = getattr(options, name)
-        least, most = (1, _MOST) if name in _AT_LEAST_ONE else (0, _LONGEST)
+        least, most = int(name in _AT_LEAST_ONE), _MOST if name in (*_COUNTS, *_AT_LEAST_ONE) else _LONGEST
         if not least <= value <= most or (name in _POSITIVE and value == 0):
             rule = "at least 1" if least else "positive" if name in _POSITIVE else "0 or more"
             raise InvalidInput(f"group option {name} must be {rule} and at most {most}, not {value}")

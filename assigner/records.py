@@ -194,6 +194,12 @@ class GroupOptions(msgspec.Struct, frozen=True, kw_only=True):
     quarantine_after: int = 3
     """Distinct owners that must fail to warm a partition before it is quarantined."""
     paused: bool = False
+    rollout: str = ""
+    """A rolling deploy: the generation that takes over, `auto` for the one that registered last, empty for none."""
+    rollout_cap: int = 0
+    """Most partitions a member of the new generation gets while a rollout is on; 0: its fair share."""
+    use_loads: bool = False
+    """Give the strategy what consumers report of load; else all partitions are alike."""
     rebalance_requests: int = 0
     """Raised by an operator to ask for a rebalance now; also forgives quarantined partitions."""
 

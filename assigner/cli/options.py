@@ -46,6 +46,9 @@ _KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
     "warm_concurrency": (_count, "a number"),
     "quarantine_after": (_count, "a number"),
     "paused": (_flag, "true or false"),
+    "rollout": (str, "a generation, auto, or nothing"),
+    "rollout_cap": (_count, "a number"),
+    "use_loads": (_flag, "true or false"),
     "copartitioned": (_sets, "sets of topics such as a,b;c,d; empty: none"),
 }
 

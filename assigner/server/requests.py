@@ -117,6 +117,9 @@ _AS_THEY_ARE = (
     "quarantine_after",
     "paused",
     "balance_backoff",
+    "rollout",
+    "rollout_cap",
+    "use_loads",
 )
 
 

@@ -138,6 +138,17 @@ _KEYS = (
     Key("group.warm_concurrency", "Partitions a consumer warms at once.", _COUNT),
     Key("group.quarantine_after", "Owners that must fail to warm a partition before it is quarantined.", _COUNT),
     Key("group.paused", "Start with rebalancing paused."),
+    Key(
+        "group.rollout",
+        "Rolling deploys: the generation that takes over, `auto` for the one that registered last; empty: none.",
+        rules.GENERATION,
+    ),
+    Key(
+        "group.rollout_cap",
+        "Most partitions a member of the new generation gets during a rollout; 0: its fair share.",
+        Range(least=0, most=1_000_000),
+    ),
+    Key("group.use_loads", "Plan by the loads that consumers report; else all partitions are alike."),
     Key("topics", "Partition counts: group, topic, number.", rules.TOPICS, "--topic"),
     Key("spread.slack", "How far above the even share of groups an instance may go.", Range(least=1, most=10)),
     Key("spread.courtesy", "Seconds each instance waits for those that a free group suits better.", _PAUSE),

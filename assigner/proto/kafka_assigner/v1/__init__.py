@@ -442,6 +442,27 @@ class GroupOptions(betterproto2.Message):
         14, betterproto2.TYPE_BOOL, optional=True
     )
 
+    rollout: "str | None" = betterproto2.field(
+        16, betterproto2.TYPE_STRING, optional=True
+    )
+    """
+    The generation that takes over in a rolling deploy, auto for the one that registered last, empty for none.
+    """
+
+    rollout_cap: "int | None" = betterproto2.field(
+        17, betterproto2.TYPE_UINT32, optional=True
+    )
+    """
+    Most partitions a member of the new generation gets meanwhile; 0: its fair share.
+    """
+
+    use_loads: "bool | None" = betterproto2.field(
+        18, betterproto2.TYPE_BOOL, optional=True
+    )
+    """
+    Plan by the loads that consumers report.
+    """
+
 
 default_message_pool.register_message("kafka_assigner.v1", "GroupOptions", GroupOptions)
 
