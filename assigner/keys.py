@@ -233,5 +233,15 @@ class Keys:
     def history(self, group: str) -> str:
         return f"{self.root}~history/{encode_segment(group)}"
 
-    def loads(self, group: str, topic: str) -> str:
-        return f"{self.root}~loads/{encode_segment(group)}/{encode_segment(topic)}"
+    def loads(self, group: str) -> str:
+        """Prefix of what is known of the loads in a group."""
+        return f"{self.root}~loads/{encode_segment(group)}/"
+
+    def topic_loads(self, group: str, topic: str, block: int = 0) -> str:
+        """A topic too large for one value has several blocks; the first has the topic's own key."""
+        key = self.loads(group) + encode_segment(topic)
+        return f"{key}/{block}" if block else key
+
+    def node_loads(self, group: str) -> str:
+        """No topic's key: a name's `~` is always encoded."""
+        return self.loads(group) + "~nodes"

@@ -272,6 +272,22 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     moves: tuple[Move, ...] = ()
 
 
+class Loads(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How heavy part of a topic's partitions is, or how busy a group's nodes are; numbers packed, as there are many."""
+
+    at: int
+    """Wall time of the last write."""
+    topic: str = ""
+    first: int = 0
+    """The partition the lists begin with."""
+    nodes: tuple[str, ...] = ()
+    """Instead of a topic: the consumers the lists are about."""
+    loads: bytes = b""
+    """32-bit floats, little endian; NaN where nothing is known."""
+    until: bytes = b""
+    """32-bit unsigned integers, little endian: the wall time up to which each load counts."""
+
+
 Record = (
     Consumer
     | Assignment
@@ -286,6 +302,7 @@ Record = (
     | Router
     | Ack
     | History
+    | Loads
 )
 R = TypeVar("R", bound=msgspec.Struct)
 
