@@ -53,6 +53,7 @@ __all__ = (
     "TopicOwnership",
     "TopicPartition",
     "TopicPartitions",
+    "TopicStandbys",
     "WarmPartition",
 )
 
@@ -149,7 +150,7 @@ class AssignmentUpdate(betterproto2.Message):
 
     full: "bool" = betterproto2.field(10, betterproto2.TYPE_BOOL)
     """
-    This is all the consumer owns; what is not in it is not its own.
+    This is all the consumer owns, and holds standby copies of; what is not in it is not its own.
     """
 
     session: "str" = betterproto2.field(11, betterproto2.TYPE_STRING)
@@ -179,6 +180,18 @@ class AssignmentUpdate(betterproto2.Message):
     The update goes on in the next message, because it was too long for one, or because a batch with what else is
     pending completes it. What `full` says holds after the last part.
     """
+
+    standbys_added: "list[TopicPartitions]" = betterproto2.field(
+        18, betterproto2.TYPE_MESSAGE, repeated=True
+    )
+    """
+    Partitions to hold a copy of from now on, and those to hold none of any more; without epochs. A copy of a partition
+    that is assigned is not listed as removed: it is what the owner starts from. Removed comes before added.
+    """
+
+    standbys_removed: "list[TopicPartitions]" = betterproto2.field(
+        19, betterproto2.TYPE_MESSAGE, repeated=True
+    )
 
 
 default_message_pool.register_message(
@@ -249,6 +262,11 @@ class ConsumerInfo(betterproto2.Message):
     releasing: "int" = betterproto2.field(11, betterproto2.TYPE_UINT32)
 
     evicted: "str" = betterproto2.field(12, betterproto2.TYPE_STRING)
+
+    standbys: "int" = betterproto2.field(13, betterproto2.TYPE_UINT32)
+    """
+    Standby copies on record.
+    """
 
 
 default_message_pool.register_message("kafka_assigner.v1", "ConsumerInfo", ConsumerInfo)
@@ -340,6 +358,10 @@ class DescribeGroupResponse(betterproto2.Message):
 
     history: "list[MoveInfo]" = betterproto2.field(
         12, betterproto2.TYPE_MESSAGE, repeated=True
+    )
+
+    standbys: "list[TopicStandbys]" = betterproto2.field(
+        13, betterproto2.TYPE_MESSAGE, repeated=True
     )
 
 
@@ -442,6 +464,13 @@ class GroupOptions(betterproto2.Message):
         14, betterproto2.TYPE_BOOL, optional=True
     )
 
+    standby_count: "int | None" = betterproto2.field(
+        15, betterproto2.TYPE_UINT32, optional=True
+    )
+    """
+    Copies of each partition kept on other consumers.
+    """
+
     rollout: "str | None" = betterproto2.field(
         16, betterproto2.TYPE_STRING, optional=True
     )
@@ -509,6 +538,11 @@ class HandoffInfo(betterproto2.Message):
 
     started_at: "int" = betterproto2.field(8, betterproto2.TYPE_INT64)
 
+    warm: "bool" = betterproto2.field(9, betterproto2.TYPE_BOOL)
+    """
+    The new owner held a standby copy.
+    """
+
 
 default_message_pool.register_message("kafka_assigner.v1", "HandoffInfo", HandoffInfo)
 
@@ -574,6 +608,11 @@ class MoveInfo(betterproto2.Message):
     generation: "int" = betterproto2.field(7, betterproto2.TYPE_UINT64)
 
     epoch: "int" = betterproto2.field(8, betterproto2.TYPE_UINT64)
+
+    warm: "bool" = betterproto2.field(9, betterproto2.TYPE_BOOL)
+    """
+    The new owner held a standby copy.
+    """
 
 
 default_message_pool.register_message("kafka_assigner.v1", "MoveInfo", MoveInfo)
@@ -800,6 +839,11 @@ class RegisterRequest(betterproto2.Message):
     The deployment generation the consumer belongs to.
     """
 
+    standbys: "bool" = betterproto2.field(19, betterproto2.TYPE_BOOL)
+    """
+    Tell also which partitions the consumer is to hold a standby copy of.
+    """
+
 
 default_message_pool.register_message(
     "kafka_assigner.v1", "RegisterRequest", RegisterRequest
@@ -817,6 +861,11 @@ class ReleasePartition(betterproto2.Message):
     handoff_id: "str" = betterproto2.field(10, betterproto2.TYPE_STRING)
 
     cause: "str" = betterproto2.field(11, betterproto2.TYPE_STRING)
+
+    standby: "bool" = betterproto2.field(12, betterproto2.TYPE_BOOL)
+    """
+    Keep the copy: the consumer will stand by.
+    """
 
 
 default_message_pool.register_message(
@@ -993,12 +1042,35 @@ class TopicPartitions(betterproto2.Message):
 
     epochs: "list[int]" = betterproto2.field(3, betterproto2.TYPE_UINT64, repeated=True)
     """
-    One per partition.
+    One per partition; none where the message is not about ownership.
     """
 
 
 default_message_pool.register_message(
     "kafka_assigner.v1", "TopicPartitions", TopicPartitions
+)
+
+
+@dataclass(eq=False, repr=False)
+class TopicStandbys(betterproto2.Message):
+    """
+    Who holds copies of a topic's partitions: pairs, one for each holder of each partition. holder is an index into
+    DescribeGroupResponse.owners; the lists run in parallel.
+    """
+
+    topic: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    partitions: "list[int]" = betterproto2.field(
+        2, betterproto2.TYPE_UINT32, repeated=True
+    )
+
+    holders: "list[int]" = betterproto2.field(
+        3, betterproto2.TYPE_UINT32, repeated=True
+    )
+
+
+default_message_pool.register_message(
+    "kafka_assigner.v1", "TopicStandbys", TopicStandbys
 )
 
 
