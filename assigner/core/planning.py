@@ -1,22 +1,30 @@
 """Where strings become integers and back: a group's state as a strategy's problem, and its solution as moves.
 
 Members and topics are taken in name order, so the result depends on nothing but the state. What must not move now is
-pinned: partitions in flight to their target, those whose owner may yet come back, those given up on for a while.
+pinned: partitions in flight to their target, those whose owner may yet come back, those given up on for a while, and
+during a rollout all that have an owner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from assigner.core.copartitions import copartition_sets
 from assigner.core.group import GroupState
 from assigner.core.liveness import Fate, Liveness
+from assigner.core.racks import ReplicaRacks
+from assigner.core.rollout import Rollout, applied, plan_rollout
 from assigner.keys import TopicPartition
 from assigner.records import Consumer, Step
-from assigner.strategy import NONE, BoolArray, IntArray, Members, Problem, Solution, Topics, name_keys
+from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Members, Problem, Solution, Topics, name_keys
+
+if TYPE_CHECKING:
+    from assigner.core.loads import GroupLoads
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,8 @@ class Request:
     partitions: tuple[TopicPartition, ...]
     lost: tuple[TopicPartition, ...]
     """Partitions in flight to a consumer that can't take them any more: they need an answer even if it is `stay`."""
+    rollout: Rollout | None = None
+    """The rolling deploy whose wishes are in the problem; `rollout.solve` knows when they have to yield."""
 
 
 class Target(msgspec.Struct, frozen=True, gc=False):
@@ -60,8 +70,10 @@ class Builder:
         *,
         stays: Callable[[TopicPartition], bool],
         partitions: list[TopicPartition],
+        loads: GroupLoads | None = None,
+        wall: float = 0.0,
     ) -> None:
-        """`stays` says which partitions must not move whatever the plan."""
+        """`stays` says which partitions must not move whatever the plan. `wall`: the time that loads go by."""
         self._state = state
         self._liveness = liveness
         self._now = now
@@ -75,16 +87,33 @@ class Builder:
         self._owners: list[int] = []
         self._pinned: list[bool] = []
         self._lost: list[TopicPartition] = []
+        self._copies: list[tuple[int, int, int]] = []
+        """(flat partition, replica, member that holds it)"""
         # Taken now, because the arrays must fit each other whatever happens meanwhile.
         self._consumers = [state.consumers[name].record for name in self._eligible]
+        self._racks = ReplicaRacks({topic: config.record.replica_racks for topic, config in state.topics.items()})
         self._topics = _topics(state)
         self._wanted = _subscriptions(state, self._consumers)
+        self._rollout = _rollout(state, self._consumers)
+        self._weights, self._busy = self._loads(loads, wall)
+
+    def _loads(self, loads: GroupLoads | None, wall: float) -> tuple[FloatArray | None, FloatArray | None]:
+        """Weights of partitions and loads of members, as far as they are known and wanted."""
+        if loads is None or not self._state.options.use_loads:
+            return None, None
+        sizes = list(zip(sorted(self._state.topics), self._topics.partitions.tolist(), strict=True))
+        busy = np.asarray([loads.busy(name, wall) for name in self._eligible], np.float64)
+        return loads.weights(sizes, wall), None if np.isnan(busy).all() else busy
 
     def step(self, count: int) -> Request | None:
         """Take in the next partitions; the problem, once there are no more."""
         begin = len(self._owners)
-        for tp in self._partitions[begin : begin + count]:
+        for number, tp in enumerate(self._partitions[begin : begin + count], begin):
             self._add(tp)
+            if self._state.standbys:
+                self._add_copies(number, tp)
+            if self._racks.known:
+                self._racks.add(tp.topic, tp.partition)
         return self._request() if len(self._owners) == len(self._partitions) else None
 
     def _add(self, tp: TopicPartition) -> None:
@@ -125,33 +154,60 @@ class Builder:
         self._owners.append(owner)
         self._pinned.append(pinned)
 
+    def _add_copies(self, number: int, tp: TopicPartition) -> None:
+        stored = self._state.standbys.get(tp)
+        if stored:
+            holders = dict.fromkeys(self._index[name] for name in stored.record.holders if name in self._index)
+            self._copies += [(number, replica, holder) for replica, holder in enumerate(holders)]
+
     def _request(self) -> Request:
         options = self._state.options
+        racks, replica_racks = self._racks.numbered(consumer.rack for consumer in self._consumers)
         problem = Problem(
-            members=_members(self._consumers, tuple(self._holders), self._wanted),
-            topics=self._topics,
+            members=self._members(racks),
+            topics=replace(self._topics, weight=self._weights, replica_racks=replica_racks),
             owner=np.asarray(self._owners, np.int32),
             pinned=np.asarray(self._pinned, np.bool_),
-            standbys=np.full((len(self._partitions), 0), NONE, np.int32),
+            standbys=_standbys(self._copies, len(self._partitions)),
             standby_count=options.standby_count,
             options=dict(options.strategy_options),
         )
         names = (*self._eligible, *self._holders)
-        return Request(options.strategy, problem, names, tuple(self._partitions), tuple(self._lost))
+        rollout = self._rollout.of_all(len(names)) if self._rollout else None
+        if rollout:
+            problem = applied(problem, rollout)
+        return Request(options.strategy, problem, names, tuple(self._partitions), tuple(self._lost), rollout)
+
+    def _members(self, racks: dict[str, int]) -> Members:
+        consumers, away = self._consumers, len(self._holders)
+        everything = np.ones((away, self._wanted.shape[1]), np.bool_)
+        return Members(
+            capacity=np.asarray([c.capacity for c in consumers] + [1.0] * away, np.float64),
+            rack=np.asarray([racks.get(c.rack, NONE) for c in consumers] + [NONE] * away, np.int32),
+            subscription=np.concatenate((self._wanted, everything)),
+            hold=np.asarray([False] * len(consumers) + [True] * away, np.bool_),
+            cap=np.full(len(consumers) + away, NONE, np.int32),
+            load=None if self._busy is None else np.concatenate((self._busy, np.full(away, np.nan))),
+            key=name_keys([*self._eligible, *self._holders]),
+        )
 
 
-def _members(consumers: list[Consumer], away: tuple[str, ...], wanted: BoolArray) -> Members:
-    holders = len(away)
-    racks = {rack: number for number, rack in enumerate(sorted({c.rack for c in consumers if c.rack}))}
-    everything = np.ones((holders, wanted.shape[1]), np.bool_)
-    return Members(
-        capacity=np.asarray([c.capacity for c in consumers] + [1.0] * holders, np.float64),
-        rack=np.asarray([racks.get(c.rack, NONE) for c in consumers] + [NONE] * holders, np.int32),
-        subscription=np.concatenate((wanted, everything)),
-        hold=np.asarray([False] * len(consumers) + [True] * holders, np.bool_),
-        cap=np.full(len(consumers) + holders, NONE, np.int32),
-        key=name_keys([*(c.consumer_name for c in consumers), *away]),
-    )
+def _standbys(copies: list[tuple[int, int, int]], partitions: int) -> IntArray:
+    """[flat partition, replica]; no columns where there are no copies."""
+    number, replica, holder = np.asarray(copies, np.int32).reshape(-1, 3).T
+    table = np.full((partitions, int(replica.max(initial=-1)) + 1), NONE, np.int32)
+    table[number, replica] = holder
+    return table
+
+
+def _rollout(state: GroupState, consumers: list[Consumer]) -> Rollout | None:
+    options = state.options
+    if not options.rollout:
+        return None
+    partitions = {topic: config.record.partition_count for topic, config in state.topics.items()}
+    fleet = (consumer.record for consumer in state.consumers.values())
+    unit = max(map(len, copartition_sets(state)), default=1)
+    return plan_rollout(consumers, fleet, options, partitions, unit=unit)
 
 
 def _subscriptions(state: GroupState, consumers: list[Consumer]) -> BoolArray:
@@ -177,20 +233,6 @@ def _copartition(state: GroupState, names: list[str]) -> IntArray | None:
         return None
     numbers = {topic: number for number, topics in enumerate(sets) for topic in topics}
     return np.asarray([numbers.get(name, NONE) for name in names], np.int32)
-
-
-def copartition_sets(state: GroupState) -> list[tuple[str, ...]]:
-    sets: list[tuple[str, ...]] = []
-    for topics in state.options.copartitioned:
-        known = tuple(sorted({topic for topic in topics if topic in state.topics}))
-        counts = {state.topics[topic].record.partition_count for topic in known}
-        if len(known) > 1 and len(counts) == 1:
-            sets.append(known)
-    return sets
-
-
-def companions_by_topic(state: GroupState) -> Mapping[str, tuple[str, ...]]:
-    return {topic: topics for topics in copartition_sets(state) for topic in topics}
 
 
 def targets(request: Request, solution: Solution) -> list[Target]:

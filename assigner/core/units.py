@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assigner.core import planning
+from assigner.core.copartitions import companions_by_topic
 from assigner.core.group import GroupState
 from assigner.keys import TopicPartition
 
@@ -10,11 +10,11 @@ from assigner.keys import TopicPartition
 class Units:
     def __init__(self, state: GroupState) -> None:
         self._state = state
-        self._topics = planning.companions_by_topic(state)
+        self._topics = companions_by_topic(state)
 
     def refresh(self) -> None:
         """Topics or options changed."""
-        self._topics = planning.companions_by_topic(self._state)
+        self._topics = companions_by_topic(self._state)
 
     def of(self, topic: str) -> str:
         """The name of the set the topic belongs to; none: it moves by itself."""
