@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from assigner.reasons import ReasonArray, reasons
 from assigner.strategy import NONE, IntArray, Problem
 
 _BLOCK_CELLS = 4_000_000
@@ -25,6 +26,8 @@ class Explanation:
     """The solution's."""
     lower_bound: int
     """No solution as valid and as balanced moves fewer."""
+    by_rule: bool = False
+    """The strategy follows a rule that does not look at present owners."""
 
     @cached_property
     def moves(self) -> int:
@@ -49,6 +52,11 @@ class Explanation:
     def cold_actives(self) -> int:
         """Partitions given to a member that neither owned them nor held a standby, while a live member did."""
         return _cold_actives(self.problem, self.owner)
+
+    @cached_property
+    def reasons(self) -> ReasonArray:
+        """Why each partition moves, one `assigner.reasons.Reason` per flat partition."""
+        return reasons(self.problem, self.owner, by_rule=self.by_rule)
 
 
 def _imbalance(problem: Problem, owner: IntArray) -> int:

@@ -34,7 +34,9 @@ class JumpHash:
         units = fold(problem)
         now = held(units, problem.members)
         owner = unfold(units, problem, assign_by_hash(units, problem.members, now, _choose))
-        return Solution(owner, keep_standbys(problem, owner), Explanation(problem, owner, must_move(problem)))
+        return Solution(
+            owner, keep_standbys(problem, owner), Explanation(problem, owner, must_move(problem), by_rule=True)
+        )
 
 
 def jump(keys: KeyArray, buckets: int) -> IntArray:

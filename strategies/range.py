@@ -30,7 +30,9 @@ class Range:
         refuse_unknown(self.name, problem.options)
         units = fold(problem)
         owner = unfold(units, problem, _assign(units, problem.members, held(units, problem.members)))
-        return Solution(owner, keep_standbys(problem, owner), Explanation(problem, owner, must_move(problem)))
+        return Solution(
+            owner, keep_standbys(problem, owner), Explanation(problem, owner, must_move(problem), by_rule=True)
+        )
 
 
 def _assign(units: Units, members: Members, now: Held) -> IntArray:

@@ -36,7 +36,9 @@ class Rendezvous:
         now = held(units, problem.members)
         owner = assign_by_hash(units, problem.members, now, _Scores(problem.members))
         owner = unfold(units, problem, owner)
-        return Solution(owner, keep_standbys(problem, owner), Explanation(problem, owner, must_move(problem)))
+        return Solution(
+            owner, keep_standbys(problem, owner), Explanation(problem, owner, must_move(problem), by_rule=True)
+        )
 
 
 class _Scores:
