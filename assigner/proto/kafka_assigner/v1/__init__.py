@@ -16,6 +16,8 @@ __all__ = (
     "DeregisterResponse",
     "DescribeGroupRequest",
     "DescribeGroupResponse",
+    "DescribeLoadsRequest",
+    "DescribeLoadsResponse",
     "DrainProgress",
     "DrainRequest",
     "GroupOptions",
@@ -28,7 +30,9 @@ __all__ = (
     "ListTopicsRequest",
     "ListTopicsResponse",
     "MoveInfo",
+    "NodeLoadInfo",
     "PartitionAnswer",
+    "PartitionLoadInfo",
     "PartitionReadyRequest",
     "PartitionReadyResponse",
     "PartitionReleasedRequest",
@@ -43,17 +47,23 @@ __all__ = (
     "ReleasePartition",
     "RenewRequest",
     "RenewResponse",
+    "ReportLoadRequest",
+    "ReportLoadResponse",
     "ResumeRequest",
     "ResumeResponse",
     "SetGroupOptionsRequest",
     "SetGroupOptionsResponse",
+    "SetLoadsRequest",
+    "SetLoadsResponse",
     "SetTopicRequest",
     "SetTopicResponse",
     "Topic",
+    "TopicLoads",
     "TopicOwnership",
     "TopicPartition",
     "TopicPartitions",
     "TopicStandbys",
+    "TopicWeights",
     "WarmPartition",
 )
 
@@ -371,6 +381,65 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
+class DescribeLoadsRequest(betterproto2.Message):
+    group: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    limit: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
+    """
+    Partitions, and nodes, to tell of; 0: 20.
+    """
+
+
+default_message_pool.register_message(
+    "kafka_assigner.v1", "DescribeLoadsRequest", DescribeLoadsRequest
+)
+
+
+@dataclass(eq=False, repr=False)
+class DescribeLoadsResponse(betterproto2.Message):
+    used: "bool" = betterproto2.field(1, betterproto2.TYPE_BOOL)
+    """
+    The group asks for plans by load.
+    """
+
+    fallback: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    Why partitions are counted instead of weighed; empty: they are weighed.
+    """
+
+    partitions: "int" = betterproto2.field(3, betterproto2.TYPE_UINT32)
+
+    known: "int" = betterproto2.field(4, betterproto2.TYPE_UINT32)
+    """
+    Partitions whose load is known.
+    """
+
+    total: "float" = betterproto2.field(5, betterproto2.TYPE_DOUBLE)
+
+    at: "int" = betterproto2.field(6, betterproto2.TYPE_INT64)
+    """
+    Of the last write.
+    """
+
+    heaviest: "list[PartitionLoadInfo]" = betterproto2.field(
+        7, betterproto2.TYPE_MESSAGE, repeated=True
+    )
+
+    busiest: "list[NodeLoadInfo]" = betterproto2.field(
+        8, betterproto2.TYPE_MESSAGE, repeated=True
+    )
+
+    unreadable: "list[str]" = betterproto2.field(
+        9, betterproto2.TYPE_STRING, repeated=True
+    )
+
+
+default_message_pool.register_message(
+    "kafka_assigner.v1", "DescribeLoadsResponse", DescribeLoadsResponse
+)
+
+
+@dataclass(eq=False, repr=False)
 class DrainProgress(betterproto2.Message):
     remaining: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
     """
@@ -619,6 +688,28 @@ default_message_pool.register_message("kafka_assigner.v1", "MoveInfo", MoveInfo)
 
 
 @dataclass(eq=False, repr=False)
+class NodeLoadInfo(betterproto2.Message):
+    consumer: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    busy: "float | None" = betterproto2.field(
+        2, betterproto2.TYPE_DOUBLE, optional=True
+    )
+    """
+    What the node says of itself; absent if it says nothing.
+    """
+
+    partitions: "int" = betterproto2.field(3, betterproto2.TYPE_UINT32)
+
+    share: "float" = betterproto2.field(4, betterproto2.TYPE_DOUBLE)
+    """
+    Of the load of all partitions, by what it owns.
+    """
+
+
+default_message_pool.register_message("kafka_assigner.v1", "NodeLoadInfo", NodeLoadInfo)
+
+
+@dataclass(eq=False, repr=False)
 class PartitionAnswer(betterproto2.Message):
     """
     One answer of a consumer among several.
@@ -635,6 +726,27 @@ class PartitionAnswer(betterproto2.Message):
 
 default_message_pool.register_message(
     "kafka_assigner.v1", "PartitionAnswer", PartitionAnswer
+)
+
+
+@dataclass(eq=False, repr=False)
+class PartitionLoadInfo(betterproto2.Message):
+    topic: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    partition: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
+
+    load: "float" = betterproto2.field(3, betterproto2.TYPE_DOUBLE)
+
+    share: "float" = betterproto2.field(4, betterproto2.TYPE_DOUBLE)
+    """
+    Of the load of all partitions.
+    """
+
+    owner: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
+
+
+default_message_pool.register_message(
+    "kafka_assigner.v1", "PartitionLoadInfo", PartitionLoadInfo
 )
 
 
@@ -896,6 +1008,52 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
+class ReportLoadRequest(betterproto2.Message):
+    consumer_name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    topics: "list[TopicLoads]" = betterproto2.field(
+        2, betterproto2.TYPE_MESSAGE, repeated=True
+    )
+    """
+    A topic may appear more than once, so that many partitions fit into short lists.
+    """
+
+    node_load: "float | None" = betterproto2.field(
+        3, betterproto2.TYPE_DOUBLE, optional=True
+    )
+    """
+    From 0 up.
+    """
+
+    group: "str" = betterproto2.field(10, betterproto2.TYPE_STRING)
+
+    session: "str" = betterproto2.field(11, betterproto2.TYPE_STRING)
+
+
+default_message_pool.register_message(
+    "kafka_assigner.v1", "ReportLoadRequest", ReportLoadRequest
+)
+
+
+@dataclass(eq=False, repr=False)
+class ReportLoadResponse(betterproto2.Message):
+    taken: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
+    """
+    Partitions whose load was taken.
+    """
+
+    next_report_ms: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
+    """
+    After which another report is of use.
+    """
+
+
+default_message_pool.register_message(
+    "kafka_assigner.v1", "ReportLoadResponse", ReportLoadResponse
+)
+
+
+@dataclass(eq=False, repr=False)
 class ResumeRequest(betterproto2.Message):
     group: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
@@ -938,6 +1096,40 @@ class SetGroupOptionsResponse(betterproto2.Message):
 
 default_message_pool.register_message(
     "kafka_assigner.v1", "SetGroupOptionsResponse", SetGroupOptionsResponse
+)
+
+
+@dataclass(eq=False, repr=False)
+class SetLoadsRequest(betterproto2.Message):
+    group: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    weights: "list[TopicWeights]" = betterproto2.field(
+        2, betterproto2.TYPE_MESSAGE, repeated=True
+    )
+    """
+    A topic may appear more than once, so that many partitions fit into short lists.
+    """
+
+    valid_for: "float" = betterproto2.field(3, betterproto2.TYPE_DOUBLE)
+    """
+    Seconds for which the weights count; 0: a day.
+    """
+
+    keep_others: "bool" = betterproto2.field(4, betterproto2.TYPE_BOOL)
+
+
+default_message_pool.register_message(
+    "kafka_assigner.v1", "SetLoadsRequest", SetLoadsRequest
+)
+
+
+@dataclass(eq=False, repr=False)
+class SetLoadsResponse(betterproto2.Message):
+    partitions: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
+
+
+default_message_pool.register_message(
+    "kafka_assigner.v1", "SetLoadsResponse", SetLoadsResponse
 )
 
 
@@ -987,6 +1179,29 @@ class Topic(betterproto2.Message):
 
 
 default_message_pool.register_message("kafka_assigner.v1", "Topic", Topic)
+
+
+@dataclass(eq=False, repr=False)
+class TopicLoads(betterproto2.Message):
+    """
+    Loads of some partitions of a topic; the lists run in parallel.
+    """
+
+    topic: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    partitions: "list[int]" = betterproto2.field(
+        2, betterproto2.TYPE_UINT32, repeated=True
+    )
+
+    loads: "list[float]" = betterproto2.field(
+        3, betterproto2.TYPE_DOUBLE, repeated=True
+    )
+    """
+    From 0 up, in whatever unit the group's consumers agree on.
+    """
+
+
+default_message_pool.register_message("kafka_assigner.v1", "TopicLoads", TopicLoads)
 
 
 @dataclass(eq=False, repr=False)
@@ -1072,6 +1287,27 @@ class TopicStandbys(betterproto2.Message):
 default_message_pool.register_message(
     "kafka_assigner.v1", "TopicStandbys", TopicStandbys
 )
+
+
+@dataclass(eq=False, repr=False)
+class TopicWeights(betterproto2.Message):
+    """
+    Weights of a topic's partitions from `first` on.
+    """
+
+    topic: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    first: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
+
+    weights: "list[float]" = betterproto2.field(
+        3, betterproto2.TYPE_DOUBLE, repeated=True
+    )
+    """
+    From 0 up.
+    """
+
+
+default_message_pool.register_message("kafka_assigner.v1", "TopicWeights", TopicWeights)
 
 
 @dataclass(eq=False, repr=False)
@@ -1280,6 +1516,48 @@ class AdminStub(betterproto2_grpclib.ServiceStub):
             metadata=metadata,
         )
 
+    async def set_loads(
+        self,
+        message: "SetLoadsRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "SetLoadsResponse":
+        """
+        Publish weights of partitions. What else was known of the topics in the request is forgotten, unless keep_others.
+        """
+
+        return await self._unary_unary(
+            "/kafka_assigner.v1.Admin/SetLoads",
+            message,
+            SetLoadsResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def describe_loads(
+        self,
+        message: "DescribeLoadsRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "DescribeLoadsResponse":
+        """
+        What is known of loads: the heaviest partitions and the busiest nodes.
+        """
+
+        return await self._unary_unary(
+            "/kafka_assigner.v1.Admin/DescribeLoads",
+            message,
+            DescribeLoadsResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
 
 class KafkaAssignerStub(betterproto2_grpclib.ServiceStub):
     """
@@ -1396,6 +1674,28 @@ class KafkaAssignerStub(betterproto2_grpclib.ServiceStub):
             metadata=metadata,
         )
 
+    async def report_load(
+        self,
+        message: "ReportLoadRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "ReportLoadResponse":
+        """
+        How heavy the caller's partitions are and how busy its node is: advice for plans by load. Only partitions that the
+        caller owns count.
+        """
+
+        return await self._unary_unary(
+            "/kafka_assigner.v1.KafkaAssigner/ReportLoad",
+            message,
+            ReportLoadResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
 
 class AdminBase(betterproto2_grpclib.ServiceBase):
     """
@@ -1451,6 +1751,22 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
     async def rebalance(self, message: "RebalanceRequest") -> "RebalanceResponse":
         """
         Plan again now, and try quarantined partitions once more.
+        """
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def set_loads(self, message: "SetLoadsRequest") -> "SetLoadsResponse":
+        """
+        Publish weights of partitions. What else was known of the topics in the request is forgotten, unless keep_others.
+        """
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def describe_loads(
+        self, message: "DescribeLoadsRequest"
+    ) -> "DescribeLoadsResponse":
+        """
+        What is known of loads: the heaviest partitions and the busiest nodes.
         """
 
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
@@ -1532,6 +1848,23 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
         response = await self.rebalance(request)
         await stream.send_message(response)
 
+    async def __rpc_set_loads(
+        self, stream: "grpclib.server.Stream[SetLoadsRequest, SetLoadsResponse]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.set_loads(request)
+        await stream.send_message(response)
+
+    async def __rpc_describe_loads(
+        self,
+        stream: "grpclib.server.Stream[DescribeLoadsRequest, DescribeLoadsResponse]",
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.describe_loads(request)
+        await stream.send_message(response)
+
     def __mapping__(self) -> "dict[str, grpclib.const.Handler]":
         return {
             "/kafka_assigner.v1.Admin/SetTopic": grpclib.const.Handler(
@@ -1588,6 +1921,18 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
                 RebalanceRequest,
                 RebalanceResponse,
             ),
+            "/kafka_assigner.v1.Admin/SetLoads": grpclib.const.Handler(
+                self.__rpc_set_loads,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                SetLoadsRequest,
+                SetLoadsResponse,
+            ),
+            "/kafka_assigner.v1.Admin/DescribeLoads": grpclib.const.Handler(
+                self.__rpc_describe_loads,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                DescribeLoadsRequest,
+                DescribeLoadsResponse,
+            ),
         }
 
 
@@ -1642,6 +1987,14 @@ class KafkaAssignerBase(betterproto2_grpclib.ServiceBase):
 
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
 
+    async def report_load(self, message: "ReportLoadRequest") -> "ReportLoadResponse":
+        """
+        How heavy the caller's partitions are and how busy its node is: advice for plans by load. Only partitions that the
+        caller owns count.
+        """
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
     async def __rpc_register(
         self, stream: "grpclib.server.Stream[RegisterRequest, AssignmentCommand]"
     ) -> None:
@@ -1687,6 +2040,14 @@ class KafkaAssignerBase(betterproto2_grpclib.ServiceBase):
         response = await self.renew(request)
         await stream.send_message(response)
 
+    async def __rpc_report_load(
+        self, stream: "grpclib.server.Stream[ReportLoadRequest, ReportLoadResponse]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.report_load(request)
+        await stream.send_message(response)
+
     def __mapping__(self) -> "dict[str, grpclib.const.Handler]":
         return {
             "/kafka_assigner.v1.KafkaAssigner/Register": grpclib.const.Handler(
@@ -1718,5 +2079,11 @@ class KafkaAssignerBase(betterproto2_grpclib.ServiceBase):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 RenewRequest,
                 RenewResponse,
+            ),
+            "/kafka_assigner.v1.KafkaAssigner/ReportLoad": grpclib.const.Handler(
+                self.__rpc_report_load,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                ReportLoadRequest,
+                ReportLoadResponse,
             ),
         }
