@@ -17,6 +17,8 @@ from assigner.errors import InvalidName
 from assigner.names import check_name
 
 DEFAULT_ROOT = "/kafka-assigner/"
+NODES = "~nodes"
+"""Where the loads of a group's nodes are, beside its topics'."""
 RESERVED_GROUPS = frozenset(
     {
         "consumers",
@@ -244,4 +246,4 @@ class Keys:
 
     def node_loads(self, group: str) -> str:
         """No topic's key: a name's `~` is always encoded."""
-        return self.loads(group) + "~nodes"
+        return self.loads(group) + NODES

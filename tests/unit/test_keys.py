@@ -79,11 +79,19 @@ def test_no_group_lies_within_another(one: str, other: str) -> None:
 def test_no_group_can_collide_with_our_own_branches(group: str) -> None:
     keys, tp = Keys(), TopicPartition("t", 0)
     prefix = keys.group(group).prefix
-    own = [keys.instances, keys.groups, keys.offset(group, tp), keys.history(group), keys.loads(group, "t")]
+    own = [keys.instances, keys.groups, keys.offset(group, tp), keys.history(group), keys.loads(group)]
     for branch in own:
         assert branch.startswith(f"{DEFAULT_ROOT}~")
         assert not branch.startswith(prefix)
         assert not prefix.startswith(branch)
+
+
+@given(NAMES, NAMES)
+def test_loads_of_nodes_and_of_topics_have_distinct_keys_in_the_groups_branch(group: str, topic: str) -> None:
+    keys = Keys()
+    several = [keys.node_loads(group), keys.topic_loads(group, topic), keys.topic_loads(group, topic, 1)]
+    assert len(set(several)) == 3
+    assert all(key.startswith(keys.loads(group)) for key in several)
 
 
 @given(NAMES, NAMES, PARTITIONS, PARTITIONS)
