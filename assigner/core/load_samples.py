@@ -88,7 +88,8 @@ class _Group:
         """Node -> its row."""
         self.nodes = _Samples(0)
 
-    def __len__(self) -> int:
+    @property
+    def partitions(self) -> int:
         return sum(len(samples) for samples in self.topics.values())
 
 
@@ -103,7 +104,7 @@ class LoadSamples:
         self._groups: dict[str, _Group] = {}
 
     def __len__(self) -> int:
-        return sum(len(group) for group in self._groups.values())
+        return sum(group.partitions for group in self._groups.values())
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -117,7 +118,7 @@ class LoadSamples:
         samples = known.topics.get(topic)
         more = count - (len(samples) if samples else 0)
         if more > 0:
-            self._check_room(group, len(known) + more, len(self) + more)
+            self._check_room(group, known.partitions + more, len(self) + more)
         if samples is None:
             samples = known.topics[topic] = _Samples(count)
         elif more:
@@ -173,7 +174,7 @@ class LoadSamples:
     def nodes_written(self, group: str, change: NodeChange, now: float) -> None:
         known = self._groups.get(group)
         for name, (load, _) in change.loads.items():
-            if known and name in known.rows:
+            if known is not None and name in known.rows:
                 known.nodes.mark(np.asarray([known.rows[name]], np.int32), np.asarray([load]), now)
 
     def _until(self, seen: FloatArray, now: float, wall: float) -> FloatArray:
