@@ -1,0 +1,1 @@
+"""Kafka's own assignors, run in a Java process beside ours."""

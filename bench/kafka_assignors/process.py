@@ -1,0 +1,179 @@
+"""A Java process that runs Kafka's assignors on our problems.
+
+Kafka's jars are those that the tests' broker uses (`tools/install_kafka.py` fetches them by Maven); the Java source is
+compiled by the launcher at each start, so nothing is kept. The process is told a problem once and then asked for one
+assignor after the other. An assignor that takes longer than it may is ended with its process, and a new process is
+started for the next. Where Java, its compiler or the jars are missing, `unavailable` says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import select
+import shutil
+import struct
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assigner.strategy import IntArray, Problem
+from tools import install_kafka
+
+SOURCE = Path(__file__).with_name("KafkaAssignors.java")
+ASSIGNORS = ("uniform", "range", "cooperative-sticky")
+JAVA_AT_LEAST = 17
+HEAP = ("-Xms4g", "-Xmx6g")
+
+_QUIT, _PROBLEM, _RUN = range(3)
+
+
+class AssignorFailed(Exception):
+    """An assignor raised, took too long, or its process ended."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to warm up and to measure, in seconds, and how many calls are enough."""
+
+    warm_up: float = 1.0
+    measure: float = 2.0
+    rounds: int = 15
+    patience: float = 60.0
+    """After this many seconds an answer is not waited for any more."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    milliseconds: tuple[float, ...]
+    owner: IntArray
+
+
+def unavailable() -> str | None:
+    """Why Kafka's assignors can't be run here, if they can't. Fetches the jars when Maven can."""
+    missing = install_kafka.missing_tool()
+    if missing is not None:
+        return missing
+    version = _java_version()
+    if version < JAVA_AT_LEAST:
+        return f"Java is {version}; Kafka's assignors need {JAVA_AT_LEAST}"
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        status = install_kafka.main()
+    return said.getvalue().strip() if status else None
+
+
+def _java_version() -> int:
+    said = subprocess.run(["java", "-version"], check=False, capture_output=True, text=True).stderr
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(found.group(1)) if found else 0
+
+
+class KafkaAssignors:
+    """Use as a context manager: `load` a problem, then `run` assignors on it."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._problem: bytes = b""
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        self._start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop()
+
+    def load(self, problem: Problem) -> None:
+        self._problem, self._count = _encoded(problem), len(problem.owner)
+        self._send(self._problem)
+
+    def run(self, assignor: str, effort: Effort) -> Answer:
+        """Raises `AssignorFailed`; the next run works all the same."""
+        if self._process is None:
+            self._start()
+            self._send(self._problem)
+        order = struct.pack(">iiddi", _RUN, ASSIGNORS.index(assignor), effort.warm_up, effort.measure, effort.rounds)
+        self._send(order)
+        deadline = time.monotonic() + effort.patience + effort.warm_up + effort.measure
+        (calls,) = struct.unpack(">i", self._receive(4, deadline))
+        if calls == 0:
+            (length,) = struct.unpack(">H", self._receive(2, deadline))
+            raise AssignorFailed(self._receive(length, deadline).decode())
+        times = struct.unpack(f">{calls}d", self._receive(8 * calls, deadline))
+        owner = np.frombuffer(self._receive(4 * self._count, deadline), ">i4").astype(np.int32)
+        return Answer(times, owner)
+
+    def _start(self) -> None:
+        java = shutil.which("java") or "java"
+        libs = install_kafka.kafka_home() / "libs"
+        command = [java, *HEAP, "-cp", f"{libs}/*", "-Dlog4j2.level=error", str(SOURCE)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+    def _send(self, message: bytes) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(message)
+            self._process.stdin.flush()
+        except OSError as error:
+            self._stop()
+            raise AssignorFailed("the Java process ended; is its compiler (a JDK) there?") from error
+
+    def _receive(self, size: int, deadline: float) -> bytes:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        pipe, parts = self._process.stdout, bytearray()
+        while len(parts) < size:
+            ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
+            piece = pipe.read1(size - len(parts)) if ready else b""  # type: ignore[attr-defined]
+            if not piece:
+                self._stop()
+                raise AssignorFailed("the Java process ended" if ready else "took too long")
+            parts += piece
+        return bytes(parts)
+
+
+def _encoded(problem: Problem) -> bytes:
+    members = problem.members
+    kinds, cohort = np.unique(members.subscription, axis=0, return_inverse=True)
+    wanted = b"".join(_ints(np.flatnonzero(kind)) for kind in kinds)
+    nothing = np.empty(0, np.int32)
+    starts, racks = problem.topics.replica_racks or (nothing, nothing)
+    return b"".join(
+        (
+            struct.pack(">ii", _PROBLEM, members.count),
+            _ints(problem.topics.partitions),
+            _ints(problem.owner),
+            _ints(cohort.reshape(-1)),
+            struct.pack(">i", len(kinds)),
+            wanted,
+            _ints(members.rack),
+            _ints(starts),
+            _ints(racks),
+        )
+    )
+
+
+def _ints(numbers: NDArray[np.integer]) -> bytes:
+    return struct.pack(">i", len(numbers)) + numbers.astype(">i4").tobytes()
