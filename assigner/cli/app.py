@@ -18,6 +18,7 @@ COMMANDS = {
     "resume": "admin:resume",
     "rebalance": "admin:rebalance",
     "options": "admin:group_options",
+    "plan": "planning:plan",
     "consume": "consuming:consume",
     "config": "configuring:config",
     "demo": "demonstrating:demo",
