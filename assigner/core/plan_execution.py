@@ -15,6 +15,7 @@ from assigner.core.group import Change, GroupState
 from assigner.core.liveness import Fate, Liveness
 from assigner.core.moves import Move, MoveQueue
 from assigner.core.pending import Pending
+from assigner.core.rollout import new_generation
 from assigner.core.transitions import Transitions
 from assigner.core.units import Units
 from assigner.core.writes import Write
@@ -44,6 +45,8 @@ class PlanExecution:
         self._units = units
         self._stays = stays
         self._causes: set[Cause] = set()
+        self._new_generation: str | None = None
+        """Of the rollout that was on when the plan was made."""
         self._targets: deque[planning.Target] = deque()
         """What the plan wants and has not yet been looked at."""
         self._joint: dict[tuple[str, str, int, bool], Move] = {}
@@ -64,6 +67,8 @@ class PlanExecution:
         """A new plan, in place of what is left of the old one."""
         self.abandon()
         self._causes = causes
+        registered = (consumer.record for consumer in self._state.consumers.values())
+        self._new_generation = new_generation(registered, self._state.options.rollout)
         self._targets = deque(targets)
 
     def abandon(self) -> None:
@@ -137,7 +142,8 @@ class PlanExecution:
             return Cause.LEFT
         owner = self._state.consumers.get(held.record.owner)
         if owner and owner.record.status is Status.DRAINING:
-            return Cause.DRAINING
+            replaced = self._new_generation is not None and owner.record.generation != self._new_generation
+            return Cause.ROLLOUT if replaced else Cause.DRAINING
         return next((cause for cause in _BY_WEIGHT if cause in self._causes), Cause.JOINED)
 
     def _is_free(self, tp: TopicPartition, now: float) -> bool:

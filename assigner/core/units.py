@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from assigner.core.copartitions import companions_by_topic
+from collections.abc import Mapping
+
+from assigner.core.copartitions import BY_LIKENESS, companions_by_topic
 from assigner.core.group import GroupState
 from assigner.keys import TopicPartition
 
@@ -10,11 +12,22 @@ from assigner.keys import TopicPartition
 class Units:
     def __init__(self, state: GroupState) -> None:
         self._state = state
-        self._topics = companions_by_topic(state)
+        self._known: Mapping[str, tuple[str, ...]] | None = None
 
     def refresh(self) -> None:
         """Topics or options changed."""
-        self._topics = companions_by_topic(self._state)
+        self._known = None
+
+    def consumers_changed(self) -> None:
+        if self._state.options.strategy == BY_LIKENESS:
+            self._known = None
+
+    @property
+    def _topics(self) -> Mapping[str, tuple[str, ...]]:
+        # Worked out when it is needed: many consumers may come at once.
+        if self._known is None:
+            self._known = companions_by_topic(self._state)
+        return self._known
 
     def of(self, topic: str) -> str:
         """The name of the set the topic belongs to; none: it moves by itself."""
