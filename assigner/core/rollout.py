@@ -31,7 +31,8 @@ class Rollout:
     """What a rollout asks of a problem's members, one row each."""
 
     hold: BoolArray
-    """Of another generation than the new one."""
+    """Of another generation than the new one. Only members that could be given partitions: who is on hold for another
+    reason gets nothing even when wishes yield."""
     cap: IntArray
     """Most partitions a member of the new generation should have, or NONE."""
 
