@@ -11,11 +11,15 @@ the owner most of them name. A pinned partition stays where it is even if its sl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from assigner.errors import InvalidInput
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, KeyArray, Problem
+
+_NO_STRIDES = (0, 0)
+"""Of an array that is one value, wherever one looks."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,14 @@ class Units:
     def count(self) -> int:
         return len(self.partitions)
 
+    @cached_property
+    def wanted_alike(self) -> BoolArray | None:
+        """[row]: wanted by every member, and the other rows by nobody; None: members want different rows."""
+        if self.wanted.strides == _NO_STRIDES:
+            return np.ones(self.count, np.bool_)
+        by_all = np.asarray(self.wanted.all(axis=1))
+        return by_all if bool((by_all == self.wanted.any(axis=1)).all()) else None
+
     @property
     def offsets(self) -> IntArray:
         return np.concatenate((np.zeros(1, np.int32), np.cumsum(self.partitions, dtype=np.int32)))
@@ -50,7 +62,7 @@ def fold(problem: Problem) -> Units:
     """Raises `InvalidInput` for a set whose topics differ in their partition counts."""
     topics = problem.topics
     key = topics.key if topics.key is not None else np.arange(topics.count, dtype=np.uint64)
-    wanted = np.ascontiguousarray(problem.members.subscription.T)
+    wanted = _wanted(problem.members.subscription)
     rows = _rows(problem)
     if rows is None:
         size = np.ones(topics.count, np.int32)
@@ -72,6 +84,13 @@ def fold(problem: Problem) -> Units:
     )
 
 
+def _wanted(subscription: BoolArray) -> BoolArray:
+    # Turning ten million entries round takes longer than to plan a group whose members want everything.
+    if subscription.size and subscription.all():
+        return np.broadcast_to(np.True_, subscription.shape[::-1])
+    return np.ascontiguousarray(subscription.T)
+
+
 def unfold(units: Units, problem: Problem, owner: IntArray) -> IntArray:
     """The owner of every partition from the owner of every unit."""
     if units.rows is None:
@@ -81,6 +100,17 @@ def unfold(units: Units, problem: Problem, owner: IntArray) -> IntArray:
     for index, row in enumerate(units.rows):
         flat[_slots(problem, row)] = owner[offsets[index] : offsets[index + 1]]
     return np.where(problem.pinned, problem.owner, flat)
+
+
+def unit_of_partitions(units: Units, problem: Problem) -> IntArray:
+    """[flat partition]: its unit."""
+    if units.rows is None:
+        return np.arange(len(problem.owner), dtype=np.int32)
+    unit = np.empty(len(problem.owner), np.int32)
+    offsets = units.offsets
+    for index, row in enumerate(units.rows):
+        unit[_slots(problem, row)] = np.arange(offsets[index], offsets[index + 1])
+    return unit
 
 
 def _rows(problem: Problem) -> tuple[IntArray, ...] | None:

@@ -84,14 +84,14 @@ def _positive(what: str, values: NDArray[np.float64]) -> None:
 
 
 def _at_least(what: str, values: NDArray[np.int32], least: int) -> None:
-    bad = np.flatnonzero(values < least)
-    if len(bad):
+    if values.min(initial=least) < least:
+        bad = np.flatnonzero(values < least)
         raise InvalidInput(f"{what} {bad[0]} is {values[bad[0]]}; it must be at least {least}")
 
 
 def _member(what: str, ids: NDArray[np.int32], members: int) -> None:
-    bad = np.argwhere((ids < NONE) | (ids >= members))
-    if len(bad):
+    if ids.min(initial=NONE) < NONE or ids.max(initial=NONE) >= members:
+        bad = np.argwhere((ids < NONE) | (ids >= members))
         place = tuple(int(index) for index in bad[0])
         raise InvalidInput(
             f"{what} {place[0]} is {ids[place]}; it must be a member (0 to {members - 1}) or {NONE} for none"
