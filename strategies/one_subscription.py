@@ -1,0 +1,92 @@
+"""One subscription: every member may have everything, which is what nearly all groups look like.
+
+Such a problem is solved in a few passes over the units, however many members and topics there are. `global`: every
+member has the floor or the ceiling of its share, with the fewest moves there can be. `both`, `topic`: the same in
+every topic as well, which for equal capacities can always be had at once; moves are at their minimum where they meet
+the lower bound, and that is so after nearly all changes of a group that was even before. `topic_only`: per topic
+alone, with the fewest moves.
+
+Not solved here (None): holds, caps, weights, sets of topics, unequal capacities other than by `global`, pins that no
+even shares can be built around. Racks and standbys are not looked at. Everything ends: see `strategies.evening`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from assigner.strategy import NONE, FloatArray, IntArray, Members
+from strategies.alike import Alike, alike
+from strategies.even_total import even_total
+from strategies.evening import even_loads, even_topics
+from strategies.settling import settle
+from strategies.tally import tally
+from strategies.units import Units
+
+
+@dataclass(frozen=True)
+class Quick:
+    owner: IntArray
+    """New owner per unit; the very array of the problem if nothing changes."""
+    lower_bound: int
+    """Fewest moves, among units whose owner may keep them, of any result as even as this."""
+
+
+def solve(units: Units, members: Members, balance: str) -> Quick | None:
+    """`balance`: `global`, `both`, `topic` or `topic_only`. None: not this kind of problem."""
+    problem = alike(units, members)
+    if problem is None or (balance != "global" and not problem.even):
+        return None
+    order = _idle_first(members.load)
+    found = _solve(problem, balance) if order is None else _in_order(problem, balance, order)
+    return found if found is None or len(problem.owner) == len(units.owner) else _with_unwanted(found, units)
+
+
+def _solve(problem: Alike, balance: str) -> Quick | None:
+    # Who has nothing is dealt to evenly in both ways: it costs no move.
+    fresh = problem.even and problem.pinned is None and int(problem.owner.max(initial=NONE)) == NONE
+    if balance == "global" and not fresh:
+        found = even_total(problem)
+        return None if found is None else Quick(*found)
+    return _even_per_topic(problem, over_all=balance != "topic_only")
+
+
+def _even_per_topic(problem: Alike, over_all: bool) -> Quick | None:
+    counted = tally(problem)
+    if counted is None:
+        return None
+    extras = counted.extras
+    bound = counted.excess + extras.lower_bound(per_topic_only=not over_all)
+    if bound == 0 and counted.even and (not over_all or int(np.ptp(extras.load)) <= 1):
+        return Quick(problem.owner, 0)
+    even_topics(extras)
+    if over_all and not even_loads(extras):
+        return None
+    return Quick(settle(problem, counted), bound)
+
+
+def _with_unwanted(found: Quick, units: Units) -> Quick:
+    """Units of topics that nobody wants have no owner."""
+    owner = np.full(len(units.owner), NONE, np.int32)
+    owner[np.repeat(units.wanted.any(axis=1), units.partitions)] = found.owner
+    return Quick(units.owner if bool((owner == units.owner).all()) else owner, found.lower_bound)
+
+
+def _idle_first(load: FloatArray | None) -> IntArray | None:
+    """Members from the least busy one on; None: nothing is known that would make a difference."""
+    if load is None or not np.isfinite(load).any():
+        return None
+    known = np.where(np.isfinite(load), load, load[np.isfinite(load)].mean())
+    return None if np.ptp(known) == 0 else np.argsort(known, kind="stable").astype(np.int32)
+
+
+def _in_order(problem: Alike, balance: str, order: IntArray) -> Quick | None:
+    """Solved with members renumbered, so that those first in `order` are served first."""
+    # One entry more: NONE, as an index, is the last.
+    number = np.append(np.argsort(order), NONE).astype(np.int32)
+    found = _solve(replace(problem, owner=number[problem.owner], capacity=problem.capacity[order]), balance)
+    if found is None:
+        return None
+    owner = np.append(order, np.int32(NONE))[found.owner]
+    return Quick(problem.owner if bool((owner == problem.owner).all()) else owner, found.lower_bound)
