@@ -31,6 +31,11 @@ def _check_members(members: Members, topics: int) -> None:
     _positive("capacity of member", members.capacity)
     _at_least("cap of member", members.cap, NONE)
     _at_least("rack of member", members.rack, NONE)
+    if members.load is not None:
+        _shape("member loads", members.load, (count,))
+        _not_negative("load of member", members.load)
+    if members.key is not None:
+        _shape("member keys", members.key, (count,))
 
 
 def _check_topics(topics: Topics) -> int:
@@ -81,6 +86,13 @@ def _positive(what: str, values: NDArray[np.float64]) -> None:
     bad = np.flatnonzero(~((values > 0) & np.isfinite(values)))
     if len(bad):
         raise InvalidInput(f"{what} {bad[0]} is {values[bad[0]]}; it must be finite and more than 0")
+
+
+def _not_negative(what: str, values: NDArray[np.float64]) -> None:
+    """NaN is allowed: it says that nothing is known."""
+    bad = np.flatnonzero((values < 0) | np.isinf(values))
+    if len(bad):
+        raise InvalidInput(f"{what} {bad[0]} is {values[bad[0]]}; it must be finite and at least 0, or NaN for unknown")
 
 
 def _at_least(what: str, values: NDArray[np.int32], least: int) -> None:
