@@ -159,9 +159,13 @@ class Handoff(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Standbys(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Advisory: who is to hold a warm copy. Names, because a copy outlives the session that made it."""
+
     topic: str
     partition: int
     holders: tuple[str, ...] = ()
+    topic_id: str = ""
+    """Of the topic the copies are of."""
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -266,6 +270,8 @@ class Move(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cause: Cause
     generation: int
     epoch: int
+    warm: bool = False
+    """The new owner held a standby copy."""
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):

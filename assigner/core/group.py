@@ -96,6 +96,8 @@ class GroupState:
         self.owned: defaultdict[str, set[TopicPartition]] = defaultdict(set)
         self.incoming: defaultdict[str, set[TopicPartition]] = defaultdict(set)
         self.outgoing: defaultdict[str, set[TopicPartition]] = defaultdict(set)
+        self.copies: defaultdict[str, set[TopicPartition]] = defaultdict(set)
+        """Partitions of which the consumer is on record as a holder of a copy."""
         self._defaults = defaults or GroupOptions()
         self._keys_seen: dict[str, int] = {}
 
@@ -175,7 +177,7 @@ class GroupState:
 
     def _report_foreign(self, raw: str) -> None:
         branch = raw[len(self.keys.prefix) :].split("/", 1)[0]
-        if branch in ("assignments", "handoffs", "consumers", "config"):
+        if branch in ("assignments", "handoffs", "standbys", "consumers", "config"):
             self.unreadable[raw] = "not a key this service writes"
 
     def _set(self, key: GroupKey, raw: str, record: Stored[Any] | None, problem: str) -> Change | None:
@@ -203,7 +205,7 @@ class GroupState:
             case TopicKey(topic):
                 return _swap(self.topics, topic, record)
             case StandbyKey(tp):
-                return _swap(self.standbys, tp, record)
+                return self._store_standbys(tp, record)
             case RouterKey(name):
                 return _swap(self.routers, name, record)
             case OptionsKey():
@@ -240,6 +242,14 @@ class GroupState:
         if record:
             self.incoming[record.record.new_owner].add(tp)
             self.outgoing[record.record.old_owner].add(tp)
+        return before
+
+    def _store_standbys(self, tp: TopicPartition, record: Stored[Standbys] | None) -> Stored[Any] | None:
+        before = _swap(self.standbys, tp, record)
+        for name in before.record.holders if before else ():
+            self.copies[name].discard(tp)
+        for name in record.record.holders if record else ():
+            self.copies[name].add(tp)
         return before
 
     def _store_ack(self, tp: TopicPartition, router: str, record: Stored[Ack] | None) -> Stored[Any] | None:
