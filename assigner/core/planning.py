@@ -9,22 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from assigner.core.copartitions import copartition_sets
+from assigner.core.copies import holders
 from assigner.core.group import GroupState
 from assigner.core.liveness import Fate, Liveness
+from assigner.core.loads import GroupLoads
 from assigner.core.racks import ReplicaRacks
 from assigner.core.rollout import Rollout, applied, plan_rollout
 from assigner.keys import TopicPartition
 from assigner.records import Consumer, Step
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Members, Problem, Solution, Topics, name_keys
-
-if TYPE_CHECKING:
-    from assigner.core.loads import GroupLoads
 
 
 @dataclass(frozen=True)
@@ -85,13 +83,19 @@ class Builder:
         self._holders: dict[str, int] = {}
         self._fates: dict[tuple[str, str], Fate] = {}
         self._owners: list[int] = []
-        self._pinned: list[bool] = []
+        self._pins: list[bool] = []
+        """Of the partitions taken in by the present step; the arrays have them afterwards."""
+        self._done = 0
+        self._owner = np.full(len(partitions), NONE, np.int32)
+        self._pinned = np.zeros(len(partitions), np.bool_)
         self._lost: list[TopicPartition] = []
-        self._copies: list[tuple[int, int, int]] = []
-        """(flat partition, replica, member that holds it)"""
+        self._copies: list[IntArray] = []
+        """(flat partition, replica, member that holds it), by step."""
         # Taken now, because the arrays must fit each other whatever happens meanwhile.
         self._consumers = [state.consumers[name].record for name in self._eligible]
-        self._racks = ReplicaRacks({topic: config.record.replica_racks for topic, config in state.topics.items()})
+        self._racks = ReplicaRacks(
+            {topic: config.record.replica_racks for topic, config in state.topics.items()}, len(partitions)
+        )
         self._topics = _topics(state)
         self._wanted = _subscriptions(state, self._consumers)
         self._rollout = _rollout(state, self._consumers)
@@ -107,14 +111,18 @@ class Builder:
 
     def step(self, count: int) -> Request | None:
         """Take in the next partitions; the problem, once there are no more."""
-        begin = len(self._owners)
-        for number, tp in enumerate(self._partitions[begin : begin + count], begin):
+        begin, end = self._done, min(self._done + count, len(self._partitions))
+        tps = self._partitions[begin:end]
+        for tp in tps:
             self._add(tp)
-            if self._state.standbys:
-                self._add_copies(number, tp)
-            if self._racks.known:
-                self._racks.add(tp.topic, tp.partition)
-        return self._request() if len(self._owners) == len(self._partitions) else None
+        if self._state.standbys:
+            self._add_copies(tps)
+        if self._racks.known:
+            self._racks.add(tps)
+        # Emptied at each step, so that no step has to turn a whole group's lists into arrays.
+        self._owner[begin:end], self._pinned[begin:end] = self._owners, self._pins
+        self._owners, self._pins, self._done = [], [], end
+        return self._request() if end == len(self._partitions) else None
 
     def _add(self, tp: TopicPartition) -> None:
         held, handoff = self._state.assignments.get(tp), self._state.handoffs.get(tp)
@@ -152,13 +160,17 @@ class Builder:
 
     def _put(self, owner: int, *, pinned: bool) -> None:
         self._owners.append(owner)
-        self._pinned.append(pinned)
+        self._pins.append(pinned)
 
-    def _add_copies(self, number: int, tp: TopicPartition) -> None:
-        stored = self._state.standbys.get(tp)
-        if stored:
-            holders = dict.fromkeys(self._index[name] for name in stored.record.holders if name in self._index)
-            self._copies += [(number, replica, holder) for replica, holder in enumerate(holders)]
+    def _add_copies(self, tps: list[TopicPartition]) -> None:
+        found: list[tuple[int, int, int]] = []
+        for flat, (tp, owner) in enumerate(zip(tps, self._owners, strict=True), self._done):
+            if tp in self._state.standbys:
+                # A record may name the owner, who needs no copy beside its own.
+                numbers = dict.fromkeys(self._index.get(name, NONE) for name in holders(self._state, tp))
+                present = (number for number in numbers if number not in (NONE, owner))
+                found += [(flat, replica, holder) for replica, holder in enumerate(present)]
+        self._copies.append(np.asarray(found, np.int32).reshape(-1, 3))
 
     def _request(self) -> Request:
         options = self._state.options
@@ -166,8 +178,8 @@ class Builder:
         problem = Problem(
             members=self._members(racks),
             topics=replace(self._topics, weight=self._weights, replica_racks=replica_racks),
-            owner=np.asarray(self._owners, np.int32),
-            pinned=np.asarray(self._pinned, np.bool_),
+            owner=self._owner,
+            pinned=self._pinned,
             standbys=_standbys(self._copies, len(self._partitions)),
             standby_count=options.standby_count,
             options=dict(options.strategy_options),
@@ -192,11 +204,11 @@ class Builder:
         )
 
 
-def _standbys(copies: list[tuple[int, int, int]], partitions: int) -> IntArray:
+def _standbys(copies: list[IntArray], partitions: int) -> IntArray:
     """[flat partition, replica]; no columns where there are no copies."""
-    number, replica, holder = np.asarray(copies, np.int32).reshape(-1, 3).T
+    flat, replica, holder = np.concatenate([np.empty((0, 3), np.int32), *copies]).T
     table = np.full((partitions, int(replica.max(initial=-1)) + 1), NONE, np.int32)
-    table[number, replica] = holder
+    table[flat, replica] = holder
     return table
 
 
