@@ -61,9 +61,10 @@ def _surplus(problem: Alike, holder: IntArray, held: Counts, stuck: Counts, quot
         # A member's units in an order of its own, or all would lose units of the last topics.
         turn = np.argsort(narrow(mine), kind="stable")
         units, mine, keep = units[turn], mine[turn], keep[turn]
-        start = np.searchsorted(mine, mine)
-        count = (held - stuck)[mine]
-        place = (np.arange(len(mine)) - start + (mine * 0.6180339887 % 1.0 * count).astype(np.int64)) % count
+        count = held - stuck
+        first = np.cumsum(np.where(over, count, 0)) - count
+        shift = (np.arange(len(count)) * 0.6180339887 % 1.0 * count).astype(np.int64) - first
+        place = (np.arange(len(mine)) + shift[mine]) % count[mine]
         return np.asarray(units[place >= keep])
     return np.asarray(units[~first_of_each(mine, mine.astype(np.int64), keep)])
 

@@ -20,48 +20,51 @@ from strategies.shares import Indices
 
 def even_topics(extras: Extras) -> None:
     """As many extras of every topic as there are to be."""
-    _drop(extras)
-    if not extras.taken.any():
-        _deal_all(extras)
+    _drop(extras, np.flatnonzero(extras.taken > extras.quota))
+    if extras.taken.any():
+        _fill(extras, np.flatnonzero(extras.taken < extras.quota))
     else:
-        _fill(extras)
+        _deal_all(extras)
 
 
-def even_loads(extras: Extras) -> bool:
-    """As many extras for every member, give or take one; False: what is pinned stands in the way."""
+def even_all(extras: Extras) -> bool:
+    """As many extras of every topic, and for every member, give or take one; False: pins stand in the way."""
+    dropped, filled = np.flatnonzero(extras.taken > extras.quota), np.flatnonzero(extras.taken < extras.quota)
+    even_topics(extras)
     gifts = _Gifts(extras)
-    if gifts.done:
-        return True
+    # What is new to its holder, or belongs to the taker already, costs nothing.
+    gifts.make(filled, None, giver=HAS)
+    gifts.make(dropped, None, taker=HAD)
     topics = np.flatnonzero(extras.quota)
     # Start elsewhere for every size of group, so that newcomers don't all get the same topics.
     start = int(len(topics) * (len(extras.load) * 0.6180339887 % 1.0))
     topics = np.concatenate((topics[start:], topics[:start]))
-    gifts.of_new_ones(topics)
-    gifts.to_former_holders(topics)
-    gifts.of_any(topics, _fair_part(extras, gifts.needed)[topics])
-    return gifts.done
+    gifts.make(topics, _fair_part(extras, gifts.needed)[topics])
+    while not gifts.done:
+        if not gifts.make(topics, None):
+            return False
+    return True
 
 
-def _drop(extras: Extras) -> None:
-    for topic in np.flatnonzero(extras.taken > extras.quota).tolist():
+def _drop(extras: Extras, topics: Indices) -> None:
+    for topic in topics.tolist():
         holders = np.flatnonzero((extras.cells[topic, 1:] & (HAS | LOCKED)) == HAS)[::-1]
         count = int(extras.taken[topic] - extras.quota[topic])
         extras.take(topic, holders[_smallest(-extras.load[holders], count)])
 
 
-def _fill(extras: Extras) -> None:
-    missing = extras.quota - extras.taken
-    topics = np.flatnonzero(missing)
+def _fill(extras: Extras, topics: Indices) -> None:
     # Topics that most members have leave the least choice, so they come first.
     for topic in topics[np.argsort(-extras.quota[topics], kind="stable")].tolist():
         others = np.flatnonzero((extras.cells[topic, 1:] & HAS) == 0)
-        extras.give(topic, others[_smallest(extras.load[others], int(missing[topic]))])
+        extras.give(topic, others[_smallest(extras.load[others], int(extras.quota[topic] - extras.taken[topic]))])
 
 
 def _deal_all(extras: Extras) -> None:
     members = deal(extras.quota, len(extras.load))
-    topics = np.repeat(np.arange(len(extras.quota)), extras.quota)
-    extras.cells[topics, members + 1] |= HAS
+    width = len(extras.load) + 1
+    extras.cells.reshape(-1)[np.repeat(np.arange(len(extras.quota)) * width + 1, extras.quota) + members] |= HAS
+    extras.changed |= extras.quota > 0
     extras.taken[:] = extras.quota
     extras.load[:] = np.bincount(members, minlength=len(extras.load))
 
@@ -72,7 +75,9 @@ def _smallest(values: Counts, count: int) -> Indices:
         return np.arange(len(values))
     if count == 1:
         return np.array([values.argmin()])
-    limit = np.partition(values, count - 1)[count - 1]
+    least = values.min()
+    # Loads are small numbers, so that counting them is faster than sorting.
+    limit = least + np.searchsorted(np.cumsum(np.bincount(values - least)), count)
     below = np.flatnonzero(values < limit)
     return np.concatenate((below, np.flatnonzero(values == limit)[: count - len(below)]))
 
@@ -100,20 +105,8 @@ class _Gifts:
     def needed(self) -> int:
         return max(self._above, self._below)
 
-    def of_new_ones(self, topics: Indices) -> None:
-        """Gifts that cost nothing, because the giver does not have the unit yet."""
-        self._pass(topics, None, giver=HAS, taker=None)
-
-    def to_former_holders(self, topics: Indices) -> None:
-        """Gifts that cost nothing, because the taker has the unit now."""
-        self._pass(topics, None, giver=None, taker=HAD)
-
-    def of_any(self, topics: Indices, most: Counts) -> None:
-        limit: Counts | None = most
-        while not self.done and (self._pass(topics, limit, None, None) or limit is not None):
-            limit = None
-
-    def _pass(self, topics: Indices, most: Counts | None, giver: int | None, taker: int | None) -> int:
+    def make(self, topics: Indices, most: Counts | None, giver: int | None = None, taker: int | None = None) -> int:
+        """Gifts of these topics, at most so many of each, between cells with these flags (None: any that may)."""
         made = 0
         takers, givers = self._takers(), self._givers()
         for index, topic in enumerate(topics.tolist()):
@@ -125,7 +118,7 @@ class _Gifts:
             by = self._able(givers[self._may_give(topic, givers, giver)], 1)
             count = min(len(to), len(by), len(to) if most is None else int(most[index]))
             if count:
-                self._make(topic, by[:count], to[:count])
+                self._hand_over(topic, by[:count], to[:count])
                 made += count
         return made
 
@@ -157,7 +150,7 @@ class _Gifts:
             return worst
         return np.concatenate((worst, members[beyond == 0][:more]))
 
-    def _make(self, topic: int, givers: Indices, takers: Indices) -> None:
+    def _hand_over(self, topic: int, givers: Indices, takers: Indices) -> None:
         load = self._extras.load
         self._above -= int(np.count_nonzero(load[givers] > self._floor + 1))
         self._below -= int(np.count_nonzero(load[takers] < self._floor))

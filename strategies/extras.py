@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from assigner.strategy import BoolArray
 from strategies.alike import Counts
 from strategies.shares import Indices
 
@@ -34,6 +35,8 @@ class Extras:
     """[topic]: extras dealt."""
     load: Counts
     """[member]: extras of all topics."""
+    changed: BoolArray
+    """[topic]: whether an extra of it was given or taken since it was counted."""
 
     @property
     def floor(self) -> int:
@@ -50,11 +53,13 @@ class Extras:
 
     def give(self, topic: int, members: Indices) -> None:
         self.cells[topic, members + 1] |= HAS
+        self.changed[topic] = True
         self.load[members] += 1
         self.taken[topic] += len(members)
 
     def take(self, topic: int, members: Indices) -> None:
         self.cells[topic, members + 1] &= 255 - HAS
+        self.changed[topic] = True
         self.load[members] -= 1
         self.taken[topic] -= len(members)
 

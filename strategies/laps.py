@@ -16,6 +16,27 @@ from strategies.alike import Counts
 from strategies.shares import Indices
 
 
+def deal_fresh(partitions: Counts, members: int) -> IntArray:
+    """Owners of units that nobody has: even per topic and over all. What is a member's floor of a topic is a range."""
+    floor, extras = np.divmod(partitions, members)
+    line = deal(extras, members)
+    if not floor.any():
+        return line
+    of_large = np.repeat(floor > 0, extras)
+    large = np.flatnonzero(floor)
+    row = np.repeat(np.arange(len(large)), extras[large])
+    count = np.bincount(row * members + line[of_large], minlength=len(large) * members)
+    count += np.repeat(floor[large], members)
+    shares = np.repeat(np.tile(np.arange(members, dtype=np.int32), len(large)), count)
+    if len(large) == len(partitions):
+        return shares
+    owner = np.empty(int(partitions.sum()), np.int32)
+    in_large = np.repeat(floor > 0, partitions)
+    owner[in_large] = shares
+    owner[~in_large] = line[~of_large]
+    return owner
+
+
 def deal(extras: Counts, members: int) -> IntArray:
     """The members that get each topic's extras, topic after topic. `extras`: fewer per topic than there are members."""
     total = int(extras.sum())

@@ -19,7 +19,8 @@ import numpy as np
 from assigner.strategy import NONE, FloatArray, IntArray, Members
 from strategies.alike import Alike, alike
 from strategies.even_total import even_total
-from strategies.evening import even_loads, even_topics
+from strategies.evening import even_all, even_topics
+from strategies.laps import deal_fresh
 from strategies.settling import settle
 from strategies.tally import tally
 from strategies.units import Units
@@ -44,9 +45,11 @@ def solve(units: Units, members: Members, balance: str) -> Quick | None:
 
 
 def _solve(problem: Alike, balance: str) -> Quick | None:
-    # Who has nothing is dealt to evenly in both ways: it costs no move.
-    fresh = problem.even and problem.pinned is None and int(problem.owner.max(initial=NONE)) == NONE
-    if balance == "global" and not fresh:
+    if not len(problem.owner):
+        return Quick(problem.owner, 0)
+    if problem.even and problem.pinned is None and int(problem.owner.max()) == NONE:
+        return Quick(deal_fresh(problem.partitions, problem.members), 0)
+    if balance == "global":
         found = even_total(problem)
         return None if found is None else Quick(*found)
     return _even_per_topic(problem, over_all=balance != "topic_only")
@@ -60,8 +63,9 @@ def _even_per_topic(problem: Alike, over_all: bool) -> Quick | None:
     bound = counted.excess + extras.lower_bound(per_topic_only=not over_all)
     if bound == 0 and counted.even and (not over_all or int(np.ptp(extras.load)) <= 1):
         return Quick(problem.owner, 0)
-    even_topics(extras)
-    if over_all and not even_loads(extras):
+    if not over_all:
+        even_topics(extras)
+    elif not even_all(extras):
         return None
     return Quick(settle(problem, counted), bound)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from assigner.strategy import NONE, BoolArray, IntArray
+from assigner.strategy import NONE, IntArray
 from strategies.alike import Alike, first_of_each, part
 from strategies.extras import HAS, Extras
 from strategies.shares import Indices
@@ -24,11 +24,17 @@ def settle(problem: Alike, counted: Tally) -> IntArray:
 
 
 def _settle_small(problem: Alike, small: Small, extras: Extras, owner: IntArray) -> None:
-    loose = (extras.cells.reshape(-1).take(small.cell) & HAS) == 0
-    loose[small.repeated] = True
-    cells = extras.cells if small.units is None else extras.cells[small.topics]
-    new = np.flatnonzero(cells == HAS)
-    owner[_loose(problem, loose, small.units)] = new % (problem.members + 1) - 1
+    # Whatever has no owner or one too many is of a topic that changed.
+    topics = small.topics[extras.changed[small.topics]]
+    units = np.flatnonzero(np.repeat(extras.changed[small.topics], problem.partitions[small.topics]))
+    loose = (extras.cells.reshape(-1).take(small.cell[units]) & HAS) == 0
+    if len(small.repeated):
+        loose |= np.isin(units, small.repeated)
+    new = np.flatnonzero(extras.cells[topics] == HAS)
+    where = units[loose]
+    if problem.pinned is not None:
+        where = where[~part(problem.pinned, small.units)[where]]
+    owner[where if small.units is None else small.units[where]] = new % (problem.members + 1) - 1
 
 
 def _settle_large(problem: Alike, large: Large, extras: Extras, owner: IntArray) -> None:
@@ -38,7 +44,10 @@ def _settle_large(problem: Alike, large: Large, extras: Extras, owner: IntArray)
         loose[_surplus(problem, large, keep)] = True
     missing = np.maximum(keep - large.held, 0)
     members = np.tile(np.arange(problem.members, dtype=np.int32), len(keep))
-    owner[_loose(problem, loose, large.units)] = np.repeat(members, missing.reshape(-1))
+    if problem.pinned is not None:
+        loose &= ~part(problem.pinned, large.units)
+    where = np.flatnonzero(loose)
+    owner[where if large.units is None else large.units[where]] = np.repeat(members, missing.reshape(-1))
 
 
 def _surplus(problem: Alike, large: Large, keep: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Indices:
@@ -54,11 +63,3 @@ def _surplus(problem: Alike, large: Large, keep: np.ndarray[tuple[int, ...], np.
     cell = large.cell[units]
     topic, column = np.divmod(cell, problem.members + 1)
     return np.asarray(units[~first_of_each(large.owner[units], cell, room[topic, column - 1])])
-
-
-def _loose(problem: Alike, loose: BoolArray, units: Indices | None) -> Indices:
-    """Which units are to get a new owner, by their flat numbers. What is pinned to nobody is not."""
-    if problem.pinned is not None:
-        loose = loose & ~part(problem.pinned, units)
-    where = np.flatnonzero(loose)
-    return where if units is None else np.asarray(units[where])

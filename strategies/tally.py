@@ -68,7 +68,7 @@ def tally(problem: Alike) -> Tally | None:
     count, topics = problem.members, len(problem.partitions)
     floor, quota = np.divmod(problem.to_deal(), count)
     cells = np.zeros((topics, count + 1), np.uint8)
-    extras = Extras(cells, quota, np.zeros(topics, np.int64), np.zeros(count, np.int64))
+    extras = Extras(cells, quota, np.zeros(topics, np.int64), np.zeros(count, np.int64), np.zeros(topics, np.bool_))
     is_large = floor > 0
     small = None if is_large.all() else _count_small(problem, ~is_large, extras)
     large = _count_large(problem, is_large, floor, extras) if is_large.any() else None
