@@ -702,7 +702,7 @@ class NodeLoadInfo(betterproto2.Message):
 
     share: "float" = betterproto2.field(4, betterproto2.TYPE_DOUBLE)
     """
-    Of the load of all partitions, by what it owns.
+    Of the weight of all partitions, by what it owns.
     """
 
 
@@ -735,11 +735,11 @@ class PartitionLoadInfo(betterproto2.Message):
 
     partition: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
 
-    load: "float" = betterproto2.field(3, betterproto2.TYPE_DOUBLE)
+    weight: "float" = betterproto2.field(3, betterproto2.TYPE_DOUBLE)
 
     share: "float" = betterproto2.field(4, betterproto2.TYPE_DOUBLE)
     """
-    Of the load of all partitions.
+    Of the weight of all partitions.
     """
 
     owner: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
