@@ -71,6 +71,7 @@ class Operations:
                 ownership=_ownership(state),
                 handoffs=tuple(state.handoffs[tp].record for tp in sorted(state.handoffs)),
                 quarantined=state.plan.quarantined,
+                standbys=tuple(state.standbys[tp].record for tp in sorted(state.standbys)),
                 unreadable=tuple(f"{key}: {why}" for key, why in sorted(state.unreadable.items())),
                 history=history,
             )
@@ -172,6 +173,7 @@ def _members(state: GroupState) -> tuple[Member, ...]:
             len(state.owned.get(name, ())),
             sum(state.handoffs[tp].record.at is Step.WARMING for tp in state.incoming.get(name, ())),
             len(state.outgoing.get(name, ())),
+            len(state.copies.get(name, ())),
         )
         for name in sorted(state.consumers)
     )

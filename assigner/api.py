@@ -18,6 +18,7 @@ from assigner.records import (
     Handoff,
     Move,
     Quarantined,
+    Standbys,
     TopicConfig,
 )
 
@@ -51,6 +52,8 @@ class Release(msgspec.Struct, frozen=True, gc=False):
     handoff_id: str
     new_owner: str
     cause: Cause
+    standby: bool = False
+    """The consumer is to keep a copy."""
 
 
 class CancelWarm(msgspec.Struct, frozen=True, gc=False):
@@ -62,13 +65,16 @@ class Commands(msgspec.Struct, frozen=True, kw_only=True):
     """What one change means for one consumer. To be delivered in the order of the fields."""
 
     full: bool = False
-    """`assigned` is everything the consumer owns."""
+    """`assigned` is everything the consumer owns, `standbys_added` everything it holds a copy of."""
     assigned: tuple[tuple[TopicPartition, int], ...] = ()
     """(partition, epoch)"""
     unassigned: tuple[tuple[TopicPartition, int], ...] = ()
     cancels: tuple[CancelWarm, ...] = ()
     warms: tuple[Warm, ...] = ()
     releases: tuple[Release, ...] = ()
+    standbys_removed: tuple[TopicPartition, ...] = ()
+    """Copies not wanted any more. Not in it: those of partitions that are the consumer's own now."""
+    standbys_added: tuple[TopicPartition, ...] = ()
     generation: int = 0
 
 
@@ -161,6 +167,7 @@ class Member(msgspec.Struct, frozen=True):
     owned: int
     warming: int
     releasing: int
+    standbys: int = 0
 
 
 class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,6 +183,8 @@ class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
     quarantined: tuple[Quarantined, ...]
     unreadable: tuple[str, ...]
     history: tuple[Move, ...]
+    standbys: tuple[Standbys, ...] = ()
+    """In order of topic and partition."""
 
 
 class Administration(Protocol):

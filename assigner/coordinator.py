@@ -17,9 +17,11 @@ import msgspec
 from assigner.clock import Clock
 from assigner.core.agenda import Note
 from assigner.core.coordination import Coordination, Decisions
-from assigner.core.group import Change
+from assigner.core.group import Change, GroupState
 from assigner.core.planning import Request, Target
 from assigner.core.planning import targets as targets_of
+from assigner.core.standby_plan import StandbyTarget
+from assigner.core.standby_plan import targets as standbys_of
 from assigner.core.writes import Moved, Purpose, Write
 from assigner.election import Term
 from assigner.errors import AssignerError, OutcomeUnknown, StoreError
@@ -207,7 +209,7 @@ class Coordinator:
     async def _solve(self, request: Request) -> None:
         began = self._clock.now()
         try:
-            said, targets = await _solve(request)
+            said, targets, standbys = await _solve(request, self._mirror.state)
         except AssignerError as error:
             self._log.error("no plan", strategy=request.strategy, error=str(error))
             self.core.failed_to_solve(self._clock.now())
@@ -215,8 +217,8 @@ class Coordinator:
             return
         seconds = self._clock.now() - began
         self._metrics.planned(seconds)
-        self.core.solved(targets)
-        if targets:
+        self.core.solved(targets, standbys)
+        if targets or standbys:
             self._began = began if self._began is None else self._began
             self._log.info(
                 "planned",
@@ -224,6 +226,7 @@ class Coordinator:
                 members=len(request.members),
                 partitions=len(request.partitions),
                 changes=len(targets),
+                standbys=len(standbys),
                 moves=said.moves,
                 lower_bound=said.lower_bound,
                 imbalance=said.imbalance,
@@ -264,6 +267,7 @@ class Coordinator:
     def _moved(self, move: Moved) -> None:
         generation = self.core.generation
         self._metrics.moved(self.group, move.cause)
+        self._metrics.took_over(self.group, warm=move.warm, cold=move.cold)
         self._history.add(move, generation)
         self._log.info(
             "moved",
@@ -274,6 +278,7 @@ class Coordinator:
             cause=move.cause.value,
             epoch=move.epoch,
             generation=generation,
+            warm=move.warm,
         )
 
     def _report_unreadable(self) -> None:
@@ -306,14 +311,17 @@ def _offset_key(keys: Keys, group: str) -> Callable[..., str]:
     return lambda tp: keys.offset(group, tp)
 
 
-async def _solve(request: Request) -> tuple[Explanation, list[Target]]:
+Plan = tuple[Explanation, list[Target], list[StandbyTarget]]
+
+
+async def _solve(request: Request, state: GroupState) -> Plan:
     """Large plans are made on a worker thread, so that leases are renewed on time whatever they take; so is the first
     one with a strategy, which has to be found and imported."""
     if len(request.partitions) < OFF_LOOP and is_prepared(request.strategy):
-        return _solution(request)
-    return await anyio.to_thread.run_sync(_solution, request)
+        return _solution(request, state)
+    return await anyio.to_thread.run_sync(_solution, request, state)
 
 
-def _solution(request: Request) -> tuple[Explanation, list[Target]]:
+def _solution(request: Request, state: GroupState) -> Plan:
     solution = prepare(request.strategy).assign(request.problem)
-    return solution.explanation, targets_of(request, solution)
+    return solution.explanation, targets_of(request, solution), standbys_of(request, solution, state)

@@ -29,5 +29,6 @@ def snapshot(state: GroupState, is_leader: bool) -> GroupSnapshot:
         imbalance=max(counts) - min(counts),
         handoffs=Counter(handoff.record.at for handoff in state.handoffs.values()),
         unreadable=len(state.unreadable),
+        standbys=sum(len(state.copies.get(name, ())) for name in state.consumers),
         owned=owned,
     )

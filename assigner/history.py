@@ -49,6 +49,7 @@ class HistoryWriter:
                 cause=moved.cause,
                 generation=generation,
                 epoch=moved.epoch,
+                warm=moved.warm,
             )
         )
         self._added.set()

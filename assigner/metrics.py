@@ -49,6 +49,7 @@ class GroupSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     imbalance: int = 0
     handoffs: Mapping[Step, int] = {}
     unreadable: int = 0
+    standbys: int = 0
     owned: Mapping[str, int] = {}
     """Partitions per consumer; read only with `per_consumer`."""
 
@@ -106,6 +107,15 @@ class Metrics:
         self._warm_failures = Counter(
             "assigner_warm_failures", "Partitions a new owner could not warm.", ["group"], registry=registry
         )
+        self._warm_actives = Counter(
+            "assigner_warm_actives", "Partitions given to a holder of a standby copy.", ["group"], registry=registry
+        )
+        self._cold_actives = Counter(
+            "assigner_cold_actives",
+            "Partitions given to a consumer without a copy while another one held one.",
+            ["group"],
+            registry=registry,
+        )
         self._refusals = Counter("assigner_refusals", "Requests refused.", ["reason"], registry=registry)
         self._unreadable = Counter(
             "assigner_unreadable_records", "Stored values met that could not be read.", ["group"], registry=registry
@@ -137,6 +147,13 @@ class Metrics:
 
     def moved(self, group: str, cause: Cause, count: int = 1) -> None:
         self._moves.labels(self._groups.label(group), cause.value).inc(count)
+
+    def took_over(self, group: str, *, warm: bool, cold: bool) -> None:
+        """Whether who got a partition held a copy of it (`warm`), or did not while somebody else did (`cold`)."""
+        if warm:
+            self._warm_actives.labels(self._groups.label(group)).inc()
+        if cold:
+            self._cold_actives.labels(self._groups.label(group)).inc()
 
     def evicted(self, group: str) -> None:
         self._evictions.labels(self._groups.label(group)).inc()
@@ -248,6 +265,7 @@ def _added(one: GroupSnapshot, other: GroupSnapshot) -> GroupSnapshot:
         imbalance=max(one.imbalance, other.imbalance),
         handoffs=_summed(one.handoffs, other.handoffs),
         unreadable=one.unreadable + other.unreadable,
+        standbys=one.standbys + other.standbys,
     )
 
 
@@ -266,6 +284,7 @@ _PLAIN: tuple[tuple[str, str, Callable[[GroupSnapshot], int]], ...] = (
     ("assigner_group_owned_min", "Partitions of the consumer with the fewest.", lambda group: group.owned_min),
     ("assigner_group_owned_max", "Partitions of the consumer with the most.", lambda group: group.owned_max),
     ("assigner_group_imbalance", "Most minus fewest, as the strategy counts it.", lambda group: group.imbalance),
+    ("assigner_group_standbys", "Standby copies on registered consumers.", lambda group: group.standbys),
     ("assigner_group_unreadable", "Records that can't be read and are left alone.", lambda group: group.unreadable),
 )
 

@@ -10,15 +10,16 @@ import msgspec
 from assigner.errors import InvalidInput
 from assigner.names import check_name, check_topic
 from assigner.records import GroupOptions
-from assigner.strategy_registry import load
+from assigner.strategy_registry import try_options
 
 _OURS = frozenset({"rebalance_requests"})
 """Kept by the service itself."""
 _POSITIVE = ("warming_timeout", "freeze_timeout", "release_timeout")
-_NOT_NEGATIVE = ("debounce", "balance_backoff", "standby_count")
+_NOT_NEGATIVE = ("debounce", "balance_backoff")
 _COUNTS = ("rollout_cap",)
 _AT_LEAST_ONE = ("max_concurrent_handoffs", "warm_concurrency", "quarantine_after")
 _LONGEST = 7 * 86_400
+MAX_STANDBYS = 10
 _MOST = 1_000_000
 
 
@@ -35,10 +36,13 @@ def check_options(options: GroupOptions, changes: dict[str, Any]) -> GroupOption
     except msgspec.ValidationError as error:
         raise InvalidInput(f"group option refused: {error}") from error
     _check_numbers(wanted)
+    if not 0 <= wanted.standby_count <= MAX_STANDBYS:
+        raise InvalidInput(f"group option standby_count must be 0 to {MAX_STANDBYS}, not {wanted.standby_count}")
     _check_copartitioned(wanted.copartitioned)
     if wanted.rollout:
         check_name("generation in rollout", wanted.rollout)
-    load(wanted.strategy)
+    if changes.keys() & {"strategy", "strategy_options"}:
+        try_options(wanted.strategy, wanted.strategy_options)
     return wanted
 
 

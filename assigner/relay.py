@@ -17,7 +17,7 @@ from assigner.api import Commands
 from assigner.core.group import Change
 from assigner.core.standing import NOWHERE, News, Standing, standing
 from assigner.errors import AssignerError, Evicted, NotRegistered, Superseded
-from assigner.keys import AssignmentKey, ConsumerKey, HandoffKey, TopicPartition
+from assigner.keys import AssignmentKey, ConsumerKey, HandoffKey, StandbyKey, TopicPartition
 from assigner.logs import get_logger
 from assigner.mirror import GroupMirror
 from assigner.records import Consumer, HandoffMode, Status
@@ -75,7 +75,9 @@ class StreamSeat:
 
     async def commands(self) -> AsyncIterator[Commands]:
         self._dirty.clear()
-        yield self._news(sorted(self._mirror.state.touching(self.name)), full=True) or Commands(full=True)
+        state = self._mirror.state
+        everything = state.touching(self.name) | state.copies.get(self.name, set())
+        yield self._news(sorted(everything), full=True) or Commands(full=True)
         while True:
             self._wake = anyio.Event()
             if self._ended:
@@ -104,7 +106,7 @@ class StreamSeat:
         return part
 
     def _news(self, tps: Iterable[TopicPartition], *, full: bool = False) -> Commands | None:
-        news = News(self._mirror.state)
+        news = News(self._mirror.state, self.name)
         for tp in tps:
             before = self._sent.get(tp, NOWHERE)
             after = standing(self._mirror.state, self.name, self.session, tp)
@@ -137,6 +139,8 @@ class GroupRelay:
                     touched.update(self._touch(tp, _owners(change)))
                 case HandoffKey(tp):
                     touched.update(self._touch(tp, _ends(change)))
+                case StandbyKey(tp):
+                    self._touch(tp, _holders(change))
                 case ConsumerKey(name):
                     touched.add(name)
                 case _:
@@ -181,6 +185,10 @@ def evicted(consumer: Consumer) -> Evicted:
 
 def _owners(change: Change) -> set[str]:
     return {record.record.owner for record in (change.before, change.after) if record}
+
+
+def _holders(change: Change) -> set[str]:
+    return {name for record in (change.before, change.after) if record for name in record.record.holders}
 
 
 def _ends(change: Change) -> set[str]:

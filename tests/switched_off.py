@@ -16,7 +16,7 @@ import pytest
 from assigner import answers, membership
 from assigner.api import Registration, Release
 from assigner.coordinator import Coordinator
-from assigner.core import client_state, handoffs, writes
+from assigner.core import client_facts, handoffs, writes
 from assigner.core.client_state import ClientState
 from assigner.core.coordination import Coordination, Decisions
 from assigner.core.gate import Lease
@@ -224,7 +224,7 @@ def a_recreated_topic_keeps_its_offsets(patch: Patch) -> None:
 
 
 def no_grant_is_stale(patch: Patch) -> None:
-    patch.setattr(client_state._Partition, "is_stale", lambda self, epoch: False)
+    patch.setattr(client_facts.Partition, "is_stale", lambda self, epoch: False)
 
 
 def a_higher_epoch_slips_in(patch: Patch) -> None:

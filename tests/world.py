@@ -251,6 +251,9 @@ class World:
     async def owners(self) -> dict[TopicPartition, str]:
         return {tp: held.record.owner for tp, held in (await self.state()).assignments.items()}
 
+    async def standbys(self) -> dict[TopicPartition, tuple[str, ...]]:
+        return {tp: record.record.holders for tp, record in (await self.state()).standbys.items()}
+
     async def counts(self) -> dict[str, int]:
         """Partitions per owner."""
         counts: dict[str, int] = {}
@@ -315,6 +318,7 @@ class SteppedConsumer:
         self.heard: list[Commands] = []
         """Everything the stream said, in order."""
         self.owned: dict[TopicPartition, int] = {}
+        self.standbys: set[TopicPartition] = set()
         self.to_warm: dict[TopicPartition, Warm] = {}
         self.to_release: dict[TopicPartition, Release] = {}
         self.ended: AssignerError | str | None = None
@@ -363,9 +367,12 @@ class SteppedConsumer:
         self.heard.append(commands)
         if commands.full:
             self.owned.clear()
-        for gone, _ in commands.unassigned:
-            self.owned.pop(gone, None)
+            self.standbys.clear()
+        for lost, _ in commands.unassigned:
+            self.owned.pop(lost, None)
         self.owned.update(commands.assigned)
+        gone = {*commands.standbys_removed, *(partition for partition, _ in commands.assigned)}
+        self.standbys = self.standbys - gone | {*commands.standbys_added}
         for cancel in commands.cancels:
             self.to_warm.pop(cancel.tp, None)
         self.to_warm.update({warm.tp: warm for warm in commands.warms})

@@ -38,6 +38,8 @@ _STYLES = {
     "released": "cyan",
     "revoked": "bold red",
     "discard": "dim",
+    "standby": "blue",
+    "no standby": "dim",
 }
 _GOLDEN = 0.618
 
@@ -88,7 +90,8 @@ class TellingHandler(Handler):
         self._tell("assigned", partition)
 
     async def warm(self, partition: TopicPartition, order: WarmOrder) -> None:
-        self._tell("warm", partition, cause=order.cause, **{"from": order.current_owner})
+        copy = "standby" if order.standby else ""
+        self._tell("warm", partition, cause=order.cause, copy=copy, **{"from": order.current_owner})
         await anyio.sleep(_spread(self._warm_seconds, partition.partition))
         self._tell("warmed", partition)
 
@@ -102,6 +105,12 @@ class TellingHandler(Handler):
 
     async def discard(self, partition: TopicPartition) -> None:
         self._tell("discard", partition)
+
+    async def standby_added(self, partition: TopicPartition) -> None:
+        self._tell("standby", partition)
+
+    async def standby_removed(self, partition: TopicPartition) -> None:
+        self._tell("no standby", partition)
 
 
 def _spread(seconds: float, partition: int) -> float:

@@ -52,6 +52,8 @@ def _sections(answer: DescribeGroupResponse) -> Iterator[RenderableType]:
         yield Text(f"leader at {answer.leader_address}; epochs above {answer.epoch_floor}", "dim")
     yield _titled("consumers", _consumers(answer), "no consumer is registered")
     yield _titled("ownership", _ownership(answer), "nothing is owned")
+    if answer.standbys:
+        yield _titled("standbys", _standbys(answer), "")
     if answer.handoffs:
         yield _titled("handoffs in flight", _handoffs(answer), "")
     if answer.quarantined:
@@ -69,12 +71,25 @@ def _titled(title: str, body: Table, when_empty: str) -> RenderableType:
 
 
 def _consumers(answer: DescribeGroupResponse) -> Table:
-    columns = ("name", "status", "owned", "warming", "releasing", "capacity", "rack", "topics", "instance", "session")
+    columns = (
+        "name",
+        "status",
+        "owned",
+        "standbys",
+        "warming",
+        "releasing",
+        "capacity",
+        "rack",
+        "topics",
+        "instance",
+        "session",
+    )
     rows = [
         (
             one.name,
             _status(one),
             one.owned,
+            one.standbys,
             one.warming,
             one.releasing,
             one.capacity,
@@ -112,13 +127,30 @@ def _ownership(answer: DescribeGroupResponse) -> Table:
     return table("", ("topic", "owner", "count", "partitions"), rows)
 
 
+def _standbys(answer: DescribeGroupResponse) -> Table:
+    rows: list[tuple[Any, ...]] = []
+    for topic in answer.standbys:
+        held: dict[str, list[int]] = {}
+        for partition, holder in zip(topic.partitions, topic.holders, strict=True):
+            held.setdefault(answer.owners[holder], []).append(partition)
+        rows += [(topic.topic, name, len(partitions), ranges(partitions)) for name, partitions in sorted(held.items())]
+    return table("", ("topic", "holder", "count", "partitions"), rows)
+
+
 def _nobody(topic: str, partitions: set[int]) -> tuple[Any, ...]:
     return (topic, Text("nobody", "red"), len(partitions), ranges(partitions))
 
 
 def _handoffs(answer: DescribeGroupResponse) -> Table:
     rows = [
-        (f"{one.topic}/{one.partition}", one.old_owner, one.new_owner, one.step, one.cause, _when(one.started_at))
+        (
+            f"{one.topic}/{one.partition}",
+            one.old_owner,
+            _marked(one.new_owner, one.warm),
+            one.step,
+            one.cause,
+            _when(one.started_at),
+        )
         for one in answer.handoffs
     ]
     return table("", ("partition", "from", "to", "step", "cause", "since"), rows)
@@ -135,7 +167,7 @@ def _history(answer: DescribeGroupResponse) -> Table:
             _when(one.at),
             f"{one.topic}/{one.partition}",
             one.old_owner or "nobody",
-            one.new_owner or "nobody",
+            _marked(one.new_owner or "nobody", one.warm),
             one.cause,
             one.generation,
             one.epoch,
@@ -143,6 +175,11 @@ def _history(answer: DescribeGroupResponse) -> Table:
         for one in answer.history[-_HISTORY_LINES:]
     ]
     return table("", ("at", "partition", "from", "to", "cause", "generation", "epoch"), rows)
+
+
+def _marked(name: str, warm: bool) -> str:
+    """`warm`: it held a standby copy."""
+    return f"{name} (standby)" if warm else name
 
 
 def _when(seconds: int) -> str:

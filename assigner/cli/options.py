@@ -37,6 +37,7 @@ _KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
     "strategy": (str, "text"),
     "strategy_options": (_json_object, "a JSON object"),
     "handoff_mode": (str, "overlap or exclusive"),
+    "standby_count": (_count, "a number"),
     "debounce": (float, "seconds"),
     "warming_timeout": (float, "seconds"),
     "freeze_timeout": (float, "seconds"),

@@ -47,6 +47,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     lease_left: float
     """Seconds the gates stay open without another renewal."""
     owned: int
+    standbys: int
     warming: int
     under_way: int
     """Pieces of work inside gates."""
@@ -177,6 +178,11 @@ class AssignerConsumer:
         return self._work.state.owned(self._clock.now())
 
     @property
+    def standbys(self) -> frozenset[TopicPartition]:
+        """Partitions of others that this consumer is to hold a copy of."""
+        return self._work.state.standbys()
+
+    @property
     def session(self) -> str:
         return self._membership.who.session
 
@@ -202,6 +208,7 @@ class AssignerConsumer:
             links=self._membership.links,
             lease_left=max(0.0, state.lease.deadline - now),
             owned=len(state.owned(now)),
+            standbys=len(state.standbys()),
             warming=sum(isinstance(call, CallWarm) for call in state.running()),
             under_way=sum(gate.inside for gate in state.gates_with_work()),
             pending_answers=state.pending_answers(),

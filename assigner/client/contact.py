@@ -121,6 +121,7 @@ class Contact:
             packed=True,
             renews=True,
             generation=who.generation,
+            standbys=True,
         )
         stream = self._open("Register", Cardinality.UNARY_STREAM, request, v1.AssignmentCommand)
         with _typed_errors(stream):

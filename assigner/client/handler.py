@@ -1,4 +1,4 @@
-"""What a program does with its partitions: the five calls that the client makes.
+"""What a program does with its partitions: the calls that the client makes.
 
 Calls for one partition never overlap and keep their order; calls for different partitions run side by side. A method
 that is not needed may be left out.
@@ -23,7 +23,8 @@ class Handler:
 
     async def release(self, partition: Ownership, order: ReleaseOrder) -> None:
         """Let go: finish what is under way, commit, close. The gate admits nothing new already. The release is
-        reported when this has returned, or raised, and the gate is empty."""
+        reported when this has returned, or raised, and the gate is empty. With `order.standby` keep the state:
+        `standby_added` follows."""
 
     async def revoked(self, partition: Ownership, reason: str) -> None:
         """The ownership is lost without a release; someone else may own the partition already. Drop what is under
@@ -31,3 +32,11 @@ class Handler:
 
     async def discard(self, partition: TopicPartition) -> None:
         """A copy that was warmed is not wanted any more."""
+
+    async def standby_added(self, partition: TopicPartition) -> None:
+        """Hold a copy of another consumer's partition from now on: begin to follow it, and return; what else is told
+        about the partition waits for that. A copy that is there already is the one to use."""
+
+    async def standby_removed(self, partition: TopicPartition) -> None:
+        """The copy is not wanted any more. Not called when the partition becomes ours (the copy is what `warm` and
+        `assigned` begin with), nor when the consumer closes: after a restart the copy is asked for again."""

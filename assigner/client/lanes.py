@@ -23,8 +23,10 @@ from assigner.core.client_calls import (
     Call,
     CallAssigned,
     CallDiscard,
+    CallNoStandby,
     CallRelease,
     CallRevoked,
+    CallStandby,
     CallWarm,
     Cancel,
     Done,
@@ -92,6 +94,7 @@ class Lanes:
         self._handler = handler
         self._takers, self._givers = _Crew(tasks, calls, self._run), _Crew(tasks, calls, self._run)
         self._warmers = _Crew(tasks, warms, self._run)
+        self._keepers = _Crew(tasks, calls, self._run)
         self._gate = gate
         self._finished = finished
         self._jobs: dict[TopicPartition, _Job] = {}
@@ -115,6 +118,8 @@ class Lanes:
                 self._warmers.add(job)
             case CallRelease() | CallRevoked() | CallDiscard():
                 self._givers.add(job)
+            case CallStandby() | CallNoStandby():
+                self._keepers.add(job)
             case Pause():
                 self._tasks.start_soon(self._run, job)
             case _:
@@ -125,7 +130,7 @@ class Lanes:
             job.scope.cancel()
         else:
             # It had not begun; whoever finds it in the queue leaves it.
-            self._end(job, Stopped())
+            self._end(job, Stopped(begun=False))
 
     def _end(self, job: _Job, outcome: Outcome) -> None:
         del self._jobs[job.tp]
@@ -176,6 +181,10 @@ class Lanes:
                 await self._handler.revoked(owned, reason)
             case CallDiscard(tp=tp):
                 await self._handler.discard(tp)
+            case CallStandby(tp=tp):
+                await self._handler.standby_added(tp)
+            case CallNoStandby(tp=tp):
+                await self._handler.standby_removed(tp)
             case Pause(seconds=seconds):
                 await anyio.sleep(seconds)
             case _:

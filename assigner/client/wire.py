@@ -30,7 +30,7 @@ class Assembly:
         commands, more = _read(message)
         if self._parts is not None:
             commands = _joined(self._parts, commands)
-        if len(commands.assigned) > MAX_PARTITIONS:
+        if len(commands.assigned) + len(commands.standbys_added) > MAX_PARTITIONS:
             raise LimitReached(f"the service assigned more than {MAX_PARTITIONS} partitions to one consumer")
         self._parts = commands if more else None
         return None if more else commands
@@ -44,6 +44,8 @@ def _joined(first: Commands, second: Commands) -> Commands:
         cancels=first.cancels + second.cancels,
         warms=first.warms + second.warms,
         releases=first.releases + second.releases,
+        standbys_removed=first.standbys_removed + second.standbys_removed,
+        standbys_added=first.standbys_added + second.standbys_added,
     )
 
 
@@ -79,6 +81,8 @@ def _update(update: Any) -> tuple[Commands, bool]:
         full=update.full,
         assigned=tuple(_owned(update.assigned, update.assigned_packed)),
         unassigned=tuple(_owned(update.unassigned, update.unassigned_packed)),
+        standbys_removed=tuple(_copies(update.standbys_removed)),
+        standbys_added=tuple(_copies(update.standbys_added)),
         ttl=update.ttl_ms / 1000,
         session=update.session,
         generation=update.generation,
@@ -100,6 +104,13 @@ def _owned(listed: Iterable[Any], packed: Iterable[Any]) -> Iterator[Owned]:
             yield TopicPartition(topic, partition), epoch
 
 
+def _copies(packed: Iterable[Any]) -> Iterator[TopicPartition]:
+    for many in packed:
+        topic = many.topic
+        for partition in many.partitions:
+            yield TopicPartition(topic, partition)
+
+
 def _tp(order: Any) -> TopicPartition:
     if not order.HasField("partition"):
         raise InvalidInput("the service sent a command without a partition")
@@ -112,7 +123,8 @@ def _warm(warm: Any) -> WarmOrder:
 
 def _release(release: Any) -> ReleaseOrder:
     tp = _tp(release)
-    return ReleaseOrder(tp, release.partition.epoch, release.handoff_id, release.new_owner, release.cause)
+    epoch, keeps = release.partition.epoch, release.standby
+    return ReleaseOrder(tp, epoch, release.handoff_id, release.new_owner, release.cause, keeps)
 
 
 def _cancel(cancel: Any) -> CancelOrder:

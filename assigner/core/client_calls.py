@@ -26,6 +26,8 @@ class ReleaseOrder(msgspec.Struct, frozen=True, gc=False):
     handoff_id: str
     new_owner: str = ""
     cause: str = ""
+    standby: bool = False
+    """The copy is to be kept: this consumer will stand by."""
 
 
 class CancelOrder(msgspec.Struct, frozen=True, gc=False):
@@ -37,12 +39,14 @@ class Commands(msgspec.Struct, frozen=True, kw_only=True):
     """One message of the stream. Taken as a whole: only what holds at its end counts."""
 
     full: bool = False
-    """`assigned` is everything that is owned."""
+    """`assigned` is everything that is owned, `standbys_added` everything a copy is held of."""
     assigned: tuple[tuple[TopicPartition, int], ...] = ()
     unassigned: tuple[tuple[TopicPartition, int], ...] = ()
     cancels: tuple[CancelOrder, ...] = ()
     warms: tuple[WarmOrder, ...] = ()
     releases: tuple[ReleaseOrder, ...] = ()
+    standbys_removed: tuple[TopicPartition, ...] = ()
+    standbys_added: tuple[TopicPartition, ...] = ()
     ttl: float = 0.0
     session: str = ""
     generation: int = 0
@@ -59,6 +63,8 @@ class Failed(msgspec.Struct, frozen=True):
 
 class Stopped(msgspec.Struct, frozen=True):
     """The call was cancelled before it came to an end."""
+
+    begun: bool = True
 
 
 Outcome = Done | Failed | Stopped
@@ -101,13 +107,21 @@ class CallDiscard(msgspec.Struct, frozen=True):
     tp: TopicPartition
 
 
+class CallStandby(msgspec.Struct, frozen=True):
+    tp: TopicPartition
+
+
+class CallNoStandby(msgspec.Struct, frozen=True):
+    tp: TopicPartition
+
+
 class Pause(msgspec.Struct, frozen=True):
     """Nothing to call, only time to let pass, before `assigned` is tried again."""
 
     seconds: float
 
 
-Call = CallAssigned | CallWarm | CallRelease | CallRevoked | CallDiscard | Pause
+Call = CallAssigned | CallWarm | CallRelease | CallRevoked | CallDiscard | CallStandby | CallNoStandby | Pause
 
 
 class Start(msgspec.Struct, frozen=True):

@@ -22,8 +22,10 @@ from assigner.core.client_calls import (
     Call,
     CallAssigned,
     CallDiscard,
+    CallNoStandby,
     CallRelease,
     CallRevoked,
+    CallStandby,
     CallWarm,
     Cancel,
     Commands,
@@ -37,6 +39,7 @@ from assigner.core.client_calls import (
     Stopped,
     WarmOrder,
 )
+from assigner.core.client_facts import Counts, Partition, Warmed
 from assigner.core.gate import Gate, Lease, Shut
 from assigner.errors import LimitReached
 from assigner.keys import TopicPartition
@@ -45,81 +48,6 @@ MAX_PARTITIONS = 1_000_000
 """More than this in one consumer is a mistake, not a workload."""
 RETRY_FIRST, RETRY_LAST = 0.2, 30.0
 """Seconds before an `assigned` that failed is tried again: doubled each time, up to the last."""
-
-# --- the facts ---------------------------------------------------------------------------------------------------
-
-
-class _Warmed(msgspec.Struct, frozen=True):
-    handoff_id: str
-    failure: str
-
-
-class _Partition:
-    """The facts about one partition."""
-
-    __slots__ = (
-        "cancelled",
-        "discard",
-        "failures",
-        "gate",
-        "granted",
-        "handed",
-        "highest",
-        "over",
-        "pausing",
-        "release",
-        "running",
-        "spoiled",
-        "tp",
-        "warm",
-        "warmed",
-        "why",
-    )
-
-    def __init__(self, tp: TopicPartition, lease: Lease) -> None:
-        self.tp = tp
-        self.gate = Gate(tp, lease)
-        self.granted: int | None = None
-        """The epoch that the service says is ours."""
-        self.highest = -1
-        """The highest epoch ever granted."""
-        self.over = -1
-        """Epochs up to this one were released or taken away, for good."""
-        self.handed: int | None = None
-        """The epoch the handler was told to work in and not yet to stop."""
-        self.spoiled = False
-        """The handler was stopped halfway through `assigned`: it has to hear of the loss before anything else."""
-        self.why = ""
-        """Why the grant was lost."""
-        self.release: ReleaseOrder | None = None
-        self.warm: WarmOrder | None = None
-        self.warmed: _Warmed | None = None
-        self.discard = False
-        """A finished warm copy is not wanted any more, and the handler has not heard of it."""
-        self.running: Call | None = None
-        self.cancelled = False
-        self.failures = 0
-        self.pausing = False
-
-    def is_stale(self, epoch: int) -> bool:
-        """Whether a grant of this epoch tells of the past: such a grant never reopens a gate."""
-        return epoch <= self.over or epoch < self.highest
-
-    def end(self, epoch: int) -> None:
-        """Every epoch up to this one is over and stays so."""
-        self.over = max(self.over, epoch)
-        if self.granted is not None and self.granted <= self.over:
-            self.granted = None
-
-
-class Counts:
-    """What happened so far, for `statistics()`."""
-
-    __slots__ = ("failures", "leases_lost", "refusals", "released", "revoked", "stale", "warmed")
-
-    def __init__(self) -> None:
-        self.warmed = self.released = self.revoked = self.stale = 0
-        self.failures = self.refusals = self.leases_lost = 0
 
 
 class ClientState:
@@ -135,7 +63,7 @@ class ClientState:
         self.letting_go = False
         """Everything is being released because nobody else will ask for it."""
         self._max_partitions = max_partitions
-        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._partitions: dict[TopicPartition, Partition] = {}
         self._answers: dict[AnswerKind, dict[TopicPartition, Answer]] = {kind: {} for kind in AnswerKind}
         # Partitions with a call under way or an ownership in the handler's hands: what a close has to wait for.
         self._busy: set[TopicPartition] = set()
@@ -145,9 +73,10 @@ class ClientState:
     def heard(self, commands: Commands) -> list[Action]:
         if self.over or self.letting_go:
             return []
-        touched: dict[TopicPartition, _Partition] = {}
+        touched: dict[TopicPartition, Partition] = {}
         for tp, epoch in commands.unassigned:
             self._unassign(self._touch(tp, touched), epoch)
+        self._stand_by(commands, touched)
         if commands.full:
             self._drop_all_but({tp for tp, _ in commands.assigned}, touched)
         for tp, epoch in commands.assigned:
@@ -160,11 +89,11 @@ class ClientState:
             self._want_release(self._touch(release.tp, touched), release)
         return self._settle_all(touched.values())
 
-    def _touch(self, tp: TopicPartition, touched: dict[TopicPartition, _Partition]) -> _Partition:
+    def _touch(self, tp: TopicPartition, touched: dict[TopicPartition, Partition]) -> Partition:
         partition = touched[tp] = self._partition(tp)
         return partition
 
-    def _partition(self, tp: TopicPartition) -> _Partition:
+    def _partition(self, tp: TopicPartition) -> Partition:
         partition = self._partitions.get(tp)
         if partition is None:
             if len(self._partitions) >= self._max_partitions:
@@ -172,17 +101,30 @@ class ClientState:
                     f"{tp} would be partition {self._max_partitions + 1} of this consumer; "
                     f"at most {self._max_partitions} are kept, subscribe to fewer topics"
                 )
-            partition = self._partitions[tp] = _Partition(tp, self.lease)
+            partition = self._partitions[tp] = Partition(tp, self.lease)
         return partition
 
-    def _drop_all_but(self, owned: set[TopicPartition], touched: dict[TopicPartition, _Partition]) -> None:
+    def _drop_all_but(self, owned: set[TopicPartition], touched: dict[TopicPartition, Partition]) -> None:
         for tp, partition in self._partitions.items():
             if partition.granted is not None and tp not in owned:
                 partition.granted = None
                 partition.why = "no longer assigned"
                 touched[tp] = partition
 
-    def _grant(self, p: _Partition, epoch: int) -> None:
+    def _stand_by(self, commands: Commands, touched: dict[TopicPartition, Partition]) -> None:
+        if commands.full:
+            wanted = set(commands.standbys_added)
+            for tp, partition in self._partitions.items():
+                if partition.standby and tp not in wanted:
+                    partition.standby = False
+                    touched[tp] = partition
+        for tp in commands.standbys_removed:
+            p = self._touch(tp, touched)
+            p.standby, p.outdated = False, True
+        for tp in commands.standbys_added:
+            self._touch(tp, touched).standby = True
+
+    def _grant(self, p: Partition, epoch: int) -> None:
         if p.is_stale(epoch):
             self.counts.stale += 1
             return
@@ -192,26 +134,27 @@ class ClientState:
             # A grant above what was to be released means that the handoff was called off.
             self._answers[AnswerKind.RELEASED].pop(p.tp, None)
         p.granted = p.highest = epoch
+        p.standby = False
 
-    def _unassign(self, p: _Partition, epoch: int) -> None:
+    def _unassign(self, p: Partition, epoch: int) -> None:
         held = p.granted
         p.end(epoch or (held if held is not None else -1))
         if held is not None and p.granted is None:
             p.why = "unassigned"
 
-    def _cancel_warm(self, p: _Partition, handoff_id: str) -> None:
+    def _cancel_warm(self, p: Partition, handoff_id: str) -> None:
         if p.warm is None or (handoff_id and p.warm.handoff_id != handoff_id):
             return
         self._forget_warm(p)
 
-    def _forget_warm(self, p: _Partition) -> None:
+    def _forget_warm(self, p: Partition) -> None:
         p.warm = None
         if p.warmed is not None:
             p.discard = p.discard or not p.warmed.failure
             p.warmed = None
         self._answers[AnswerKind.READY].pop(p.tp, None)
 
-    def _want_warm(self, p: _Partition, order: WarmOrder) -> None:
+    def _want_warm(self, p: Partition, order: WarmOrder) -> None:
         if p.granted is not None:
             # Nobody is warmer than the owner.
             self._answer(AnswerKind.READY, Answer(p.tp, order.handoff_id))
@@ -224,7 +167,7 @@ class ClientState:
         if p.warmed is not None:
             self._answer(AnswerKind.READY, Answer(p.tp, order.handoff_id, p.warmed.failure))
 
-    def _want_release(self, p: _Partition, order: ReleaseOrder) -> None:
+    def _want_release(self, p: Partition, order: ReleaseOrder) -> None:
         held = max(p.granted or 0, p.handed or 0)
         order = msgspec.structs.replace(order, epoch=order.epoch or held)
         if p.warm is not None:
@@ -299,13 +242,18 @@ class ClientState:
                 self.counts.revoked += 1
             case CallDiscard():
                 p.discard = False
+            case CallStandby():
+                # Stopped while it is wanted: it is told again. Stopped because it is not: it has to hear that.
+                p.keeps = not (isinstance(outcome, Stopped) and (p.standby or not outcome.begun))
+            case CallNoStandby():
+                p.keeps = p.outdated = False
             case Pause() | None:
                 pass
             case _:
                 assert_never(call)
         return self._settle_all((p,))
 
-    def _assigned_returned(self, p: _Partition, outcome: Outcome) -> None:
+    def _assigned_returned(self, p: Partition, outcome: Outcome) -> None:
         if isinstance(outcome, Failed):
             p.handed, p.failures, p.pausing = None, p.failures + 1, True
             return
@@ -314,18 +262,18 @@ class ClientState:
             p.failures = 0
             p.gate.open(p.handed)
 
-    def _warm_returned(self, p: _Partition, order: WarmOrder, outcome: Outcome) -> None:
+    def _warm_returned(self, p: Partition, order: WarmOrder, outcome: Outcome) -> None:
         failure = outcome.reason if isinstance(outcome, Failed) else ""
         if p.warm is None or p.warm.handoff_id != order.handoff_id:
             # It came to an end in the moment it was called off.
             p.discard = p.discard or isinstance(outcome, Done)
         elif not isinstance(outcome, Stopped):
-            p.warmed = _Warmed(order.handoff_id, failure)
+            p.warmed = Warmed(order.handoff_id, failure)
             self.counts.warmed += 0 if failure else 1
             if p.granted is None:
                 self._answer(AnswerKind.READY, Answer(p.tp, order.handoff_id, failure))
 
-    def _release_returned(self, p: _Partition) -> None:
+    def _release_returned(self, p: Partition) -> None:
         p.handed, p.spoiled = None, False
         p.gate.close(Shut.RELEASED)
         self.counts.released += 1
@@ -363,11 +311,11 @@ class ClientState:
 
     # --- the next step -------------------------------------------------------------------------------------------
 
-    def _keeps(self, p: _Partition) -> bool:
+    def _keeps(self, p: Partition) -> bool:
         """Whether the handler may go on with what it was handed."""
         return self.live and not p.spoiled and p.handed is not None and p.handed == p.granted
 
-    def _settle_all(self, partitions: Iterable[_Partition]) -> list[Action]:
+    def _settle_all(self, partitions: Iterable[Partition]) -> list[Action]:
         actions: list[Action] = []
         for p in partitions:
             self._shut_if_lost(p)
@@ -380,7 +328,7 @@ class ClientState:
                 self._busy.add(p.tp)
         return actions
 
-    def _shut_if_lost(self, p: _Partition) -> None:
+    def _shut_if_lost(self, p: Partition) -> None:
         if p.handed is None or self._keeps(p):
             return
         if self._may_release(p) or isinstance(p.running, CallRelease):
@@ -390,7 +338,7 @@ class ClientState:
         else:
             p.gate.close(Shut.REVOKED if p.granted != p.handed else Shut.LEASE_OVER)
 
-    def _settle(self, p: _Partition) -> Action | None:
+    def _settle(self, p: Partition) -> Action | None:
         if p.running is not None:
             if not p.cancelled and self._is_moot(p, p.running):
                 p.cancelled = True
@@ -400,7 +348,7 @@ class ClientState:
         p.cancelled = False
         return Start(p.tp, p.running) if p.running is not None else None
 
-    def _is_moot(self, p: _Partition, call: Call) -> bool:
+    def _is_moot(self, p: Partition, call: Call) -> bool:
         match call:
             case CallWarm(order=order):
                 return p.warm is None or p.warm.handoff_id != order.handoff_id
@@ -409,15 +357,17 @@ class ClientState:
                 return not self._keeps(p) and not self._may_release(p)
             case Pause():
                 return p.granted is None or not self.live
-            case CallRelease() | CallRevoked() | CallDiscard():
+            case CallStandby():
+                return not p.standby or p.outdated or p.granted is not None or p.warm is not None
+            case CallRelease() | CallRevoked() | CallDiscard() | CallNoStandby():
                 return False
             case _:
                 assert_never(call)
 
-    def _may_release(self, p: _Partition) -> bool:
+    def _may_release(self, p: Partition) -> bool:
         return self.live and p.release is not None and p.handed is not None and p.handed <= p.release.epoch
 
-    def _next_call(self, p: _Partition) -> Call | None:
+    def _next_call(self, p: Partition) -> Call | None:
         if p.release is not None and (p.handed is None or p.handed > p.release.epoch):
             # Nothing of that epoch is in the handler's hands, be it released just now, lost before or never begun.
             self._answer(AnswerKind.RELEASED, Answer(p.tp, p.release.handoff_id))
@@ -429,18 +379,34 @@ class ClientState:
             return Pause(min(RETRY_LAST, RETRY_FIRST * 2.0 ** min(p.failures - 1, 16)))
         if p.granted is not None:
             return self._hand_over(p, p.granted) if self.live else None
-        if p.warm is not None and p.warmed is None:
-            return CallWarm(p.warm)
-        return CallDiscard(p.tp) if p.discard and p.warm is None else None
+        if p.warm is not None:
+            return CallWarm(p.warm) if p.warmed is None else None
+        return self._tend_copy(p)
 
-    def _take_back(self, p: _Partition, epoch: int) -> Call:
+    def _tend_copy(self, p: Partition) -> Call | None:
+        if p.discard and not p.standby:
+            return CallDiscard(p.tp)
+        p.discard = False
+        if self.over or self.letting_go:
+            return None
+        if p.keeps and (p.outdated or not p.standby):
+            return CallNoStandby(p.tp)
+        p.outdated = False
+        if not p.standby or p.keeps:
+            return None
+        p.keeps = True
+        return CallStandby(p.tp)
+
+    def _take_back(self, p: Partition, epoch: int) -> Call:
         owned = Ownership(p.tp.topic, p.tp.partition, epoch)
         if self._may_release(p) and p.release is not None:
             return CallRelease(owned, p.release)
         return CallRevoked(owned, p.why if p.granted != epoch else "lease over")
 
-    def _hand_over(self, p: _Partition, epoch: int) -> Call:
+    def _hand_over(self, p: Partition, epoch: int) -> Call:
         p.handed, p.warm, p.warmed, p.discard = epoch, None, None, False
+        # The copy is what the handler begins with.
+        p.keeps = p.outdated = False
         p.gate.prepare(epoch)
         return CallAssigned(Ownership(p.tp.topic, p.tp.partition, epoch))
 
@@ -461,6 +427,10 @@ class ClientState:
         if not self.lease.holds(now):
             return {}
         return {tp: p.handed for tp, p in self._partitions.items() if p.handed is not None and p.gate.is_open(now)}
+
+    def standbys(self) -> frozenset[TopicPartition]:
+        """Partitions of which a copy is wanted here."""
+        return frozenset(tp for tp, p in self._partitions.items() if p.standby)
 
     def running(self) -> Iterator[Call]:
         return (p.running for p in self._partitions.values() if p.running is not None)

@@ -23,6 +23,8 @@ from assigner.core.handoff_care import HandoffCare
 from assigner.core.liveness import Fate, Liveness
 from assigner.core.pending import Pending
 from assigner.core.plan_execution import PlanExecution
+from assigner.core.standby_keeping import StandbyKeeping
+from assigner.core.standby_plan import StandbyTarget
 from assigner.core.transitions import PLAN, Transitions
 from assigner.core.units import Units
 from assigner.core.writes import Purpose, Write
@@ -79,6 +81,7 @@ class Coordination:
         self._execution = PlanExecution(
             state, self.liveness, self._do, self._agenda, self._pending, self._units, self._stays
         )
+        self._standbys = StandbyKeeping(state, self.liveness, self._do, self._agenda, self._pending)
         self._builder: planning.Builder | None = None
         self._solving = False
         """From the decision to plan until what the plan wants is known."""
@@ -108,8 +111,10 @@ class Coordination:
             case HandoffKey(tp):
                 self._execution.count_warming(change)
                 self._agenda.mark((tp,))
+                self._standbys.touch((tp,))
             case AssignmentKey(tp) | AckKey(tp, _):
                 self._agenda.mark((tp,))
+                self._standbys.touch((tp,))
             case ConsumerKey(name):
                 self._consumer_changed(name, change, now)
             case TopicKey(topic):
@@ -135,26 +140,34 @@ class Coordination:
     def _settle(self, write: Write) -> None:
         self._pending.settle(write)
         self._agenda.mark(write.touches)
+        self._settle_standbys(write)
+
+    def _settle_standbys(self, write: Write) -> None:
+        self._standbys.touch(write.touches)
+        if write.purpose is Purpose.STANDBYS:
+            self._standbys.settled(write)
 
     def refused(self, write: Write, now: float) -> None:
         """A compare failed, or the outcome was unknown and has been read since: decide again."""
         self._pending.settle(write)
+        self._settle_standbys(write)
         self._agenda.retry(write.touches, now)
         if write.subject == PLAN:
             self._agenda.timers.set(PLAN, now + RETRY)
         match write.purpose:
             case Purpose.PLAN:
                 self._execution.changes_something = True
-            case Purpose.ASSIGN | Purpose.HANDOFF:
+            case Purpose.ASSIGN | Purpose.HANDOFF | Purpose.STANDBYS:
                 self._agenda.want_plan(None, now, RETRY)
             case _:
                 pass
 
-    def solved(self, targets: Iterable[planning.Target]) -> None:
+    def solved(self, targets: Iterable[planning.Target], standbys: Iterable[StandbyTarget] = ()) -> None:
         """The strategy has spoken. What changed since it was asked is left to the next plan."""
         self._solving = False
         if not self.state.options.paused:
             self._execution.begin(targets, self._causes)
+            self._standbys.begin(standbys)
 
     def failed_to_solve(self, now: float) -> None:
         self._solving = False
@@ -187,12 +200,15 @@ class Coordination:
             self._execution.take_up(now, 5 * budget)
             for write, target in self._execution.writes(now, wall, budget - len(out.writes)):
                 self._emit(out, write, target)
+            for write in self._standbys.writes(now, budget - len(out.writes)):
+                self._emit(out, write)
             self._maybe_publish(out)
             self._make_good(now)
             self._maybe_plan(out, now)
             self._maybe_check_leases(out, now)
             full = len(out.writes) >= budget and not self._execution.finished
-            out.more = out.more or full or bool(self._agenda.dirty) or self._execution.urgent
+            urgent = self._execution.urgent or self._standbys.urgent
+            out.more = out.more or full or bool(self._agenda.dirty) or urgent
         out.notes = self._agenda.take_notes()
         # In doubt, what is due stays due: only an event can change that.
         out.wake_at = now if out.more else None if self.state.doubt else self._next_wake()
@@ -202,7 +218,7 @@ class Coordination:
     def settled(self) -> bool:
         """Nothing is under way and nothing waits to begin."""
         idle = self._execution.finished and not self._execution.changes_something
-        return idle and not len(self._pending) and not self.state.handoffs
+        return idle and not len(self._pending) and not self.state.handoffs and not self._standbys.writing
 
     @property
     def generation(self) -> int:
@@ -216,6 +232,7 @@ class Coordination:
             "queued_moves": self._execution.queued,
             "in_flight": self._execution.in_flight,
             "removing": len(self._remove),
+            "standbys": self._standbys.waiting,
         }
 
     # --- examining partitions ------------------------------------------------------------------------------------
@@ -230,11 +247,13 @@ class Coordination:
 
     def _examine(self, tp: TopicPartition, now: float, wall: float) -> Write | None:
         topic = self.state.topics.get(tp.topic)
-        if topic is None or tp in self._pending or tp in self.state.unreadable_partitions:
+        if tp in self._pending or tp in self.state.unreadable_partitions:
             return None
+        if topic is None:
+            return self._standbys.drop(tp)
         held, handoff = self.state.assignments.get(tp), self.state.handoffs.get(tp)
         if tp.partition >= topic.record.partition_count:
-            if held or handoff:
+            if held or handoff or tp in self.state.standbys:
                 self._remove.add(tp)
             return None
         if held and topic.record.topic_id and held.record.topic_id not in ("", topic.record.topic_id):
@@ -327,7 +346,8 @@ class Coordination:
 
     def _remove_assignments(self, out: Decisions, budget: int) -> None:
         """Raise the floor to the highest epoch that goes, then let the records go."""
-        self._remove = {tp for tp in self._remove if tp in self.state.assignments or tp in self.state.handoffs}
+        tables = (self.state.assignments, self.state.handoffs, self.state.standbys)
+        self._remove = {tp for tp in self._remove if any(tp in table for table in tables)}
         if not self._remove or self._plan_is_busy():
             return
         highest = max((held.record.epoch for tp in self._remove if (held := self.state.assignments.get(tp))), default=0)
@@ -350,6 +370,7 @@ class Coordination:
     def _emit(self, out: Decisions, write: Write, target: str = "") -> None:
         out.writes.append(write)
         self._pending.add(write, target if write.purpose is Purpose.HANDOFF else "")
+        self._standbys.touch(write.touches)
 
     # --- what events mean ----------------------------------------------------------------------------------------
 
@@ -382,7 +403,8 @@ class Coordination:
         if self._anyone():
             # What was about to be removed may exist again.
             self._remove = {tp for tp in self._remove if tp.topic != topic}
-        self._agenda.mark(tp for tp in self.state.assignments if tp.topic == topic)
+        for table in (self.state.assignments, self.state.standbys):
+            self._agenda.mark(tp for tp in table if tp.topic == topic)
         self._agenda.want_plan(Cause.TOPIC_GREW, now)
 
     def _options_changed(self, change: Change, now: float) -> None:
@@ -397,6 +419,7 @@ class Coordination:
         self._agenda.mark(self.state.handoffs)
         if self.state.options.paused:
             self._execution.abandon()
+            self._standbys.abandon()
 
     def _wake(self, now: float) -> None:
         self._agenda.mark(self._care.deadlines.pop_due(now))
@@ -405,7 +428,7 @@ class Coordination:
                 self._mark_all()
                 self._agenda.want_plan(Cause.LEFT, now, 0.0)
             elif timer == "empty" and not self._anyone():
-                self._remove.update(self.state.assignments, self.state.handoffs)
+                self._remove.update(self.state.assignments, self.state.handoffs, self.state.standbys)
 
     def _next_wake(self) -> float | None:
         plans = not (self.state.options.paused or self._solving)
@@ -413,7 +436,7 @@ class Coordination:
         return min((at for at in times if at is not None), default=None)
 
     def _mark_all(self) -> None:
-        for tps in (self._partitions(), self.state.assignments, self.state.handoffs):
+        for tps in (self._partitions(), self.state.assignments, self.state.handoffs, self.state.standbys):
             self._agenda.mark(tps)
 
     def _partitions(self) -> list[TopicPartition]:

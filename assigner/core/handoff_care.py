@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from assigner.core.agenda import Agenda, Note
+from assigner.core.copies import holders
 from assigner.core.deadlines import Deadlines
 from assigner.core.failures import Failures
 from assigner.core.group import GroupState
@@ -124,7 +125,7 @@ class HandoffCare:
         return self._do.start(tps, target, handoff.cause, int(wall))
 
     def _elsewhere(self, tp: TopicPartition, handoff: Handoff) -> Stored[Consumer] | None:
-        """The least loaded consumer that wants the topic and has not failed at it."""
+        """The least loaded consumer that wants the topic and has not failed at it; one with a copy, if there is one."""
         failed = self._failures.of(tp)
         candidates = [
             consumer
@@ -133,7 +134,8 @@ class HandoffCare:
             if (consumer := self._liveness.eligible(name))
             if not consumer.record.topics or tp.topic in consumer.record.topics
         ]
-        return min(candidates, key=self._load, default=None)
+        named = holders(self._state, tp)
+        return min(candidates, key=lambda c: (c.record.consumer_name not in named, self._load(c)), default=None)
 
     def _load(self, consumer: Stored[Consumer]) -> tuple[float, str]:
         name = consumer.record.consumer_name

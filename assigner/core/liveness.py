@@ -35,6 +35,8 @@ class Liveness:
         self._inherited: set[tuple[str, str]] = set()
         """Sessions found registered as the term began, of which nothing was heard since. During an outage of the
         service nobody renewed them, so that they end at once means as little as if they had ended before."""
+        self._heard: set[str] = set()
+        """Names of which something was heard since the term began."""
         self._missed: dict[tuple[str, str], float] = {}
         """When a session without a known lease was first found missing."""
         self._over: set[int] = set()
@@ -51,9 +53,11 @@ class Liveness:
         self.seen(consumer)
         if consumer.record.status is Status.READY and not consumer.record.evicted:
             self._inherited.add((consumer.record.consumer_name, consumer.record.session))
+            self._heard.discard(consumer.record.consumer_name)
 
     def seen(self, consumer: Stored[Consumer]) -> None:
         record = consumer.record
+        self._heard.add(record.consumer_name)
         self._inherited.discard((record.consumer_name, record.session))
         self._missed.pop((record.consumer_name, record.session), None)
         self._leases.setdefault((record.consumer_name, record.session), set()).add(consumer.lease)
@@ -72,6 +76,7 @@ class Liveness:
         self._leases = {key: leases for key, leases in self._leases.items() if key in keep}
         self._missed = {key: at for key, at in self._missed.items() if key in keep}
         self._inherited &= keep
+        self._heard &= {name for name, _ in keep}
         for key in registered & self._leases.keys():
             # The present one counts; of the others only those that may still live.
             self._leases[key] -= self._over
@@ -108,6 +113,12 @@ class Liveness:
         """Absent since before the term began, and not for so long that it is given up."""
         known = (name, session) in self._leases and (name, session) not in self._inherited
         return name not in self._state.consumers and not known and now < self.doubt_ends
+
+    def may_return(self, name: str, now: float) -> bool:
+        """Whether somebody who is not there may yet come back with all it had: nothing was heard of it since the term
+        began, and that was less than a TTL ago. For what hangs on names and not on sessions."""
+        known = name in self._state.consumers or name in self._state.unreadable_consumers or name in self._heard
+        return not known and now < self.doubt_ends
 
     def doubt_until(self, name: str, session: str, now: float) -> float | None:
         """When a doubt resolves by time alone; None if it takes an event."""

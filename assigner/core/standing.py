@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from assigner.api import CancelWarm, Commands, Release, Warm
+from assigner.core.copies import holds_copy, is_standby
 from assigner.core.group import GroupState
 from assigner.keys import TopicPartition
 from assigner.records import Handoff, Step
@@ -24,12 +25,24 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
     """It has not answered yet."""
     release: str = ""
     """Handoff in which the consumer has to let go."""
+    standby: bool = False
+    """It holds a copy without being the owner."""
+    copy_of: str = ""
+    """Identity of the topic the copy is of."""
 
 
 NOWHERE = Standing()
 
 
 def standing(state: GroupState, name: str, session: str, tp: TopicPartition) -> Standing:
+    ownership = _ownership(state, name, session, tp)
+    if tp not in state.standbys or ownership.owned or not is_standby(state, tp, name):
+        return ownership
+    topic_id = state.standbys[tp].record.topic_id
+    return msgspec.structs.replace(ownership, standby=True, copy_of=topic_id)
+
+
+def _ownership(state: GroupState, name: str, session: str, tp: TopicPartition) -> Standing:
     assignment, handoff = state.assignments.get(tp), state.handoffs.get(tp)
     held = assignment.record if assignment else None
     owned = held is not None and held.owner == name and held.session == session
@@ -59,13 +72,17 @@ def _identity(handoff: Handoff) -> str:
 class News:
     """Collects what a consumer has to be told, partition by partition."""
 
-    def __init__(self, state: GroupState) -> None:
+    def __init__(self, state: GroupState, name: str = "") -> None:
+        """`name`: of the consumer."""
         self._state = state
+        self._name = name
         self._assigned: list[tuple[TopicPartition, int]] = []
         self._unassigned: list[tuple[TopicPartition, int]] = []
         self._cancels: list[CancelWarm] = []
         self._warms: list[Warm] = []
         self._releases: list[Release] = []
+        self._standbys_removed: list[TopicPartition] = []
+        self._standbys_added: list[TopicPartition] = []
 
     def add(self, tp: TopicPartition, before: Standing, after: Standing) -> None:
         if after.owned and (not before.owned or before.epoch != after.epoch):
@@ -78,6 +95,15 @@ class News:
             self._warms.append(self._warm(tp))
         if after.release and after.release != before.release:
             self._releases.append(self._release(tp))
+        self._add_standby(tp, before, after)
+
+    def _add_standby(self, tp: TopicPartition, before: Standing, after: Standing) -> None:
+        same = before.standby and after.standby and before.copy_of == after.copy_of
+        # A copy that becomes the owner's own is no copy that is not wanted.
+        if before.standby and not same and not after.owned:
+            self._standbys_removed.append(tp)
+        if after.standby and not same:
+            self._standbys_added.append(tp)
 
     def _warm(self, tp: TopicPartition) -> Warm:
         handoff = self._state.handoffs[tp].record
@@ -85,11 +111,14 @@ class News:
 
     def _release(self, tp: TopicPartition) -> Release:
         handoff = self._state.handoffs[tp].record
-        return Release(tp, handoff.old_epoch, handoff.handoff_id, handoff.new_owner, handoff.cause)
+        keeps = holds_copy(self._state, tp, self._name)
+        return Release(tp, handoff.old_epoch, handoff.handoff_id, handoff.new_owner, handoff.cause, keeps)
 
     def commands(self, *, full: bool = False) -> Commands | None:
         """None: there is nothing to tell."""
-        if not (full or self._assigned or self._unassigned or self._cancels or self._warms or self._releases):
+        orders = self._cancels or self._warms or self._releases
+        standbys = self._standbys_removed or self._standbys_added
+        if not (full or self._assigned or self._unassigned or orders or standbys):
             return None
         return Commands(
             full=full,
@@ -98,5 +127,7 @@ class News:
             cancels=tuple(self._cancels),
             warms=tuple(self._warms),
             releases=tuple(self._releases),
+            standbys_removed=tuple(self._standbys_removed),
+            standbys_added=tuple(self._standbys_added),
             generation=self._state.plan.generation,
         )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from assigner.core.copies import copy_is_elsewhere, holds_copy
 from assigner.core.group import GroupState
 from assigner.core.liveness import Liveness
 from assigner.core.writes import Moved, Purpose, Write
@@ -20,6 +21,7 @@ from assigner.records import (
     Consumer,
     Handoff,
     Plan,
+    Standbys,
     Status,
     Step,
     Stored,
@@ -77,7 +79,7 @@ class Transitions:
         return Write(Purpose.RESTAMP, _unique(compares), tuple(operations), tuple(tps))
 
     def recreate(self, tps: Partitions) -> Write:
-        """The topic is another one now: keep the owner, raise the epoch, drop the handoff and the offset."""
+        """The topic is another one now: keep the owner, raise the epoch, drop handoff, offset and standbys."""
         compares: list[Compare] = []
         operations: list[Operation] = []
         for tp in tps:
@@ -89,6 +91,8 @@ class Transitions:
             operations.append(Put(held.key, held.encode(fresh)))
             operations += self._end_handoff(tp)
             operations.append(Delete(self._offset_key(tp)))
+            compares += self._standbys_as_seen(tp)
+            operations += self._drop_standbys(tp)
         return Write(Purpose.RESTAMP, _unique(compares), tuple(operations), tuple(tps))
 
     # --- handoffs ------------------------------------------------------------------------------------------------
@@ -122,6 +126,7 @@ class Transitions:
                 started_at=started_at,
                 handoff_id=handoff_id,
                 cause=cause,
+                warm=holds_copy(self._state, tp, target.record.consumer_name),
             )
             operations.append(
                 Put(self._keys.handoff(tp), encode(handoff, current.extra if current else None)),
@@ -210,13 +215,28 @@ class Transitions:
         value = current.encode(plan) if current else encode(plan)
         return Write(purpose, (compare,), (Put(self._keys.plan, value),), subject=PLAN)
 
+    def standbys(self, tp: TopicPartition, holders: tuple[str, ...]) -> Write:
+        """Say who is to hold a copy. About nothing else: nobody's ownership depends on it."""
+        current, topic = self._state.standbys.get(tp), self._state.topics.get(tp.topic)
+        if not holders:
+            return Write(Purpose.STANDBYS, tuple(self._standbys_as_seen(tp)), tuple(self._drop_standbys(tp)))
+        record = Standbys(
+            topic=tp.topic, partition=tp.partition, holders=holders, topic_id=topic.record.topic_id if topic else ""
+        )
+        compare: Compare = (
+            ModRevisionIs(current.key, current.mod_revision) if current else Absent(self._keys.standby(tp))
+        )
+        put = Put(self._keys.standby(tp), encode(record, current.extra if current else None))
+        return Write(Purpose.STANDBYS, (compare,), (put,))
+
     def remove(self, tps: Partitions) -> Write:
-        """Forget assignments. The floor must already be at or above their epochs."""
+        """Forget assignments and standbys. The floor must already be at or above the epochs."""
         compares: list[Compare] = []
         operations: list[Operation] = []
         for tp in tps:
             compares += self._as_seen(tp)
-            operations += [Delete(self._keys.assignment(tp)), *self._end_handoff(tp)]
+            compares += self._standbys_as_seen(tp)
+            operations += [Delete(self._keys.assignment(tp)), *self._end_handoff(tp), *self._drop_standbys(tp)]
         return Write(Purpose.REMOVE, _unique(compares), tuple(operations), tuple(tps))
 
     # --- pieces --------------------------------------------------------------------------------------------------
@@ -264,9 +284,19 @@ class Transitions:
     def _drop_acks(self, tp: TopicPartition) -> list[Operation]:
         return [Delete(ack.key) for ack in self._state.acks.get(tp, {}).values()]
 
+    def _standbys_as_seen(self, tp: TopicPartition) -> list[Compare]:
+        stored = self._state.standbys.get(tp)
+        return [ModRevisionIs(stored.key, stored.mod_revision)] if stored else []
+
+    def _drop_standbys(self, tp: TopicPartition) -> list[Operation]:
+        stored = self._state.standbys.get(tp)
+        return [Delete(stored.key)] if stored else []
+
     def _moved(self, tp: TopicPartition, assignment: Assignment, cause: Cause) -> Moved:
         held = self._state.assignments.get(tp)
-        return Moved(tp, held.record.owner if held else "", assignment.owner, cause, assignment.epoch)
+        new = assignment.owner
+        warm, cold = holds_copy(self._state, tp, new), copy_is_elsewhere(self._state, tp, new)
+        return Moved(tp, held.record.owner if held else "", new, cause, assignment.epoch, warm, cold)
 
 
 def _unique(compares: Sequence[Compare]) -> tuple[Compare, ...]:

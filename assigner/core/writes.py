@@ -27,6 +27,7 @@ class Purpose(Enum):
     EVICT = "evict"
     PLAN = "plan"
     REMOVE = "remove"
+    STANDBYS = "standbys"
     ANSWER = "answer"
 
 
@@ -38,6 +39,10 @@ class Moved(msgspec.Struct, frozen=True, gc=False):
     new: str
     cause: Cause
     epoch: int
+    warm: bool = False
+    """The new owner held a copy."""
+    cold: bool = False
+    """It did not, while somebody registered did."""
 
 
 class Write(msgspec.Struct, frozen=True, eq=False, gc=False):

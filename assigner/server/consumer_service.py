@@ -50,7 +50,7 @@ class ConsumerService:
         try:
             # At once, so that the client knows it is registered before there is anything to say.
             await stream.send_initial_metadata()
-            dialect = Dialect(packed=request.packed, cancels=bool(registration.session))
+            dialect = Dialect(packed=request.packed, cancels=bool(registration.session), standbys=request.standbys)
             await self._relay(stream, seat, dialect)
         finally:
             await self._leave(seat)

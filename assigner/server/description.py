@@ -35,7 +35,10 @@ async def described(group: GroupDescription) -> bytes:
         reply.consumers.add(**_member(member))
     async for config in in_steps(group.topics):
         reply.topics.add(**topic_fields(config))
-    await _ownership(reply, group)
+    numbers: dict[str, int] = {}
+    await _ownership(reply, group, numbers)
+    await _standbys(reply, group, numbers)
+    reply.owners.extend(numbers)
     async for handoff in in_steps(group.handoffs):
         reply.handoffs.add(**_handoff(handoff))
     async for one in in_steps(group.quarantined):
@@ -45,8 +48,8 @@ async def described(group: GroupDescription) -> bytes:
     return cast(bytes, reply.SerializeToString())
 
 
-async def _ownership(reply: Any, group: GroupDescription) -> None:
-    numbers: dict[str, int] = {}
+async def _ownership(reply: Any, group: GroupDescription, numbers: dict[str, int]) -> None:
+    """`numbers`: of the names, in the order they come up."""
     entry: Any = None
     async for owned in in_steps(group.ownership):
         if entry is None or entry.topic != owned.tp.topic:
@@ -54,7 +57,15 @@ async def _ownership(reply: Any, group: GroupDescription) -> None:
         entry.partitions.append(owned.tp.partition)
         entry.owners.append(numbers.setdefault(owned.owner, len(numbers)))
         entry.epochs.append(owned.epoch)
-    reply.owners.extend(numbers)
+
+
+async def _standbys(reply: Any, group: GroupDescription, numbers: dict[str, int]) -> None:
+    entry: Any = None
+    async for record in in_steps(group.standbys):
+        if entry is None or entry.topic != record.topic:
+            entry = reply.standbys.add(topic=record.topic)
+        entry.partitions.extend([record.partition] * len(record.holders))
+        entry.holders.extend([numbers.setdefault(name, len(numbers)) for name in record.holders])
 
 
 def summary_fields(summary: GroupSummary) -> dict[str, Any]:
@@ -85,6 +96,7 @@ def _member(member: Member) -> dict[str, Any]:
         "warming": member.warming,
         "releasing": member.releasing,
         "evicted": consumer.evicted,
+        "standbys": member.standbys,
     }
 
 
@@ -98,6 +110,7 @@ def _handoff(handoff: Handoff) -> dict[str, Any]:
         "handoff_id": handoff.handoff_id,
         "cause": handoff.cause.value,
         "started_at": handoff.started_at,
+        "warm": handoff.warm,
     }
 
 
@@ -115,4 +128,5 @@ def _move(move: Move) -> dict[str, Any]:
         "cause": move.cause.value,
         "generation": move.generation,
         "epoch": move.epoch,
+        "warm": move.warm,
     }

@@ -108,6 +108,7 @@ def _optional(kind: str, name: str) -> str:
 
 _AS_THEY_ARE = (
     "strategy",
+    "standby_count",
     "debounce",
     "warming_timeout",
     "freeze_timeout",

@@ -32,6 +32,7 @@ class Dialect(msgspec.Struct, frozen=True):
 
     packed: bool = False
     cancels: bool = False
+    standbys: bool = False
 
 
 class Opening(msgspec.Struct, frozen=True):
@@ -75,26 +76,39 @@ def _updates(
 ) -> Iterator[bytes | None]:
     """The bodies of the update's parts. A change that is none of ownership has no update: a client of the upstream
     assigner would assign everything anew."""
-    if not (opening or commands.full or commands.assigned or commands.unassigned):
+    standbys = dialect.standbys and (commands.standbys_added or commands.standbys_removed)
+    if not (opening or commands.full or commands.assigned or commands.unassigned or standbys):
         return
     head = _scalars(commands, opening)
-    parts = _packed_parts(commands) if dialect.packed else _listed_parts(commands)
-    held: list[bytes] = []
+    held, copies = list[bytes](), list[bytes]()
     size = 0
-    for fragment in parts:
+    for into, fragment in _parts(commands, dialect, held, copies):
         if size and size + len(fragment) > MAX_MESSAGE:
-            yield _update(held, head, dialect, more=True)
-            held, size, head = [], 0, _scalars(msgspec.structs.replace(commands, full=False), None)
-        held.append(fragment)
+            yield _update(held, copies, head, dialect, more=True)
+            held.clear()
+            copies.clear()
+            size, head = 0, _scalars(msgspec.structs.replace(commands, full=False), None)
+        into.append(fragment)
         size += len(fragment)
         yield None
-    yield _update(held, head, dialect, more=continued)
+    yield _update(held, copies, head, dialect, more=continued)
 
 
-def _update(fragments: list[bytes], head: bytes, dialect: Dialect, *, more: bool) -> bytes:
-    owned = b"".join(fragments)
-    body = head + owned if dialect.packed else owned + head
-    return body + b"\x88\x01\x01" if more else body
+def _parts(
+    commands: Commands, dialect: Dialect, held: list[bytes], copies: list[bytes]
+) -> Iterator[tuple[list[bytes], bytes]]:
+    """Pieces of the update, each with where it belongs: to what is owned or to what is stood by for."""
+    for part in _packed_parts(commands) if dialect.packed else _listed_parts(commands):
+        yield held, part
+    for part in _standby_parts(commands) if dialect.standbys else ():
+        yield copies, part
+
+
+def _update(owned: list[bytes], copies: list[bytes], head: bytes, dialect: Dialect, *, more: bool) -> bytes:
+    """In the order of the fields' numbers."""
+    listed = b"".join(owned)
+    body = head + listed if dialect.packed else listed + head
+    return body + (b"\x88\x01\x01" if more else b"") + b"".join(copies)
 
 
 def _scalars(commands: Commands, opening: Opening | None) -> bytes:
@@ -124,6 +138,16 @@ def _packed_parts(commands: Commands) -> Iterator[bytes]:
                 by_topic.setdefault(one[0].topic, []).append(one)
             for topic, members in by_topic.items():
                 yield _field(tag, _packed(topic, members))
+
+
+def _standby_parts(commands: Commands) -> Iterator[bytes]:
+    for tag, copies in ((b"\x92\x01", commands.standbys_added), (b"\x9a\x01", commands.standbys_removed)):
+        for group in _chunks(copies, _GROUPED):
+            by_topic: dict[str, list[bytes]] = {}
+            for tp in group:
+                by_topic.setdefault(tp.topic, []).append(_varint(tp.partition))
+            for topic, numbers in by_topic.items():
+                yield _field(tag, _text(b"\x0a", topic) + _field(b"\x12", b"".join(numbers)))
 
 
 def _packed(topic: str, members: list[Owned]) -> bytes:
@@ -172,6 +196,7 @@ def _release(release: Release) -> bytes:
             _text(b"\x12", release.new_owner),
             _text(b"\x52", release.handoff_id),
             _text(b"\x5a", release.cause.value),
+            b"\x60\x01" if release.standby else b"",
         )
     )
 

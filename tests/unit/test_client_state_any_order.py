@@ -25,6 +25,7 @@ PARTITIONS = st.sampled_from([A, B])
 EPOCHS = st.integers(min_value=1, max_value=8)
 HANDOFFS = st.sampled_from(["h1", "h2"])
 OUTCOMES = st.sampled_from([Done(), Failed("broken"), Stopped()])
+PLACES = st.lists(PARTITIONS, max_size=2, unique=True).map(tuple)
 PAIRS = st.lists(st.tuples(PARTITIONS, EPOCHS), max_size=2, unique_by=lambda pair: pair[0]).map(tuple)
 
 
@@ -47,6 +48,12 @@ class AnyOrder(RuleBasedStateMachine):
         unassigned: tuple[tuple[TopicPartition, int], ...],
     ) -> None:
         self.lanes.hear(full=full, assigned=assigned, unassigned=unassigned)
+
+    @rule(full=st.booleans(), added=PLACES, removed=PLACES)
+    def hears_of_standbys(
+        self, full: bool, added: tuple[TopicPartition, ...], removed: tuple[TopicPartition, ...]
+    ) -> None:
+        self.lanes.hear(full=full, standbys_added=added, standbys_removed=removed)
 
     @rule(tp=PARTITIONS, handoff_id=HANDOFFS)
     def hears_warm(self, tp: TopicPartition, handoff_id: str) -> None:

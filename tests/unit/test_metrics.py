@@ -40,6 +40,9 @@ NAMES = {
     "assigner_streams": set(),
     "assigner_unreadable_records": {"group"},
     "assigner_warm_failures": {"group"},
+    "assigner_warm_actives": {"group"},
+    "assigner_cold_actives": {"group"},
+    "assigner_group_standbys": {"group"},
 }
 
 
@@ -52,6 +55,8 @@ def busy(metrics: Metrics) -> Metrics:
     metrics.moved("g", Cause.JOINED, 3)
     metrics.evicted("g")
     metrics.warm_failed("g")
+    metrics.took_over("g", warm=True, cold=False)
+    metrics.took_over("g", warm=False, cold=True)
     metrics.unreadable("g")
     metrics.refused("NotRegistered")
     metrics.handoff_step(Step.WARMING, 1.5)

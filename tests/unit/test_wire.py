@@ -21,6 +21,8 @@ from assigner.server.wire import Dialect, Opening, encode, encode_refusals
 PLAIN = Dialect()
 OWN_SESSION = Dialect(cancels=True)
 PACKED = Dialect(packed=True, cancels=True)
+STANDING_BY = Dialect(packed=True, cancels=True, standbys=True)
+PLAIN_STANDING_BY = Dialect(standbys=True)
 
 _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 _places = st.builds(TopicPartition, st.text("abc.-_", min_size=1, max_size=6), st.integers(0, 2**32 - 1))
@@ -34,7 +36,11 @@ _commands = st.builds(
     unassigned=_owned,
     cancels=st.lists(st.builds(CancelWarm, _places, _texts), max_size=3).map(tuple),
     warms=st.lists(st.builds(Warm, _places, _texts, _texts, _causes, st.booleans()), max_size=3).map(tuple),
-    releases=st.lists(st.builds(Release, _places, _epochs, _texts, _texts, _causes), max_size=3).map(tuple),
+    releases=st.lists(st.builds(Release, _places, _epochs, _texts, _texts, _causes, st.booleans()), max_size=3).map(
+        tuple
+    ),
+    standbys_added=st.lists(_places, max_size=6).map(tuple),
+    standbys_removed=st.lists(_places, max_size=6).map(tuple),
     generation=st.integers(0, 2**64 - 1),
 )
 _openings = st.none() | st.builds(Opening, _texts, st.integers(0, 2**32 - 1), st.booleans())
@@ -74,7 +80,8 @@ def expected(commands: Commands, dialect: Dialect, opening: Opening | None) -> l
 
 
 def _update(commands: Commands, dialect: Dialect, opening: Opening | None) -> v1.AssignmentUpdate | None:
-    if not (opening or commands.full or commands.assigned or commands.unassigned):
+    standbys = dialect.standbys and (commands.standbys_added or commands.standbys_removed)
+    if not (opening or commands.full or commands.assigned or commands.unassigned or standbys):
         return None
     update = v1.AssignmentUpdate(full=commands.full, generation=commands.generation)
     if opening:
@@ -85,7 +92,15 @@ def _update(commands: Commands, dialect: Dialect, opening: Opening | None) -> v1
     else:
         update.assigned = [_place(tp, epoch) for tp, epoch in commands.assigned]
         update.unassigned = [_place(tp, epoch) for tp, epoch in commands.unassigned]
+    if dialect.standbys:
+        update.standbys_added = _copies(commands.standbys_added)
+        update.standbys_removed = _copies(commands.standbys_removed)
     return update
+
+
+def _copies(places: tuple[TopicPartition, ...]) -> list[v1.TopicPartitions]:
+    by_topic = _by_topic(tuple((tp, 0) for tp in places))
+    return [v1.TopicPartitions(topic=entry.topic, partitions=entry.partitions) for entry in by_topic]
 
 
 def _by_topic(owned: tuple[tuple[TopicPartition, int], ...]) -> list[v1.TopicPartitions]:
@@ -121,10 +136,11 @@ def _release(one: Release) -> v1.ReleasePartition:
         new_owner=one.new_owner,
         handoff_id=one.handoff_id,
         cause=one.cause.value,
+        standby=one.standby,
     )
 
 
-@pytest.mark.parametrize("dialect", [PLAIN, OWN_SESSION, PACKED])
+@pytest.mark.parametrize("dialect", [PLAIN, OWN_SESSION, PACKED, STANDING_BY, PLAIN_STANDING_BY])
 @settings(max_examples=60, deadline=None)
 @given(commands=_commands, opening=_openings)
 def test_the_bytes_are_those_of_the_generated_classes_and_of_protobuf(
@@ -198,6 +214,21 @@ def test_nothing_to_say_is_no_message() -> None:
     assert messages(Commands(cancels=EVERYTHING.cancels), PLAIN) == []
 
 
+@pytest.mark.parametrize("dialect", [PLAIN, OWN_SESSION, PACKED])
+def test_who_did_not_ask_hears_nothing_of_standbys(dialect: Dialect) -> None:
+    assert messages(Commands(standbys_added=(A,), standbys_removed=(B,)), dialect) == []
+    [first] = parsed(Commands(full=True, standbys_added=(A,)), dialect, Opening("s", 1, False))
+    assert not first.assignment.standbys_added
+
+
+def test_standbys_alone_make_an_update() -> None:
+    [message] = parsed(Commands(standbys_added=(A, B), standbys_removed=(B,)), STANDING_BY)
+    update = message.assignment
+    assert [(entry.topic, list(entry.partitions)) for entry in update.standbys_added] == [("orders", [0, 7])]
+    assert [(entry.topic, list(entry.partitions)) for entry in update.standbys_removed] == [("orders", [7])]
+    assert not update.full
+
+
 # --- bounds ------------------------------------------------------------------------------------------------------
 
 
@@ -219,6 +250,17 @@ def test_a_long_update_is_cut_and_says_that_more_follows(dialect: Dialect, monke
     assert {update.generation for update in updates} == {5}
     assert _collected(updates, "assigned") == [(tp.partition, epoch) for tp, epoch in commands.assigned]
     assert _collected(updates, "unassigned") == [(tp.partition, epoch) for tp, epoch in commands.unassigned]
+
+
+def test_a_long_list_of_standbys_is_cut_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MAX_MESSAGE", 20_000)
+    places = tuple(tp for tp, _ in many(30_000))
+    commands = Commands(full=True, assigned=many(3_000, "mine"), standbys_added=places, standbys_removed=places[:9])
+    updates = [message.assignment for message in parsed(commands, STANDING_BY, Opening("s", 1, False))]
+    assert len(updates) > 3
+    assert [update.more for update in updates] == [True] * (len(updates) - 1) + [False]
+    told = [number for update in updates for entry in update.standbys_added for number in entry.partitions]
+    assert told == [place.partition for place in places]
 
 
 def _collected(updates: list[Any], field: str) -> list[tuple[int, int]]:

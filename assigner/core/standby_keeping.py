@@ -1,0 +1,132 @@
+"""Brings the records of standbys to where a plan wants them, without ever taking a copy away that is still needed.
+
+While a partition is on its way from one owner to the next, holders are only added: the target keeps the copy it starts
+from, and the old owner is on record in time to keep its own. Once the partition is where the plan wanted it, the record
+says what the plan said. A partition that ends up elsewhere waits for the next plan.
+
+What a plan wants is forgotten with the next one and with the leader; everything that counts is in the records.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from assigner.core.agenda import Agenda
+from assigner.core.copies import holders
+from assigner.core.group import GroupState
+from assigner.core.liveness import Liveness
+from assigner.core.pending import Pending
+from assigner.core.standby_plan import StandbyTarget, differs
+from assigner.core.transitions import Transitions
+from assigner.core.writes import Write
+from assigner.keys import TopicPartition
+
+
+class StandbyKeeping:
+    def __init__(
+        self, state: GroupState, liveness: Liveness, do: Transitions, agenda: Agenda, pending: Pending
+    ) -> None:
+        self._state = state
+        self._agenda = agenda
+        self._liveness = liveness
+        self._do = do
+        self._pending = pending
+        self._wanted: dict[TopicPartition, StandbyTarget] = {}
+        """What the plan said and the records do not say yet."""
+        self._look: deque[TopicPartition] = deque()
+        """Partitions of these to look at; each at most once for each change."""
+        self._writing: dict[str, TopicPartition] = {}
+        """Keys with a write under way."""
+
+    def begin(self, targets: Iterable[StandbyTarget]) -> None:
+        """A new plan, in place of what is left of the old one."""
+        self._wanted = {target.tp: target for target in targets}
+        self._look = deque(self._wanted)
+
+    def abandon(self) -> None:
+        self.begin(())
+
+    @property
+    def urgent(self) -> bool:
+        return bool(self._look)
+
+    @property
+    def writing(self) -> int:
+        return len(self._writing)
+
+    @property
+    def waiting(self) -> int:
+        """Records that wait for their partition to arrive."""
+        return len(self._wanted)
+
+    def touch(self, tps: Iterable[TopicPartition]) -> None:
+        """Something about these partitions changed."""
+        if self._wanted:
+            self._look.extend(tp for tp in tps if tp in self._wanted)
+
+    def settled(self, write: Write) -> None:
+        """The write's outcome is known, and mirrored if it went in."""
+        tp = self._writing.pop(write.operations[0].key, None)
+        if tp:
+            self.touch((tp,))
+
+    def drop(self, tp: TopicPartition) -> Write | None:
+        """The topic is gone: nobody needs a copy. One whose config can't be read is not gone."""
+        key = self._state.keys.standby(tp)
+        if self._state.keys.topic(tp.topic) in self._state.unreadable or tp not in self._state.standbys:
+            return None
+        if key in self._writing:
+            return None
+        self._writing[key] = tp
+        return self._do.standbys(tp, ())
+
+    def writes(self, now: float, budget: int) -> Iterator[Write]:
+        """At most `budget` writes. Looks at no more than a few times as many partitions, so that others get a turn."""
+        if self._look and self._somebody_may_return(now):
+            # A plan without them spreads their copies over the others; there will be another one.
+            self._agenda.timers.sooner("doubt", self._liveness.doubt_ends)
+            self.abandon()
+        given = 0
+        for _ in range(min(5 * budget, len(self._look))):
+            if given >= budget:
+                return
+            write = self._write(self._look.popleft())
+            if write:
+                given += 1
+                yield write
+
+    def _write(self, tp: TopicPartition) -> Write | None:
+        target, key = self._wanted.get(tp), self._state.keys.standby(tp)
+        if target is None or key in self._writing or self._is_in_doubt(tp, key):
+            return None
+        wanted = self._holders(target)
+        if wanted is None or not differs(self._state, tp, wanted):
+            return None
+        self._writing[key] = tp
+        return self._do.standbys(tp, wanted)
+
+    def _is_in_doubt(self, tp: TopicPartition, key: str) -> bool:
+        """What can't be read is left alone, and so is what names somebody who can't be read."""
+        state = self._state
+        if key in state.unreadable or tp in state.unreadable_partitions or tp.topic not in state.topics:
+            return True
+        return any(name in state.unreadable_consumers for name in holders(state, tp))
+
+    def _somebody_may_return(self, now: float) -> bool:
+        """Somebody who owns or copies something was away when the term began, and is still waited for."""
+        if now >= self._liveness.doubt_ends:
+            return False
+        copying = {name for name, tps in self._state.copies.items() if tps}
+        return any(self._liveness.may_return(name, now) for name in self._state.involved() | copying)
+
+    def _holders(self, target: StandbyTarget) -> tuple[str, ...] | None:
+        """Who is to be on record now; None: that can't be said yet."""
+        tp = target.tp
+        if tp in self._state.handoffs or tp in self._pending.starting:
+            return tuple(sorted({*holders(self._state, tp), *target.holders}))
+        held = self._state.assignments.get(tp)
+        if tp in self._pending or (held.record.owner if held else "") != target.owner:
+            return None
+        del self._wanted[tp]
+        return target.holders
