@@ -5,20 +5,21 @@ Every wish becomes a record in the store, which the group's leader, wherever it 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import anyio
 import msgspec
 
-from assigner.api import GroupDescription, GroupSummary, Member, Ownership
+from assigner.api import GroupDescription, GroupSummary, LoadDescription, Member, Ownership, Weights
 from assigner.core.group import GroupState
 from assigner.core.planning import flat_partitions
 from assigner.errors import InvalidInput, StoreUnavailable, UnknownGroup, UnreadableRecord
 from assigner.groups import make_known
 from assigner.history import read_history
 from assigner.keys import Keys, decode_segment
+from assigner.load_operations import LoadOperations
 from assigner.membership import Membership
 from assigner.mirror import GroupMirror, Mirrors
 from assigner.option_rules import check_options
@@ -32,12 +33,21 @@ SetTopic = Callable[[str, TopicConfig, bool], Awaitable[TopicConfig]]
 
 
 class Operations:
-    def __init__(self, store: Store, keys: Keys, mirrors: Mirrors, membership: Membership, set_topic: SetTopic) -> None:
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        mirrors: Mirrors,
+        membership: Membership,
+        set_topic: SetTopic,
+        loads: LoadOperations,
+    ) -> None:
         self._store = store
         self._keys = keys
         self._mirrors = mirrors
         self._membership = membership
         self._set_topic = set_topic
+        self._loads = loads
 
     # --- looking -------------------------------------------------------------------------------------------------
 
@@ -80,6 +90,11 @@ class Operations:
         async with self._mirrors.of(group) as mirror:
             return [mirror.state.topics[topic].record for topic in sorted(mirror.state.topics)]
 
+    async def loads(self, group: str, limit: int) -> LoadDescription:
+        async with self._mirrors.of(group) as mirror:
+            _check_known(mirror)
+            return await self._loads.describe(group, limit)
+
     # --- changing ------------------------------------------------------------------------------------------------
 
     async def set_topic(self, group: str, topic: str, partitions: int, *, force: bool = False) -> TopicConfig:
@@ -115,6 +130,9 @@ class Operations:
                     return wanted
                 await mirror.resync()
         raise StoreUnavailable(f"the options of group {group!r} are being changed by others too; try again")
+
+    async def set_loads(self, group: str, weights: Sequence[Weights], valid_for: float, *, keep_others: bool) -> int:
+        return await self._loads.publish(group, weights, valid_for, keep_others=keep_others)
 
     async def drain(self, group: str, consumer: str) -> int:
         mirror = await self._membership.drain(group, consumer)

@@ -119,6 +119,27 @@ class Refused(msgspec.Struct, frozen=True):
     error: Exception
 
 
+class TopicLoads(msgspec.Struct, frozen=True):
+    """Loads of some partitions of a topic, in parallel."""
+
+    topic: str
+    partitions: tuple[int, ...]
+    loads: tuple[float, ...]
+
+
+class LoadReport(msgspec.Struct, frozen=True):
+    topics: tuple[TopicLoads, ...] = ()
+    node: float | None = None
+    """How busy the consumer's node is, in a unit of the group's own choice."""
+
+
+class LoadReceipt(msgspec.Struct, frozen=True):
+    taken: int
+    """Partitions whose load was taken: those the caller owns."""
+    next_report: float
+    """Seconds after which another report is of use."""
+
+
 class Members(Protocol):
     """The consumers' side of the service."""
 
@@ -137,6 +158,10 @@ class Members(Protocol):
 
     async def renew(self, group: str, name: str, session: str) -> float:
         """The TTL, after a renewal that was sent after this call began was confirmed."""
+        ...
+
+    async def report_load(self, group: str, name: str, session: str, report: LoadReport) -> LoadReceipt:
+        """Advice for the next plan. Loads of partitions that are not the caller's are left out."""
         ...
 
 
@@ -187,6 +212,48 @@ class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
     """In order of topic and partition."""
 
 
+class Weights(msgspec.Struct, frozen=True):
+    """Weights of a topic's partitions from `first` on."""
+
+    topic: str
+    first: int
+    weights: tuple[float, ...]
+
+
+class PartitionLoad(msgspec.Struct, frozen=True):
+    tp: TopicPartition
+    load: float
+    """As it was told."""
+    share: float
+    """Of all that is known."""
+    owner: str
+
+
+class NodeLoad(msgspec.Struct, frozen=True):
+    consumer: str
+    busy: float
+    """As the node told; NaN if it did not."""
+    partitions: int
+    share: float
+    """Of all that is known, by what it owns."""
+
+
+class LoadDescription(msgspec.Struct, frozen=True, kw_only=True):
+    used: bool
+    """The group asks for plans by load."""
+    fallback: str
+    """Why partitions are counted instead of weighed; empty: they are weighed."""
+    partitions: int
+    known: int
+    """Partitions whose load counts now."""
+    total: float
+    at: int
+    """Wall time of the last write; 0: none."""
+    heaviest: tuple[PartitionLoad, ...]
+    busiest: tuple[NodeLoad, ...]
+    unreadable: tuple[str, ...]
+
+
 class Administration(Protocol):
     async def set_topic(self, group: str, topic: str, partitions: int, *, force: bool = False) -> TopicConfig: ...
 
@@ -209,3 +276,10 @@ class Administration(Protocol):
         ...
 
     async def rebalance(self, group: str) -> None: ...
+
+    async def set_loads(self, group: str, weights: Sequence[Weights], valid_for: float, *, keep_others: bool) -> int:
+        """Publish weights that count for `valid_for` seconds; how many partitions got one. What else was known of the
+        topics is forgotten unless `keep_others`."""
+        ...
+
+    async def loads(self, group: str, limit: int) -> LoadDescription: ...

@@ -18,6 +18,7 @@ from assigner.clock import Clock
 from assigner.core.agenda import Note
 from assigner.core.coordination import Coordination, Decisions
 from assigner.core.group import Change, GroupState
+from assigner.core.loads import LoadSettings
 from assigner.core.planning import Request, Target
 from assigner.core.planning import targets as targets_of
 from assigner.core.standby_plan import StandbyTarget
@@ -29,6 +30,7 @@ from assigner.explanation import Explanation
 from assigner.handoff_times import HandoffTimes
 from assigner.history import HistoryWriter
 from assigner.keys import Keys
+from assigner.load_following import LoadFollowing
 from assigner.logs import get_logger
 from assigner.metrics import Metrics
 from assigner.mirror import GroupMirror, Mirrors
@@ -47,6 +49,7 @@ log = get_logger("assigner.coordinator")
 class CoordinatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     consumer_ttl: float = 30.0
     reconcile_interval: float = 30.0
+    loads: LoadSettings = LoadSettings()
 
 
 class Coordinators:
@@ -103,6 +106,7 @@ class Coordinator:
         self._reconcile_interval = settings.reconcile_interval
         self._log = log.bind(group=term.group, term=term.revision)
         self._writer = UnitWriter(store, fence=term.fence, may_write=term.held)
+        self._loads = LoadFollowing(store, keys.loads(term.group), mirror, settings.loads, self._loads_changed)
         self._history = HistoryWriter(store, keys.history(term.group), term.fence, clock)
         self._times = HandoffTimes(clock, metrics)
         self._wake = anyio.Event()
@@ -125,8 +129,9 @@ class Coordinator:
         self._report_unreadable()
         try:
             async with anyio.create_task_group() as self._tasks:
-                for work in (self._writer.run, self._history.run, self._reconcile):
+                for work in (self._writer.run, self._history.run, self._reconcile, self._loads.run):
                     self._tasks.start_soon(work)
+                await self._loads.wait_listed()
                 await self._decide_until_lost()
                 self._tasks.cancel_scope.cancel()
         finally:
@@ -147,6 +152,10 @@ class Coordinator:
             self.core.observe(change, now)
         self.core.caught_up()
         self._report_unreadable()
+
+    def _loads_changed(self) -> None:
+        self.core.loads.changed(self._loads.loads, self._clock.now())
+        self._wake.set()
 
     def statistics(self) -> dict[str, int]:
         return {**self.core.statistics(), "writing": len(self._writer)}

@@ -27,6 +27,8 @@ from assigner.group_snapshot import snapshot
 from assigner.group_topics import GroupTopics
 from assigner.groups import discover
 from assigner.leadership import Leadership, LeadershipSettings
+from assigner.load_operations import LoadOperations
+from assigner.load_reports import LoadReports
 from assigner.logs import get_logger
 from assigner.membership import Membership
 from assigner.metrics import GroupSnapshot, Metrics
@@ -80,9 +82,13 @@ class Instance:
         self.registry = Registry(self.mirrors, max_seats=settings.grpc.max_streams)
         self.topics = GroupTopics(self.store, self.keys, settings, self.clock)
         stack.push_async_callback(in_peace, self.topics.close, _CLOSE_WITHIN)
+        self.load_reports = LoadReports(self.store, self.keys, self.clock, self.metrics, settings.loads)
         self.members = await stack.enter_async_context(self._membership().running())
-        self.operations = Operations(self.store, self.keys, self.mirrors, self.members, self.topics.set)
-        wanted = CoordinatorSettings(consumer_ttl=settings.consumer_ttl, reconcile_interval=settings.reconcile_interval)
+        loads = LoadOperations(self.store, self.keys, self.mirrors, self.clock)
+        self.operations = Operations(self.store, self.keys, self.mirrors, self.members, self.topics.set, loads)
+        wanted = CoordinatorSettings(
+            consumer_ttl=settings.consumer_ttl, reconcile_interval=settings.reconcile_interval, loads=settings.loads
+        )
         self.coordinators = Coordinators(self.store, self.keys, self.mirrors, self.clock, self.metrics, wanted)
         self._watch_depths()
         self.metrics.snapshots = self.snapshots
@@ -114,6 +120,7 @@ class Instance:
             instance=self.name,
             ttl=self.settings.consumer_ttl,
             ensure_topics=self.topics.ensure,
+            load_reports=self.load_reports,
         )
 
     # --- leading -------------------------------------------------------------------------------------------------
@@ -172,6 +179,7 @@ class Instance:
     def _watch_depths(self) -> None:
         at_work = self.coordinators.at_work
         self.metrics.watch_depth("outboxes", lambda: self.registry.backlog)
+        self.metrics.watch_depth("loads", lambda: len(self.load_reports))
         self.metrics.watch_depth("answers", lambda: self.members.waiting_writes)
         self.metrics.watch_depth("writes", lambda: sum(c.statistics()["writing"] for c in at_work.values()))
         self.metrics.watch_depth("moves", lambda: sum(c.statistics()["queued_moves"] for c in at_work.values()))

@@ -15,12 +15,13 @@ import anyio.abc
 import msgspec
 
 from assigner.answers import Answers
-from assigner.api import Answer, Refused, Registration
+from assigner.api import Answer, LoadReceipt, LoadReport, Refused, Registration
 from assigner.clock import Clock
 from assigner.errors import NotRegistered, OutcomeUnknown, StoreError, StoreUnavailable
 from assigner.errors import Refused as RefusedError
 from assigner.groups import make_known
 from assigner.keys import Keys
+from assigner.load_reports import LoadReports
 from assigner.logs import get_logger
 from assigner.mirror import GroupMirror, Mirrors
 from assigner.records import ANY_SESSION, Consumer, Displaced, HandoffMode, Status, Stored, encode, stored
@@ -59,6 +60,7 @@ class Membership:
         instance: str,
         ttl: float,
         ensure_topics: EnsureTopics,
+        load_reports: LoadReports,
     ) -> None:
         self._store = store
         self._keys = keys
@@ -68,6 +70,7 @@ class Membership:
         self._instance = instance
         self._ttl = ttl
         self._ensure_topics = ensure_topics
+        self._load_reports = load_reports
         self._writer = UnitWriter(store)
         self._answers = Answers(store, self._writer)
         self._known: set[str] = set()
@@ -77,6 +80,7 @@ class Membership:
     async def running(self) -> AsyncIterator[Membership]:
         async with anyio.create_task_group() as self._tasks:
             self._tasks.start_soon(self._writer.run)
+            self._tasks.start_soon(self._load_reports.run)
             yield self
             self._tasks.cancel_scope.cancel()
 
@@ -233,6 +237,11 @@ class Membership:
         async with self._mirrors.of(group) as mirror:
             consumer = await self._registered(mirror, name, session)
             return await self._answers.released(mirror, consumer, answers)
+
+    async def report_load(self, group: str, name: str, session: str, report: LoadReport) -> LoadReceipt:
+        async with self._mirrors.of(group) as mirror:
+            consumer = await self._registered(mirror, name, session)
+            return self._load_reports.take(mirror.state, consumer.record, report, len(self._registry))
 
     # --- leaving -------------------------------------------------------------------------------------------------
 

@@ -116,6 +116,10 @@ class Metrics:
             ["group"],
             registry=registry,
         )
+        self._load_reports = Counter(
+            "assigner_load_reports", "Reports of load taken from consumers.", ["group"], registry=registry
+        )
+        self._load_writes = Counter("assigner_load_writes", "Records of loads written.", ["outcome"], registry=registry)
         self._refusals = Counter("assigner_refusals", "Requests refused.", ["reason"], registry=registry)
         self._unreadable = Counter(
             "assigner_unreadable_records", "Stored values met that could not be read.", ["group"], registry=registry
@@ -163,6 +167,13 @@ class Metrics:
 
     def unreadable(self, group: str) -> None:
         self._unreadable.labels(self._groups.label(group)).inc()
+
+    def load_reported(self, group: str) -> None:
+        self._load_reports.labels(self._groups.label(group)).inc()
+
+    def loads_written(self, outcome: str) -> None:
+        """`ok`, `failed` or `unreadable`."""
+        self._load_writes.labels(outcome).inc()
 
     def refused(self, reason: str, count: int = 1) -> None:
         """`reason` is a word of the program, such as an error's class name, never a client's text."""

@@ -60,6 +60,7 @@ class FakeMembers:
         self.wait_for_drain = False
         self.deregistered: list[tuple[str, str, str, bool]] = []
         self.renewed: list[tuple[str, str, str]] = []
+        self.reported: list[tuple[str, str, str, api.LoadReport]] = []
         self.gate = asyncio.Event()
         """Renew waits for it."""
         self.gate.set()
@@ -103,6 +104,10 @@ class FakeMembers:
         self.renewed.append((group, name, session))
         return 30.0
 
+    async def report_load(self, group: str, name: str, session: str, report: api.LoadReport) -> api.LoadReceipt:
+        self.reported.append((group, name, session, report))
+        return api.LoadReceipt(sum(len(told.partitions) for told in report.topics), 15.0)
+
 
 class FakeAdministration:
     def __init__(self) -> None:
@@ -113,6 +118,18 @@ class FakeAdministration:
         self.changes: list[tuple[str, dict[str, Any]]] = []
         self.remaining = [3, 1, 0]
         self.rebalanced: list[str] = []
+        self.published: list[tuple[str, tuple[api.Weights, ...], float, bool]] = []
+        self.load_description = api.LoadDescription(
+            used=False,
+            fallback="off",
+            partitions=0,
+            known=0,
+            total=0.0,
+            at=0,
+            heaviest=(),
+            busiest=(),
+            unreadable=(),
+        )
 
     async def set_topic(self, group: str, topic: str, partitions: int, *, force: bool = False) -> TopicConfig:
         config = TopicConfig(topic=topic, partition_count=partitions, source="admin")
@@ -143,3 +160,12 @@ class FakeAdministration:
 
     async def rebalance(self, group: str) -> None:
         self.rebalanced.append(group)
+
+    async def set_loads(
+        self, group: str, weights: Sequence[api.Weights], valid_for: float, *, keep_others: bool
+    ) -> int:
+        self.published.append((group, tuple(weights), valid_for, keep_others))
+        return sum(len(run.weights) for run in weights)
+
+    async def loads(self, group: str, limit: int) -> api.LoadDescription:
+        return self.load_description

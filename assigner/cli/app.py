@@ -17,6 +17,7 @@ COMMANDS = {
     "pause": "admin:pause",
     "resume": "admin:resume",
     "rebalance": "admin:rebalance",
+    "loads": "loads:loads",
     "options": "admin:group_options",
     "plan": "planning:plan",
     "consume": "consuming:consume",

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -181,6 +181,14 @@ class AssignerConsumer:
     def standbys(self) -> frozenset[TopicPartition]:
         """Partitions of others that this consumer is to hold a copy of."""
         return self._work.state.standbys()
+
+    async def report_load(self, loads: Mapping[TopicPartition, float], *, node: float | None = None) -> float:
+        """Tell how heavy partitions are, and how busy this node is, as advice for plans by load: numbers from 0 up, in
+        units that all consumers of the group share. Only partitions of this consumer's own count.
+
+        Returns the seconds after which another report is of use. Raises `Unavailable` while there is no contact, and
+        `Refused` if the service knows no loads."""
+        return await self._membership.report_load(loads, node)
 
     @property
     def session(self) -> str:

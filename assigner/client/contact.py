@@ -147,6 +147,17 @@ class Contact:
         request = v1.PartitionReleasedRequest(**self._answer_fields(answers))
         return _reasons((await self._call("PartitionReleased", request, v1.PartitionReleasedResponse)).refusals)
 
+    async def report_load(self, topics: list[v1.TopicLoads], node: float | None) -> float:
+        """Seconds after which another report is of use."""
+        request = v1.ReportLoadRequest(
+            consumer_name=self._who.name,
+            topics=topics,
+            node_load=node,
+            group=self._who.group,
+            session=self._who.session,
+        )
+        return (await self._call("ReportLoad", request, v1.ReportLoadResponse)).next_report_ms / 1000
+
     async def deregister(self, *, gates_closed: bool) -> v1.DeregisterAction:
         request = v1.DeregisterRequest(
             consumer_name=self._who.name,

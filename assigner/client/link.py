@@ -84,6 +84,11 @@ class Link:
         if self._tasks is not None and self._contact is not None:
             self._tasks.start_soon(task, self._contact)
 
+    @property
+    def contact(self) -> Contact | None:
+        """For calls beside those of the link itself; None before the first message was there."""
+        return self._contact if self.opened else None
+
     def finish(self, end: End) -> None:
         if self._end is None and self._tasks is not None:
             self._end = end

@@ -7,7 +7,7 @@ long as the lease holds. A session that the service ended is given up at once; w
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 
 import anyio
@@ -16,9 +16,11 @@ import msgspec
 from assigner.backoff import Backoff
 from assigner.client.contact import Address, Contact, Dialling, Disconnected, Identity, Unavailable
 from assigner.client.link import Broken, Drained, End, Link, Refused
+from assigner.client.load_report import messages
 from assigner.client.work import Work
 from assigner.clock import Clock
 from assigner.errors import AssignerError, Evicted, NotRegistered, Superseded
+from assigner.keys import TopicPartition
 from assigner.logs import get_logger
 from assigner.proto.kafka_assigner import v1
 
@@ -173,6 +175,17 @@ class Membership:
         if await self._work.at_rest(self._timing.close_timeout):
             await self.farewell()
         self.who = msgspec.structs.replace(self.who, session=new_session())
+
+    # --- beside that -------------------------------------------------------------------------------------------------
+
+    async def report_load(self, loads: Mapping[TopicPartition, float], node: float | None) -> float:
+        pause = 0.0
+        for topics, of_node in messages(loads, node):
+            contact = self.link.contact if self.link is not None else None
+            if contact is None:
+                raise Unavailable("there is no contact to the service now; report again later")
+            pause = max(pause, await contact.report_load(topics, of_node))
+        return pause
 
     # --- leaving -----------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,8 @@ from assigner.core.failures import Failures
 from assigner.core.group import Change, GroupState
 from assigner.core.handoff_care import HandoffCare
 from assigner.core.liveness import Fate, Liveness
+from assigner.core.load_care import TIMER as LOADS
+from assigner.core.load_care import LoadCare
 from assigner.core.pending import Pending
 from assigner.core.plan_execution import PlanExecution
 from assigner.core.standby_keeping import StandbyKeeping
@@ -82,6 +84,7 @@ class Coordination:
             state, self.liveness, self._do, self._agenda, self._pending, self._units, self._stays
         )
         self._standbys = StandbyKeeping(state, self.liveness, self._do, self._agenda, self._pending)
+        self.loads = LoadCare(state, self._agenda)
         self._builder: planning.Builder | None = None
         self._solving = False
         """From the decision to plan until what the plan wants is known."""
@@ -193,7 +196,7 @@ class Coordination:
 
     def decide(self, now: float, wall: float, budget: int = BUDGET) -> Decisions:
         out = Decisions()
-        self._wake(now)
+        self._wake(now, wall)
         if not self.state.doubt:
             self._examine_dirty(out, now, wall, budget)
             self._remove_assignments(out, budget)
@@ -204,7 +207,7 @@ class Coordination:
                 self._emit(out, write)
             self._maybe_publish(out)
             self._make_good(now)
-            self._maybe_plan(out, now)
+            self._maybe_plan(out, now, wall)
             self._maybe_check_leases(out, now)
             full = len(out.writes) >= budget and not self._execution.finished
             urgent = self._execution.urgent or self._standbys.urgent
@@ -285,8 +288,8 @@ class Coordination:
 
     # --- planning, publishing, removing --------------------------------------------------------------------------
 
-    def _maybe_plan(self, out: Decisions, now: float) -> None:
-        if self._builder is None and not self._begin_plan(out, now):
+    def _maybe_plan(self, out: Decisions, now: float, wall: float) -> None:
+        if self._builder is None and not self._begin_plan(out, now, wall):
             return
         assert self._builder is not None
         out.solve = self._builder.step(5 * BUDGET)
@@ -295,7 +298,7 @@ class Coordination:
         else:
             out.more = True
 
-    def _begin_plan(self, out: Decisions, now: float) -> bool:
+    def _begin_plan(self, out: Decisions, now: float, wall: float) -> bool:
         due = self._agenda.plan_due
         if due is None or now < due or self._solving or self.state.options.paused:
             return False
@@ -308,9 +311,16 @@ class Coordination:
         if not self.state.topics or not any(self.liveness.eligible(name) for name in self.state.consumers):
             return False
         self._solving = True
+        loads = self.loads.begin_plan(self._causes, now, wall)
         self._planned_around = set(self._causes) if self.state.handoffs else None
         self._builder = planning.Builder(
-            self.state, self.liveness, now, stays=lambda tp: self._stays(tp, now), partitions=self._partitions()
+            self.state,
+            self.liveness,
+            now,
+            stays=lambda tp: self._stays(tp, now),
+            partitions=self._partitions(),
+            loads=loads,
+            wall=wall,
         )
         return True
 
@@ -421,12 +431,14 @@ class Coordination:
             self._execution.abandon()
             self._standbys.abandon()
 
-    def _wake(self, now: float) -> None:
+    def _wake(self, now: float, wall: float) -> None:
         self._agenda.mark(self._care.deadlines.pop_due(now))
         for timer in self._agenda.wake(now):
             if timer == "doubt":
                 self._mark_all()
                 self._agenda.want_plan(Cause.LEFT, now, 0.0)
+            elif timer == LOADS:
+                self.loads.consider(now, wall)
             elif timer == "empty" and not self._anyone():
                 self._remove.update(self.state.assignments, self.state.handoffs, self.state.standbys)
 

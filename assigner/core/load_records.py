@@ -78,6 +78,10 @@ class PartitionChange:
     replaces: bool = False
     """Forget what is known of the block's other partitions."""
 
+    @property
+    def says_nothing(self) -> bool:
+        return not len(self.numbers)
+
     def of(self, before: Loads | None, wall: float) -> Loads:
         known = read(before) if before and not self.replaces else Timed(np.empty(0), np.empty(0))
         size = max(len(known.loads), int(self.numbers.max(initial=-1)) + 1)
@@ -98,6 +102,10 @@ class PartitionChange:
 class NodeChange:
     loads: Mapping[str, tuple[float, float]]
     """Node -> its load and until when it counts."""
+
+    @property
+    def says_nothing(self) -> bool:
+        return not self.loads
 
     def of(self, before: Loads | None, wall: float) -> Loads:
         """If there are more than fit, the busiest are kept: they are the ones to know about."""

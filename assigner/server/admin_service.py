@@ -17,6 +17,7 @@ from assigner.names import check_name, check_topic
 from assigner.proto.kafka_assigner import v1
 from assigner.server.calls import reading, receive, streaming, unary
 from assigner.server.description import described, in_steps, summary_fields, topic_fields
+from assigner.server.load_requests import limit, loads_message, weights
 from assigner.server.messages import message_class
 from assigner.server.requests import MAX_PARTITION, Requests, option_changes, options_message
 
@@ -41,6 +42,8 @@ class AdminService:
             PATH + "Pause": unary(self.pause, v1.PauseRequest, v1.PauseResponse),
             PATH + "Resume": unary(self.resume, v1.ResumeRequest, v1.ResumeResponse),
             PATH + "Rebalance": unary(self.rebalance, v1.RebalanceRequest, v1.RebalanceResponse),
+            PATH + "SetLoads": unary(self.set_loads, v1.SetLoadsRequest, v1.SetLoadsResponse),
+            PATH + "DescribeLoads": unary(self.describe_loads, v1.DescribeLoadsRequest, v1.DescribeLoadsResponse),
         }
 
     async def set_topic(self, request: v1.SetTopicRequest) -> v1.SetTopicResponse:
@@ -99,6 +102,15 @@ class AdminService:
     async def rebalance(self, request: v1.RebalanceRequest) -> v1.RebalanceResponse:
         await self._administration.rebalance(self._requests.group(request.group))
         return v1.RebalanceResponse()
+
+    async def set_loads(self, request: v1.SetLoadsRequest) -> v1.SetLoadsResponse:
+        group, (wanted, valid_for) = self._requests.group(request.group), weights(request)
+        count = await self._administration.set_loads(group, wanted, valid_for, keep_others=request.keep_others)
+        return v1.SetLoadsResponse(partitions=count)
+
+    async def describe_loads(self, request: v1.DescribeLoadsRequest) -> v1.DescribeLoadsResponse:
+        group = self._requests.group(request.group)
+        return loads_message(await self._administration.loads(group, limit(request)))
 
 
 def _progress(remaining: int) -> v1.DrainProgress:

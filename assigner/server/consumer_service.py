@@ -16,6 +16,7 @@ from assigner.proto.kafka_assigner import v1
 from assigner.server.calls import receive, streaming, unary
 from assigner.server.connection import PeerConnection
 from assigner.server.delivery import deliver
+from assigner.server.load_requests import load_report
 from assigner.server.requests import Requests
 from assigner.server.status import reason_for
 from assigner.server.wire import Dialect, Opening, encode, encode_refusals
@@ -38,6 +39,7 @@ class ConsumerService:
             PATH + "PartitionReleased": unary(self.released, v1.PartitionReleasedRequest, v1.PartitionReleasedResponse),
             PATH + "Deregister": unary(self.deregister, v1.DeregisterRequest, v1.DeregisterResponse),
             PATH + "Renew": unary(self.renew, v1.RenewRequest, v1.RenewResponse),
+            PATH + "ReportLoad": unary(self.report_load, v1.ReportLoadRequest, v1.ReportLoadResponse),
         }
 
     # --- the stream ---
@@ -107,6 +109,10 @@ class ConsumerService:
     async def renew(self, request: v1.RenewRequest) -> v1.RenewResponse:
         ttl = await self._members.renew(*self._requests.caller(request))
         return v1.RenewResponse(ttl_ms=round(ttl * 1000))
+
+    async def report_load(self, request: v1.ReportLoadRequest) -> v1.ReportLoadResponse:
+        receipt = await self._members.report_load(*self._requests.caller(request), load_report(request))
+        return v1.ReportLoadResponse(taken=receipt.taken, next_report_ms=round(receipt.next_report * 1000))
 
 
 def _reply(batch: Sequence[v1.PartitionAnswer], refused: Sequence[Refused], method: str) -> bytes:

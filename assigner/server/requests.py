@@ -24,7 +24,12 @@ _MAX_CAPACITY = 1e9
 Caller = tuple[str, str, str]
 """Group, consumer, session."""
 Identified = (
-    v1.RegisterRequest | v1.PartitionReadyRequest | v1.PartitionReleasedRequest | v1.DeregisterRequest | v1.RenewRequest
+    v1.RegisterRequest
+    | v1.PartitionReadyRequest
+    | v1.PartitionReleasedRequest
+    | v1.DeregisterRequest
+    | v1.RenewRequest
+    | v1.ReportLoadRequest
 )
 
 

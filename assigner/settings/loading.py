@@ -180,6 +180,11 @@ def _contradictions(settings: Settings) -> list[str]:
             f"default_prefix {settings.default_prefix!r} is where group {resident!r} lives, which would be reached "
             f"under two names; set default_group to {resident!r}"
         )
+    if settings.loads.stale_after < 2 * settings.loads.interval:
+        found.append(
+            f"loads.stale_after ({settings.loads.stale_after:g} s) is less than twice loads.interval "
+            f"({settings.loads.interval:g} s): loads would be stale before they are written again; set it higher"
+        )
     if settings.grpc.port and settings.grpc.port == settings.http.port:
         found.append(f"grpc.port and http.port are both {settings.grpc.port}; give each its own")
     return found

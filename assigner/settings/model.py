@@ -13,6 +13,7 @@ import socket
 import msgspec
 
 from assigner.backend import StoreSettings
+from assigner.core.loads import LoadSettings
 from assigner.core.spread import SpreadSettings
 from assigner.keys import DEFAULT_ROOT, Keys
 from assigner.logs import LogSettings
@@ -86,6 +87,8 @@ class Settings(Section, frozen=True, kw_only=True):
     """group -> topic -> partitions."""
     spread: SpreadSettings = SpreadSettings()
     """How the groups' leaders spread over the instances."""
+    loads: LoadSettings = LoadSettings()
+    """How reported loads are kept and used."""
     kafka: KafkaSection = KafkaSection()
     log: LogSettings = LogSettings()
     metrics: MetricsSection = MetricsSection()

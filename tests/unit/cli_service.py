@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
 
@@ -10,7 +10,17 @@ import anyio
 import msgspec
 from anyio.from_thread import start_blocking_portal
 
-from assigner.api import GroupDescription, GroupSummary, Member, Members, Ownership
+from assigner.api import (
+    GroupDescription,
+    GroupSummary,
+    LoadDescription,
+    Member,
+    Members,
+    NodeLoad,
+    Ownership,
+    PartitionLoad,
+    Weights,
+)
 from assigner.clock import SystemClock
 from assigner.errors import AssignerError, UnknownGroup
 from assigner.keys import TopicPartition
@@ -115,6 +125,24 @@ class ScriptedAdministration:
 
     async def rebalance(self, group: str) -> None:
         await self._called("rebalance", group)
+
+    async def set_loads(self, group: str, weights: Sequence[Weights], valid_for: float, *, keep_others: bool) -> int:
+        await self._called("set_loads", group, tuple(weights), valid_for, keep_others)
+        return sum(len(run.weights) for run in weights)
+
+    async def loads(self, group: str, limit: int) -> LoadDescription:
+        await self._called("loads", group, limit)
+        return LoadDescription(
+            used=True,
+            fallback="",
+            partitions=6,
+            known=5,
+            total=20.0,
+            at=1_700_000_000,
+            heaviest=(PartitionLoad(TopicPartition("t", 3), 10.0, 0.5, "a"),),
+            busiest=(NodeLoad("a", 0.25, 3, 0.75), NodeLoad("b [red]", float("nan"), 2, 0.25)),
+            unreadable=("u: not JSON",),
+        )
 
 
 @contextmanager

@@ -30,6 +30,8 @@ NAMES = {
     "assigner_group_partitions_unowned": {"group"},
     "assigner_group_unreadable": {"group"},
     "assigner_handoff_step_seconds": {"step"},
+    "assigner_load_reports": {"group"},
+    "assigner_load_writes": {"outcome"},
     "assigner_loop_lag_seconds": set(),
     "assigner_moves": {"group", "cause"},
     "assigner_plan_seconds": set(),
@@ -58,6 +60,8 @@ def busy(metrics: Metrics) -> Metrics:
     metrics.took_over("g", warm=True, cold=False)
     metrics.took_over("g", warm=False, cold=True)
     metrics.unreadable("g")
+    metrics.load_reported("g")
+    metrics.loads_written("ok")
     metrics.refused("NotRegistered")
     metrics.handoff_step(Step.WARMING, 1.5)
     metrics.rebalanced(0.2)
