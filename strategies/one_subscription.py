@@ -63,10 +63,15 @@ def _even_per_topic(problem: Alike, over_all: bool) -> Quick | None:
     bound = counted.excess + extras.lower_bound(per_topic_only=not over_all)
     if bound == 0 and counted.even and (not over_all or int(np.ptp(extras.load)) <= 1):
         return Quick(problem.owner, 0)
-    if not over_all:
+    if over_all:
+        least = counted.excess + extras.lower_bound(per_topic_only=True)
+        outcome = even_all(extras)
+        if outcome is None:
+            return None
+        if outcome.exact and problem.pinned is None:
+            bound = least + outcome.paid
+    else:
         even_topics(extras)
-    elif not even_all(extras):
-        return None
     return Quick(settle(problem, counted), bound)
 
 
