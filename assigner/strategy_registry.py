@@ -6,8 +6,11 @@ names is one `Strategy`, used by every group that asks for it: strategies keep n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import entry_points
+from typing import Any
 
 import numpy as np
 
@@ -50,6 +53,18 @@ def prepare(name: str) -> Strategy:
         strategy.assign(_small_problem())
         _prepared.add(name)
     return strategy
+
+
+def try_options(name: str, options: Mapping[str, Any]) -> None:
+    """Have the strategy solve a small problem with these options. Raises `InvalidInput` if it can't, so that whoever
+    sets them hears of it instead of a group that gets no plan."""
+    strategy = load(name)
+    try:
+        strategy.assign(replace(_small_problem(), options=options))
+    except InvalidInput:
+        raise
+    except Exception as error:
+        raise InvalidInput(f"strategy {name!r} can't work with the options {dict(options)}: {error!r}") from error
 
 
 _prepared: set[str] = set()

@@ -353,6 +353,9 @@ async def test_moves_off_a_drained_member_of_the_new_generation_and_off_dead_one
         ({"rollout": 2}, InvalidInput, "rollout"),
         ({"use_loads": "yes"}, InvalidInput, "use_loads"),
         ({"rolout": "auto"}, InvalidInput, "did you mean 'rollout'"),
+        ({"strategy": "none-such"}, InvalidInput, "no strategy named 'none-such'"),
+        ({"strategy_options": {"weight": True}}, InvalidInput, "weight"),
+        ({"strategy_options": {"racks": 3}}, InvalidInput, "racks"),
     ],
 )
 async def test_nonsense_is_refused_and_changes_nothing(
