@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from assigner.core.copartitions import copartition_sets
+from assigner.core.copartitions import BY_LIKENESS, copartition_sets
 from assigner.core.copies import holders
 from assigner.core.group import GroupState
 from assigner.core.liveness import Fate, Liveness
@@ -239,12 +239,15 @@ def _topics(state: GroupState) -> Topics:
 
 
 def _copartition(state: GroupState, names: list[str]) -> IntArray | None:
-    """Set number per topic. Topics of one set with unequal counts can't move as one: they count as single."""
+    """Set number per topic; None: every topic moves by itself."""
     sets = copartition_sets(state)
-    if not sets:
-        return None
+    if state.options.strategy == BY_LIKENESS:
+        # It would join by itself what is not in a set, by the members of the plan alone. Partitions move as one where
+        # the sets here say so, and the two must agree.
+        together = {topic for topics in sets for topic in topics}
+        sets += [(name,) for name in names if name not in together]
     numbers = {topic: number for number, topics in enumerate(sets) for topic in topics}
-    return np.asarray([numbers.get(name, NONE) for name in names], np.int32)
+    return np.asarray([numbers.get(name, NONE) for name in names], np.int32) if sets else None
 
 
 def targets(request: Request, solution: Solution) -> list[Target]:

@@ -2,102 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import msgspec
 import numpy as np
 import pytest
 
-from assigner.core.copartitions import companions_by_topic, copartition_sets
-from assigner.core.group import GroupState
-from assigner.core.liveness import Liveness
 from assigner.core.loads import GroupLoads, LoadSettings
-from assigner.core.planning import Builder, Request, flat_partitions, targets
-from assigner.core.units import Units
-from assigner.keys import Keys, TopicPartition
-from assigner.records import (
-    Assignment,
-    Consumer,
-    GroupOptions,
-    Handoff,
-    Standbys,
-    Status,
-    Step,
-    TopicConfig,
-    encode,
-)
-from assigner.store import DeleteEvent, Entry, PutEvent
+from assigner.core.planning import targets
+from assigner.keys import TopicPartition
+from assigner.records import Status, Step
 from assigner.strategy import NONE, FloatArray, IntArray
 from assigner.strategy_registry import load
-
-KEYS = Keys("/r/", default_group="g", default_prefix="").group("g")
-
-
-class Scene:
-    """A group written down record by record, and what a plan is made from."""
-
-    def __init__(self, **options: object) -> None:
-        self.state = GroupState(KEYS)
-        self._revision = 0
-        self.options(**options)
-
-    def options(self, **options: object) -> None:
-        self._put(KEYS.options, msgspec.convert(options, GroupOptions))
-
-    def topic(self, name: str, partitions: int, racks: tuple[tuple[str, ...], ...] = ()) -> None:
-        self._put(KEYS.topic(name), TopicConfig(topic=name, partition_count=partitions, replica_racks=racks))
-
-    def consumer(self, name: str, *topics: str, **fields: object) -> None:
-        known = {"consumer_name": name, "session": f"s-{name}", "topics": topics, **fields}
-        self._put(KEYS.consumer(name), msgspec.convert(known, Consumer), lease=len(name) + 1)
-
-    def gone(self, name: str) -> None:
-        self.state.apply(DeleteEvent(KEYS.consumer(name), self._revision))
-
-    def owned(self, name: str, *partitions: int, topic: str = "t") -> None:
-        for number in partitions:
-            record = Assignment(topic=topic, partition=number, owner=name, session=f"s-{name}", epoch=1)
-            self._put(KEYS.assignment(TopicPartition(topic, number)), record)
-
-    def copies(self, partition: int, *holders: str, topic: str = "t") -> None:
-        record = Standbys(topic=topic, partition=partition, holders=holders)
-        self._put(KEYS.standby(TopicPartition(topic, partition)), record)
-
-    def handoff(self, partition: int, old: str, new: str, step: Step = Step.WARMING) -> None:
-        record = Handoff(
-            topic="t",
-            partition=partition,
-            old_owner=old,
-            old_session=f"s-{old}",
-            new_owner=new,
-            new_session=f"s-{new}",
-            step=step,
-            phase=step.phase,
-        )
-        self._put(KEYS.handoff(TopicPartition("t", partition)), record)
-
-    def _put(self, key: str, record: msgspec.Struct, lease: int = 0) -> None:
-        self._revision += 1
-        self.state.apply(PutEvent(Entry(key, encode(record), self._revision, self._revision, 1, lease)))
-
-    def request(
-        self,
-        *,
-        now: float = 100.0,
-        at_once: int = 3,
-        loads: GroupLoads | None = None,
-        stays: Callable[[TopicPartition], bool] = lambda tp: False,
-    ) -> Request:
-        """`now`: the term began at 0, and a TTL is 30."""
-        liveness = Liveness(self.state, ttl=30.0, term_started=0.0)
-        partitions = flat_partitions(self.state)
-        builder = Builder(self.state, liveness, now, stays=stays, partitions=partitions, loads=loads)
-        for _ in range(1 + len(partitions) // at_once):
-            request = builder.step(at_once)
-            if request:
-                return request
-        raise AssertionError("the builder does not come to an end")
-
+from tests.unit.plan_scene import Scene
 
 # --- members and topics ------------------------------------------------------------------------------------------
 
@@ -378,53 +292,3 @@ def test_no_rollout_leaves_everybody_free(option: str, generation: str) -> None:
     assert not request.problem.members.hold.any()
     assert not request.problem.pinned.any()
     assert (request.problem.members.cap == NONE).all()
-
-
-# --- co-partition sets -------------------------------------------------------------------------------------------
-
-
-def test_named_sets_of_equal_counts_move_as_one() -> None:
-    scene = Scene(copartitioned=[["b", "a"], ["c", "d"], ["e", "nowhere"]])
-    for name, count in (("a", 2), ("b", 2), ("c", 2), ("d", 3), ("e", 2)):
-        scene.topic(name, count)
-    assert copartition_sets(scene.state) == [("a", "b")]
-    scene.consumer("x")
-    copartition = scene.request().problem.topics.copartition
-    assert copartition is not None
-    assert copartition.tolist() == [0, 0, NONE, NONE, NONE]
-
-
-def alike_scene() -> Scene:
-    scene = Scene(strategy="copartitioned", copartitioned=[["a", "b"]])
-    for name, count in (("a", 4), ("b", 4), ("c", 4), ("d", 4), ("e", 4), ("f", 2), ("g", 2)):
-        scene.topic(name, count)
-    return scene
-
-
-def test_the_strategy_copartitioned_also_joins_topics_with_equal_counts_and_subscribers() -> None:
-    scene = alike_scene()
-    scene.consumer("x")
-    scene.consumer("y", "a", "b", "c", "d", "f")
-    scene.consumer("z", "c", "d", "e")
-    assert copartition_sets(scene.state) == [("a", "b"), ("c", "d")]
-    scene.gone("y")
-    assert copartition_sets(scene.state) == [("a", "b"), ("c", "d", "e"), ("f", "g")]
-    scene.gone("z")
-    assert copartition_sets(scene.state) == [("a", "b"), ("c", "d", "e"), ("f", "g")]
-
-
-def test_other_strategies_join_only_what_was_named() -> None:
-    scene = alike_scene()
-    scene.options(strategy="sticky_balanced", copartitioned=[["a", "b"]])
-    assert companions_by_topic(scene.state) == {"a": ("a", "b"), "b": ("a", "b")}
-
-
-def test_what_moves_as_one_follows_the_subscriptions() -> None:
-    scene = alike_scene()
-    units = Units(scene.state)
-    scene.consumer("z", "c", "d")
-    units.consumers_changed()
-    assert [units.of(topic) for topic in "abcdefg"] == ["a", "a", "c", "c", "", "f", "f"]
-    scene.gone("z")
-    units.consumers_changed()
-    assert [units.of(topic) for topic in "abcdefg"] == ["a", "a", "c", "c", "c", "f", "f"]

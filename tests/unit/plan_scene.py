@@ -1,0 +1,83 @@
+"""A group written down record by record, and the problem a plan of it is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from assigner.core.group import GroupState
+from assigner.core.liveness import Liveness
+from assigner.core.loads import GroupLoads
+from assigner.core.planning import Builder, Request, flat_partitions
+from assigner.keys import Keys, TopicPartition
+from assigner.records import Assignment, Consumer, GroupOptions, Handoff, Standbys, Step, TopicConfig, encode
+from assigner.store import DeleteEvent, Entry, PutEvent
+
+KEYS = Keys("/r/", default_group="g", default_prefix="").group("g")
+
+
+class Scene:
+    """A group written down record by record, and what a plan is made from."""
+
+    def __init__(self, **options: object) -> None:
+        self.state = GroupState(KEYS)
+        self._revision = 0
+        self.options(**options)
+
+    def options(self, **options: object) -> None:
+        self._put(KEYS.options, msgspec.convert(options, GroupOptions))
+
+    def topic(self, name: str, partitions: int, racks: tuple[tuple[str, ...], ...] = ()) -> None:
+        self._put(KEYS.topic(name), TopicConfig(topic=name, partition_count=partitions, replica_racks=racks))
+
+    def consumer(self, name: str, *topics: str, **fields: object) -> None:
+        known = {"consumer_name": name, "session": f"s-{name}", "topics": topics, **fields}
+        self._put(KEYS.consumer(name), msgspec.convert(known, Consumer), lease=len(name) + 1)
+
+    def gone(self, name: str) -> None:
+        self.state.apply(DeleteEvent(KEYS.consumer(name), self._revision))
+
+    def owned(self, name: str, *partitions: int, topic: str = "t") -> None:
+        for number in partitions:
+            record = Assignment(topic=topic, partition=number, owner=name, session=f"s-{name}", epoch=1)
+            self._put(KEYS.assignment(TopicPartition(topic, number)), record)
+
+    def copies(self, partition: int, *holders: str, topic: str = "t") -> None:
+        record = Standbys(topic=topic, partition=partition, holders=holders)
+        self._put(KEYS.standby(TopicPartition(topic, partition)), record)
+
+    def handoff(self, partition: int, old: str, new: str, step: Step = Step.WARMING) -> None:
+        record = Handoff(
+            topic="t",
+            partition=partition,
+            old_owner=old,
+            old_session=f"s-{old}",
+            new_owner=new,
+            new_session=f"s-{new}",
+            step=step,
+            phase=step.phase,
+        )
+        self._put(KEYS.handoff(TopicPartition("t", partition)), record)
+
+    def _put(self, key: str, record: msgspec.Struct, lease: int = 0) -> None:
+        self._revision += 1
+        self.state.apply(PutEvent(Entry(key, encode(record), self._revision, self._revision, 1, lease)))
+
+    def request(
+        self,
+        *,
+        now: float = 100.0,
+        at_once: int = 3,
+        loads: GroupLoads | None = None,
+        stays: Callable[[TopicPartition], bool] = lambda tp: False,
+    ) -> Request:
+        """`now`: the term began at 0, and a TTL is 30."""
+        liveness = Liveness(self.state, ttl=30.0, term_started=0.0)
+        partitions = flat_partitions(self.state)
+        builder = Builder(self.state, liveness, now, stays=stays, partitions=partitions, loads=loads)
+        for _ in range(1 + len(partitions) // at_once):
+            request = builder.step(at_once)
+            if request:
+                return request
+        raise AssertionError("the builder does not come to an end")

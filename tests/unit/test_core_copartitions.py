@@ -1,0 +1,71 @@
+"""Which topics move as one, and that the strategy is told the same."""
+
+from __future__ import annotations
+
+from assigner.core.copartitions import companions_by_topic, copartition_sets
+from assigner.core.units import Units
+from assigner.records import Status
+from assigner.strategy import NONE
+from strategies.copartitioned import sets
+from tests.unit.plan_scene import Scene
+
+
+def test_named_sets_of_equal_counts_move_as_one() -> None:
+    scene = Scene(copartitioned=[["b", "a"], ["c", "d"], ["e", "nowhere"]])
+    for name, count in (("a", 2), ("b", 2), ("c", 2), ("d", 3), ("e", 2)):
+        scene.topic(name, count)
+    assert copartition_sets(scene.state) == [("a", "b")]
+    scene.consumer("x")
+    copartition = scene.request().problem.topics.copartition
+    assert copartition is not None
+    assert copartition.tolist() == [0, 0, NONE, NONE, NONE]
+
+
+def alike_scene() -> Scene:
+    scene = Scene(strategy="copartitioned", copartitioned=[["a", "b"]])
+    for name, count in (("a", 4), ("b", 4), ("c", 4), ("d", 4), ("e", 4), ("f", 2), ("g", 2)):
+        scene.topic(name, count)
+    return scene
+
+
+def test_the_strategy_copartitioned_also_joins_topics_with_equal_counts_and_subscribers() -> None:
+    scene = alike_scene()
+    scene.consumer("x")
+    scene.consumer("y", "a", "b", "c", "d", "f")
+    scene.consumer("z", "c", "d", "e")
+    assert copartition_sets(scene.state) == [("a", "b"), ("c", "d")]
+    scene.gone("y")
+    assert copartition_sets(scene.state) == [("a", "b"), ("c", "d", "e"), ("f", "g")]
+    scene.gone("z")
+    assert copartition_sets(scene.state) == [("a", "b"), ("c", "d", "e"), ("f", "g")]
+
+
+def test_other_strategies_join_only_what_was_named() -> None:
+    scene = alike_scene()
+    scene.options(strategy="sticky_balanced", copartitioned=[["a", "b"]])
+    assert companions_by_topic(scene.state) == {"a": ("a", "b"), "b": ("a", "b")}
+
+
+def test_what_moves_as_one_follows_the_subscriptions() -> None:
+    scene = alike_scene()
+    units = Units(scene.state)
+    scene.consumer("z", "c", "d")
+    units.consumers_changed()
+    assert [units.of(topic) for topic in "abcdefg"] == ["a", "a", "c", "c", "", "f", "f"]
+    scene.gone("z")
+    units.consumers_changed()
+    assert [units.of(topic) for topic in "abcdefg"] == ["a", "a", "c", "c", "c", "f", "f"]
+
+
+def test_the_strategy_joins_no_others_than_those_that_move_as_one() -> None:
+    """Even where the members of the plan alone would look alike, because who tells topics apart is leaving."""
+    scene = alike_scene()
+    scene.consumer("x")
+    scene.consumer("leaving", "c", "f", status=Status.DRAINING)
+    problem = scene.request().problem
+    assert copartition_sets(scene.state) == [("a", "b"), ("d", "e")]
+    told, joined = problem.topics.copartition, sets(problem)
+    assert told is not None
+    assert told.tolist() == joined.tolist()
+    assert len(set(joined.tolist())) == 5
+    assert (joined[0], joined[3]) == (joined[1], joined[4])
