@@ -168,6 +168,15 @@ def _subscription(shape: Shape, members: int) -> BoolArray:
     return np.asarray(part == kind if shape.subscriptions is Subscriptions.DISJOINT else part <= kind)
 
 
+def kinds_of(wanted: BoolArray) -> tuple[BoolArray, IntArray]:
+    """The different subscriptions, and which of them each member has."""
+    if wanted.all():
+        return wanted[:1], np.zeros(len(wanted), np.int32)
+    packed = np.packbits(wanted, axis=1)
+    _, first, kind = np.unique(packed, axis=0, return_index=True, return_inverse=True)
+    return wanted[first], kind.reshape(-1).astype(np.int32)
+
+
 def _replica_racks(sizes: IntArray) -> tuple[IntArray, IntArray]:
     number = np.concatenate([np.arange(size) for size in sizes.tolist()])
     racks = (number[:, None] + np.arange(REPLICAS)[None, :]) % RACKS

@@ -16,7 +16,6 @@ import shutil
 import struct
 import subprocess
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,7 +23,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from assigner.strategy import IntArray, Problem
+from assigner.strategy import Problem
+from bench.strategy_grid import kinds_of
+from bench.strategy_timing import Answer, Effort, Failed
 from tools import install_kafka
 
 SOURCE = Path(__file__).with_name("KafkaAssignors.java")
@@ -33,27 +34,6 @@ JAVA_AT_LEAST = 17
 HEAP = ("-Xms4g", "-Xmx6g")
 
 _QUIT, _PROBLEM, _RUN = range(3)
-
-
-class AssignorFailed(Exception):
-    """An assignor raised, took too long, or its process ended."""
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How long to warm up and to measure, in seconds, and how many calls are enough."""
-
-    warm_up: float = 1.0
-    measure: float = 2.0
-    rounds: int = 15
-    patience: float = 60.0
-    """After this many seconds an answer is not waited for any more."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    milliseconds: tuple[float, ...]
-    owner: IntArray
 
 
 def unavailable() -> str | None:
@@ -93,10 +73,12 @@ class KafkaAssignors:
 
     def load(self, problem: Problem) -> None:
         self._problem, self._count = _encoded(problem), len(problem.owner)
+        if self._process is None:
+            self._start()
         self._send(self._problem)
 
     def run(self, assignor: str, effort: Effort) -> Answer:
-        """Raises `AssignorFailed`; the next run works all the same."""
+        """Raises `Failed`; the next run works all the same."""
         if self._process is None:
             self._start()
             self._send(self._problem)
@@ -106,7 +88,7 @@ class KafkaAssignors:
         (calls,) = struct.unpack(">i", self._receive(4, deadline))
         if calls == 0:
             (length,) = struct.unpack(">H", self._receive(2, deadline))
-            raise AssignorFailed(self._receive(length, deadline).decode())
+            raise Failed(self._receive(length, deadline).decode())
         times = struct.unpack(f">{calls}d", self._receive(8 * calls, deadline))
         owner = np.frombuffer(self._receive(4 * self._count, deadline), ">i4").astype(np.int32)
         return Answer(times, owner)
@@ -138,7 +120,7 @@ class KafkaAssignors:
             self._process.stdin.flush()
         except OSError as error:
             self._stop()
-            raise AssignorFailed("the Java process ended; is its compiler (a JDK) there?") from error
+            raise Failed("the Java process ended; is its compiler (a JDK) there?") from error
 
     def _receive(self, size: int, deadline: float) -> bytes:
         assert self._process is not None
@@ -149,14 +131,14 @@ class KafkaAssignors:
             piece = pipe.read1(size - len(parts)) if ready else b""  # type: ignore[attr-defined]
             if not piece:
                 self._stop()
-                raise AssignorFailed("the Java process ended" if ready else "took too long")
+                raise Failed("the Java process ended" if ready else "took too long")
             parts += piece
         return bytes(parts)
 
 
 def _encoded(problem: Problem) -> bytes:
     members = problem.members
-    kinds, cohort = np.unique(members.subscription, axis=0, return_inverse=True)
+    kinds, cohort = kinds_of(members.subscription)
     wanted = b"".join(_ints(np.flatnonzero(kind)) for kind in kinds)
     nothing = np.empty(0, np.int32)
     starts, racks = problem.topics.replica_racks or (nothing, nothing)
@@ -165,7 +147,7 @@ def _encoded(problem: Problem) -> bytes:
             struct.pack(">ii", _PROBLEM, members.count),
             _ints(problem.topics.partitions),
             _ints(problem.owner),
-            _ints(cohort.reshape(-1)),
+            _ints(cohort),
             struct.pack(">i", len(kinds)),
             wanted,
             _ints(members.rack),

@@ -1,0 +1,305 @@
+"""How few moves a group could do with: bounds made from the problem alone, by other means than the strategies use.
+
+For one subscription: members keep their floors of every topic, and a maximum flow says how many of the remainders can
+stay where they are when nobody may have more remainders than its share. For overlapping subscriptions: loads are as
+even as they can be (found by looking for the most crowded members first), and a maximum flow says how much can stay
+under these loads. No solution that is as balanced moves fewer. A solution that meets a bound is the best there is; one
+that does not may be too, because a flow does not see everything: what is left may not fit the places left, evenness per
+topic is not asked for where subscriptions overlap, and neither are racks. `fewest_moves_exactly` is slow and sees all
+for one subscription. Capacities, caps, holds, pins and weights are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+from scipy.sparse import coo_array, csr_array, vstack
+from scipy.sparse.csgraph import connected_components, maximum_flow
+
+from assigner.strategy import NONE, BoolArray, IntArray, Problem
+from bench.strategy_grid import kinds_of
+
+MOST_CELLS = 1_000_000
+"""Members x topics up to which a bound is worked out."""
+MOST_CELLS_EXACTLY = 50_000
+MOST_KINDS = 12
+"""Different subscriptions; every set of them is looked at."""
+
+Counts = NDArray[np.int64]
+
+
+class Balance(StrEnum):
+    BOTH = "both"
+    GLOBAL = "global"
+
+
+@dataclass(frozen=True)
+class Tier:
+    """Members that share some topics evenly, and to whom the rest of the group is no help."""
+
+    members: BoolArray
+    topics: BoolArray
+    floor: int
+    """Partitions each has at least; some have one more."""
+    extras: int
+
+
+def fewest_moves(problem: Problem, balance: Balance) -> int:
+    """No solution that is as balanced moves fewer."""
+    held = _held(problem)
+    lost = int((problem.owner != NONE).sum() - held.sum())
+    return lost + sum(_fewest(problem, held, part, balance) for part in _parts(problem))
+
+
+def sees_everything(problem: Problem) -> bool:
+    """Whether the bound knows of all that was asked for: it does not where subscriptions overlap or racks count."""
+    return problem.topics.replica_racks is None and all(part.alike for part in _parts(problem))
+
+
+def imbalance(problem: Problem, owner: IntArray) -> int:
+    """Most minus fewest partitions among members that could even it out; 1 at most in a balanced solution."""
+    load = np.bincount(owner[owner != NONE], minlength=problem.members.count)
+    found = [tier for part in _parts(problem) for tier in _tiers(problem, part)]
+    return max((int(np.ptp(load[tier.members])) for tier in found), default=0)
+
+
+def fewest_mismatches(problem: Problem) -> int:
+    """Partitions that must be read from another rack when nobody may have more than its share."""
+    if problem.topics.replica_racks is None or problem.members.count == 0:
+        return 0
+    return _fewest_mismatches(problem, *problem.topics.replica_racks)
+
+
+# --- parts of a group that have nothing to do with each other -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Part:
+    members: BoolArray
+    topics: BoolArray
+    alike: bool
+    """All members want the same."""
+
+
+def _parts(problem: Problem) -> list[_Part]:
+    wanted = problem.members.subscription
+    if wanted.all():
+        everyone, all_topics = np.ones(wanted.shape[0], np.bool_), np.ones(wanted.shape[1], np.bool_)
+        return [_Part(everyone, all_topics, alike=True)] if wanted.size else []
+    kinds, kind = kinds_of(wanted)
+    count, label = connected_components((kinds.astype(np.int32) @ kinds.T.astype(np.int32)) > 0, directed=False)
+    parts = []
+    for number in range(count):
+        mine = label == number
+        topics = np.asarray(kinds[mine].any(axis=0))
+        if topics.any():
+            parts.append(_Part(mine[kind], topics, alike=int(mine.sum()) == 1))
+    return parts
+
+
+def _tiers(problem: Problem, part: _Part) -> list[Tier]:
+    """The most crowded members first: those of the set that has the most partitions for itself per member."""
+    sizes = problem.topics.partitions
+    if part.alike:
+        floor, extras = divmod(int(sizes[part.topics].sum()), int(part.members.sum()))
+        return [Tier(part.members, part.topics, floor, extras)]
+    kinds, kind = kinds_of(problem.members.subscription[part.members])
+    if len(kinds) > MOST_KINDS:
+        raise ValueError(f"{len(kinds)} subscriptions overlap; the bound is made for {MOST_KINDS} at most")
+    counts = np.bincount(kind)
+    where = np.flatnonzero(part.members)
+    tiers, left, topics = [], list(range(len(kinds))), part.topics.copy()
+    while left:
+        crowd, theirs = _most_crowded(kinds, counts, sizes, left, topics)
+        members = np.zeros(problem.members.count, np.bool_)
+        members[where[np.isin(kind, crowd)]] = True
+        floor, extras = divmod(int(sizes[theirs].sum()), int(members.sum()))
+        tiers.append(Tier(members, theirs, floor, extras))
+        left = [number for number in left if number not in crowd]
+        topics = topics & ~theirs
+    return tiers
+
+
+def _most_crowded(
+    kinds: BoolArray, counts: Counts, sizes: IntArray, left: list[int], topics: BoolArray
+) -> tuple[list[int], BoolArray]:
+    best: tuple[float, int, list[int], BoolArray] | None = None
+    for crowd in _subsets(left):
+        others = [number for number in left if number not in crowd]
+        theirs = topics & kinds[crowd].any(axis=0) & ~kinds[others].any(axis=0)
+        value = (float(sizes[theirs].sum()) / float(counts[crowd].sum()), len(crowd), crowd, theirs)
+        if best is None or value[:2] > best[:2]:
+            best = value
+    assert best is not None
+    return best[2], best[3]
+
+
+def _subsets(numbers: list[int]) -> Iterator[list[int]]:
+    for size in range(1, len(numbers) + 1):
+        yield from (list(chosen) for chosen in combinations(numbers, size))
+
+
+# --- moves -----------------------------------------------------------------------------------------------------------
+
+
+def _held(problem: Problem) -> Counts:
+    """[member, topic]: partitions that are owned by one who wants them."""
+    members, topics = problem.members.count, problem.topics.count
+    topic = np.repeat(np.arange(topics), problem.topics.partitions)
+    mine = problem.owner != NONE
+    cell = problem.owner[mine].astype(np.int64) * topics + topic[mine]
+    counted = np.bincount(cell, minlength=members * topics).reshape(members, topics)
+    return np.where(problem.members.subscription, counted, 0)
+
+
+def _fewest(problem: Problem, held: Counts, part: _Part, balance: Balance) -> int:
+    mine = held[np.ix_(part.members, part.topics)] if not part.members.all() else held
+    if part.alike and balance is Balance.BOTH:
+        return _above_floors(mine, problem.topics.partitions[part.topics])
+    if part.alike:
+        (tier,) = _tiers(problem, part)
+        load = mine.sum(axis=1)
+        return int((load - tier.floor).clip(min=0).sum() - min(tier.extras, int((load > tier.floor).sum())))
+    return int(mine.sum()) - _can_stay(mine, _tiers(problem, part), part)
+
+
+def _above_floors(held: Counts, sizes: IntArray) -> int:
+    """One subscription, even per topic and over all."""
+    members = held.shape[0]
+    floor, extras = sizes // members, sizes % members
+    over = (held - floor).clip(min=0)
+    low, more = divmod(int(extras.sum()), members)
+    rows, columns = np.nonzero(over)
+    flow = _Flow(members, held.shape[1])
+    flow.topics_give(extras)
+    flow.may_stay(rows, columns, np.ones(len(rows), np.int64))
+    flow.members_have(np.full(members, low), np.zeros(members, np.int64), np.array([more]))
+    return int(over.sum()) - flow.value()
+
+
+def _can_stay(held: Counts, tiers: list[Tier], part: _Part) -> int:
+    """Overlapping subscriptions: what stays under loads that are as even as can be. Tiers with the same floor may
+    exchange their extras."""
+    floors = sorted({tier.floor for tier in tiers})
+    low = np.zeros(held.shape[0], np.int64)
+    level = np.zeros(held.shape[0], np.int64)
+    extras = np.zeros(len(floors), np.int64)
+    for tier in tiers:
+        mine = tier.members[part.members]
+        low[mine], level[mine] = tier.floor, floors.index(tier.floor)
+        extras[floors.index(tier.floor)] += tier.extras
+    rows, columns = np.nonzero(held)
+    flow = _Flow(*held.shape)
+    flow.topics_give(held.sum(axis=0))
+    flow.may_stay(rows, columns, held[rows, columns])
+    flow.members_have(low, level, extras)
+    return flow.value()
+
+
+class _Flow:
+    """Source -> topic -> member -> sink, where a member's last partition goes by way of its level."""
+
+    def __init__(self, members: int, topics: int) -> None:
+        self._topic = 1
+        self._member = 1 + topics
+        self._level = 1 + topics + members
+        self._arcs: list[tuple[Counts, Counts, Counts]] = []
+        self._topics, self._members = np.arange(topics), np.arange(members)
+        self._nodes = self._level
+
+    def topics_give(self, most: NDArray[np.integer]) -> None:
+        self._add(np.zeros(len(most), np.int64), self._topic + self._topics, most)
+
+    def may_stay(self, member: NDArray[np.integer], topic: NDArray[np.integer], most: NDArray[np.integer]) -> None:
+        self._add(self._topic + topic, self._member + member, most)
+
+    def members_have(self, low: NDArray[np.integer], level: NDArray[np.integer], extras: NDArray[np.integer]) -> None:
+        sink = self._level + len(extras)
+        self._nodes = sink + 1
+        members = self._member + self._members
+        self._add(members, np.full(len(members), sink), low)
+        self._add(members, self._level + level, np.ones(len(members), np.int64))
+        self._add(self._level + np.arange(len(extras)), np.full(len(extras), sink), extras)
+
+    def value(self) -> int:
+        start, end, most = (np.concatenate(column) for column in zip(*self._arcs, strict=True))
+        some = most > 0
+        shape = (self._nodes, self._nodes)
+        graph = csr_array((most[some].astype(np.int32), (start[some], end[some])), shape=shape)
+        return int(maximum_flow(graph, 0, self._nodes - 1).flow_value)
+
+    def _add(self, start: NDArray[np.integer], end: NDArray[np.integer], most: NDArray[np.integer]) -> None:
+        self._arcs.append((start.astype(np.int64), end.astype(np.int64), np.asarray(most, np.int64)))
+
+
+def fewest_moves_exactly(problem: Problem) -> int:
+    """One subscription, even both ways, by linear programming: its corners are whole numbers."""
+    held, sizes = _held(problem), problem.topics.partitions
+    members, topics = held.shape
+    floor, extras = sizes // members, sizes % members
+    over = (held - floor).clip(min=0)
+    low = int(extras.sum()) // members
+    cell = np.arange(members * topics)
+    ones = np.ones(len(cell))
+    per_topic = coo_array((ones, (cell % topics, cell)), shape=(topics, len(cell)))
+    per_member = coo_array((ones, (cell // topics, cell)), shape=(members, len(cell)))
+    high = low + (1 if int(extras.sum()) % members else 0)
+    found = linprog(
+        -(over > 0).reshape(-1).astype(np.float64),
+        A_ub=vstack((per_member, -per_member)),
+        b_ub=np.concatenate((np.full(members, high), np.full(members, -low))),
+        A_eq=per_topic,
+        b_eq=extras,
+        bounds=(0, 1),
+        method="highs",
+    )
+    lost = int((problem.owner != NONE).sum() - held.sum())
+    return lost + int(over.sum()) + round(float(found.fun))
+
+
+# --- racks -----------------------------------------------------------------------------------------------------------
+
+
+def _fewest_mismatches(problem: Problem, starts: IntArray, racks: IntArray) -> int:
+    """Flow from sets of replica racks, topic by topic, to the racks' shares of the topic and of the whole."""
+    rack = problem.members.rack
+    known = rack[rack != NONE]
+    count = int(max(racks.max(initial=0), known.max(initial=0))) + 1
+    here = np.bincount(known, minlength=count)
+    partition = np.repeat(np.arange(len(problem.owner)), np.diff(starts))
+    bits = np.zeros(len(problem.owner), np.int64)
+    np.bitwise_or.at(bits, partition, np.int64(1) << racks.astype(np.int64))
+    placed = bits > 0
+    topic = np.repeat(np.arange(problem.topics.count), problem.topics.partitions)
+    classes, size = np.unique(np.stack((topic[placed], bits[placed])), axis=1, return_counts=True)
+    return int(placed.sum()) - _near(problem, here, classes, size)
+
+
+def _near(problem: Problem, here: Counts, classes: Counts, size: Counts) -> int:
+    """Partitions that can be on a rack of theirs. Members that don't say where they are are never far."""
+    members, topics, racks = problem.members.count, problem.topics.count, len(here) + 1
+    here = np.append(here, members - int(here.sum()))
+    sizes = problem.topics.partitions
+    floor, extras = np.divmod(sizes, members)
+    total_floor, total_extras = divmod(int(sizes.sum()), members)
+    share = floor[:, None] * here + np.minimum(here, extras[:, None])
+    whole = total_floor * here + np.minimum(here, total_extras)
+    first, second, third = 1, 1 + classes.shape[1], 1 + classes.shape[1] + topics * racks
+    sink = third + racks
+    arcs = [(np.zeros(len(size), np.int64), first + np.arange(len(size)), size)]
+    for number in range(racks):
+        fits = np.flatnonzero((classes[1] >> number) & 1) if number < racks - 1 else np.arange(len(size))
+        arcs.append((first + fits, second + classes[0][fits] * racks + number, size[fits]))
+        slots = second + np.arange(topics) * racks + number
+        arcs.append((slots, np.full(topics, third + number), share[:, number]))
+    arcs.append((third + np.arange(racks), np.full(racks, sink), whole))
+    start, end, most = (np.concatenate(column) for column in zip(*arcs, strict=True))
+    some = most > 0
+    graph = csr_array((most[some].astype(np.int32), (start[some], end[some])), shape=(sink + 1, sink + 1))
+    return int(maximum_flow(graph, 0, sink).flow_value)

@@ -1,0 +1,129 @@
+"""Who is measured: our strategies, Kafka's assignors and the models, all asked in the same way.
+
+Each is given a problem and answers with the time of several calls and who owns what then; moves and balance are counted
+by the same code for all. A contestant that keeps what it finds starts from the same ownership as the others; one that
+does not (a hash, a range, a model that reads ownership in its own way) starts from what it made of the group before,
+else everything would seem to move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from assigner.errors import InvalidInput
+from assigner.strategy import Problem, Strategy
+from assigner.strategy_registry import installed, prepare
+from bench.kafka_assignors.process import ASSIGNORS, KafkaAssignors
+from bench.strategy_bounds import Balance
+from bench.strategy_models import MODELS, Model
+from bench.strategy_timing import Answer, Effort, Failed, timed
+
+DEFAULT = "sticky_balanced"
+STICKY = f"{DEFAULT}, both"
+GLOBAL = f"{DEFAULT}, global"
+UNIFORM = "Kafka uniform"
+COOPERATIVE = "Kafka cooperative-sticky"
+RANGE = "Kafka range"
+
+MOST_PAIRS = 30_000_000
+"""Members x partitions up to which contestants are run that look at each pair."""
+MOST_UNEQUAL = 10_000_000
+"""The same for Kafka's cooperative-sticky where subscriptions differ: it takes minutes above."""
+
+
+class Contestant(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def own_start(self) -> bool:
+        """Starts from what it made itself of the group before."""
+        ...
+
+    def refuses(self, problem: Problem) -> str | None:
+        """Why it is not asked, if so."""
+        ...
+
+    def solve(self, problem: Problem, effort: Effort) -> Answer:
+        """Raises `Failed`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ours:
+    name: str
+    strategy: Strategy
+    options: Mapping[str, Any] = field(default_factory=dict)
+    own_start: bool = False
+    pairwise: bool = False
+
+    def refuses(self, problem: Problem) -> str | None:
+        return _too_large(problem) if self.pairwise else None
+
+    def solve(self, problem: Problem, effort: Effort) -> Answer:
+        given = replace(problem, options=self.options)
+        try:
+            return timed(lambda: self.strategy.assign(given).owner, effort)
+        except InvalidInput as error:
+            raise Failed(str(error)) from error
+
+
+@dataclass(frozen=True)
+class Kafkas:
+    process: KafkaAssignors
+    assignor: str
+    own_start: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"Kafka {self.assignor}"
+
+    def refuses(self, problem: Problem) -> str | None:
+        unequal = not problem.members.subscription.all()
+        racks = problem.topics.replica_racks is not None
+        pairs = problem.members.count * len(problem.owner)
+        if self.assignor == "cooperative-sticky" and (unequal or racks) and pairs > MOST_UNEQUAL:
+            return "takes minutes"
+        return None
+
+    def solve(self, problem: Problem, effort: Effort) -> Answer:
+        self.process.load(problem)
+        return self.process.run(self.assignor, effort)
+
+
+@dataclass(frozen=True)
+class Modelled:
+    name: str
+    model: Model
+    own_start: bool = True
+
+    def refuses(self, problem: Problem) -> str | None:
+        return _too_large(problem)
+
+    def solve(self, problem: Problem, effort: Effort) -> Answer:
+        return timed(lambda: self.model(problem), replace(effort, warm_up=0.0, rounds=1))
+
+
+def _too_large(problem: Problem) -> str | None:
+    large = problem.members.count * len(problem.owner) > MOST_PAIRS
+    return f"more than {MOST_PAIRS:,} pairs" if large else None
+
+
+def ours() -> list[Contestant]:
+    """The default with both balances, then every other strategy that is installed."""
+    default = prepare(DEFAULT)
+    found: list[Contestant] = [
+        Ours(STICKY, default),
+        Ours(GLOBAL, default, {"balance": Balance.GLOBAL.value}),
+    ]
+    others = (name for name in installed() if name != DEFAULT)
+    return found + [Ours(name, prepare(name), own_start=True, pairwise=True) for name in others]
+
+
+def kafkas(process: KafkaAssignors) -> list[Contestant]:
+    return [Kafkas(process, assignor, own_start=assignor == "range") for assignor in ASSIGNORS]
+
+
+def models() -> list[Contestant]:
+    return [Modelled(name, model) for name, model in MODELS.items()]
