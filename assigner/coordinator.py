@@ -21,6 +21,7 @@ from assigner.core.group import Change, GroupState
 from assigner.core.loads import LoadSettings
 from assigner.core.planning import Request, Target
 from assigner.core.planning import targets as targets_of
+from assigner.core.rollout import solve as solve_with
 from assigner.core.standby_plan import StandbyTarget
 from assigner.core.standby_plan import targets as standbys_of
 from assigner.core.writes import Moved, Purpose, Write
@@ -332,5 +333,5 @@ async def _solve(request: Request, state: GroupState) -> Plan:
 
 
 def _solution(request: Request, state: GroupState) -> Plan:
-    solution = prepare(request.strategy).assign(request.problem)
+    solution = solve_with(prepare(request.strategy), request.problem, request.rollout)
     return solution.explanation, targets_of(request, solution), standbys_of(request, solution, state)

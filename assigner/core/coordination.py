@@ -393,6 +393,7 @@ class Coordination:
         if before and after and _same_member(before.record, after.record):
             return
         self._agenda.mark(self.state.touching(name))
+        self._units.consumers_changed()
         if not self._anyone():
             self._agenda.timers.sooner("empty", now + 2 * self._ttl)
         if after is None or after.record.status is Status.DRAINING:
@@ -473,5 +474,6 @@ def _same_member(before: Consumer, after: Consumer) -> bool:
         and before.capacity == after.capacity
         and before.rack == after.rack
         and before.topics == after.topics
+        and before.generation == after.generation
         and before.evicted == after.evicted
     )
