@@ -96,6 +96,7 @@ def _member(member: Member) -> dict[str, Any]:
         "warming": member.warming,
         "releasing": member.releasing,
         "evicted": consumer.evicted,
+        "generation": consumer.generation,
         "standbys": member.standbys,
     }
 

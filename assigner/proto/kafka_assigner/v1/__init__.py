@@ -278,6 +278,11 @@ class ConsumerInfo(betterproto2.Message):
     Standby copies on record.
     """
 
+    generation: "str" = betterproto2.field(14, betterproto2.TYPE_STRING)
+    """
+    Of the deployment it belongs to, if it said so.
+    """
+
 
 default_message_pool.register_message("kafka_assigner.v1", "ConsumerInfo", ConsumerInfo)
 
