@@ -5,12 +5,12 @@ Not promised: that the loads are there when the first plan is made. The leader w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 
 from assigner.core.group import Change
-from assigner.core.loads import GroupLoads, LoadSettings, RecordedLoads
+from assigner.core.loads import GroupLoads, LoadSettings
 from assigner.following import Following
 from assigner.keys import OptionsKey
 from assigner.logs import get_logger
@@ -20,6 +20,8 @@ from assigner.store import Store
 
 FIRST_LISTING = 5.0
 """Seconds a new leader waits for what is known of loads, because planning without it could move a lot."""
+SETTLE = 1.0
+"""Seconds in which changes are gathered: the records of many topics are written one after the other."""
 MAX_RECORDS = 100_000
 
 log = get_logger("assigner.load_following")
@@ -41,6 +43,7 @@ class LoadFollowing:
         self._settings = settings
         self._changed = changed
         self._switched = anyio.Event()
+        self._news = anyio.Event()
         self._listed = anyio.Event()
         self._unreadable: set[str] = set()
         self.loads: GroupLoads | None = None
@@ -70,19 +73,10 @@ class LoadFollowing:
             self._switched.set()
 
     async def _follow(self) -> None:
-        loads = GroupLoads(self._settings)
-
-        def take_in() -> None:
-            recorded = RecordedLoads(following.records)
-            self._report(recorded)
-            loads.update(recorded)
-            self.loads = loads
-            self._listed.set()
-            self._changed()
-
-        following = Following(self._store, self._prefix, Loads, take_in, limit=MAX_RECORDS)
+        following = Following(self._store, self._prefix, Loads, lambda: self._news.set(), limit=MAX_RECORDS)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(following.run)
+            tasks.start_soon(self._take_in, following)
             while self._mirror.state.options.use_loads:
                 await self._switched.wait()
                 self._switched = anyio.Event()
@@ -90,7 +84,19 @@ class LoadFollowing:
         self.loads = None
         self._changed()
 
-    def _report(self, recorded: RecordedLoads) -> None:
-        for name in recorded.unreadable.keys() - self._unreadable:
-            log.error("unreadable loads left out", key=self._prefix + name, reason=recorded.unreadable[name])
-        self._unreadable = set(recorded.unreadable)
+    async def _take_in(self, following: Following[Loads]) -> None:
+        loads = GroupLoads(self._settings)
+        await following.listed.wait()
+        while True:
+            self._news = anyio.Event()
+            self._report(loads.update(following.records))
+            self.loads = loads
+            self._listed.set()
+            self._changed()
+            await self._news.wait()
+            await anyio.sleep(SETTLE)
+
+    def _report(self, unreadable: Mapping[str, str]) -> None:
+        for name in unreadable.keys() - self._unreadable:
+            log.error("unreadable loads left out", key=self._prefix + name, reason=unreadable[name])
+        self._unreadable = set(unreadable)

@@ -87,6 +87,10 @@ class LoadReports:
             # Everything is still there to be written the next time.
             log.info("loads not written", group=group, error=str(error))
             self._metrics.loads_written("failed")
+        except Exception:
+            # Advice must not take anything else down with it.
+            log.exception("loads not written", group=group)
+            self._metrics.loads_written("failed")
 
     async def _write(self, key: str, change: PartitionChange | NodeChange) -> bool:
         try:

@@ -1,6 +1,7 @@
 """When a coordinator plans for load's sake, and that such a plan says so.
 
-A group is looked at a moment after its loads changed, and at each reconcile, since loads also go stale by themselves.
+A group is looked at when its loads changed, and whenever a plan begins, since loads also go stale by themselves. Plans
+that an operator asks for need not wait for the time between two changes of weights to pass.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ from assigner.core.loads import GroupLoads, TopicSizes
 from assigner.records import Cause
 
 TIMER = "loads"
-SETTLE = 1.0
-"""Seconds after a change of loads: the records of several topics are written one after the other."""
 
 
 class LoadCare:
@@ -24,7 +23,7 @@ class LoadCare:
     def changed(self, loads: GroupLoads | None, now: float) -> None:
         """They are others, or say something else. None: plans do not go by load."""
         self._loads = loads
-        self._agenda.timers.sooner(TIMER, now + SETTLE)
+        self._agenda.timers.sooner(TIMER, now)
 
     def consider(self, now: float, wall: float) -> None:
         """Ask for a plan if what is recorded is far from what plans are made by."""
@@ -38,7 +37,9 @@ class LoadCare:
 
     def begin_plan(self, causes: set[Cause], now: float, wall: float) -> GroupLoads | None:
         """The loads for a plan that is about to be made, and load among its causes if it differs for it."""
-        if self._loads and self._loads.take_up(self._sizes(), len(self._state.consumers), now, wall):
+        at_once = Cause.OPERATOR in causes
+        members = len(self._state.consumers)
+        if self._loads and self._loads.take_up(self._sizes(), members, now, wall, at_once=at_once):
             causes.add(Cause.LOAD)
         return self._loads
 

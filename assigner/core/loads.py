@@ -49,27 +49,32 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class RecordedLoads:
     """The records of one group, by the rest of their keys. Those that can't be read are left out."""
 
-    def __init__(self, records: Mapping[str, Loads] | None = None) -> None:
+    def __init__(self, records: Mapping[str, Loads] | None = None, before: RecordedLoads | None = None) -> None:
+        """`before`: what was known, so that only records that changed are read."""
         self.unreadable: dict[str, str] = {}
+        self.at = 0
+        """Wall time of the last write."""
+        self._read: dict[str, tuple[Loads, Timed]] = {}
         self._blocks: dict[str, list[tuple[int, Timed]]] = {}
         self._nodes: dict[str, int] = {}
         self._node_loads = Timed(np.empty(0), np.empty(0))
-        self.at = 0
-        """Wall time of the last write."""
+        known = before._read if before else {}
         for name, record in (records or {}).items():
             try:
-                _check_identity(name, record)
-                self._add(record)
+                self._add(name, record, known.get(name))
             except UnreadableRecord as error:
                 self.unreadable[name] = str(error)
 
-    def _add(self, record: Loads) -> None:
-        timed = read(record)
+    def _add(self, name: str, record: Loads, known: tuple[Loads, Timed] | None) -> None:
+        if known is None or known[0] is not record:
+            _check_identity(name, record)
+            known = record, read(record)
+        self._read[name] = known
         if record.topic:
-            self._blocks.setdefault(record.topic, []).append((record.first, timed))
+            self._blocks.setdefault(record.topic, []).append((record.first, known[1]))
         else:
-            self._nodes = {name: number for number, name in enumerate(record.nodes)}
-            self._node_loads = timed
+            self._nodes = {node: number for number, node in enumerate(record.nodes)}
+            self._node_loads = known[1]
         self.at = max(self.at, record.at)
 
     def loads(self, topics: TopicSizes, wall: float) -> FloatArray:
@@ -134,8 +139,10 @@ class GroupLoads:
         self._weights: FloatArray | None = None
         self._not_before = -np.inf
 
-    def update(self, recorded: RecordedLoads) -> None:
-        self._recorded = recorded
+    def update(self, records: Mapping[str, Loads]) -> Mapping[str, str]:
+        """Take in what is stored now; which of it can't be read, and why."""
+        self._recorded = RecordedLoads(records, self._recorded)
+        return self._recorded.unreadable
 
     def weights(self, topics: TopicSizes, now_wall: float) -> FloatArray | None:
         """The weights in force, in the order of the topics; None: go by counts."""
@@ -152,11 +159,12 @@ class GroupLoads:
             return None
         return max(now, self._not_before)
 
-    def take_up(self, topics: TopicSizes, members: int, now: float, wall: float) -> bool:
-        """Put what is recorded in force if it is time to; whether that is a reason for partitions to move."""
+    def take_up(self, topics: TopicSizes, members: int, now: float, wall: float, *, at_once: bool = False) -> bool:
+        """Put what is recorded in force if it is time to, or `at_once`; whether that is a reason to move partitions."""
         first, same = self._topics is None, tuple(topics) == self._topics
         weights = self._recorded.weights(topics, wall)
-        if same and (now < self._not_before or not self._has_shifted(weights, members)):
+        early = now < self._not_before and not at_once
+        if same and (early or not self._has_shifted(weights, members)):
             return False
         # Other topics need other weights at once, but they are why the plan is made.
         self._topics, self._weights = tuple(topics), weights

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -345,6 +346,14 @@ def hot(one: TopicPartition) -> float:
     return 6.0 if one.partition == 0 else 1.0
 
 
+def jittery(turn: int, one: TopicPartition) -> float:
+    return hot(one) * (1.04 if (turn + one.partition) % 2 else 0.96)
+
+
+def hot_at(place: int, one: TopicPartition) -> float:
+    return 50.0 if one.partition == place else 1.0
+
+
 async def test_who_has_a_hot_partition_gives_others_away_for_loads_sake(any_world: World) -> None:
     world = any_world
     await hot_group(world, await world.start_instance(loads=FAST))
@@ -366,7 +375,7 @@ async def test_jitter_moves_nothing(world: World, strategy: Weighing) -> None:
     plans = len([weight for weight in strategy.weights if weight is not None])
     for turn in range(200):
         for consumer in consumers:
-            await report_own(consumer, lambda one, turn=turn: hot(one) * (1.04 if (turn + one.partition) % 2 else 0.96))
+            await report_own(consumer, partial(jittery, turn))
         await anyio.sleep(15)
     after = await world.state()
     assert {one: held.record.epoch for one, held in after.assignments.items()} == {
@@ -384,7 +393,7 @@ async def test_loads_that_swing_are_followed_no_more_often_than_the_interval(wor
     for turn in range(120):
         place = (turn // 8) % 12
         for consumer in consumers:
-            await report_own(consumer, lambda one, place=place: 50.0 if one.partition == place else 1.0)
+            await report_own(consumer, partial(hot_at, place))
         await anyio.sleep(15)
     seen = {id(weight) for weight in strategy.weights if weight is not None}
     assert 2 <= len(seen) <= 120 * 15 / SLOW.rebalance_interval + 2

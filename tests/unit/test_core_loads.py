@@ -39,8 +39,12 @@ def record(topic: str, loads: dict[int, float], until: float = WALL + 600) -> Lo
     return change(topic, loads, until).of(None, WALL)
 
 
+def records(**topics: dict[int, float]) -> dict[str, Loads]:
+    return {topic: record(topic, loads) for topic, loads in topics.items()}
+
+
 def recorded(**topics: dict[int, float]) -> RecordedLoads:
-    return RecordedLoads({topic: record(topic, loads) for topic, loads in topics.items()})
+    return RecordedLoads(records(**topics))
 
 
 def weights(loads: RecordedLoads, wall: float = WALL) -> list[float] | None:
@@ -203,7 +207,7 @@ def test_weights_are_positive_finite_and_of_mean_near_one_or_absent(loads: dict[
 # --- the weights in force ----------------------------------------------------------------------------------------
 
 
-def in_force(loads: RecordedLoads, *, now: float = 0.0) -> GroupLoads:
+def in_force(loads: dict[str, Loads], *, now: float = 0.0) -> GroupLoads:
     group = GroupLoads(SETTINGS)
     group.update(loads)
     group.take_up([("a", 4)], 2, now, WALL)
@@ -219,21 +223,21 @@ HOT = {0: 9.0, 1: 1.0, 2: 1.0, 3: 1.0}
 
 
 def test_a_small_change_is_no_reason_to_plan() -> None:
-    group = in_force(recorded(a=EVEN))
-    group.update(recorded(a={**EVEN, 0: 1.04}))
+    group = in_force(records(a=EVEN))
+    group.update(records(a={**EVEN, 0: 1.04}))
     assert ask(group, 1000) is None
     assert not group.take_up([("a", 4)], 2, 1000, WALL)
 
 
 def test_growth_of_all_loads_alike_is_no_reason_to_plan() -> None:
-    group = in_force(recorded(a=HOT))
-    group.update(recorded(a={number: 10 * load for number, load in HOT.items()}))
+    group = in_force(records(a=HOT))
+    group.update(records(a={number: 10 * load for number, load in HOT.items()}))
     assert ask(group, 1000) is None
 
 
 def test_a_large_change_is_taken_up_no_sooner_than_the_interval_allows() -> None:
-    group = in_force(recorded(a=EVEN))
-    group.update(recorded(a=HOT))
+    group = in_force(records(a=EVEN))
+    group.update(records(a=HOT))
     assert ask(group, 10) == SETTINGS.rebalance_interval
     assert not group.take_up([("a", 4)], 2, 10, WALL)
     assert group.weights([("a", 4)], WALL) == pytest.approx([1, 1, 1, 1])
@@ -244,32 +248,48 @@ def test_a_large_change_is_taken_up_no_sooner_than_the_interval_allows() -> None
 
 
 def test_the_first_loads_of_a_group_are_taken_up_at_once() -> None:
-    group = in_force(RecordedLoads())
+    group = in_force({})
     assert ask(group, 10) is None
-    group.update(recorded(a=HOT))
+    group.update(records(a=HOT))
     assert ask(group, 10) == 10
     assert group.take_up([("a", 4)], 2, 10, WALL)
 
 
+def test_an_operators_plan_takes_up_what_changed_at_once() -> None:
+    group = in_force(records(a=EVEN))
+    group.update(records(a=HOT))
+    assert group.take_up([("a", 4)], 2, 10, WALL, at_once=True)
+    assert not group.take_up([("a", 4)], 2, 11, WALL, at_once=True)
+
+
+def test_only_records_that_changed_are_read_again() -> None:
+    before = records(a=EVEN, b={0: 1.0})
+    first = RecordedLoads(before)
+    second = RecordedLoads({**before, "b": record("b", {0: 9.0})}, first)
+    assert second._read["a"] is first._read["a"]
+    assert second.loads(TOPICS, WALL)[4] == 9.0
+    assert RecordedLoads({}, second).weights(TOPICS, WALL) is None
+
+
 def test_loads_that_go_stale_are_given_up_for_counts() -> None:
-    group = in_force(recorded(a=HOT))
+    group = in_force(records(a=HOT))
     assert group.wanted_at([("a", 4)], 2, 700, WALL + 700) == 700
     assert group.take_up([("a", 4)], 2, 700, WALL + 700)
     assert group.weights([("a", 4)], WALL + 700) is None
 
 
 def test_loads_that_come_and_go_do_not_swing_plans_more_often_than_the_interval() -> None:
-    group = in_force(recorded(a=HOT))
+    group = in_force(records(a=HOT))
     taken = 0
     for now in range(0, 3000, 10):
-        group.update(recorded(a=HOT) if now % 20 else RecordedLoads())
+        group.update(records(a=HOT) if now % 20 else {})
         taken += group.take_up([("a", 4)], 2, now, WALL)
     assert taken <= 3000 / SETTINGS.rebalance_interval
 
 
 def test_other_topics_get_their_weights_at_once_and_load_is_not_the_reason() -> None:
-    group = in_force(recorded(a=EVEN))
-    group.update(recorded(a=HOT, b={0: 3.0, 1: 3.0}))
+    group = in_force(records(a=EVEN))
+    group.update(records(a=HOT, b={0: 3.0, 1: 3.0}))
     assert not group.take_up(TOPICS, 2, 10, WALL)
     found = group.weights(TOPICS, WALL)
     assert found is not None
@@ -285,8 +305,8 @@ def test_other_topics_get_their_weights_at_once_and_load_is_not_the_reason() -> 
 def test_what_is_not_taken_up_changes_no_members_load_by_much(
     before: list[float], after: list[float], owner: list[int]
 ) -> None:
-    group = in_force(recorded(a=dict(enumerate(before))))
-    group.update(recorded(a=dict(enumerate(after))))
+    group = in_force(records(a=dict(enumerate(before))))
+    group.update(records(a=dict(enumerate(after))))
     old = group.weights([("a", 4)], WALL)
     new = RecordedLoads({"a": record("a", dict(enumerate(after)))}).weights([("a", 4)], WALL)
     assert old is not None

@@ -188,6 +188,7 @@ def test_a_file_that_chooses_the_store_is_not_overruled_by_upstreams_endpoints(t
         ("[instance]\nname = ''", "instance.name is not allowed: instance is empty"),
         ("[instance]\naddress = 'here'", "instance.address holds 'here'"),
         ("[grpc]\nport = 80\n[http]\nport = 80", "grpc.port and http.port are both 80"),
+        ("[loads]\ninterval = 400", "loads.stale_after (600 s) is less than twice loads.interval (400 s)"),
         ("[grpc]\nping_timeout = 1", "ping_timeout"),
         ("[grpc]\ntls_key = 'k'", "tls_certificate and tls_key go together"),
         ("= 3", "are not TOML"),
