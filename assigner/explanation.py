@@ -15,8 +15,8 @@ import numpy as np
 from assigner.reasons import ReasonArray, reasons
 from assigner.strategy import NONE, IntArray, Problem
 
-_BLOCK_CELLS = 4_000_000
-"""Cells of the topic x member count that are looked at in one go; bounds the memory."""
+_BLOCK_CELLS = 500_000
+"""Cells of the topic x member count that are looked at in one go: about 20 MB, and still in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,9 @@ class Explanation:
     @cached_property
     def moves(self) -> int:
         """Partitions taken from their present owner."""
-        return int(((self.problem.owner != NONE) & (self.problem.owner != self.owner)).sum())
+        if self.owner is self.problem.owner:
+            return 0
+        return int(np.count_nonzero((self.problem.owner != NONE) & (self.problem.owner != self.owner)))
 
     @cached_property
     def imbalance(self) -> int:
