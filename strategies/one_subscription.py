@@ -68,7 +68,7 @@ def _even_per_topic(problem: Alike, over_all: bool) -> Quick | None:
         outcome = even_all(extras)
         if outcome is None:
             return None
-        if outcome.exact and problem.pinned is None:
+        if outcome.exact:
             bound = least + outcome.paid
     else:
         even_topics(extras)
