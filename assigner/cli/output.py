@@ -54,6 +54,11 @@ def described(answer: DescribeGroupResponse) -> dict[str, Any]:
         for topic in answer.ownership
         for partition, owner, epoch in zip(topic.partitions, topic.owners, topic.epochs, strict=True)
     ]
+    plain["standbys"] = [
+        {"topic": topic.topic, "partition": partition, "holder": owners[holder]}
+        for topic in answer.standbys
+        for partition, holder in zip(topic.partitions, topic.holders, strict=True)
+    ]
     return plain
 
 
