@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from assigner.strategy import BoolArray
 from strategies.alike import Counts
 from strategies.chains import hand_along
 from strategies.extras import HAD, HAS, Extras
@@ -65,10 +66,36 @@ def _drop(extras: Extras, topics: Indices) -> None:
 
 
 def _fill(extras: Extras, topics: Indices) -> None:
+    line = _Line(extras)
     # Topics that most members have leave the least choice, so they come first.
     for topic in topics[np.argsort(-extras.quota[topics], kind="stable")].tolist():
-        others = np.flatnonzero(may_take(extras.cells[topic, 1:]))
-        extras.give(topic, others[_smallest(extras.load[others], int(extras.quota[topic] - extras.taken[topic]))])
+        able = may_take(extras.cells[topic, 1:])
+        extras.give(topic, line.next(able, int(extras.quota[topic] - extras.taken[topic])))
+
+
+class _Line:
+    """Members with the least first. Most of them have one of two loads, so that they need not be sorted every time."""
+
+    def __init__(self, extras: Extras) -> None:
+        self._load = extras.load
+        self._stand(int(extras.load.min()))
+
+    def next(self, able: BoolArray, count: int) -> Indices:
+        first = np.flatnonzero(able & self._behind)
+        if len(first) < count:
+            first = np.concatenate((first, np.flatnonzero(able & self._level)))
+        if len(first) < count:
+            others = np.flatnonzero(able)
+            first = others[_smallest(self._load[others], count)]
+            self._stand(int(self._load[first].max()))
+        first = first[:count]
+        self._behind[first] = False
+        self._level[first] = False
+        return np.asarray(first)
+
+    def _stand(self, level: int) -> None:
+        self._behind = self._load < level
+        self._level = self._load == level
 
 
 def _deal_all(extras: Extras) -> None:

@@ -50,16 +50,15 @@ class Gifts:
     def make(self, topics: Indices, most: Counts | None, giver: int | None = None, taker: int | None = None) -> int:
         """Gifts of these topics, at most so many of each, between cells with these flags (None: any that may)."""
         made = 0
-        takers, givers = np.flatnonzero(self.too_few()), np.flatnonzero(self.too_many())[::-1]
+        few, many = self.too_few(), self.too_many()
         for index, topic in enumerate(topics.tolist()):
             if not self.needed:
                 break
-            flags = self.extras.flags(topic, takers)
-            to = self._able(takers[may_take(flags) if taker is None else flags == taker], -1)
+            flags = self.extras.cells[topic, 1:]
+            to = self._able(np.flatnonzero(few & (may_take(flags) if taker is None else flags == taker)), -1)
             if not len(to):
                 continue
-            flags = self.extras.flags(topic, givers)
-            by = self._able(givers[may_give(flags) if giver is None else flags == giver], 1)
+            by = self._able(np.flatnonzero(many & (may_give(flags) if giver is None else flags == giver))[::-1], 1)
             count = min(len(to), len(by), len(to) if most is None else int(most[index]))
             if count:
                 self.extras.take(topic, by[:count])
