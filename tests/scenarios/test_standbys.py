@@ -122,7 +122,8 @@ async def test_a_slow_reader_is_told_each_standby_once_and_only_where_it_stands(
     await seat.leave()
 
 
-async def test_only_what_changes_is_written(world: World) -> None:
+async def test_only_what_changes_is_written(quick_world: World) -> None:
+    world = quick_world
     await three(world)
     await anyio.sleep(1.5)
     before = (await world.state()).revision
@@ -252,7 +253,8 @@ async def test_the_copies_of_a_dead_holder_are_replaced(world: World) -> None:
     await told(world, a, b)
 
 
-async def test_one_consumer_alone_has_nobody_to_stand_by_for_it(world: World) -> None:
+async def test_one_consumer_alone_has_nobody_to_stand_by_for_it(quick_world: World) -> None:
+    world = quick_world
     await world.add_topic(partitions=4)
     await world.start_instance()
     a = await world.join("a")
@@ -407,7 +409,8 @@ async def test_a_record_that_cannot_be_read_is_left_alone_and_asked_about_no_mor
     await even(world, "a", "b", "c")
 
 
-async def test_a_record_written_by_another_hand_is_set_right(world: World) -> None:
+async def test_a_record_written_by_another_hand_is_set_right(quick_world: World) -> None:
+    world = quick_world
     await three(world)
     strange = Standbys(topic="t", partition=0, holders=("nobody", "nobody", "a", "b", "c"))
     await world.store.put(world.group.standby(tp(0)), encode(strange))
@@ -434,7 +437,8 @@ async def test_an_owner_named_by_its_own_record_is_told_nothing(quick_world: Wor
 # --- cost --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_group_without_standbys_has_no_record_of_any(world: World) -> None:
+async def test_a_group_without_standbys_has_no_record_of_any(quick_world: World) -> None:
+    world = quick_world
     await world.set_options(standby_count=0)
     await world.add_topic(partitions=12)
     await world.start_instance()
