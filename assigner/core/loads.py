@@ -138,6 +138,7 @@ class GroupLoads:
         """Those the weights in force are of; None: before the first plan."""
         self._weights: FloatArray | None = None
         self._not_before = -np.inf
+        self._looked = -np.inf
 
     def update(self, records: Mapping[str, Loads]) -> Mapping[str, str]:
         """Take in what is stored now; which of it can't be read, and why."""
@@ -154,17 +155,24 @@ class GroupLoads:
         return self._recorded.busy(consumer, now_wall)
 
     def wanted_at(self, topics: TopicSizes, members: int, now: float, wall: float) -> float | None:
-        """When a plan for load's sake should be made; None: what is in force will do."""
-        if tuple(topics) != self._topics or not self._has_shifted(self._recorded.weights(topics, wall), members):
+        """When to ask again, or to plan for load's sake if that is now; None: what is in force will do."""
+        if tuple(topics) != self._topics:
             return None
-        return max(now, self._not_before)
+        # Working out the weights of a large group takes a while, and they are not written more often than that.
+        again = -np.inf if self._weights is None else self._looked + self._settings.interval
+        due = max(self._not_before, again)
+        if now < due:
+            return due
+        self._looked = now
+        return now if self._has_shifted(self._recorded.weights(topics, wall), members) else None
 
     def take_up(self, topics: TopicSizes, members: int, now: float, wall: float, *, at_once: bool = False) -> bool:
         """Put what is recorded in force if it is time to, or `at_once`; whether that is a reason to move partitions."""
         first, same = self._topics is None, tuple(topics) == self._topics
+        if same and now < self._not_before and not at_once:
+            return False
         weights = self._recorded.weights(topics, wall)
-        early = now < self._not_before and not at_once
-        if same and (early or not self._has_shifted(weights, members)):
+        if same and not self._has_shifted(weights, members):
             return False
         # Other topics need other weights at once, but they are why the plan is made.
         self._topics, self._weights = tuple(topics), weights
