@@ -9,7 +9,6 @@ What a plan wants is forgotten with the next one and with the leader; everything
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 
 from assigner.core.agenda import Agenda
@@ -34,15 +33,15 @@ class StandbyKeeping:
         self._pending = pending
         self._wanted: dict[TopicPartition, StandbyTarget] = {}
         """What the plan said and the records do not say yet."""
-        self._look: deque[TopicPartition] = deque()
-        """Partitions of these to look at; each at most once for each change."""
+        self._look: dict[TopicPartition, None] = {}
+        """Which of these to look at, in order."""
         self._writing: dict[str, TopicPartition] = {}
         """Keys with a write under way."""
 
     def begin(self, targets: Iterable[StandbyTarget]) -> None:
         """A new plan, in place of what is left of the old one."""
         self._wanted = {target.tp: target for target in targets}
-        self._look = deque(self._wanted)
+        self._look = dict.fromkeys(self._wanted)
 
     def abandon(self) -> None:
         self.begin(())
@@ -63,7 +62,7 @@ class StandbyKeeping:
     def touch(self, tps: Iterable[TopicPartition]) -> None:
         """Something about these partitions changed."""
         if self._wanted:
-            self._look.extend(tp for tp in tps if tp in self._wanted)
+            self._look.update((tp, None) for tp in tps if tp in self._wanted)
 
     def settled(self, write: Write) -> None:
         """The write's outcome is known, and mirrored if it went in."""
@@ -91,10 +90,15 @@ class StandbyKeeping:
         for _ in range(min(5 * budget, len(self._look))):
             if given >= budget:
                 return
-            write = self._write(self._look.popleft())
+            write = self._write(self._next())
             if write:
                 given += 1
                 yield write
+
+    def _next(self) -> TopicPartition:
+        tp = next(iter(self._look))
+        del self._look[tp]
+        return tp
 
     def _write(self, tp: TopicPartition) -> Write | None:
         target, key = self._wanted.get(tp), self._state.keys.standby(tp)

@@ -35,11 +35,12 @@ def targets(request: Request, solution: Solution, state: GroupState) -> list[Sta
     """What the solution changes about standbys."""
     if not state.standbys and not (solution.standbys.size and (solution.standbys != NONE).any()):
         return []
-    wanted = (
-        StandbyTarget(tp, _name(request, owner), _holders(request, owner, row))
+    names = _Names(request)
+    return [
+        StandbyTarget(tp, names.of(owner), holders)
         for tp, owner, row in _rows(request, solution)
-    )
-    return [target for target in wanted if differs(state, target.tp, target.holders)]
+        if differs(state, tp, holders := names.holders(owner, row))
+    ]
 
 
 def differs(state: GroupState, tp: TopicPartition, holders: tuple[str, ...]) -> bool:
@@ -62,9 +63,20 @@ def _rows(request: Request, solution: Solution) -> Iterator[tuple[TopicPartition
         yield from zip(request.partitions[part], solution.owner[part].tolist(), copies[part].tolist(), strict=True)
 
 
-def _holders(request: Request, owner: int, row: list[int]) -> tuple[str, ...]:
-    return tuple(sorted({request.members[member] for member in row if member not in (NONE, owner)}))
+class _Names:
+    """Names behind the numbers. The same few combinations come again and again: each is spelled once."""
 
+    def __init__(self, request: Request) -> None:
+        self._members = request.members
+        self._known: dict[tuple[int, ...], tuple[str, ...]] = {}
 
-def _name(request: Request, owner: int) -> str:
-    return request.members[owner] if owner != NONE else ""
+    def of(self, owner: int) -> str:
+        return self._members[owner] if owner != NONE else ""
+
+    def holders(self, owner: int, row: list[int]) -> tuple[str, ...]:
+        key = (owner, *row)
+        found = self._known.get(key)
+        if found is None:
+            names = {self._members[member] for member in row if member not in (NONE, owner)}
+            found = self._known[key] = tuple(sorted(names))
+        return found
