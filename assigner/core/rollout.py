@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from assigner.explanation import Explanation
 from assigner.records import Consumer, GroupOptions
 from assigner.strategy import NONE, BoolArray, IntArray, Members, Problem, Solution, Strategy
 
@@ -142,6 +143,10 @@ def solve(strategy: Strategy, problem: Problem, rollout: Rollout | None) -> Solu
     """The strategy's solution; under a rollout, what it leaves unowned is planned again with fewer wishes.
 
     Ends after two such rounds at most."""
+    if rollout and problem.pinned.all() and not problem.standby_count:
+        # As whenever a newcomer joins: nothing has to be placed, which in a large group takes a while to find out.
+        nobody = np.full((len(problem.owner), 0), NONE, np.int32)
+        return Solution(problem.owner, nobody, Explanation(problem, problem.owner, 0))
     solution = strategy.assign(problem)
     if rollout is None:
         return solution

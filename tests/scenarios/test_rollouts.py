@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
+from random import Random
 
 import anyio
 import pytest
@@ -12,7 +13,7 @@ from assigner.core.group import GroupState
 from assigner.errors import AssignerError, InvalidInput, InvalidName
 from assigner.history import read_history
 from assigner.keys import TopicPartition
-from assigner.records import Assignment, Cause, decode
+from assigner.records import Assignment, Cause, HandoffMode, decode
 from assigner.store import PutEvent
 from tests.world import BOTH_STORES, SteppedConsumer, World, tp, world_on
 
@@ -278,6 +279,30 @@ async def test_when_the_rollout_is_over_the_rest_is_balanced(world: World) -> No
     assert sizes(state) == {"v1-01": 6, "v2-00": 3, "v2-01": 3, "v2-02": 0}
     await pods[1].deregister()
     assert sizes(await at_rest(world, 3)) == {"v2-00": 4, "v2-01": 4, "v2-02": 4}
+
+
+@pytest.mark.parametrize("mode", HandoffMode)
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_deploy_in_which_anything_happens(world: World, seed: int, mode: HandoffMode) -> None:
+    """Whoever comes, drains or crashes, in whatever order: everything is owned, and what has a living owner stays with
+    it as long as the rollout lasts; then it is shared evenly."""
+    dice = Random(seed)
+    pods = await old_fleet(world, 4, 13, handoff_mode=mode)
+    living = [*pods, *await fleet(world, 1, NEW)]
+    for step in range(12):
+        before = await at_rest(world)
+        leaving = dice.sample(living, k=min(dice.randint(0, 2), len(living) - 2))
+        if step % 3 == 0:
+            living += await fleet(world, 1, dice.choice([OLD, NEW]), 10 + step)
+        await (crash(world, *leaving) if dice.random() < 0.5 else drain(*leaving))
+        living = [one for one in living if one not in leaving]
+        state = await at_rest(world)
+        if {OLD, NEW} == {consumer.record.generation for consumer in state.consumers.values()}:
+            for one in living:
+                assert before.owned.get(one.name, set()) <= state.owned.get(one.name, set())
+    await world.set_options(rollout="")
+    together = sizes(await at_rest(world)).values()
+    assert max(together) - min(together) <= 1
 
 
 # --- which generation is the new one -----------------------------------------------------------------------------

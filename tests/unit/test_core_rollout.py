@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from assigner.core.rollout import Rollout, applied, new_generation, plan_rollout, solve
 from assigner.records import Consumer, GroupOptions
-from assigner.strategy import NONE, BoolArray, Problem
+from assigner.strategy import NONE, BoolArray, Problem, Solution
 from assigner.strategy_registry import load
 from tests.problems import loads, problem, problems
 
@@ -197,6 +197,38 @@ def test_a_topic_its_owner_gave_up_moves_during_a_rollout_as_ever() -> None:
     given = problem([2, 2], 2, [0, 0, 0, 0], subscription=[[1, 0], [1, 1]])
     wishes = rollout(2, [0], {1: 2})
     assert solve(STRATEGY, applied(given, wishes), wishes).owner.tolist() == [0, 0, 1, 1]
+
+
+class Asked:
+    """Counts how often it is asked."""
+
+    name = "asked"
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def assign(self, problem: Problem) -> Solution:
+        self.times += 1
+        return STRATEGY.assign(problem)
+
+
+def test_a_strategy_is_asked_only_if_there_is_something_to_place() -> None:
+    strategy, wishes = Asked(), rollout(3, [0, 1], {2: 1})
+    settled = applied(problem([4], 3, [0, 0, 1, 1]), wishes)
+    assert solve(strategy, settled, wishes).owner.tolist() == [0, 0, 1, 1]
+    assert strategy.times == 0
+    copied = replace(settled, standby_count=1)
+    solve(strategy, copied, wishes)
+    assert strategy.times == 1
+    solve(strategy, applied(problem([4], 3, [0, 0, NONE, 1]), wishes), wishes)
+    assert strategy.times == 2
+
+
+def test_a_strategy_is_asked_three_times_at_most() -> None:
+    strategy, wishes = Asked(), rollout(2, [0], {1: 1})
+    wanted = problem([3, 3], 2, subscription=[[1, 0], [1, 1]])
+    assert loads(2, solve(strategy, applied(wanted, wishes), wishes).owner).sum() == 6
+    assert strategy.times <= 3
 
 
 def test_without_a_rollout_the_strategy_has_the_only_word() -> None:
