@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from assigner.strategy import NONE, BoolArray, IntArray
-from strategies.alike import Alike, Counts, first_of_each, narrow
+from strategies.alike import Alike, Counts, narrow
 from strategies.shares import EPSILON, Indices
 
 
@@ -50,23 +50,20 @@ def _quotas(problem: Alike, held: Counts, stuck: Counts, total: int) -> Counts:
 
 
 def _surplus(problem: Alike, holder: IntArray, held: Counts, stuck: Counts, quota: Counts) -> Indices:
+    """What members have above their quotas. Of one topic these are the last units; of several, each member's own
+    choice of them, or all would lose units of the same topics."""
     over = np.concatenate((np.zeros(1, np.bool_), held[1:] > quota))
     theirs: BoolArray = over.take(holder)
     if problem.pinned is not None:
         theirs &= ~problem.pinned
     units = np.flatnonzero(theirs)
-    mine = holder[units]
-    keep = (quota - stuck[1:])[mine - 1]
-    if len(problem.partitions) > 1:
-        # A member's units in an order of its own, or all would lose units of the last topics.
-        turn = np.argsort(narrow(mine), kind="stable")
-        units, mine, keep = units[turn], mine[turn], keep[turn]
-        count = held - stuck
-        first = np.cumsum(np.where(over, count, 0)) - count
-        shift = (np.arange(len(count)) * 0.6180339887 % 1.0 * count).astype(np.int64) - first
-        place = (np.arange(len(mine)) + shift[mine]) % count[mine]
-        return np.asarray(units[place >= keep])
-    return np.asarray(units[~first_of_each(mine, mine.astype(np.int64), keep)])
+    units = units[np.argsort(narrow(holder[units]), kind="stable")]
+    members = np.flatnonzero(over)
+    each = (held - stuck)[members]
+    shift = (members * 0.6180339887 % 1.0 * each).astype(np.int64) if len(problem.partitions) > 1 else 0 * each
+    place = np.arange(len(units)) - np.repeat(np.cumsum(each) - each - shift, each)
+    place -= np.where(place >= np.repeat(each, each), np.repeat(each, each), 0)
+    return np.asarray(units[place >= np.repeat(quota[members - 1] - stuck[members], each)])
 
 
 def _round(missing: Counts, in_ranges: bool) -> Indices:

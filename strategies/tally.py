@@ -131,27 +131,28 @@ def _count_large(problem: Alike, which: BoolArray, floor: Counts, extras: Extras
 
 def _lock(pinned: BoolArray, extras: Extras, small: Small | None, large: Large | None) -> bool:
     """Mark the extras that can't move; False: there are too many of them somewhere."""
+    width = extras.cells.shape[1]
+    locked = [np.zeros(0, np.int64)]
     if small is not None:
         mine = part(pinned, small.units) & (small.owner != NONE)
-        cell = small.cell[mine]
-        if len(np.unique(cell)) < len(cell):
-            return False
-        extras.cells.reshape(-1)[cell] |= LOCKED
-    if large is not None:
-        assert large.stuck is not None
+        locked.append(small.cell[mine])
+    if large is not None and large.stuck is not None:
         if (large.stuck > large.floor + 1).any():
             return False
-        extras.cells[large.topics, 1:] |= (large.stuck > large.floor) * np.uint8(LOCKED)
-    return _leave_room(extras)
+        row, member = np.divmod(np.flatnonzero(large.stuck > large.floor), width - 1)
+        locked.append(large.topics[row] * width + member + 1)
+    cells = np.concatenate(locked)
+    extras.cells.reshape(-1)[cells] |= LOCKED
+    return _leave_room(extras, cells)
 
 
-def _leave_room(extras: Extras) -> bool:
-    topic, column = np.divmod(np.flatnonzero(extras.cells & LOCKED), extras.cells.shape[1])
+def _leave_room(extras: Extras, locked: Counts) -> bool:
+    topic, column = np.divmod(locked, extras.cells.shape[1])
     by_topic = np.bincount(topic, minlength=len(extras.quota))
-    by_member = np.bincount(column - 1, minlength=len(extras.load)) if len(column) else np.zeros(1, np.int64)
+    by_member = np.bincount(column, minlength=1)
     full = int(np.count_nonzero(by_member > extras.floor))
-    most = int(by_member.max())
-    return bool((by_topic <= extras.quota).all()) and most <= extras.floor + 1 and full <= extras.ceilings
+    fits = int(by_member.max()) <= extras.floor + 1 and full <= extras.ceilings
+    return fits and bool((by_topic <= extras.quota).all()) and len(np.unique(locked)) == len(locked)
 
 
 def _of(problem: Alike, which: BoolArray) -> tuple[Indices | None, IntArray]:

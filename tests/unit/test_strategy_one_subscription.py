@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from assigner.strategy import NONE, IntArray, Problem
+from strategies import chains
 from strategies.one_subscription import Quick, solve
 from strategies.units import fold
 from tests.problems import assert_even_per_topic, assert_rounded, loads, problem, problems, topic_of
@@ -307,6 +308,26 @@ def test_many_come_and_many_go_at_the_least_cost(partitions: list[int]) -> None:
         found = solved(given)
         assert_even(given, found.owner)
         assert moves(given, found.owner) == found.lower_bound
+
+
+@pytest.mark.parametrize("balance", ["both", "global"])
+@pytest.mark.parametrize("topics", [10, 1000])
+def test_pins_in_a_large_group_cost_nothing(topics: int, balance: str) -> None:
+    fresh = solved(problem(_equal(topics), MEMBERS)).owner
+    given = problem(_equal(topics), MEMBERS + 1, fresh, pinned=range(0, len(fresh), 101))
+    found = solved(given, balance)
+    assert (found.owner[given.pinned] == fresh[given.pinned]).all()
+    assert moves(given, found.owner) == found.lower_bound == 49
+
+
+def test_a_search_that_gives_up_claims_no_more_than_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chains, "_EFFORT", 0)
+    chooser = np.random.default_rng(5)
+    partitions = chooser.integers(1, 40, 30).tolist()
+    given = problem(partitions, 25, chooser.integers(NONE, 25, sum(partitions)).astype(np.int32))
+    found = solved(given)
+    assert_even(given, found.owner)
+    assert found.lower_bound <= _fewest_by_program(given) <= moves(given, found.owner)
 
 
 @pytest.mark.parametrize("topics", [10, 100])
