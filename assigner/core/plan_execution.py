@@ -45,6 +45,8 @@ class PlanExecution:
         self._units = units
         self._stays = stays
         self._causes: set[Cause] = set()
+        self._begun: set[str] = set()
+        """Topics that were owned when the plan was made: what is unowned of them is new."""
         self._new_generation: str | None = None
         """Of the rollout that was on when the plan was made."""
         self._targets: deque[planning.Target] = deque()
@@ -67,6 +69,7 @@ class PlanExecution:
         """A new plan, in place of what is left of the old one."""
         self.abandon()
         self._causes = causes
+        self._begun = {topic for topic in self._state.topics if TopicPartition(topic, 0) in self._state.assignments}
         registered = (consumer.record for consumer in self._state.consumers.values())
         self._new_generation = new_generation(registered, self._state.options.rollout)
         self._targets = deque(targets)
@@ -137,7 +140,7 @@ class PlanExecution:
         held = self._state.assignments.get(tp)
         if held is None:
             grown = bool(self._state.assignments) and Cause.JOINED not in self._causes
-            return Cause.TOPIC_GREW if grown else Cause.JOINED
+            return Cause.TOPIC_GREW if grown or tp.topic in self._begun else Cause.JOINED
         if self._liveness.fate(held.record.owner, held.record.session, now) is Fate.DEAD:
             return Cause.LEFT
         owner = self._state.consumers.get(held.record.owner)
