@@ -1,0 +1,129 @@
+"""What is wrong with a seating, as weights.
+
+In this order: copies where they must not be (on the owner, twice on a member, where nobody asked for the topic, new on
+a member on hold), copies in the rack of the owner or of another copy, copies that could not all be promoted
+(`strategies.standby_limits`), and copies that have to be built. Each weighs more than any change of the later ones
+that one exchange of two copies can bring.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from assigner.strategy import NONE, BoolArray, IntArray
+from strategies.standby_copies import Keys, Numbers, contains
+from strategies.standby_limits import Counts, Limits
+from strategies.standby_shares import Pool
+from strategies.standby_slots import Slots
+
+BUILD = 1
+COLD = 4
+RACK = 32
+WRONG = 256
+"""Times the copies of a unit, since an exchange may bring that many copies into one rack."""
+
+
+class Costs:
+    """Of copies on members, whether they are there or might be. Units that are ghosts may be anywhere, but two of
+    them must not be on one member."""
+
+    def __init__(self, given: Pool, slots: Slots) -> None:
+        copies = self._copies = given.copies
+        members = copies.members
+        self._slots = slots
+        self._limits = Limits(given)
+        self.wrong = WRONG * copies.width
+        ghosts = slots.count - slots.ghosts
+        self.owner = np.append(copies.owner, np.full(ghosts, members.count, np.int32))
+        self.row = np.append(copies.row, np.full(ghosts, copies.units.count, np.int32))
+        self._wanted = np.concatenate((copies.units.wanted, np.ones((1, members.count), np.bool_)))
+        racks = members.rack[given.wanted.any(axis=0)]
+        self._racks = len(np.unique(racks[racks != NONE])) > 1
+        self._owner_rack = np.append(members.rack, np.int32(NONE))[self.owner]
+        self._pairs = Counts((members.count + 1) * members.count)
+        self._row_pairs = Counts((copies.units.count + 1) * (members.count + 1) * members.count)
+        self.by_row = self._limits.by_row
+        self.now = np.zeros(0, np.int64)
+        """[slot]: what is wrong with its copy, pairs aside."""
+
+    def count(self) -> None:
+        """Take everything as it is seated now."""
+        unit, member = self._slots.unit, self._slots.member
+        self.now = self.alone(unit, self._slots.column, member)
+        self._pairs.take(self.pair(unit, member))
+        if self.by_row:
+            self._row_pairs.take(self.row_pair(unit, member))
+
+    def exchange(self, first: Numbers, second: Numbers) -> None:
+        slots = self._slots
+        units = slots.unit[np.concatenate((first, second))]
+        slots.exchange(first, second)
+        changed = slots.place[units].reshape(-1)
+        changed = changed[changed != NONE]
+        self.now[changed] = self.alone(slots.unit[changed], slots.column[changed], slots.member[changed])
+        self._pairs.take(self.pair(slots.unit, slots.member))
+        if self.by_row:
+            self._row_pairs.take(self.row_pair(slots.unit, slots.member))
+
+    def alone(self, unit: Numbers, column: Numbers, member: Numbers) -> Keys:
+        """What is wrong with this copy of the unit if it is on the member, pairs aside."""
+        slots, copies = self._slots, self._copies
+        keys = copies.key(unit, member)
+        new = ~contains(copies.held, keys) & (unit < slots.ghosts)
+        wrong = (self.owner[unit] == member) | ~self._wanted[self.row[unit], member]
+        if copies.members.hold.any():
+            wrong |= copies.members.hold[member] & new
+        if len(copies.barred):
+            wrong |= contains(copies.barred, keys)
+        near, twice = self._beside(unit, column, member)
+        return np.asarray(BUILD * new + RACK * near + self.wrong * (wrong | twice))
+
+    def _beside(self, unit: Numbers, column: Numbers, member: Numbers) -> tuple[Keys, BoolArray]:
+        """How many of owner and other copies are in the member's rack, and whether one is on the member itself."""
+        slots, rack = self._slots, self._copies.members.rack
+        here = rack[member]
+        near = (self._owner_rack[unit] == here).astype(np.int64)
+        twice = np.zeros(len(unit), np.bool_)
+        for other in range(slots.place.shape[1] if slots.place.shape[1] > 1 else 0):
+            slot = slots.place[unit, other]
+            there = (slot != NONE) & (column != other)
+            where = slots.member[slot]
+            twice |= there & (where == member)
+            near += there & (rack[where] == here)
+        return near * (self._racks & (here != NONE)), twice
+
+    # Keys begin with the member, since slots are in the order of members: looking them up in that order is fast.
+
+    def pair(self, unit: Numbers, member: Numbers) -> Keys:
+        return np.asarray(member.astype(np.int64) * (self._copies.members.count + 1) + self.owner[unit])
+
+    def row_pair(self, unit: Numbers, member: Numbers) -> Keys:
+        return np.asarray(self.pair(unit, member) * (self._copies.units.count + 1) + self.row[unit])
+
+    def spare(self, unit: Numbers, member: Numbers) -> IntArray:
+        """How many more copies of what the unit's owner owns may be on the member; below 0: too many are there."""
+        return self._limits.of_pair(self.owner[unit], member) - self._pairs.of(self.pair(unit, member))
+
+    def row_spare(self, unit: Numbers, member: Numbers) -> IntArray:
+        limit = self._limits.of_row(self.row[unit], self.owner[unit], member)
+        return limit - self._row_pairs.of(self.row_pair(unit, member))
+
+    def weight(self, unit: Numbers) -> Keys:
+        """Of one copy too many in a pair."""
+        return np.where(unit < self._slots.ghosts, COLD, self.wrong)
+
+    def avoidable(self) -> BoolArray:
+        """[slot]: whether there are too many of the pair, and not just because the member's share is so large."""
+        slots = self._slots
+        spare = self.spare(slots.unit, slots.member)
+        some = self._beyond(
+            spare, slots.member, self._limits.of_member(), self._pairs.of(self.pair(slots.unit, slots.member))
+        )
+        if self.by_row:
+            some |= self.row_spare(slots.unit, slots.member) < 0
+        return some
+
+    def _beyond(self, spare: IntArray, member: IntArray, most: IntArray, count: IntArray) -> BoolArray:
+        excess = np.bincount(member, np.maximum(-spare, 0) / np.maximum(count, 1), len(most))
+        bound = np.maximum(np.bincount(member, minlength=len(most)) - most, 0)
+        return np.asarray((spare < 0) & (excess > bound + 0.5)[member])

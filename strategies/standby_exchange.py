@@ -1,0 +1,175 @@
+"""Make a seating good by exchanging copies two at a time.
+
+An exchange is made only if it lowers the weighted sum of all that is wrong (`strategies.standby_costs`). The sum is a
+whole number and never below zero, so this ends. Shares are kept, since both members end with as many copies as before.
+
+Not promised: the very best seating. An exchange among three that no exchange of two replaces is not looked for. In a
+large group the search for the last few is given up after a while; a later plan goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from assigner.strategy import BoolArray, IntArray
+from strategies.standby_copies import Copies, Keys, Numbers, contains
+from strategies.standby_costs import RACK, Costs
+from strategies.standby_shares import Pool
+from strategies.standby_slots import Slots, ranks
+
+_ROUNDS = 64
+_PATIENCE = 4
+"""Rounds of exchanging in bulk, and how many in a row may bring nearly nothing."""
+_BUDGET = 10_000_000
+"""Pairs of slots to look at one by one; bounds the time."""
+_FAILURES = 100
+"""Slots in a row for which nothing is found before the rest is given up."""
+_GOLDEN = 0.6180339887498949
+_MIXER = np.uint32(2654435761)
+
+_KeyOf = Callable[[Numbers, Numbers], Keys]
+_SpareOf = Callable[[Numbers, Numbers], IntArray]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Exchanges of slots `first` and `second` that might be made, and what each would change."""
+
+    first: Numbers
+    second: Numbers
+    change: Keys
+
+
+class Exchange:
+    def __init__(self, given: Pool, slots: Slots) -> None:
+        self._copies: Copies = given.copies
+        self._slots = slots
+        self._costs = Costs(given, slots)
+        self._budget = _BUDGET
+
+    def run(self) -> None:
+        changed = len(self._slots.unit) > 1
+        while changed and self._budget > 0:
+            self._slots.settle()
+            self._costs.count()
+            changed = self._in_bulk()
+            changed |= self._one_by_one()
+            changed |= self._bring_home()
+
+    def wrong(self) -> Numbers:
+        """Slots of copies that must not be where they are."""
+        return np.flatnonzero(self._costs.now >= self._costs.wrong)
+
+    def _bad(self) -> Numbers:
+        return np.flatnonzero((self._costs.now >= RACK) | self._costs.avoidable())
+
+    # --- many at once --------------------------------------------------------------------------------------------
+
+    def _in_bulk(self) -> bool:
+        """Each bad slot with some other, at a distance that differs from round to round."""
+        changed, patience, total = False, _PATIENCE, len(self._slots.unit)
+        for turn in range(1, _ROUNDS):
+            bad = self._bad()
+            if not len(bad) or not patience:
+                break
+            distance = 1 + int((turn * _GOLDEN) % 1.0 * (total - 1))
+            trial = self._weigh(bad, (bad + distance) % total)
+            made = self._apart(trial)
+            if len(made):
+                self._costs.exchange(trial.first[made], trial.second[made])
+                changed = True
+            patience = _PATIENCE if 50 * len(made) > len(bad) else patience - 1
+        return changed
+
+    def _weigh(self, first: Numbers, second: Numbers) -> Trial:
+        slots, costs = self._slots, self._costs
+        unit, other = slots.unit[first], slots.unit[second]
+        here, there = slots.member[first], slots.member[second]
+        change = costs.alone(unit, slots.column[first], there) + costs.alone(other, slots.column[second], here)
+        change -= costs.now[first] + costs.now[second]
+        stays = costs.owner[unit] == costs.owner[other]
+        weight, other_weight = costs.weight(unit), costs.weight(other)
+        joins = weight * (costs.spare(unit, there) <= 0) + other_weight * (costs.spare(other, here) <= 0)
+        leaves = weight * (costs.spare(unit, here) < 0) + other_weight * (costs.spare(other, there) < 0)
+        change += np.where(stays, 0, joins - leaves)
+        if costs.by_row:
+            stays = stays & (costs.row[unit] == costs.row[other])
+            joins = (costs.row_spare(unit, there) <= 0) * weight + (costs.row_spare(other, here) <= 0) * other_weight
+            leaves = (costs.row_spare(unit, here) < 0) * weight + (costs.row_spare(other, there) < 0) * other_weight
+            change += np.where(stays, 0, joins - leaves)
+        return Trial(first, second, np.where((unit == other) | (here == there), 0, change))
+
+    def _apart(self, trial: Trial) -> Numbers:
+        """Those that help and don't get into each other's way, so that together they bring what each promises."""
+        good = np.flatnonzero(trial.change < 0)
+        # In an order that has nothing to do with the slots', so that of neighbours every other one is made.
+        good = good[np.argsort(good.astype(np.uint32) * _MIXER, kind="stable")]
+        slots = self._slots
+        both = np.stack((trial.first[good], trial.second[good]), axis=1)
+        once = (ranks(slots.unit[both].reshape(-1)) == 0).reshape(-1, 2).all(axis=1)
+        good, both = good[once], both[once]
+        fits = self._fits(both, self._costs.pair, self._costs.spare)
+        if self._costs.by_row:
+            fits &= self._fits(both, self._costs.row_pair, self._costs.row_spare)
+        return np.asarray(good[fits])
+
+    def _fits(self, both: Numbers, key: _KeyOf, spare: _SpareOf) -> BoolArray:
+        """Of those that join a pair, no more than it has room for; of those that leave one, no more than too many."""
+        slots = self._slots
+        unit = slots.unit[both].reshape(-1)
+        here, there = slots.member[both].reshape(-1), slots.member[both[:, ::-1]].reshape(-1)
+        joins = ranks(key(unit, there)) < np.maximum(spare(unit, there), 1)
+        too_many = -spare(unit, here)
+        leaves = (too_many <= 0) | (ranks(key(unit, here)) < too_many)
+        return np.asarray((joins & leaves).reshape(-1, 2).all(axis=1))
+
+    # --- one at a time -------------------------------------------------------------------------------------------
+
+    def _one_by_one(self) -> bool:
+        """Each bad slot with the best of all others."""
+        changed, failures = False, 0
+        everyone = np.arange(len(self._slots.unit))
+        for slot in self._bad().tolist():
+            if self._budget <= 0 or failures > _FAILURES:
+                break
+            if self._best(slot, everyone):
+                changed, failures = True, 0
+            else:
+                failures += 1
+        return changed
+
+    def _best(self, slot: int, among: Numbers) -> bool:
+        self._budget -= len(among)
+        if not len(among):
+            return False
+        trial = self._weigh(np.full(len(among), slot), among)
+        best = int(trial.change.argmin())
+        if trial.change[best] >= 0:
+            return False
+        self._costs.exchange(trial.first[best : best + 1], trial.second[best : best + 1])
+        return True
+
+    def _bring_home(self) -> bool:
+        """Copies that exist and are not used, for units of which one is to be built instead."""
+        slots, copies = self._slots, self._copies
+        real = np.flatnonzero(slots.unit < slots.ghosts)
+        seated = np.sort(copies.key(slots.unit[real], slots.member[real]))
+        building = np.zeros(slots.count, np.bool_)
+        new = real[~contains(copies.held, copies.key(slots.unit[real], slots.member[real]))]
+        building[slots.unit[new]] = True
+        unit, member = copies.split(copies.held[~contains(seated, copies.held)])
+        changed = False
+        for who, where in zip(unit[building[unit]].tolist(), member[building[unit]].tolist(), strict=True):
+            if self._budget <= 0:
+                break
+            begin, end = np.searchsorted(slots.member, (where, where + 1))
+            places = slots.place[who]
+            for slot in places[places >= 0].tolist():
+                self._budget -= 100
+                if self._best(slot, np.arange(begin, end)):
+                    changed = True
+                    break
+        return changed
