@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHMARKS = ("bench.store", "bench.rebalance", "bench.streams")
-WITH_QUICK = ("bench.rebalance", "bench.streams")
+BENCHMARKS = ("bench.store", "bench.rebalance", "bench.streams", "bench.strategies")
+WITH_QUICK = ("bench.rebalance", "bench.streams", "bench.strategies")
 
 
 def main() -> int:

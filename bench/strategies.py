@@ -8,7 +8,6 @@ where they are not, the tables say so. `--markdown docs/performance.md` rewrites
 from __future__ import annotations
 
 import argparse
-import contextlib
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +19,10 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from assigner.strategy import Problem
 from bench.kafka_assignors.process import KafkaAssignors, unavailable
 from bench.strategy_contestants import Contestant, kafkas, models, ours
-from bench.strategy_grid import QUICK, USUAL, Operation, Shape, Sizes, Subscriptions, everything, fresh
+from bench.strategy_grid import QUICK, USUAL, Operation, Shape, Sizes, Subscriptions, changed, dealt, everything, fresh
 from bench.strategy_measure import Grid, Row
 from bench.strategy_memory import SHAPES, Peak, peaks
 from bench.strategy_sheets import (
@@ -35,7 +35,7 @@ from bench.strategy_sheets import (
     write_between,
 )
 from bench.strategy_targets import Target, targets, targets_sheet
-from bench.strategy_timing import Effort, Failed
+from bench.strategy_timing import Effort
 from tools.install_kafka import KAFKA_VERSION
 
 PARTS = ("targets", "grid", "memory")
@@ -69,16 +69,12 @@ class Found:
 
 
 def run(options: argparse.Namespace, console: Console) -> Found:
-    effort = Effort(0.05, 0.2, 5, 20.0) if options.quick else Effort()
+    effort = Effort(0.02, 0.1, 3, 10.0) if options.quick else Effort()
     missing = "not asked for" if options.no_kafka else unavailable()
     found = Found(missing or f"{KAFKA_VERSION}, after warming up")
     found.size = (1_000, 50_000) if options.quick else found.size
-    with contextlib.ExitStack() as stack:
-        process = None if missing else stack.enter_context(KafkaAssignors())
-        if process is not None:
-            with console.status("warming up Java"):
-                found.kafka = _warm_up(process, 0.3 if options.quick else 3.0) or found.kafka
-        contestants = ours() + (kafkas(process) if process is not None else []) + models()
+    with KafkaAssignors(_warm_up_on(), 0.2 if options.quick else 2.0) as process:
+        contestants = ours() + ([] if missing else kafkas(process)) + models()
         _measure(found, contestants, effort, options, console)
     return found
 
@@ -101,16 +97,13 @@ def _measure(
             found.peaks = peaks(SHAPES, status.update)
 
 
-def _warm_up(process: KafkaAssignors, seconds: float) -> str | None:
-    """Both ways through each assignor, so that no cell pays for compiling. Says what is wrong if Java does not run."""
-    effort = Effort(warm_up=seconds, measure=0.0, rounds=1)
-    for subscriptions in (Subscriptions.ONE, Subscriptions.NESTED):
-        for contestant in kafkas(process):
-            try:
-                contestant.solve(fresh(Shape(100, 20, 5_000, subscriptions=subscriptions)), effort)
-            except Failed as failure:
-                return f"{contestant.name} failed: {failure}"
-    return None
+def _warm_up_on() -> list[Problem]:
+    """Each way through the assignors: from nothing and from a change, with one subscription and with several."""
+    problems = []
+    for kind in (Subscriptions.ONE, Subscriptions.NESTED):
+        shape = Shape(100, 20, 5_000, subscriptions=kind)
+        problems += [fresh(shape), changed(shape, Operation.JOIN_MANY, dealt(shape, Operation.JOIN_MANY))]
+    return problems
 
 
 def _shapes(options: argparse.Namespace) -> Sequence[Shape]:

@@ -4,9 +4,10 @@ For one subscription: members keep their floors of every topic, and a maximum fl
 stay where they are when nobody may have more remainders than its share. For overlapping subscriptions: loads are as
 even as they can be (found by looking for the most crowded members first), and a maximum flow says how much can stay
 under these loads. No solution that is as balanced moves fewer. A solution that meets a bound is the best there is; one
-that does not may be too, because a flow does not see everything: what is left may not fit the places left, evenness per
-topic is not asked for where subscriptions overlap, and neither are racks. `fewest_moves_exactly` is slow and sees all
-for one subscription. Capacities, caps, holds, pins and weights are not looked at.
+that does not may be too, because a flow does not see everything: what is left may not fit the places left. Linear
+programs (`bench.strategy_linear`) do, up to some size. A bound is loose where even that is not asked: evenness per
+topic in large groups with overlapping subscriptions, and racks. Capacities, caps, holds, pins and weights are not
+looked at.
 """
 
 from __future__ import annotations
@@ -18,20 +19,19 @@ from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog
-from scipy.sparse import coo_array, csr_array, vstack
+from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, maximum_flow
 
 from assigner.strategy import NONE, BoolArray, IntArray, Problem
 from bench.strategy_grid import kinds_of
+from bench.strategy_linear import Counts, Loads, kept_alike, kept_both, kept_over_all
 
 MOST_CELLS = 1_000_000
 """Members x topics up to which a bound is worked out."""
-MOST_CELLS_EXACTLY = 50_000
+MOST_COLUMNS = 60_000
+"""Of linear programs."""
 MOST_KINDS = 12
 """Different subscriptions; every set of them is looked at."""
-
-Counts = NDArray[np.int64]
 
 
 class Balance(StrEnum):
@@ -50,16 +50,20 @@ class Tier:
     extras: int
 
 
-def fewest_moves(problem: Problem, balance: Balance) -> int:
-    """No solution that is as balanced moves fewer."""
+@dataclass(frozen=True)
+class Bound:
+    moves: int
+    loose: bool
+    """More may be needed: the bound leaves something out that was asked for."""
+
+
+def fewest_moves(problem: Problem, balance: Balance, *, closely: bool = False) -> Bound:
+    """No solution that is as balanced moves fewer. `closely`: by linear programs, where they are not too large."""
     held = _held(problem)
     lost = int((problem.owner != NONE).sum() - held.sum())
-    return lost + sum(_fewest(problem, held, part, balance) for part in _parts(problem))
-
-
-def sees_everything(problem: Problem) -> bool:
-    """Whether the bound knows of all that was asked for: it does not where subscriptions overlap or racks count."""
-    return problem.topics.replica_racks is None and all(part.alike for part in _parts(problem))
+    found = [_fewest(problem, held, part, balance, closely=closely) for part in _parts(problem)]
+    racks = problem.topics.replica_racks is not None
+    return Bound(lost + sum(bound.moves for bound in found), racks or any(bound.loose for bound in found))
 
 
 def imbalance(problem: Problem, owner: IntArray) -> int:
@@ -158,48 +162,67 @@ def _held(problem: Problem) -> Counts:
     return np.where(problem.members.subscription, counted, 0)
 
 
-def _fewest(problem: Problem, held: Counts, part: _Part, balance: Balance) -> int:
-    mine = held[np.ix_(part.members, part.topics)] if not part.members.all() else held
+def _fewest(problem: Problem, held: Counts, part: _Part, balance: Balance, *, closely: bool) -> Bound:
+    mine = held[np.ix_(part.members, part.topics)]
+    sizes = problem.topics.partitions[part.topics]
     if part.alike and balance is Balance.BOTH:
-        return _above_floors(mine, problem.topics.partitions[part.topics])
+        return Bound(_above_floors(mine, sizes, closely=closely and mine.size <= MOST_COLUMNS), loose=False)
     if part.alike:
         (tier,) = _tiers(problem, part)
         load = mine.sum(axis=1)
-        return int((load - tier.floor).clip(min=0).sum() - min(tier.extras, int((load > tier.floor).sum())))
-    return int(mine.sum()) - _can_stay(mine, _tiers(problem, part), part)
+        over = int((load - tier.floor).clip(min=0).sum() - min(tier.extras, int((load > tier.floor).sum())))
+        return Bound(over, loose=False)
+    loads = _loads(_tiers(problem, part), part)
+    wanted = problem.members.subscription[np.ix_(part.members, part.topics)]
+    stays, loose = _can_stay(mine, wanted, sizes, loads, balance, closely=closely)
+    return Bound(int(mine.sum()) - stays, loose)
 
 
-def _above_floors(held: Counts, sizes: IntArray) -> int:
+def _above_floors(held: Counts, sizes: IntArray, *, closely: bool) -> int:
     """One subscription, even per topic and over all."""
     members = held.shape[0]
     floor, extras = sizes // members, sizes % members
     over = (held - floor).clip(min=0)
+    if closely:
+        return int(over.sum()) - kept_alike(over > 0, extras)
     low, more = divmod(int(extras.sum()), members)
     rows, columns = np.nonzero(over)
     flow = _Flow(members, held.shape[1])
     flow.topics_give(extras)
     flow.may_stay(rows, columns, np.ones(len(rows), np.int64))
-    flow.members_have(np.full(members, low), np.zeros(members, np.int64), np.array([more]))
+    flow.members_have(Loads(np.full(members, low), np.zeros(members, np.int64), np.array([more])))
     return int(over.sum()) - flow.value()
 
 
-def _can_stay(held: Counts, tiers: list[Tier], part: _Part) -> int:
-    """Overlapping subscriptions: what stays under loads that are as even as can be. Tiers with the same floor may
-    exchange their extras."""
+def _loads(tiers: list[Tier], part: _Part) -> Loads:
+    """Tiers with the same floor may exchange their extras."""
     floors = sorted({tier.floor for tier in tiers})
-    low = np.zeros(held.shape[0], np.int64)
-    level = np.zeros(held.shape[0], np.int64)
-    extras = np.zeros(len(floors), np.int64)
+    members = int(part.members.sum())
+    loads = Loads(np.zeros(members, np.int64), np.zeros(members, np.int64), np.zeros(len(floors), np.int64))
     for tier in tiers:
         mine = tier.members[part.members]
-        low[mine], level[mine] = tier.floor, floors.index(tier.floor)
-        extras[floors.index(tier.floor)] += tier.extras
+        loads.floor[mine], loads.level[mine] = tier.floor, floors.index(tier.floor)
+        loads.extras[floors.index(tier.floor)] += tier.extras
+    return loads
+
+
+def _can_stay(
+    held: Counts, wanted: BoolArray, sizes: IntArray, loads: Loads, balance: Balance, *, closely: bool
+) -> tuple[int, bool]:
+    """Overlapping subscriptions: what stays under loads that are as even as can be, and whether more was asked for."""
+    if closely and balance is Balance.BOTH:
+        stays = kept_both(held, wanted, sizes, loads, MOST_COLUMNS)
+        if stays is not None:
+            return stays, False
+    if closely and int((held > 0).sum()) <= MOST_COLUMNS:
+        kinds, kind = kinds_of(wanted)
+        return kept_over_all(held, kind, kinds, sizes, loads), balance is Balance.BOTH
     rows, columns = np.nonzero(held)
     flow = _Flow(*held.shape)
     flow.topics_give(held.sum(axis=0))
     flow.may_stay(rows, columns, held[rows, columns])
-    flow.members_have(low, level, extras)
-    return flow.value()
+    flow.members_have(loads)
+    return flow.value(), True
 
 
 class _Flow:
@@ -219,13 +242,14 @@ class _Flow:
     def may_stay(self, member: NDArray[np.integer], topic: NDArray[np.integer], most: NDArray[np.integer]) -> None:
         self._add(self._topic + topic, self._member + member, most)
 
-    def members_have(self, low: NDArray[np.integer], level: NDArray[np.integer], extras: NDArray[np.integer]) -> None:
-        sink = self._level + len(extras)
+    def members_have(self, loads: Loads) -> None:
+        sink = self._level + len(loads.extras)
         self._nodes = sink + 1
         members = self._member + self._members
-        self._add(members, np.full(len(members), sink), low)
-        self._add(members, self._level + level, np.ones(len(members), np.int64))
-        self._add(self._level + np.arange(len(extras)), np.full(len(extras), sink), extras)
+        self._add(members, np.full(len(members), sink), loads.floor)
+        self._add(members, self._level + loads.level, np.ones(len(members), np.int64))
+        levels = np.arange(len(loads.extras))
+        self._add(self._level + levels, np.full(len(levels), sink), loads.extras)
 
     def value(self) -> int:
         start, end, most = (np.concatenate(column) for column in zip(*self._arcs, strict=True))
@@ -236,31 +260,6 @@ class _Flow:
 
     def _add(self, start: NDArray[np.integer], end: NDArray[np.integer], most: NDArray[np.integer]) -> None:
         self._arcs.append((start.astype(np.int64), end.astype(np.int64), np.asarray(most, np.int64)))
-
-
-def fewest_moves_exactly(problem: Problem) -> int:
-    """One subscription, even both ways, by linear programming: its corners are whole numbers."""
-    held, sizes = _held(problem), problem.topics.partitions
-    members, topics = held.shape
-    floor, extras = sizes // members, sizes % members
-    over = (held - floor).clip(min=0)
-    low = int(extras.sum()) // members
-    cell = np.arange(members * topics)
-    ones = np.ones(len(cell))
-    per_topic = coo_array((ones, (cell % topics, cell)), shape=(topics, len(cell)))
-    per_member = coo_array((ones, (cell // topics, cell)), shape=(members, len(cell)))
-    high = low + (1 if int(extras.sum()) % members else 0)
-    found = linprog(
-        -(over > 0).reshape(-1).astype(np.float64),
-        A_ub=vstack((per_member, -per_member)),
-        b_ub=np.concatenate((np.full(members, high), np.full(members, -low))),
-        A_eq=per_topic,
-        b_eq=extras,
-        bounds=(0, 1),
-        method="highs",
-    )
-    lost = int((problem.owner != NONE).sum() - held.sum())
-    return lost + int(over.sum()) + round(float(found.fun))
 
 
 # --- racks -----------------------------------------------------------------------------------------------------------

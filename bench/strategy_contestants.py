@@ -29,8 +29,8 @@ RANGE = "Kafka range"
 
 MOST_PAIRS = 30_000_000
 """Members x partitions up to which contestants are run that look at each pair."""
-MOST_UNEQUAL = 10_000_000
-"""The same for Kafka's cooperative-sticky where subscriptions differ: it takes minutes above."""
+MOST_UNEQUAL, MOST_WITH_RACKS = 1_000_000, 10_000_000
+"""The same for Kafka's cooperative-sticky where subscriptions differ or racks are known: it takes minutes above."""
 
 
 class Contestant(Protocol):
@@ -80,12 +80,12 @@ class Kafkas:
         return f"Kafka {self.assignor}"
 
     def refuses(self, problem: Problem) -> str | None:
-        unequal = not problem.members.subscription.all()
-        racks = problem.topics.replica_racks is not None
+        if self.assignor != "cooperative-sticky":
+            return None
         pairs = problem.members.count * len(problem.owner)
-        if self.assignor == "cooperative-sticky" and (unequal or racks) and pairs > MOST_UNEQUAL:
-            return "takes minutes"
-        return None
+        unequal = not problem.members.subscription.all() and pairs > MOST_UNEQUAL
+        racks = problem.topics.replica_racks is not None and pairs > MOST_WITH_RACKS
+        return "takes minutes" if unequal or racks else None
 
     def solve(self, problem: Problem, effort: Effort) -> Answer:
         self.process.load(problem)

@@ -115,6 +115,21 @@ def changed(shape: Shape, operation: Operation, before: IntArray) -> Problem:
     return _problem(shape, shape.members, sizes, np.insert(owner, ends, NONE).astype(np.int32))
 
 
+def dealt(shape: Shape, operation: Operation) -> IntArray:
+    """Who owned what before: dealt one by one, so that no plan has to be made for it."""
+    members = members_before(shape, operation)
+    before = fresh(shape, members)
+    if shape.subscriptions is Subscriptions.ONE:
+        return (np.arange(len(before.owner)) % members).astype(np.int32)
+    offsets = before.offsets
+    owner = before.owner.copy()
+    for topic in range(shape.topics):
+        who = np.flatnonzero(before.members.subscription[:, topic])
+        mine = np.arange(offsets[topic], offsets[topic + 1])
+        owner[mine] = who[mine % len(who)]
+    return owner
+
+
 def topic_sizes(shape: Shape) -> IntArray:
     """Partitions per topic, the largest first, which add up to the shape's."""
     if shape.sizes is Sizes.EQUAL:

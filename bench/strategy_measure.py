@@ -9,16 +9,7 @@ import msgspec
 
 from assigner.explanation import Explanation
 from assigner.strategy import IntArray, Problem
-from bench.strategy_bounds import (
-    MOST_CELLS,
-    MOST_CELLS_EXACTLY,
-    Balance,
-    fewest_mismatches,
-    fewest_moves,
-    fewest_moves_exactly,
-    imbalance,
-    sees_everything,
-)
+from bench.strategy_bounds import MOST_CELLS, Balance, Bound, fewest_mismatches, fewest_moves, imbalance
 from bench.strategy_contestants import STICKY, Contestant
 from bench.strategy_grid import Operation, Shape, Sizes, Subscriptions, changed, fresh, members_before
 from bench.strategy_timing import ONCE, Effort, Failed
@@ -115,8 +106,8 @@ class Grid:
             ms=answer.median,
             fastest_ms=min(answer.milliseconds),
             moves=result.moves,
-            bound=bound,
-            bound_is_loose=bound is not None and bounds.loose,
+            bound=None if bound is None else bound.moves,
+            bound_is_loose=bound is not None and bound.loose,
             imbalance=imbalance(problem, answer.owner),
             worst_topic=int(result.imbalance_by_topic.max(initial=0)),
             mismatches=result.rack_mismatches if shape.racks else None,
@@ -141,22 +132,19 @@ class _Bounds:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._cells = problem.members.count * problem.topics.count
-        self._known: dict[Balance, int] = {}
-        self.loose = not sees_everything(problem)
+        self._known: dict[Balance, Bound] = {}
+        self._looked_closely: set[Balance] = set()
         self.mismatches = fewest_mismatches(problem)
 
-    def moves(self, contestant: str, moved: int) -> int | None:
-        """The bound for a contestant that is as balanced as ours; None for one that promises something else."""
-        balance = {STICKY: Balance.BOTH}.get(contestant, Balance.GLOBAL)
+    def moves(self, contestant: str, moved: int) -> Bound | None:
+        """The bound for the contestant's kind of balance."""
+        balance = Balance.BOTH if contestant == STICKY else Balance.GLOBAL
         if self._cells > MOST_CELLS:
             return None
         if balance not in self._known:
             self._known[balance] = fewest_moves(self._problem, balance)
-        if balance is Balance.BOTH and moved > self._known[balance]:
-            self._look_closer()
+        if moved > self._known[balance].moves and balance not in self._looked_closely:
+            # The solution may be right and the bound wrong.
+            self._looked_closely.add(balance)
+            self._known[balance] = fewest_moves(self._problem, balance, closely=True)
         return self._known[balance]
-
-    def _look_closer(self) -> None:
-        """A flow does not see everything; where a solution misses the bound, the bound may be what is wrong."""
-        if not self.loose and self._cells <= MOST_CELLS_EXACTLY and self._problem.members.subscription.all():
-            self._known[Balance.BOTH] = fewest_moves_exactly(self._problem)

@@ -16,11 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import msgspec
-import numpy as np
 
-from assigner.strategy import IntArray
 from assigner.strategy_registry import load
-from bench.strategy_grid import Operation, Shape, Sizes, Subscriptions, changed, fresh, members_before
+from bench.strategy_grid import Operation, Shape, Sizes, Subscriptions, changed, dealt, fresh
 
 PARTITIONS = 1_000_000
 MOST_MB = 500
@@ -92,27 +90,12 @@ def main(words: Sequence[str]) -> None:
     change = Operation(operation)
     strategy = load(STRATEGY)
     imports = _peak_mb()
-    problem = fresh(shape) if change is Operation.FULL else changed(shape, change, _dealt(shape, change))
+    problem = fresh(shape) if change is Operation.FULL else changed(shape, change, dealt(shape, change))
     began = time.perf_counter()
     strategy.assign(replace(problem, options={"balance": balance}))
     seconds = time.perf_counter() - began
     peak = Peak(str(shape), change.value, balance, round(imports, 1), round(_peak_mb(), 1), round(seconds, 3))
     print(msgspec.json.encode(peak).decode())
-
-
-def _dealt(shape: Shape, operation: Operation) -> IntArray:
-    """Who owned what before: dealt one by one, so that no plan has to be made for it."""
-    members = members_before(shape, operation)
-    before = fresh(shape, members)
-    if shape.subscriptions is Subscriptions.ONE:
-        return (np.arange(len(before.owner)) % members).astype(np.int32)
-    offsets = before.offsets
-    owner = before.owner.copy()
-    for topic in range(shape.topics):
-        who = np.flatnonzero(before.members.subscription[:, topic])
-        mine = np.arange(offsets[topic], offsets[topic + 1])
-        owner[mine] = who[mine % len(who)]
-    return owner
 
 
 def _peak_mb() -> float:

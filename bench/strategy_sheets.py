@@ -74,7 +74,7 @@ _TIME = "Milliseconds; in brackets how many times as long as Kafka's uniform ass
 _MOVES = (
     "Even both ways / even over all only / Kafka's uniform assignor. Behind a plus: how many more than the bound for "
     "that kind of balance; with a ~ where the bound leaves something out (overlapping subscriptions, racks); no plus "
-    "where there are more than 1,000,000 members x topics."
+    "where there are more than 1,000,000 members x topics. A minus says that the result was less even than that."
 )
 
 
@@ -96,7 +96,7 @@ def _time(found: dict[str, Row], contestant: str) -> str:
     mine, kafka = found.get(contestant), found.get(UNIFORM)
     if mine is None or mine.ms is None:
         return "-"
-    beside = f" ({mine.ms / kafka.ms:.2g}x)" if kafka is not None and kafka.ms else ""
+    beside = f" ({_short(mine.ms / kafka.ms)}x)" if kafka is not None and kafka.ms else ""
     return f"{_short(mine.ms)}{beside}"
 
 
@@ -181,10 +181,10 @@ def cells_sheet(rows: Sequence[Row]) -> Sheet:
     return Sheet("All cells", "", header, lines)
 
 
-def _short(milliseconds: float | None) -> str:
-    if milliseconds is None:
+def _short(number: float | None) -> str:
+    if number is None:
         return "-"
-    return f"{milliseconds:,.0f}" if milliseconds >= 100 else f"{milliseconds:.3g}"
+    return f"{number:,.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.2f}"
 
 
 def memory_sheet(found: Sequence[Peak]) -> Sheet:

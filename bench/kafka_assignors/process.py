@@ -16,6 +16,7 @@ import shutil
 import struct
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -33,7 +34,7 @@ ASSIGNORS = ("uniform", "range", "cooperative-sticky")
 JAVA_AT_LEAST = 17
 HEAP = ("-Xms4g", "-Xmx6g")
 
-_QUIT, _PROBLEM, _RUN = range(3)
+_PROBLEM, _RUN = 1, 2
 
 
 def unavailable() -> str | None:
@@ -59,31 +60,41 @@ def _java_version() -> int:
 class KafkaAssignors:
     """Use as a context manager: `load` a problem, then `run` assignors on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, warm_up_on: Sequence[Problem] = (), seconds: float = 0.0) -> None:
+        """Each new process first runs every assignor on these problems for so long, because compiling takes time."""
         self._process: subprocess.Popen[bytes] | None = None
-        self._problem: bytes = b""
         self._count = 0
+        self._warm_up_on = warm_up_on
+        self._warm_up = Effort(warm_up=seconds, measure=0.0, rounds=1)
 
     def __enter__(self) -> Self:
-        self._start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stop()
 
     def load(self, problem: Problem) -> None:
-        self._problem, self._count = _encoded(problem), len(problem.owner)
+        """Raises `Failed` where Java does not run at all."""
         if self._process is None:
             self._start()
-        self._send(self._problem)
+            for other in self._warm_up_on:
+                self._give(other)
+                for assignor in ASSIGNORS:
+                    self._ask(assignor, self._warm_up)
+        self._give(problem)
 
     def run(self, assignor: str, effort: Effort) -> Answer:
-        """Raises `Failed`; the next run works all the same."""
-        if self._process is None:
-            self._start()
-            self._send(self._problem)
-        order = struct.pack(">iiddi", _RUN, ASSIGNORS.index(assignor), effort.warm_up, effort.measure, effort.rounds)
-        self._send(order)
+        """Raises `Failed`; after that a problem must be loaded again."""
+        return self._ask(assignor, effort)
+
+    def _give(self, problem: Problem) -> None:
+        self._count = len(problem.owner)
+        self._send(_encoded(problem))
+
+    def _ask(self, assignor: str, effort: Effort) -> Answer:
+        self._send(
+            struct.pack(">iiddi", _RUN, ASSIGNORS.index(assignor), effort.warm_up, effort.measure, effort.rounds)
+        )
         deadline = time.monotonic() + effort.patience + effort.warm_up + effort.measure
         (calls,) = struct.unpack(">i", self._receive(4, deadline))
         if calls == 0:
@@ -113,14 +124,14 @@ class KafkaAssignors:
                     pipe.close()
 
     def _send(self, message: bytes) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
+        if self._process is None or self._process.stdin is None:
+            raise Failed("no Java process runs; load a problem first")
         try:
             self._process.stdin.write(message)
             self._process.stdin.flush()
         except OSError as error:
             self._stop()
-            raise Failed("the Java process ended; is its compiler (a JDK) there?") from error
+            raise Failed("the Java process ended") from error
 
     def _receive(self, size: int, deadline: float) -> bytes:
         assert self._process is not None
@@ -131,7 +142,7 @@ class KafkaAssignors:
             piece = pipe.read1(size - len(parts)) if ready else b""  # type: ignore[attr-defined]
             if not piece:
                 self._stop()
-                raise Failed("the Java process ended" if ready else "took too long")
+                raise Failed("the Java process ended; is its compiler (a JDK) there?" if ready else "took too long")
             parts += piece
         return bytes(parts)
 
