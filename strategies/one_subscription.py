@@ -2,21 +2,22 @@
 
 Such a problem is solved in a few passes over the units, however many members and topics there are. `global`: every
 member has the floor or the ceiling of its share, with the fewest moves there can be. `both`, `topic`: the same in
-every topic as well, which for equal capacities can always be had at once; moves are at their minimum where they meet
-the lower bound, and that is so after nearly all changes of a group that was even before. `topic_only`: per topic
+every topic as well, which for equal capacities can always be had at once, and again with the fewest moves (unless the
+search for them is given up, see `strategies.chains`; the lower bound is below them then). `topic_only`: per topic
 alone, with the fewest moves.
 
 Not solved here (None): holds, caps, weights, sets of topics, unequal capacities other than by `global`, pins that no
-even shares can be built around. Racks and standbys are not looked at. Everything ends: see `strategies.evening`.
+even shares can be built around. Racks, standbys and the busyness of nodes are not looked at; of members alike, the
+first in order is served first. It ends: see `strategies.evening`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from assigner.strategy import NONE, FloatArray, IntArray, Members
+from assigner.strategy import NONE, IntArray, Members
 from strategies.alike import Alike, alike
 from strategies.even_total import even_total
 from strategies.evening import even_all, even_topics
@@ -39,8 +40,7 @@ def solve(units: Units, members: Members, balance: str) -> Quick | None:
     problem = alike(units, members)
     if problem is None or (balance != "global" and not problem.even):
         return None
-    order = _idle_first(members.load)
-    found = _solve(problem, balance) if order is None else _in_order(problem, balance, order)
+    found = _solve(problem, balance)
     return found if found is None or len(problem.owner) == len(units.owner) else _with_unwanted(found, units)
 
 
@@ -80,22 +80,3 @@ def _with_unwanted(found: Quick, units: Units) -> Quick:
     owner = np.full(len(units.owner), NONE, np.int32)
     owner[np.repeat(units.wanted.any(axis=1), units.partitions)] = found.owner
     return Quick(units.owner if bool((owner == units.owner).all()) else owner, found.lower_bound)
-
-
-def _idle_first(load: FloatArray | None) -> IntArray | None:
-    """Members from the least busy one on; None: nothing is known that would make a difference."""
-    if load is None or not np.isfinite(load).any():
-        return None
-    known = np.where(np.isfinite(load), load, load[np.isfinite(load)].mean())
-    return None if np.ptp(known) == 0 else np.argsort(known, kind="stable").astype(np.int32)
-
-
-def _in_order(problem: Alike, balance: str, order: IntArray) -> Quick | None:
-    """Solved with members renumbered, so that those first in `order` are served first."""
-    # One entry more: NONE, as an index, is the last.
-    number = np.append(np.argsort(order), NONE).astype(np.int32)
-    found = _solve(replace(problem, owner=number[problem.owner], capacity=problem.capacity[order]), balance)
-    if found is None:
-        return None
-    owner = np.append(order, np.int32(NONE))[found.owner]
-    return Quick(problem.owner if bool((owner == problem.owner).all()) else owner, found.lower_bound)

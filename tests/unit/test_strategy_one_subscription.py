@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -110,17 +111,6 @@ def test_topics_that_nobody_wants_have_no_owner() -> None:
     assert found.owner.tolist() == [0, 1, 0, 1, NONE, NONE, NONE]
     assert found.lower_bound == 0
     assert solved(moved_to(given, found.owner)).owner is found.owner
-
-
-def test_the_less_busy_get_what_is_left_over_but_nothing_moves_for_it() -> None:
-    given = problem([3, 2], 3)
-    busy = replace(given.members, load=np.array([0.9, np.nan, 0.1]))
-    fresh = solved(replace(given, members=busy))
-    assert loads(3, fresh.owner).tolist() == [1, 2, 2]
-    settled = solved(given).owner
-    assert loads(3, settled).tolist() == [2, 2, 1]
-    kept = replace(given, members=busy, owner=settled)
-    assert solved(kept).owner is settled
 
 
 @pytest.mark.parametrize(
@@ -359,12 +349,18 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 
 
-@pytest.mark.parametrize(("members", "topics"), [(2_000, 100), (10_000, 100), (10_000, 1_000)])
-@pytest.mark.parametrize("balance", ["both", "global"])
+@pytest.mark.parametrize(
+    ("members", "topics", "balance"),
+    [(2_000, 100, "both"), (10_000, 100, "both"), (10_000, 1_000, "both"), (10_000, 1_000, "global")],
+)
 def test_a_million_partitions_are_planned_within_500_megabytes(members: int, topics: int, balance: str) -> None:
     """A fresh process plans a new group and then a newcomer, and has its figures explained."""
     ran = subprocess.run(
-        [sys.executable, "-c", _PLAN, str(members), str(topics), balance], capture_output=True, text=True, check=False
+        [sys.executable, "-c", _PLAN, str(members), str(topics), balance],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     assert int(ran.stdout) < 500
