@@ -1,0 +1,141 @@
+"""Units without an owner go to whoever is furthest below its goal, the heaviest first.
+
+The rule is sequential, but many of its steps are known at once: as long as the next member in line is emptier than
+the first one becomes, the line is served in order. Such runs are dealt as arrays, the rest with a heap; the result is
+the same to the bit. Where members may take different kinds, kinds with the fewest takers go first, and members are
+reckoned to have their share of those to come.
+
+Where caps leave a unit without a taker, others make room for it by handing units of the same size on.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+
+from assigner.strategy import NONE, FloatArray, IntArray
+from strategies.shares import Indices
+from strategies.weighted_goals import Goals
+from strategies.weighted_parts import Part
+
+_SHORT_RUN = 48
+"""Below this a heap is faster than arrays."""
+_STRETCH = 2048
+"""So many units go over the heap before arrays are tried again."""
+
+
+def place(part: Part, goal: Goals) -> int:
+    """Give every unit an owner, as far as anybody may have it. How many have one now that had none."""
+    free = np.flatnonzero(part.owner == NONE)
+    if not len(free):
+        return 0
+    order = np.argsort(part.takes.sum(axis=1), kind="stable").tolist()
+    coming = _coming(part, goal, free)
+    for kind in order:
+        mine = free if len(part.takes) == 1 else free[part.kind[free] == kind]
+        if len(mine):
+            coming -= _share(part, goal, kind, mine)
+            _place_kind(part, kind, mine, part.load + coming - goal.load)
+    if part.capped and len(part.takes) > 1:
+        for unit in np.flatnonzero(part.owner == NONE).tolist():
+            _make_room(part, unit)
+    return int((part.owner[free] != NONE).sum())
+
+
+def _coming(part: Part, goal: Goals, free: Indices) -> FloatArray:
+    """[member] what it is likely to get of the kinds that are still to be placed."""
+    coming = np.zeros(part.count)
+    for kind in np.unique(part.kind[free]).tolist():
+        coming += _share(part, goal, kind, free[part.kind[free] == kind])
+    return coming
+
+
+def _share(part: Part, goal: Goals, kind: int, free: Indices) -> FloatArray:
+    if len(part.takes) == 1:
+        return np.zeros(part.count)
+    whole = part.weight[part.kind == kind].sum()
+    return np.asarray(goal.of_kind(kind) * (part.weight[free].sum() / whole))
+
+
+def _place_kind(part: Part, kind: int, units: Indices, level: FloatArray) -> None:
+    units = units[np.argsort(-part.weight[units], kind="stable")]
+    who = np.flatnonzero(part.takes[kind])
+    # With caps, all units of a kind are of one size.
+    rounds = np.floor(part.room[who] / part.size[units[0]]) if part.capped else np.full(len(who), np.inf)
+    taker = deal(level[who], rounds, part.weight[units])
+    dealt = taker != NONE
+    part.give(units[dealt], who[taker[dealt]].astype(np.int32))
+
+
+def deal(level: FloatArray, room: FloatArray, weight: FloatArray) -> IntArray:
+    """Who takes each unit: the one at the lowest level then, which rises by the unit's weight; NONE when no one has
+    room. `weight` falls, `room` is how many units each may take."""
+    level, room = level.copy(), room.copy()
+    taker = np.full(len(weight), NONE, np.int32)
+    at = 0
+    while at < len(weight):
+        open_ = np.flatnonzero(room > 0)
+        if not len(open_):
+            break
+        line = open_[np.argsort(level[open_], kind="stable")][: len(weight) - at]
+        next_ = weight[at : at + len(line)]
+        run = max(1, int((level[line] - next_ < level[line[0]]).sum()))
+        if run < _SHORT_RUN and run < len(weight) - at:
+            at = _deal_one_by_one(level, room, weight, taker, at)
+            continue
+        line = line[:run]
+        taker[at : at + run] = line
+        level[line] += next_[:run]
+        room[line] -= 1
+        at += run
+    return taker
+
+
+def _deal_one_by_one(level: FloatArray, room: FloatArray, weight: FloatArray, taker: IntArray, at: int) -> int:
+    open_ = np.flatnonzero(room > 0).tolist()
+    heap = list(zip(level[open_].tolist(), open_, strict=True))
+    heapq.heapify(heap)
+    limited, taken = bool(np.isfinite(room).any()), []
+    for more in weight[at : at + max(_STRETCH, len(open_))].tolist():
+        if not heap:
+            break
+        now, member = heap[0]
+        taken.append(member)
+        if limited:
+            room[member] -= 1
+            if room[member] <= 0:
+                heapq.heappop(heap)
+                continue
+        heapq.heapreplace(heap, (now + more, member))
+    end = at + len(taken)
+    taker[at:end] = taken
+    np.add.at(level, taker[at:end], weight[at:end])
+    return end
+
+
+def _make_room(part: Part, unit: int) -> None:
+    """Breadth first from the takers of the unit to a member that has room, over units that can be handed on."""
+    size = part.size[unit]
+    came: dict[int, tuple[int, int] | None] = dict.fromkeys(np.flatnonzero(part.takes[part.kind[unit]]).tolist())
+    line = list(came)
+    for giver in line:
+        if part.room[giver] >= size:
+            _hand_along(part, came, giver, unit)
+            return
+        mine = np.flatnonzero((part.owner == giver) & (part.size == size))
+        for kind in np.unique(part.kind[mine]).tolist():
+            given = int(mine[part.kind[mine] == kind][0])
+            for member in np.flatnonzero(part.takes[kind]).tolist():
+                if member not in came:
+                    came[member] = (given, giver)
+                    line.append(member)
+
+
+def _hand_along(part: Part, came: dict[int, tuple[int, int] | None], end: int, unit: int) -> None:
+    step = came[end]
+    while step is not None:
+        given, giver = step
+        part.give(np.array([given]), end)
+        end, step = giver, came[giver]
+    part.give(np.array([unit]), end)
