@@ -73,8 +73,8 @@ def grid_sheets(rows: Sequence[Row]) -> list[Sheet]:
 _TIME = "Milliseconds; in brackets how many times as long as Kafka's uniform assignor on the same input."
 _MOVES = (
     "Even both ways / even over all only / Kafka's uniform assignor. Behind a plus: how many more than the bound for "
-    "that kind of balance; with a ~ where the bound leaves something out (overlapping subscriptions, racks); no plus "
-    "where there are more than 1,000,000 members x topics. A minus says that the result was less even than that."
+    "that kind of balance, with a ~ where the bound may be too low (overlapping subscriptions, racks); nothing where "
+    "there are more than 1,000,000 members x topics. Behind a minus: fewer, because the result was less even than that."
 )
 
 
@@ -109,7 +109,7 @@ def _moved(row: Row | None) -> str:
         return "-"
     if row.gap is None:
         return f"{row.moves:,}"
-    return f"{row.moves:,}{row.gap:+,}{'~' if row.bound_is_loose else ''}"
+    return f"{row.moves:,}{row.gap:+,}{'~' if row.bound_is_loose and row.gap > 0 else ''}"
 
 
 def _balance(cells: Cells) -> Sheet:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import select
 import shutil
@@ -32,7 +33,7 @@ from tools import install_kafka
 SOURCE = Path(__file__).with_name("KafkaAssignors.java")
 ASSIGNORS = ("uniform", "range", "cooperative-sticky")
 JAVA_AT_LEAST = 17
-HEAP = ("-Xms4g", "-Xmx6g")
+LARGE_HEAP = ("-Xms4g", "-Xmx6g")
 
 _PROBLEM, _RUN = 1, 2
 
@@ -60,10 +61,13 @@ def _java_version() -> int:
 class KafkaAssignors:
     """Use as a context manager: `load` a problem, then `run` assignors on it."""
 
-    def __init__(self, warm_up_on: Sequence[Problem] = (), seconds: float = 0.0) -> None:
+    def __init__(
+        self, warm_up_on: Sequence[Problem] = (), seconds: float = 0.0, heap: Sequence[str] = LARGE_HEAP
+    ) -> None:
         """Each new process first runs every assignor on these problems for so long, because compiling takes time."""
         self._process: subprocess.Popen[bytes] | None = None
         self._count = 0
+        self._heap = heap
         self._warm_up_on = warm_up_on
         self._warm_up = Effort(warm_up=seconds, measure=0.0, rounds=1)
 
@@ -80,18 +84,15 @@ class KafkaAssignors:
             for other in self._warm_up_on:
                 self._give(other)
                 for assignor in ASSIGNORS:
-                    self._ask(assignor, self._warm_up)
+                    self.run(assignor, self._warm_up)
         self._give(problem)
-
-    def run(self, assignor: str, effort: Effort) -> Answer:
-        """Raises `Failed`; after that a problem must be loaded again."""
-        return self._ask(assignor, effort)
 
     def _give(self, problem: Problem) -> None:
         self._count = len(problem.owner)
         self._send(_encoded(problem))
 
-    def _ask(self, assignor: str, effort: Effort) -> Answer:
+    def run(self, assignor: str, effort: Effort) -> Answer:
+        """Raises `Failed`; after that a problem must be loaded again."""
         self._send(
             struct.pack(">iiddi", _RUN, ASSIGNORS.index(assignor), effort.warm_up, effort.measure, effort.rounds)
         )
@@ -107,7 +108,7 @@ class KafkaAssignors:
     def _start(self) -> None:
         java = shutil.which("java") or "java"
         libs = install_kafka.kafka_home() / "libs"
-        command = [java, *HEAP, "-cp", f"{libs}/*", "-Dlog4j2.level=error", str(SOURCE)]
+        command = [java, *self._heap, "-cp", f"{libs}/*", "-Dlog4j2.level=error", str(SOURCE)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
@@ -136,10 +137,11 @@ class KafkaAssignors:
     def _receive(self, size: int, deadline: float) -> bytes:
         assert self._process is not None
         assert self._process.stdout is not None
-        pipe, parts = self._process.stdout, bytearray()
+        # Read without a buffer: what lies in one would not be seen by `select`.
+        pipe, parts = self._process.stdout.fileno(), bytearray()
         while len(parts) < size:
             ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
-            piece = pipe.read1(size - len(parts)) if ready else b""  # type: ignore[attr-defined]
+            piece = os.read(pipe, min(size - len(parts), 1 << 20)) if ready else b""
             if not piece:
                 self._stop()
                 raise Failed("the Java process ended; is its compiler (a JDK) there?" if ready else "took too long")
