@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from assigner.strategy import NONE, BoolArray, IntArray
+from assigner.strategy import NONE, BoolArray, FloatArray, IntArray
 from strategies.standby_copies import Keys, Numbers, contains
 from strategies.standby_limits import Counts, Limits
 from strategies.standby_shares import Pool
@@ -109,21 +109,32 @@ class Costs:
         return limit - self._row_pairs.of(self.row_pair(unit, member))
 
     def weight(self, unit: Numbers) -> Keys:
-        """Of one copy too many in a pair."""
-        return np.where(unit < self._slots.ghosts, COLD, self.wrong)
+        """Of one copy too many in a pair. Two ghosts on a member, which then has too few copies, are better than a copy
+        where it must not be, and worse than anything else."""
+        return np.where(unit < self._slots.ghosts, COLD, self.wrong // 2)
 
     def avoidable(self) -> BoolArray:
         """[slot]: whether there are too many of the pair, and not just because the member's share is so large."""
         slots = self._slots
-        spare = self.spare(slots.unit, slots.member)
-        some = self._beyond(
-            spare, slots.member, self._limits.of_member(), self._pairs.of(self.pair(slots.unit, slots.member))
-        )
+        most = self._limits.of_member()
+        bound = np.maximum(np.bincount(slots.member, minlength=len(most)) - most, 0)
+        excess = self._excess()
+        some = (excess > 0) & (np.bincount(slots.member, excess, len(most)) > bound + 0.5)[slots.member]
         if self.by_row:
             some |= self.row_spare(slots.unit, slots.member) < 0
-        return some
+        return np.asarray(some)
 
-    def _beyond(self, spare: IntArray, member: IntArray, most: IntArray, count: IntArray) -> BoolArray:
-        excess = np.bincount(member, np.maximum(-spare, 0) / np.maximum(count, 1), len(most))
-        bound = np.maximum(np.bincount(member, minlength=len(most)) - most, 0)
-        return np.asarray((spare < 0) & (excess > bound + 0.5)[member])
+    def _excess(self) -> FloatArray:
+        """[slot]: its part of what is too many in its pair."""
+        unit, member = self._slots.unit, self._slots.member
+        return np.maximum(-self.spare(unit, member), 0) / self._pairs.of(self.pair(unit, member))
+
+    def worth(self) -> tuple[int, int]:
+        """(copies in one rack, copies that could not be promoted) as they are seated now."""
+        unit, member = self._slots.unit, self._slots.member
+        near, _ = self._beside(unit, self._slots.column, member)
+        cold = float(self._excess().sum())
+        if self.by_row:
+            excess = np.maximum(-self.row_spare(unit, member), 0)
+            cold += float((excess / self._row_pairs.of(self.row_pair(unit, member))).sum())
+        return int(near.sum()), round(cold)

@@ -83,6 +83,16 @@ def fair(given: Pool, kept: IntArray) -> FloatArray:
     return np.asarray((total.sum() * capacity / capacity.sum() - given.load) / given.size)
 
 
+def unevenness(given: Pool, copied: Numbers) -> float:
+    """How far copies per member are from what they should be; smaller is better."""
+    load = given.load + given.size * copied
+    if len(given.wanted) != 1:
+        return round(float((load**2 / given.copies.members.capacity).sum()), 6)
+    share = _shares(given)
+    above = np.maximum(copied - np.ceil(share - EPSILON), 0)
+    return round(float(((above + np.maximum(np.floor(share + EPSILON) - copied, 0)) ** 2).sum()), 6)
+
+
 def _cohorts(wanted: BoolArray, rows: Numbers) -> tuple[IntArray, BoolArray]:
     of_row = np.full(len(wanted), NONE, np.int32)
     if not len(rows):

@@ -21,13 +21,18 @@ that nobody owns are left where they are.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from assigner.strategy import NONE, FloatArray, IntArray, Problem
-from strategies.standby_copies import Copies, copies, unit_of_partition
+from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Problem
+from strategies.standby_copies import Copies, Keys, Numbers, copies, unit_of_partition
+from strategies.standby_costs import Costs
 from strategies.standby_exchange import Exchange
-from strategies.standby_shares import pool
-from strategies.standby_slots import ranks, seat
+from strategies.standby_shares import Pool, pool, unevenness
+from strategies.standby_slots import Slots, ranks, seat
+
+_ATTEMPTS = 8
 
 
 def place_standbys(problem: Problem, owner: IntArray) -> IntArray:
@@ -49,23 +54,70 @@ def place_standbys(problem: Problem, owner: IntArray) -> IntArray:
 def _place(given: Copies, size: int, load: FloatArray) -> IntArray:
     """[unit, replica]: standbys of the units of one size, NONE elsewhere."""
     here = pool(given, size, load)
-    slots = seat(here)
-    exchange = Exchange(here, slots)
-    exchange.run()
-    seated = np.ones(len(slots.unit), np.bool_)
-    seated[exchange.wrong()] = False
-    seated &= slots.unit < slots.ghosts
-    table = _table(given, slots.unit[seated], slots.member[seated])
-    _make_do(given, here.unit, size, load, table)
+    table = _attempt(here)
+    present = _present(here)
+    if present is not None and _worth(here, table) >= _worth(here, present):
+        return present
+    # Where shares were not the whole story, what came out may look different in the light of itself.
+    for _ in range(0 if _as_dealt(here, table) else _ATTEMPTS):
+        here = pool(replace(given, held=_keys(given, table)), size, load)
+        other = _attempt(here)
+        if _worth(here, other) >= _worth(here, table):
+            break
+        table = other
     return table
 
 
-def _table(given: Copies, unit: IntArray, member: IntArray) -> IntArray:
+def _attempt(here: Pool) -> IntArray:
+    slots = seat(here)
+    exchange = Exchange(here, slots)
+    exchange.run()
+    seated = slots.unit < slots.ghosts
+    seated[exchange.wrong()] = False
+    table = _table(here.copies, slots.unit[seated], slots.member[seated])
+    _make_do(here, table)
+    return table
+
+
+def _present(here: Pool) -> IntArray | None:
+    """The copies that exist, if they are as many as they should be."""
+    given = here.copies
+    unit, member = given.split(given.held)
+    mine = here.cohort[unit] != NONE
+    unit, member = unit[mine], member[mine]
+    if bool((np.bincount(unit, minlength=len(given.row))[here.unit] == given.demand[here.unit]).all()):
+        return _table(given, unit, member)
+    return None
+
+
+def _as_dealt(here: Pool, table: IntArray) -> bool:
+    """Whether the shares are the same for everyone who looks again, and everyone has its own."""
+    copied = np.bincount(table[table != NONE], minlength=len(here.load))
+    return len(here.wanted) == 1 and not here.copies.members.hold.any() and unevenness(here, copied) == 0
+
+
+def _worth(here: Pool, table: IntArray) -> tuple[int, float, int, int]:
+    """Smaller is better: (missing, unevenness, copies in one rack, cold starts)."""
+    unit, column = np.nonzero(table != NONE)
+    member = table[unit, column]
+    slots = Slots(here.copies, member, unit)
+    costs = Costs(here, slots)
+    costs.count()
+    missing = int(here.copies.demand[here.unit].sum()) - len(unit)
+    return missing, unevenness(here, np.bincount(member, minlength=len(here.load))), *costs.worth()
+
+
+def _table(given: Copies, unit: Numbers, member: Numbers) -> IntArray:
     table = np.full((len(given.row), given.width), NONE, np.int32)
     order = np.lexsort((member, unit))
     unit, member = unit[order], member[order]
     table[unit, ranks(unit)] = member
     return table
+
+
+def _keys(given: Copies, table: IntArray) -> Keys:
+    unit, column = np.nonzero(table != NONE)
+    return np.unique(given.key(unit, table[unit, column]))
 
 
 def _orphans(given: Copies) -> IntArray:
@@ -83,25 +135,31 @@ def _copied(given: Copies, table: IntArray) -> FloatArray:
     return np.bincount(table[unit, column], size, given.members.count).astype(np.float64)
 
 
-def _make_do(given: Copies, units: IntArray, size: int, load: FloatArray, table: IntArray) -> None:
+def _make_do(here: Pool, table: IntArray) -> None:
     """Copies for which shares left no valid place go to the emptiest member that may have them."""
-    have = (table[units] != NONE).sum(axis=1)
-    short = units[have < given.demand[units]]
+    given, size = here.copies, here.size
+    have = (table[here.unit] != NONE).sum(axis=1)
+    short = here.unit[have < given.demand[here.unit]]
     if not len(short):
         return
-    members = given.members
-    load = load + size * np.bincount(table[table != NONE], minlength=members.count)
+    load = here.load + size * np.bincount(table[table != NONE], minlength=given.members.count)
     for unit in short.tolist():
-        may = given.units.wanted[given.row[unit]] & ~members.hold
-        begin, end = np.searchsorted(given.held, (unit * members.count, (unit + 1) * members.count))
-        may[given.held[begin:end] % members.count] = True
-        begin, end = np.searchsorted(given.barred, (unit * members.count, (unit + 1) * members.count))
-        may[given.barred[begin:end] % members.count] = False
-        may[given.owner[unit]] = False
-        may[table[unit][table[unit] != NONE]] = False
-        missing = given.demand[unit] - int((table[unit] != NONE).sum())
+        has = table[unit][table[unit] != NONE]
+        may = _may_have(given, unit)
+        may[has] = False
         who = np.flatnonzero(may)
-        who = who[np.argsort((load[who] + size) / members.capacity[who], kind="stable")][:missing]
-        row = np.sort(np.concatenate((table[unit][table[unit] != NONE], who)))
-        table[unit, : len(row)] = row
+        emptiest = np.argsort((load[who] + size) / given.members.capacity[who], kind="stable")
+        who = who[emptiest][: given.demand[unit] - len(has)]
+        table[unit, : len(has) + len(who)] = np.sort(np.concatenate((has, who)))
         load[who] += size
+
+
+def _may_have(given: Copies, unit: int) -> BoolArray:
+    """[member]"""
+    members = given.members
+    may = given.units.wanted[given.row[unit]] & ~members.hold
+    for keys, allowed in ((given.held, True), (given.barred, False)):
+        begin, end = np.searchsorted(keys, (unit * members.count, (unit + 1) * members.count))
+        may[keys[begin:end] % members.count] = allowed
+    may[given.owner[unit]] = False
+    return np.asarray(may)
