@@ -48,6 +48,7 @@ class Member:
         self.name = name
         self.session = f"{name}-{number}"
         self.gates: dict[TopicPartition, int] = {}
+        self.copies: set[TopicPartition] = set()
         self.deadline = 0.0
         self.alive = True
         self.frozen = anyio.Event()
@@ -148,10 +149,21 @@ class Member:
             if releasing.get(tp) != epoch:
                 self.gates[tp] = epoch
                 self._course.granted(self, tp)
+        self._copy(commands)
         for warm in commands.warms:
             tasks.start_soon(self._warm, instance, Answer(warm.tp, warm.handoff_id))
         for release in commands.releases:
             tasks.start_soon(self._release, instance, Answer(release.tp, release.handoff_id), release.epoch)
+
+    def _copy(self, commands: Commands) -> None:
+        if commands.full:
+            self.copies.clear()
+        for warm in commands.warms:
+            # A copy that was promised is there, unless this very message tells of it.
+            if warm.standby and warm.tp not in self.copies | set(commands.standbys_added):
+                self._course.mistakes.append(f"{self.session} was to warm {warm.tp} from a copy it was not told of")
+        gone = {*commands.standbys_removed, *(tp for tp, _ in commands.assigned)}
+        self.copies = self.copies - gone | {*commands.standbys_added}
 
     async def _warm(self, instance: Instance, answer: Answer) -> None:
         await anyio.sleep(self._course.dice.uniform(0, self.warm_takes))
@@ -194,6 +206,7 @@ class Course:
         self._instances = 0
         self.partitions = 6
         self.paused = False
+        self.mistakes: list[str] = []
 
     # --- what goes on ------------------------------------------------------------------------------------------------
 
@@ -450,12 +463,23 @@ class Course:
             owner = state.consumers.get(held.record.owner)
             if owner is None or owner.record.session != held.record.session:
                 return f"{tp} is owned by nobody there"
+        if problem := self._uncopied(state):
+            return problem
         counts = [len(state.owned[name]) for name in state.consumers]
         if max(counts) - min(counts) > len(self.topics):
             return "uneven"
         if any(self._owners(state, number) > 1 for number in range(self.partitions)):
             return "partitions that move as one have several owners"
         return "; ".join(problem for member in self._living() if (problem := self._mistaken(member, state)))
+
+    def _uncopied(self, state: GroupState) -> str:
+        """Every partition has its copies, on others that are there, and on no one else."""
+        wanted = min(state.options.standby_count, len(state.consumers) - 1)
+        for tp, held in state.assignments.items():
+            named = state.standbys[tp].record.holders if tp in state.standbys else ()
+            if len(named) != wanted or not set(named) <= state.consumers.keys() - {held.record.owner}:
+                return f"{tp} of {held.record.owner} is copied by {named}"
+        return "records of no partition are left" if state.standbys.keys() - state.assignments.keys() else ""
 
     def _owners(self, state: GroupState, number: int) -> int:
         return len({state.assignments[TopicPartition(topic, number)].record.owner for topic in self.topics})
@@ -464,6 +488,8 @@ class Course:
         registered = state.consumers.get(member.name)
         if registered is None or registered.record.session != member.session:
             return f"{member.session} is not registered"
+        if member.copies != state.copies[member.name]:
+            return f"{member.session} believes to copy {member.copies} and should {state.copies[member.name]}"
         wanted = {tp: state.assignments[tp].record.epoch for tp in state.owned[member.name]}
         return "" if member.gates == wanted else f"{member.session} believes {member.gates} and should {wanted}"
 
@@ -476,10 +502,12 @@ class Course:
 
 
 @asynccontextmanager
-async def course(seed: int, mode: HandoffMode, topics: tuple[str, ...] = ("t",)) -> AsyncIterator[Course]:
+async def course(
+    seed: int, mode: HandoffMode, topics: tuple[str, ...] = ("t",), standbys: int = 0
+) -> AsyncIterator[Course]:
     backend = MemoryBackend.shared(MemoryState(LoopClock()))
     together = (topics,) if len(topics) > 1 else ()
-    options = msgspec.structs.replace(OPTIONS, handoff_mode=mode, copartitioned=together)
+    options = msgspec.structs.replace(OPTIONS, handoff_mode=mode, copartitioned=together, standby_count=standbys)
     async with World(backend, StoreSection(root="/test/"), ttl=TTL, options=options) as world:
         await world.set_options()
         yield Course(world, seed, mode, topics)

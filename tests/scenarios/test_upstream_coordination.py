@@ -203,7 +203,7 @@ async def test_rapid_scale_up_debounce(world: World) -> None:
     await world.add_topic(partitions=8)
     await world.start_instance()
     await world.join("a")
-    first = await world.until_counts(a=8)
+    first = await world.until("published", lambda s: s.plan.generation > 0 and len(s.owned["a"]) == 8)
     for name in ("b", "c", "d"):
         await world.join(name)
     settled = await world.until_counts(a=2, b=2, c=2, d=2)
