@@ -126,4 +126,4 @@ def _send_home(part: Part, goal: FloatArray, band: FloatArray) -> None:
         to, by, more = int(part.home[unit]), int(part.owner[unit]), float(part.weight[unit])
         fits = part.load[to] + more <= goal[to] + high[to] and part.load[by] - more >= goal[by] + low[by]
         if fits and part.room[to] >= part.size[unit]:
-            part.give(np.array([unit]), to)
+            part.give_one(unit, to)

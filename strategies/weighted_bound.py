@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 
 from assigner.strategy import NONE, BoolArray, FloatArray
-from strategies.shares import Indices
 from strategies.weighted_parts import Part, by_number, running
 
 _SLACK = 1e-9
@@ -28,18 +27,17 @@ def lower_bound(part: Part, goal: FloatArray, wide: FloatArray) -> int:
     slack = _SLACK * (1.0 + before)
     above, spare = before - most - slack, np.maximum(before - least + slack, 0.0)
     lacking = float(np.maximum(least - before - slack, 0.0).sum() - part.weight[part.home == NONE].sum())
-    full = owned[above[part.home[owned]] > 0]
-    forced, gain = _gains(part, full, above, spare)
+    forced, gain = _gains(part, (part.home != NONE) & (above > 0)[part.home], above, spare)
     more = 0
     if lacking > gain[forced].sum():
-        forced, gain = _gains(part, owned, above, spare)
+        forced, gain = _gains(part, part.home != NONE, above, spare)
         more = _fewest(gain[~forced], lacking - float(gain[forced].sum()))
     return max(int(forced.sum()) + more, _alone(part, float(most.max()))) * int(part.size.min())
 
 
-def _gains(part: Part, units: Indices, above: FloatArray, spare: FloatArray) -> tuple[BoolArray, FloatArray]:
+def _gains(part: Part, which: BoolArray, above: FloatArray, spare: FloatArray) -> tuple[BoolArray, FloatArray]:
     """Of units in some order: whether it must leave its owner, and what others gain if it does, at most."""
-    units = units[np.argsort(-part.weight[units], kind="stable")]
+    units = part.sort(which)
     units = units[by_number(part.home[units], part.count)]
     home = part.home[units]
     first = np.flatnonzero(np.diff(home, prepend=-1))
@@ -74,7 +72,7 @@ def _alone(part: Part, most: float) -> int:
     cost = np.bincount(part.home[owned], minlength=part.count)
     has_one = np.zeros(part.count, np.bool_)
     has_one[part.home[owned & giant]] = True
-    cost = np.sort(np.where(has_one, cost - 1, cost + int(bool(owned[giant].all()))))
+    cost = np.sort(cost - has_one)
     return int(cost[: int(giant.sum())].sum())
 
 

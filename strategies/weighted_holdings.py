@@ -27,8 +27,7 @@ class Holdings:
         if changed is not None:
             return changed
         if self._bounds is None:
-            owned = np.flatnonzero(self.part.owner != NONE)
-            owned = owned[np.argsort(self.part.weight[owned], kind="stable")]
+            owned = self.part.sort(self.part.owner != NONE)[::-1]
             self._sorted = owned[by_number(self.part.owner[owned], self.part.count)]
             self._bounds = np.searchsorted(self.part.owner[self._sorted], np.arange(self.part.count + 1))
         return self._sorted[self._bounds[member] : self._bounds[member + 1]]
@@ -52,15 +51,16 @@ class Holdings:
 
     def hand_over(self, units: Indices, giver: int, taker: int) -> None:
         part, weight = self.part, self.part.weight
-        left = self.units(giver)
-        left = left[~np.isin(left, units)]
-        mine = self.units(taker)
-        mine = np.insert(mine, np.searchsorted(weight[mine], weight[units]), units)
+        left, mine = self.units(giver), self.units(taker)
+        left = left[left != units[0]] if len(units) == 1 else left[~np.isin(left, units)]
+        mine = np.insert(mine, weight[mine].searchsorted(weight[units]), units)
         self._changed[giver], self._changed[taker] = left, mine
-        part.give(units, taker)
+        for unit in units.tolist():
+            part.give_one(unit, taker)
+        kinds = {0} if len(part.takes) == 1 else set(part.kind[units].tolist())
         lightest = self.lightest()
         for member, has in ((giver, left), (taker, mine)):
             self.excess[member] = part.load[member] - self._goal[member]
-            for kind in np.unique(part.kind[units]).tolist():
+            for kind in kinds:
                 some = has if len(part.takes) == 1 else has[part.kind[has] == kind]
                 lightest[kind, member] = weight[some[0]] if len(some) else np.inf

@@ -8,6 +8,7 @@ kind. What can't move (pins, members on hold) is no unit of any part, only load.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -53,6 +54,29 @@ class Part:
     def count(self) -> int:
         return len(self.members)
 
+    @cached_property
+    def heaviest_first(self) -> Indices:
+        """All units by weight."""
+        # The stable sort is several times as slow, and only ties need it.
+        order = np.argsort(-self.weight)
+        ordered = self.weight[order]
+        ties = bool((ordered[1:] == ordered[:-1]).any())
+        return np.argsort(-self.weight, kind="stable") if ties else order
+
+    def sort(self, units: BoolArray) -> Indices:
+        """The units for which this is true, the heaviest first."""
+        return np.asarray(self.heaviest_first[units[self.heaviest_first]])
+
+    def give_one(self, unit: int, taker: int) -> None:
+        """As `give`, for a single unit that has an owner."""
+        owner, weight = self.owner[unit], self.weight[unit]
+        self.owner[unit] = taker
+        self.load[owner] -= weight
+        self.load[taker] += weight
+        if self.capped:
+            self.room[owner] += self.size[unit]
+            self.room[taker] -= self.size[unit]
+
     def give(self, units: Indices, takers: IntArray | int) -> None:
         """Make `takers` the owners; NONE frees."""
         weight, size = self.weight[units], self.size[units]
@@ -79,21 +103,25 @@ def running(weight: FloatArray, first: Indices) -> FloatArray:
 
 
 def split(units: Units, members: Members, now: Held, weight: FloatArray) -> list[Part]:
-    takes = units.wanted & ~members.hold & (members.cap != 0)
-    capped = bool((members.cap != NONE).any())
+    takes, capped = units.wanted, bool((members.cap != NONE).any())
+    if capped or members.hold.any():
+        takes = takes & ~members.hold & (members.cap != 0)
     kind_of_row, kinds = _kinds(takes, units.size if capped else None)
     part_of_kind, count = _join(kinds)
+    loose = np.flatnonzero(~now.fixed)
+    kind = kind_of_row[now.row[loose]]
     parts = []
-    kind = kind_of_row[now.row]
-    part_of_unit = part_of_kind[kind]
     for number in range(count):
         mine = np.flatnonzero(part_of_kind == number)
         who = _less_busy_first(np.flatnonzero(kinds[mine].any(axis=0)), members)
-        which = np.flatnonzero((part_of_unit == number) & ~now.fixed)
         renumbered = np.full(len(kinds), NONE, np.int32)
         renumbered[mine] = np.arange(len(mine), dtype=np.int32)
+        which, of_unit = loose, renumbered[kind]
+        if len(mine) < len(kinds):
+            some = np.flatnonzero(of_unit != NONE)
+            which, of_unit = loose[some], of_unit[some]
         part_kinds = np.ascontiguousarray(kinds[np.ix_(mine, who)])
-        parts.append(_part(units, members, now, weight, which, who, renumbered[kind[which]], part_kinds, capped))
+        parts.append(_part(units, members, now, weight, which, who, of_unit, part_kinds, capped))
     return parts
 
 

@@ -27,9 +27,10 @@ _STRETCH = 2048
 
 def place(part: Part, goal: Goals) -> int:
     """Give every unit an owner, as far as anybody may have it. How many have one now that had none."""
-    free = np.flatnonzero(part.owner == NONE)
-    if not len(free):
+    nobodys = part.owner == NONE
+    if not nobodys.any():
         return 0
+    free = part.sort(nobodys)
     order = np.argsort(part.takes.sum(axis=1), kind="stable").tolist()
     coming = _coming(part, goal, free)
     for kind in order:
@@ -38,8 +39,7 @@ def place(part: Part, goal: Goals) -> int:
             coming -= _share(part, goal, kind, mine)
             _place_kind(part, kind, mine, part.load + coming - goal.load)
     if part.capped and len(part.takes) > 1:
-        for unit in np.flatnonzero(part.owner == NONE).tolist():
-            _make_room(part, unit)
+        _make_rooms(part)
     return int((part.owner[free] != NONE).sum())
 
 
@@ -59,7 +59,6 @@ def _share(part: Part, goal: Goals, kind: int, free: Indices) -> FloatArray:
 
 
 def _place_kind(part: Part, kind: int, units: Indices, level: FloatArray) -> None:
-    units = units[np.argsort(-part.weight[units], kind="stable")]
     who = np.flatnonzero(part.takes[kind])
     # With caps, all units of a kind are of one size.
     rounds = np.floor(part.room[who] / part.size[units[0]]) if part.capped else np.full(len(who), np.inf)
@@ -114,15 +113,27 @@ def _deal_one_by_one(level: FloatArray, room: FloatArray, weight: FloatArray, ta
     return end
 
 
-def _make_room(part: Part, unit: int) -> None:
+def _make_rooms(part: Part) -> None:
+    """For each unit without an owner in turn. What no chain of gifts reaches, it will not reach later: a chain leaves
+    all but its last member as full as before. So a kind is tried until it fails once."""
+    units = part.sort(part.owner == NONE)
+    for kind in np.unique(part.kind[units]).tolist():
+        for unit in units[part.kind[units] == kind].tolist():
+            if not _make_room(part, unit):
+                break
+
+
+def _make_room(part: Part, unit: int) -> bool:
     """Breadth first from the takers of the unit to a member that has room, over units that can be handed on."""
     size = part.size[unit]
+    if not (part.room >= size).any():
+        return False
     came: dict[int, tuple[int, int] | None] = dict.fromkeys(np.flatnonzero(part.takes[part.kind[unit]]).tolist())
     line = list(came)
     for giver in line:
         if part.room[giver] >= size:
             _hand_along(part, came, giver, unit)
-            return
+            return True
         mine = np.flatnonzero((part.owner == giver) & (part.size == size))
         for kind in np.unique(part.kind[mine]).tolist():
             given = int(mine[part.kind[mine] == kind][0])
@@ -130,12 +141,13 @@ def _make_room(part: Part, unit: int) -> None:
                 if member not in came:
                     came[member] = (given, giver)
                     line.append(member)
+    return False
 
 
 def _hand_along(part: Part, came: dict[int, tuple[int, int] | None], end: int, unit: int) -> None:
     step = came[end]
     while step is not None:
         given, giver = step
-        part.give(np.array([given]), end)
+        part.give_one(given, end)
         end, step = giver, came[giver]
     part.give(np.array([unit]), end)

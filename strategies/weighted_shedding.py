@@ -23,7 +23,7 @@ def shed_above_caps(part: Part) -> None:
     for member in np.flatnonzero(part.room < 0).tolist():
         mine = np.flatnonzero(part.owner == member)
         mine = mine[np.argsort(part.weight[mine] / part.size[mine], kind="stable")]
-        before = np.concatenate((np.zeros(1), np.cumsum(part.size[mine])[:-1]))
+        before = np.cumsum(part.size[mine]) - part.size[mine]
         part.give(mine[before < -part.room[member]], NONE)
 
 
@@ -39,7 +39,7 @@ def shed(part: Part, goal: FloatArray, wide: FloatArray, narrow: FloatArray) -> 
 
 def _above(part: Part, excess: FloatArray, wide: FloatArray, narrow: FloatArray) -> Indices:
     """Of each member above its limit: the fewest heaviest units that cover the excess."""
-    units = _fitting(part, np.flatnonzero(_of(part, excess > wide)), excess + narrow)
+    units = _fitting(part, part.sort(_of(part, excess > wide)), excess + narrow)
     if not len(units):
         return units
     owner, weight = part.owner[units], part.weight[units]
@@ -61,26 +61,17 @@ def _above(part: Part, excess: FloatArray, wide: FloatArray, narrow: FloatArray)
 
 def _heavy_ones(part: Part, excess: FloatArray, band: FloatArray, lacking: float) -> Indices:
     """The heaviest units that members can do without, as many as cover what is lacking."""
-    candidates = np.flatnonzero(_of(part, excess > -band))
+    spare = excess + band
+    candidates = part.sort(_of(part, excess > -band))
+    candidates = candidates[part.weight[candidates] <= spare[part.owner[candidates]]]
     if not len(candidates):
         return candidates
-    mean = float(part.weight[candidates].mean())
-    count = int(_SPARE * lacking / mean) + 64
-    if count < len(candidates):
-        weight = part.weight[candidates]
-        fits = weight <= (excess + band)[part.owner[candidates]]
-        candidates = candidates[fits]
-        count = min(count, len(candidates))
-        weight = weight[fits]
-        if count < len(candidates):
-            candidates = np.sort(candidates[np.argpartition(-weight, count)[:count]])
-    units = _fitting(part, candidates, excess + band)
-    if not len(units):
-        return units
+    count = int(_SPARE * lacking / float(part.weight[candidates].mean())) + 64
+    units = _fitting(part, candidates[:count], spare)
     first = np.flatnonzero(np.diff(part.owner[units], prepend=-1))
-    spared = running(part.weight[units], first) <= (excess + band)[part.owner[units]]
-    units = np.sort(units[spared])
-    units = units[np.argsort(-part.weight[units], kind="stable")]
+    spared = np.zeros(len(part.units), np.bool_)
+    spared[units] = running(part.weight[units], first) <= spare[part.owner[units]]
+    units = candidates[spared[candidates]]
     covered = np.cumsum(part.weight[units]) - part.weight[units]
     return np.asarray(units[covered < lacking])
 
@@ -91,7 +82,6 @@ def _of(part: Part, members: BoolArray) -> BoolArray:
 
 
 def _fitting(part: Part, units: Indices, most: FloatArray) -> Indices:
-    """Those that are no heavier than their owner can give, by owner, the heaviest first."""
+    """Those that are no heavier than their owner can give, by owner; within that, as they come."""
     units = units[part.weight[units] <= most[part.owner[units]]]
-    units = units[np.argsort(-part.weight[units], kind="stable")]
     return np.asarray(units[by_number(part.owner[units], part.count)])

@@ -443,6 +443,11 @@ def test_a_cap_is_kept_with_the_heaviest_that_fit() -> None:
     assert owner.tolist() == [1, 1, 1, 1, 0, 0]
 
 
+def test_pins_above_a_cap_stay() -> None:
+    given = weigh(problem([4], 2, [0, 0, 0, 1], cap=[1, 2], pinned=[0, 1]), [1.0, 2.0, 3.0, 4.0])
+    assert assign(given).owner.tolist() == [0, 0, 1, 1]
+
+
 def test_members_make_room_for_what_nobody_else_may_have() -> None:
     # Only A may have the second topic, and it is full of the first, which B may have as well.
     given = weigh(
