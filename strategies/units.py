@@ -113,6 +113,13 @@ def unit_of_partitions(units: Units, problem: Problem) -> IntArray:
     return unit
 
 
+def split_slots(units: Units, problem: Problem) -> bool:
+    """Whether topics of one slot have different owners."""
+    if units.rows is None:
+        return False
+    return bool((units.owner[unit_of_partitions(units, problem)] != problem.owner).any())
+
+
 def _rows(problem: Problem) -> tuple[IntArray, ...] | None:
     sets = problem.topics.copartition
     if sets is None or len(np.unique(sets[sets != NONE])) == int((sets != NONE).sum()):

@@ -6,6 +6,7 @@ import itertools
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -136,13 +137,27 @@ def test_many_topics_with_capacities_are_even_in_both_ways() -> None:
 
 def test_only_subscribers_get_a_topic() -> None:
     shares = assign_by_name(strategy, {"t1": 3, "t2": 2}, {"c1": ["t1"], "c2": ["t1", "t2"], "c3": ["t1"]})
-    assert {name: len(mine) for name, mine in shares.items()} == {"c1": 1, "c2": 3, "c3": 1}
-    assert [p for p in shares["c2"] if p.startswith("t2")] == ["t2/0", "t2/1"]
+    assert {name: len(mine) for name, mine in shares.items()} == {"c1": 2, "c2": 2, "c3": 1}
+    assert shares["c2"] == ["t2/0", "t2/1"]
 
 
-def test_the_remainder_goes_to_the_member_with_less_of_other_topics() -> None:
-    shares = assign_by_name(strategy, {"t1": 4, "t2": 3}, {"A": ["t1", "t2"], "B": ["t2"]})
-    assert {name: len(mine) for name, mine in shares.items()} == {"A": 5, "B": 2}
+def test_the_total_comes_before_the_topic_unless_asked_otherwise() -> None:
+    # A alone has t1: 4. Of t2's three, B gets all, or the larger half.
+    given = problem([4, 3], 2, subscription=[[1, 1], [0, 1]])
+    for balance, expected in (("both", [4, 3]), ("global", [4, 3]), ("topic", [5, 2]), ("topic_only", None)):
+        owner = strategy.assign(replace(given, options={"balance": balance})).owner
+        if expected is not None:
+            assert loads(2, owner).tolist() == expected
+        if balance.startswith("topic"):
+            assert_even_per_topic(given, owner)
+
+
+def test_nine_ten_and_eleven_become_ten_each() -> None:
+    # A and B share t1, B and C share t2; A has too few, C too many, and only B stands between them.
+    owner = [0] * 9 + [1] * 5 + [1] * 5 + [2] * 11
+    solution = strategy.assign(problem([14, 16], 3, owner, subscription=[[1, 0], [1, 1], [0, 1]]))
+    assert loads(3, solution.owner).tolist() == [10, 10, 10]
+    assert solution.explanation.moves == solution.explanation.lower_bound == 2
 
 
 def test_a_gift_may_pass_through_a_third_member() -> None:
@@ -156,7 +171,8 @@ def test_a_gift_may_pass_through_a_third_member() -> None:
 
 def test_a_dropped_subscription_moves_only_that_topic() -> None:
     owner = [0, 0, 1, 1, 0, 0, 1, 1]
-    solution = strategy.assign(problem([4, 4], 2, owner, subscription=[[1, 0], [1, 1]]))
+    given = problem([4, 4], 2, owner, subscription=[[1, 0], [1, 1]])
+    solution = strategy.assign(replace(given, options={"balance": "topic"}))
     assert solution.owner.tolist() == [0, 0, 1, 1, 1, 1, 1, 1]
     assert (solution.explanation.moves, solution.explanation.lower_bound) == (2, 2)
 
@@ -265,12 +281,11 @@ def test_the_explanation_counts_racks_and_cold_starts() -> None:
     told = Problem(
         members, Topics(given.topics.partitions, replica_racks=racks), given.owner, given.pinned, standbys, 1
     )
-    solution = strategy.assign(told)
+    solution = strategy.assign(replace(told, options={"racks": "ignore"}))
     assert solution.owner.tolist() == [0, 0, 1]
     assert solution.explanation.rack_mismatches == 2
     assert solution.explanation.cold_actives == 1
     assert solution.explanation.moves == 0
-    assert solution.standbys.tolist() == [[1], [NONE], [0]]
 
 
 def test_a_standby_that_became_the_owner_is_dropped() -> None:
@@ -279,7 +294,7 @@ def test_a_standby_that_became_the_owner_is_dropped() -> None:
     told = Problem(given.members, given.topics, given.owner, given.pinned, standbys, 1)
     solution = strategy.assign(told)
     assert solution.owner.tolist() == [0, 1]
-    assert solution.standbys.tolist() == [[1], [NONE]]
+    assert solution.standbys.tolist() == [[1], [0]]
 
 
 # --- bad and degenerate input ---

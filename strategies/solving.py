@@ -1,0 +1,88 @@
+"""Which way to solve a problem in units: the fast one where everybody wants the same, else the exact one.
+
+The fast way's result is taken as it is where it meets its own lower bound; else the exact way starts from there.
+Members that have no topic in common are separate problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from assigner.strategy import NONE, IntArray, Members
+from strategies import exact, one_subscription, weighted
+from strategies.components import components
+from strategies.one_subscription import Quick
+from strategies.priorities import Priorities
+from strategies.rack_classes import Classes
+from strategies.units import Units
+
+FEW_CELLS = 20_000
+"""Rows x members up to which a few milliseconds more don't matter."""
+
+
+@dataclass(frozen=True)
+class Found:
+    owner: IntArray
+    """New owner per unit."""
+    lower_bound: int
+    """Moves, in partitions, among units whose owner may keep them."""
+
+
+def solve(
+    units: Units, members: Members, wishes: Priorities, classes: Classes | None, options: Mapping[str, Any]
+) -> Found:
+    if units.weight is not None and bool((units.weight != units.weight[:1]).any()):
+        heavy = weighted.solve(units, members, options)
+        return Found(heavy.owner, heavy.lower_bound)
+    if classes is None and units.wanted_alike is None and _free(units, members):
+        return _by_component(units, members, wishes)
+    return _solve(units, members, wishes, classes)
+
+
+def _free(units: Units, members: Members) -> bool:
+    """Whether nothing binds units to members that don't want them."""
+    return not (members.hold.any() or (members.cap != NONE).any() or units.pinned.any())
+
+
+def _by_component(units: Units, members: Members, wishes: Priorities) -> Found:
+    parts = components(units, members)
+    if len(parts) == 1 and len(parts[0].which_units) == len(units.owner):
+        return _solve(units, members, wishes, None)
+    owner, bound = np.full(len(units.owner), NONE, np.int32), 0
+    for part in parts:
+        found = _solve(part.units, part.members, wishes, None)
+        mine = np.append(part.which_members, np.int32(NONE))
+        owner[part.which_units] = mine[found.owner]
+        bound += found.lower_bound
+    return Found(owner, bound)
+
+
+def _solve(units: Units, members: Members, wishes: Priorities, classes: Classes | None) -> Found:
+    start = None
+    if classes is None:
+        quick = one_subscription.solve(units, replace(members, load=None), wishes.balance)
+        if quick is not None:
+            if _good_enough(units, quick, wishes):
+                return Found(quick.owner, quick.lower_bound)
+            start = quick.owner
+    found = exact.solve(units, members, wishes.levels, classes, start)
+    return Found(found.owner, _moves(units, found.owner) if found.proved else found.lower_bound)
+
+
+def _good_enough(units: Units, quick: Quick, wishes: Priorities) -> bool:
+    cells = units.wanted.size
+    # By `global`, topics are spread as long as that costs nothing: no move, and no time either.
+    spread = wishes.balance != "global" or cells > FEW_CELLS
+    return cells > exact.MOST_CELLS or (spread and _moves(units, quick.owner) == quick.lower_bound)
+
+
+def _moves(units: Units, owner: IntArray) -> int:
+    """In partitions, of units whose owner may keep them."""
+    moved = np.flatnonzero((units.owner != NONE) & (owner != units.owner))
+    row = np.searchsorted(units.offsets, moved, side="right") - 1
+    may = units.wanted[row, units.owner[moved]]
+    return int(units.size[row[may]].sum())
