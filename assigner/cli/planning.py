@@ -11,21 +11,24 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from assigner.cli.connection import Target, ask, reaches_service
+from assigner.cli.connection import Admin, Target, ask, reaches_service
 from assigner.cli.failures import USAGE, Failure
-from assigner.cli.live_sketch import sketch_of
+from assigner.cli.live_sketch import sketch_of, weighed
 from assigner.cli.output import console, print_json, table
 from assigner.core import what_if
 from assigner.core.plan_answer import Answer, PlannedMove, answer, carried_out, solve
 from assigner.core.sketch import Sketch, SketchedMember, read
 from assigner.errors import InvalidInput
 from assigner.keys import TopicPartition
-from assigner.proto.kafka_assigner.v1 import DescribeGroupRequest
+from assigner.proto.kafka_assigner.v1 import DescribeGroupRequest, DescribeLoadsRequest
 from assigner.strategy_registry import load
 
 T = TypeVar("T")
 _SHOWN = 40
 """Moves that a table lists before it says how many more there are."""
+
+_MOST_LOADS = 1_000
+"""Partitions whose load the service tells of in one answer."""
 
 _FORM = """
 The file describes a group in JSON, in the form that --save writes:
@@ -85,8 +88,22 @@ def _read(target: Target, group: str | None, file: str | None) -> Sketch:
             return read(Path(file).read_bytes())
         except InvalidInput as error:
             raise Failure(USAGE, f"{file}: {error}", kind="invalid_input", as_json=target.as_json) from error
-    described = ask(target, lambda admin: admin.ask(admin.stub.describe_group, DescribeGroupRequest(group=group or "")))
-    return sketch_of(described)
+    return ask(target, lambda admin: _live(admin, group or ""))
+
+
+async def _live(admin: Admin, group: str) -> Sketch:
+    described = await admin.ask(admin.stub.describe_group, DescribeGroupRequest(group=group))
+    sketch = sketch_of(described)
+    options = described.options
+    if options is not None and options.rollout:
+        click.secho("note: a rollout is on; this is what would be balanced without it", fg="yellow", err=True)
+    if options is None or not options.use_loads:
+        return sketch
+    loads = await admin.ask(admin.stub.describe_loads, DescribeLoadsRequest(group=group, limit=_MOST_LOADS))
+    if loads.fallback:
+        click.secho(f"note: partitions count alike, because {loads.fallback}", fg="yellow", err=True)
+        return sketch
+    return weighed(sketch, loads)
 
 
 # --- edits from the command line ---------------------------------------------------------------------------------

@@ -73,11 +73,17 @@ def summary_fields(summary: GroupSummary) -> dict[str, Any]:
 
 
 def topic_fields(config: TopicConfig) -> dict[str, Any]:
+    racks = sorted({rack for racks in config.replica_racks for rack in racks})
+    number = {rack: index for index, rack in enumerate(racks)}
     return {
         "name": config.topic,
         "partitions": config.partition_count,
         "topic_id": config.topic_id,
         "source": config.source,
+        "racks": racks,
+        "replica_racks": [
+            item for of_one in config.replica_racks for item in (len(of_one), *(number[rack] for rack in of_one))
+        ],
     }
 
 

@@ -11,6 +11,17 @@ import pytest
 from click.testing import CliRunner, Result
 
 from assigner.cli import main
+from assigner.cli.live_sketch import sketch_of, weighed
+from assigner.proto.kafka_assigner.v1 import (
+    ConsumerInfo,
+    DescribeGroupResponse,
+    DescribeLoadsResponse,
+    GroupOptions,
+    PartitionLoadInfo,
+    Topic,
+    TopicOwnership,
+    TopicStandbys,
+)
 from tests.unit.cli_service import ScriptedAdministration, serving
 
 GROUP = {
@@ -152,6 +163,30 @@ def address() -> Iterator[str]:
 
 def test_a_live_group_is_read_with_what_is_in_flight(address: str) -> None:
     """`b` drains, so it is no member; what goes to `a` counts there already."""
-    found = planned("orders", "--address", address)
+    found = planned("orders", "--address", address, "--strategy", "sticky_balanced")
     assert [(share["member"], share["after"]) for share in found["shares"]] == [("a", 6)]
     assert {move["partition"] for move in found["planned"]} == {"t/3", "t/5"}
+
+
+def test_racks_standbys_and_weights_of_a_live_group_arrive() -> None:
+    described = DescribeGroupResponse(
+        options=GroupOptions(strategy="sticky_balanced", standby_count=1),
+        consumers=[ConsumerInfo(name="a", status="Ready", capacity=1.0, rack="r1")],
+        topics=[Topic(name="t", partitions=3, racks=["r1", "r2"], replica_racks=[2, 0, 1, 1, 1, 0])],
+        owners=["a"],
+        ownership=[TopicOwnership(topic="t", partitions=[0], owners=[0], epochs=[1])],
+        standbys=[TopicStandbys(topic="t", partitions=[1], holders=[0])],
+    )
+    heavy = PartitionLoadInfo(topic="t", partition=0, weight=8.0)
+    sketch = weighed(sketch_of(described), DescribeLoadsResponse(partitions=3, total=12.0, heaviest=[heavy]))
+    assert sketch.topics[0].replica_racks == (("r1", "r2"), ("r2",), ())
+    assert sketch.topics[0].weights == (8.0, 2.0, 2.0)
+    assert sketch.members[0].owned == {"t": (0,)}
+    assert sketch.members[0].standbys == {"t": (1,)}
+    assert sketch.standby_count == 1
+
+
+def test_loads_of_nothing_weigh_alike() -> None:
+    described = DescribeGroupResponse(topics=[Topic(name="t", partitions=2)])
+    sketch = weighed(sketch_of(described), DescribeLoadsResponse(partitions=2))
+    assert sketch.topics[0].weights == (1.0, 1.0)

@@ -1182,6 +1182,15 @@ class Topic(betterproto2.Message):
     settings, admin or kafka.
     """
 
+    racks: "list[str]" = betterproto2.field(5, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Racks of the replicas, where Kafka told: names, and of each partition in turn how many there are and which.
+    """
+
+    replica_racks: "list[int]" = betterproto2.field(
+        6, betterproto2.TYPE_UINT32, repeated=True
+    )
+
 
 default_message_pool.register_message("kafka_assigner.v1", "Topic", Topic)
 
