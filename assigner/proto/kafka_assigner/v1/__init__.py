@@ -10,6 +10,9 @@ __all__ = (
     "AssignmentUpdate",
     "CancelWarm",
     "CommandBatch",
+    "CommitOffsetsRequest",
+    "CommitOffsetsResponse",
+    "CommitRefusal",
     "ConsumerInfo",
     "DeregisterAction",
     "DeregisterRequest",
@@ -20,6 +23,8 @@ __all__ = (
     "DescribeLoadsResponse",
     "DrainProgress",
     "DrainRequest",
+    "FetchOffsetsRequest",
+    "FetchOffsetsResponse",
     "GroupOptions",
     "GroupSummary",
     "HandoffInfo",
@@ -30,6 +35,7 @@ __all__ = (
     "ListTopicsRequest",
     "ListTopicsResponse",
     "MoveInfo",
+    "NewOffsets",
     "NodeLoadInfo",
     "PartitionAnswer",
     "PartitionLoadInfo",
@@ -43,6 +49,7 @@ __all__ = (
     "RebalanceRequest",
     "RebalanceResponse",
     "Refusal",
+    "RefusedOffsets",
     "RegisterRequest",
     "ReleasePartition",
     "RenewRequest",
@@ -55,10 +62,13 @@ __all__ = (
     "SetGroupOptionsResponse",
     "SetLoadsRequest",
     "SetLoadsResponse",
+    "SetOffsetsRequest",
+    "SetOffsetsResponse",
     "SetTopicRequest",
     "SetTopicResponse",
     "Topic",
     "TopicLoads",
+    "TopicOffsets",
     "TopicOwnership",
     "TopicPartition",
     "TopicPartitions",
@@ -84,6 +94,40 @@ if TYPE_CHECKING:
 
 _COMPILER_VERSION = "0.10.1"
 betterproto2.check_compiler_version(_COMPILER_VERSION)
+
+
+class CommitRefusal(betterproto2.Enum):
+    UNSPECIFIED = 0
+
+    FENCED = 1
+    """
+    Not the caller's partition, or not under that epoch any more: repeating the commit is of no use.
+    """
+
+    UNKNOWN_PARTITION = 2
+
+    FAILED = 3
+    """
+    Not written, or perhaps written: repeat it.
+    """
+
+    @classmethod
+    def betterproto_value_to_renamed_proto_names(cls) -> dict[int, str]:
+        return {
+            0: "COMMIT_REFUSAL_UNSPECIFIED",
+            1: "COMMIT_REFUSAL_FENCED",
+            2: "COMMIT_REFUSAL_UNKNOWN_PARTITION",
+            3: "COMMIT_REFUSAL_FAILED",
+        }
+
+    @classmethod
+    def betterproto_renamed_proto_names_to_value(cls) -> dict[str, int]:
+        return {
+            "COMMIT_REFUSAL_UNSPECIFIED": 0,
+            "COMMIT_REFUSAL_FENCED": 1,
+            "COMMIT_REFUSAL_UNKNOWN_PARTITION": 2,
+            "COMMIT_REFUSAL_FAILED": 3,
+        }
 
 
 class DeregisterAction(betterproto2.Enum):
@@ -245,6 +289,44 @@ class CommandBatch(betterproto2.Message):
 
 
 default_message_pool.register_message("kafka_assigner.v1", "CommandBatch", CommandBatch)
+
+
+@dataclass(eq=False, repr=False)
+class CommitOffsetsRequest(betterproto2.Message):
+    consumer_name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    topics: "list[TopicOffsets]" = betterproto2.field(
+        2, betterproto2.TYPE_MESSAGE, repeated=True
+    )
+    """
+    A topic may appear more than once, so that many partitions fit into short lists; a partition may not.
+    """
+
+    group: "str" = betterproto2.field(10, betterproto2.TYPE_STRING)
+
+    session: "str" = betterproto2.field(11, betterproto2.TYPE_STRING)
+    """
+    Empty: the name and the epochs say enough.
+    """
+
+
+default_message_pool.register_message(
+    "kafka_assigner.v1", "CommitOffsetsRequest", CommitOffsetsRequest
+)
+
+
+@dataclass(eq=False, repr=False)
+class CommitOffsetsResponse(betterproto2.Message):
+    committed: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
+
+    refused: "list[RefusedOffsets]" = betterproto2.field(
+        2, betterproto2.TYPE_MESSAGE, repeated=True
+    )
+
+
+default_message_pool.register_message(
+    "kafka_assigner.v1", "CommitOffsetsResponse", CommitOffsetsResponse
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -472,6 +554,57 @@ default_message_pool.register_message("kafka_assigner.v1", "DrainRequest", Drain
 
 
 @dataclass(eq=False, repr=False)
+class FetchOffsetsRequest(betterproto2.Message):
+    topics: "list[TopicPartitions]" = betterproto2.field(
+        1, betterproto2.TYPE_MESSAGE, repeated=True
+    )
+    """
+    Partitions of topics; or topics without partitions, for all that were ever committed; or nothing at all, for all of
+    the group. Named partitions and whole topics do not go together.
+    """
+
+    after: "TopicPartition | None" = betterproto2.field(
+        2, betterproto2.TYPE_MESSAGE, optional=True
+    )
+    """
+    For whole topics: where the last answer ended.
+    """
+
+    group: "str" = betterproto2.field(10, betterproto2.TYPE_STRING)
+
+
+default_message_pool.register_message(
+    "kafka_assigner.v1", "FetchOffsetsRequest", FetchOffsetsRequest
+)
+
+
+@dataclass(eq=False, repr=False)
+class FetchOffsetsResponse(betterproto2.Message):
+    topics: "list[TopicOffsets]" = betterproto2.field(
+        1, betterproto2.TYPE_MESSAGE, repeated=True
+    )
+
+    last: "TopicPartition | None" = betterproto2.field(
+        2, betterproto2.TYPE_MESSAGE, optional=True
+    )
+    """
+    Set if not everything fitted in: the last partition that did. Ask again for what comes after it.
+    """
+
+    unreadable: "list[TopicPartition]" = betterproto2.field(
+        3, betterproto2.TYPE_MESSAGE, repeated=True
+    )
+    """
+    Their records can't be read. They are left alone.
+    """
+
+
+default_message_pool.register_message(
+    "kafka_assigner.v1", "FetchOffsetsResponse", FetchOffsetsResponse
+)
+
+
+@dataclass(eq=False, repr=False)
 class GroupOptions(betterproto2.Message):
     strategy: "str | None" = betterproto2.field(
         1, betterproto2.TYPE_STRING, optional=True
@@ -693,6 +826,29 @@ default_message_pool.register_message("kafka_assigner.v1", "MoveInfo", MoveInfo)
 
 
 @dataclass(eq=False, repr=False)
+class NewOffsets(betterproto2.Message):
+    """
+    Offsets of some partitions of a topic; the lists run in parallel.
+    """
+
+    topic: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    partitions: "list[int]" = betterproto2.field(
+        2, betterproto2.TYPE_UINT32, repeated=True
+    )
+
+    offsets: "list[int]" = betterproto2.field(
+        3, betterproto2.TYPE_SINT64, repeated=True
+    )
+    """
+    The next offset to read; -1: forget what was committed.
+    """
+
+
+default_message_pool.register_message("kafka_assigner.v1", "NewOffsets", NewOffsets)
+
+
+@dataclass(eq=False, repr=False)
 class NodeLoadInfo(betterproto2.Message):
     consumer: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
@@ -903,6 +1059,43 @@ class Refusal(betterproto2.Message):
 
 
 default_message_pool.register_message("kafka_assigner.v1", "Refusal", Refusal)
+
+
+@dataclass(eq=False, repr=False)
+class RefusedOffsets(betterproto2.Message):
+    """
+    Partitions of a topic whose commits were refused for the same reason.
+    """
+
+    topic: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    why: "CommitRefusal" = betterproto2.field(
+        2, betterproto2.TYPE_ENUM, default_factory=lambda: CommitRefusal(0)
+    )
+
+    partitions: "list[int]" = betterproto2.field(
+        3, betterproto2.TYPE_UINT32, repeated=True
+    )
+
+    epochs: "list[int]" = betterproto2.field(4, betterproto2.TYPE_UINT64, repeated=True)
+    """
+    The ownerships that are in force; 0: nobody's. Parallel to partitions.
+    """
+
+    owner: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
+    """
+    Who owns them now.
+    """
+
+    reason: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
+    """
+    What went wrong, where it failed.
+    """
+
+
+default_message_pool.register_message(
+    "kafka_assigner.v1", "RefusedOffsets", RefusedOffsets
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -1139,6 +1332,38 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
+class SetOffsetsRequest(betterproto2.Message):
+    group: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    topics: "list[NewOffsets]" = betterproto2.field(
+        2, betterproto2.TYPE_MESSAGE, repeated=True
+    )
+    """
+    A topic may appear more than once, so that many partitions fit into short lists.
+    """
+
+    force: "bool" = betterproto2.field(3, betterproto2.TYPE_BOOL)
+    """
+    Also where somebody owns the partition, who does not hear of it and may commit again.
+    """
+
+
+default_message_pool.register_message(
+    "kafka_assigner.v1", "SetOffsetsRequest", SetOffsetsRequest
+)
+
+
+@dataclass(eq=False, repr=False)
+class SetOffsetsResponse(betterproto2.Message):
+    partitions: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
+
+
+default_message_pool.register_message(
+    "kafka_assigner.v1", "SetOffsetsResponse", SetOffsetsResponse
+)
+
+
+@dataclass(eq=False, repr=False)
 class SetTopicRequest(betterproto2.Message):
     group: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
@@ -1216,6 +1441,55 @@ class TopicLoads(betterproto2.Message):
 
 
 default_message_pool.register_message("kafka_assigner.v1", "TopicLoads", TopicLoads)
+
+
+@dataclass(eq=False, repr=False)
+class TopicOffsets(betterproto2.Message):
+    """
+    Offsets of some partitions of a topic; the lists run in parallel.
+    """
+
+    topic: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    partitions: "list[int]" = betterproto2.field(
+        2, betterproto2.TYPE_UINT32, repeated=True
+    )
+
+    epochs: "list[int]" = betterproto2.field(3, betterproto2.TYPE_UINT64, repeated=True)
+    """
+    Of the ownership under which the offset is committed, or was; 0 in an answer: set by an operator.
+    """
+
+    offsets: "list[int]" = betterproto2.field(
+        4, betterproto2.TYPE_SINT64, repeated=True
+    )
+    """
+    The next offset to read; -1 in an answer: none was committed.
+    """
+
+    leader_epochs: "list[int]" = betterproto2.field(
+        5, betterproto2.TYPE_SINT32, repeated=True
+    )
+    """
+    Kafka's leader epoch of the last record, -1 where it is not known. May be left out.
+    """
+
+    metadata: "list[str]" = betterproto2.field(
+        6, betterproto2.TYPE_STRING, repeated=True
+    )
+    """
+    May be left out.
+    """
+
+    committed_at: "list[int]" = betterproto2.field(
+        7, betterproto2.TYPE_INT64, repeated=True
+    )
+    """
+    Only in answers: seconds since 1970 by the service's clock, for people.
+    """
+
+
+default_message_pool.register_message("kafka_assigner.v1", "TopicOffsets", TopicOffsets)
 
 
 @dataclass(eq=False, repr=False)
@@ -1572,6 +1846,27 @@ class AdminStub(betterproto2_grpclib.ServiceStub):
             metadata=metadata,
         )
 
+    async def set_offsets(
+        self,
+        message: "SetOffsetsRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "SetOffsetsResponse":
+        """
+        Put offsets in place of what is on record. Refused while somebody owns one of the partitions, unless forced.
+        """
+
+        return await self._unary_unary(
+            "/kafka_assigner.v1.Admin/SetOffsets",
+            message,
+            SetOffsetsResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
 
 class KafkaAssignerStub(betterproto2_grpclib.ServiceStub):
     """
@@ -1710,6 +2005,49 @@ class KafkaAssignerStub(betterproto2_grpclib.ServiceStub):
             metadata=metadata,
         )
 
+    async def commit_offsets(
+        self,
+        message: "CommitOffsetsRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "CommitOffsetsResponse":
+        """
+        How far the caller has got with its partitions. Each counts only under the epoch of the ownership that is in force;
+        those that are not refused are on record for good. May be repeated.
+        """
+
+        return await self._unary_unary(
+            "/kafka_assigner.v1.KafkaAssigner/CommitOffsets",
+            message,
+            CommitOffsetsResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def fetch_offsets(
+        self,
+        message: "FetchOffsetsRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "FetchOffsetsResponse":
+        """
+        What is on record, for anybody who asks. Sees every commit that was answered before.
+        """
+
+        return await self._unary_unary(
+            "/kafka_assigner.v1.KafkaAssigner/FetchOffsets",
+            message,
+            FetchOffsetsResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
 
 class AdminBase(betterproto2_grpclib.ServiceBase):
     """
@@ -1781,6 +2119,13 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
     ) -> "DescribeLoadsResponse":
         """
         What is known of loads: the heaviest partitions and the busiest nodes.
+        """
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def set_offsets(self, message: "SetOffsetsRequest") -> "SetOffsetsResponse":
+        """
+        Put offsets in place of what is on record. Refused while somebody owns one of the partitions, unless forced.
         """
 
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
@@ -1879,6 +2224,14 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
         response = await self.describe_loads(request)
         await stream.send_message(response)
 
+    async def __rpc_set_offsets(
+        self, stream: "grpclib.server.Stream[SetOffsetsRequest, SetOffsetsResponse]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.set_offsets(request)
+        await stream.send_message(response)
+
     def __mapping__(self) -> "dict[str, grpclib.const.Handler]":
         return {
             "/kafka_assigner.v1.Admin/SetTopic": grpclib.const.Handler(
@@ -1947,6 +2300,12 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
                 DescribeLoadsRequest,
                 DescribeLoadsResponse,
             ),
+            "/kafka_assigner.v1.Admin/SetOffsets": grpclib.const.Handler(
+                self.__rpc_set_offsets,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                SetOffsetsRequest,
+                SetOffsetsResponse,
+            ),
         }
 
 
@@ -2009,6 +2368,25 @@ class KafkaAssignerBase(betterproto2_grpclib.ServiceBase):
 
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
 
+    async def commit_offsets(
+        self, message: "CommitOffsetsRequest"
+    ) -> "CommitOffsetsResponse":
+        """
+        How far the caller has got with its partitions. Each counts only under the epoch of the ownership that is in force;
+        those that are not refused are on record for good. May be repeated.
+        """
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def fetch_offsets(
+        self, message: "FetchOffsetsRequest"
+    ) -> "FetchOffsetsResponse":
+        """
+        What is on record, for anybody who asks. Sees every commit that was answered before.
+        """
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
     async def __rpc_register(
         self, stream: "grpclib.server.Stream[RegisterRequest, AssignmentCommand]"
     ) -> None:
@@ -2062,6 +2440,23 @@ class KafkaAssignerBase(betterproto2_grpclib.ServiceBase):
         response = await self.report_load(request)
         await stream.send_message(response)
 
+    async def __rpc_commit_offsets(
+        self,
+        stream: "grpclib.server.Stream[CommitOffsetsRequest, CommitOffsetsResponse]",
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.commit_offsets(request)
+        await stream.send_message(response)
+
+    async def __rpc_fetch_offsets(
+        self, stream: "grpclib.server.Stream[FetchOffsetsRequest, FetchOffsetsResponse]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.fetch_offsets(request)
+        await stream.send_message(response)
+
     def __mapping__(self) -> "dict[str, grpclib.const.Handler]":
         return {
             "/kafka_assigner.v1.KafkaAssigner/Register": grpclib.const.Handler(
@@ -2099,5 +2494,17 @@ class KafkaAssignerBase(betterproto2_grpclib.ServiceBase):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 ReportLoadRequest,
                 ReportLoadResponse,
+            ),
+            "/kafka_assigner.v1.KafkaAssigner/CommitOffsets": grpclib.const.Handler(
+                self.__rpc_commit_offsets,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                CommitOffsetsRequest,
+                CommitOffsetsResponse,
+            ),
+            "/kafka_assigner.v1.KafkaAssigner/FetchOffsets": grpclib.const.Handler(
+                self.__rpc_fetch_offsets,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                FetchOffsetsRequest,
+                FetchOffsetsResponse,
             ),
         }
