@@ -12,25 +12,22 @@ from assigner.api import Registration
 from assigner.core.group import GroupState
 from assigner.records import Assignment, GroupOptions, HandoffMode, Standbys, encode
 from assigner.testing.waiting import eventually
-from tests import copying
 from tests.peculiar_stores import key_of
 from tests.world import BOTH_STORES, SteppedConsumer, World, tp, world_on
 
 pytestmark = pytest.mark.virtual_time
 WARMTH = ("warm", "cold")
-OPTIONS = GroupOptions(debounce=0.1, strategy=copying.NAME, standby_count=1)
+OPTIONS = GroupOptions(debounce=0.1, standby_count=1)
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    copying.install(monkeypatch)
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     async with world_on(request.param, request, options=OPTIONS) as world:
         yield world
 
 
 @pytest.fixture
-async def quick_world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    copying.install(monkeypatch)
+async def quick_world() -> AsyncIterator[World]:
     async with world_on("memory", options=OPTIONS) as world:
         yield world
 

@@ -13,12 +13,11 @@ from assigner.clock import LoopClock
 from assigner.proto.kafka_assigner import v1
 from assigner.records import GroupOptions
 from assigner.service import Service
-from tests import copying
 from tests.scenarios.stream_clients import TIMING, until
 from tests.world import GROUP, World, world_on
 
 pytestmark = pytest.mark.virtual_time(sockets="local")
-OPTIONS = GroupOptions(debounce=0.1, strategy=copying.NAME, standby_count=1)
+OPTIONS = GroupOptions(debounce=0.1, standby_count=1)
 
 
 class Noting(Handler):
@@ -53,8 +52,7 @@ class Noting(Handler):
 
 
 @pytest.fixture
-async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    copying.install(monkeypatch)
+async def world() -> AsyncIterator[World]:
     async with world_on("memory", ttl=2.0, options=OPTIONS) as world:
         yield world
 
