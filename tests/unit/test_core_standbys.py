@@ -49,9 +49,13 @@ class Scene:
         self.revision = 0
         self.now = 0.0
         self.core: Coordination | None = None
-        self.put(KEYS.topic("t"), TopicConfig(topic="t", partition_count=partitions, topic_id=topic_id))
+        self._partitions = partitions
+        self.put_topic(topic_id)
         for name in names:
             self.join(name)
+
+    def put_topic(self, topic_id: str) -> None:
+        self.put(KEYS.topic("t"), TopicConfig(topic="t", partition_count=self._partitions, topic_id=topic_id))
 
     def join(self, name: str, **fields: object) -> None:
         record = Consumer(consumer_name=name, session=f"{name}1", **fields)  # type: ignore[arg-type]
