@@ -14,10 +14,11 @@ import numpy as np
 
 from assigner.explanation import Explanation
 from assigner.strategy import NONE, BoolArray, IntArray, Members, Problem, Solution
-from strategies.explain import keep_standbys, must_move
+from strategies.explain import must_move
 from strategies.options import refuse_unknown
 from strategies.quotas import Held, held
 from strategies.shares import Indices
+from strategies.standbys import place_standbys
 from strategies.units import Units, fold, unfold
 from strategies.validity import check
 
@@ -31,7 +32,7 @@ class Range:
         units = fold(problem)
         owner = unfold(units, problem, _assign(units, problem.members, held(units, problem.members)))
         return Solution(
-            owner, keep_standbys(problem, owner), Explanation(problem, owner, must_move(problem), by_rule=True)
+            owner, place_standbys(problem, owner), Explanation(problem, owner, must_move(problem), by_rule=True)
         )
 
 

@@ -15,10 +15,11 @@ import numpy as np
 
 from assigner.explanation import Explanation
 from assigner.strategy import FloatArray, IntArray, KeyArray, Members, Problem, Solution
-from strategies.explain import keep_standbys, must_move
+from strategies.explain import must_move
 from strategies.hashing import assign_by_hash, splitmix64
 from strategies.options import refuse_unknown
 from strategies.quotas import held
+from strategies.standbys import place_standbys
 from strategies.units import fold, unfold
 from strategies.validity import check
 
@@ -37,7 +38,7 @@ class Rendezvous:
         owner = assign_by_hash(units, problem.members, now, _Scores(problem.members))
         owner = unfold(units, problem, owner)
         return Solution(
-            owner, keep_standbys(problem, owner), Explanation(problem, owner, must_move(problem), by_rule=True)
+            owner, place_standbys(problem, owner), Explanation(problem, owner, must_move(problem), by_rule=True)
         )
 
 

@@ -19,11 +19,12 @@ import numpy as np
 
 from assigner.explanation import Explanation
 from assigner.strategy import NONE, IntArray, Members, Problem, Solution, Topics
-from strategies.explain import keep_standbys, must_move
+from strategies.explain import must_move
 from strategies.options import refuse_unknown
 from strategies.quotas import Held, held
 from strategies.rack_parts import rack_of_units
 from strategies.shares import Indices
+from strategies.standbys import place_standbys
 from strategies.sticky_balanced import strategy as sticky_balanced
 from strategies.units import Units, fold, unfold
 from strategies.validity import check
@@ -36,7 +37,7 @@ class SpreadFirst:
         check(problem)
         refuse_unknown(self.name, problem.options)
         owner = _settle(problem) if (problem.members.cap != NONE).any() else _spread(problem)
-        return Solution(owner, keep_standbys(problem, owner), Explanation(problem, owner, must_move(problem)))
+        return Solution(owner, place_standbys(problem, owner), Explanation(problem, owner, must_move(problem)))
 
 
 def _spread(problem: Problem) -> IntArray:
