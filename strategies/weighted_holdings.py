@@ -43,11 +43,11 @@ class Holdings:
             self._lightest = lightest.reshape(part.takes.shape)
         return self._lightest
 
-    def able(self, kind: int) -> BoolArray:
-        """[member] who may be given one more of the kind."""
-        takes: BoolArray = self.part.takes[kind]
+    def able(self, kinds: int | slice | Indices) -> BoolArray:
+        """[kind, member] who may be given one more of these kinds."""
+        takes: BoolArray = self.part.takes[kinds]
         # With caps, all units of a kind are of one size.
-        return takes & (self.part.room >= self._size[kind]) if self.part.capped else takes
+        return takes & (self.part.room >= self._size[kinds][..., None]) if self.part.capped else takes
 
     def hand_over(self, units: Indices, giver: int, taker: int) -> None:
         part, weight = self.part, self.part.weight

@@ -80,56 +80,47 @@ class Steps:
 
     def _move_for(self, member: int) -> bool:
         above = bool(self._excess[member] > 0)
-        found = self._taker_for(member) if above else self._giver_for(member)
-        if found is None:
+        other = self._taker_for(member) if above else self._giver_for(member)
+        if other is None:
             return False
-        kind, other = found
         giver, taker = (member, other) if above else (other, member)
-        self._holdings.hand_over(self._choose(giver, taker, kind, member), giver, taker)
+        self._holdings.hand_over(self._choose(giver, taker, member), giver, taker)
         return True
 
-    def _taker_for(self, giver: int) -> tuple[int, int] | None:
-        """(kind, taker): the emptiest that can be given anything."""
-        lightest, taking = self._holdings.lightest()[:, giver], self._excess + self._narrow.margin
-        mine = self._excess[giver] - self._narrow.margin[giver]
-        best: tuple[float, int, int] | None = None
-        for kind in np.flatnonzero(np.isfinite(lightest)).tolist():
-            able = np.where(self._holdings.able(kind), taking, np.inf)
-            taker = int(able.argmin())
-            if mine - lightest[kind] > able[taker] and (best is None or able[taker] < best[0]):
-                best = (float(able[taker]), kind, taker)
-        return None if best is None else best[1:]
+    def _taker_for(self, giver: int) -> int | None:
+        """The emptiest that can be given anything."""
+        lightest = self._holdings.lightest()[:, giver]
+        kinds = np.flatnonzero(np.isfinite(lightest))
+        least = np.where(self._holdings.able(kinds), lightest[kinds][:, None], np.inf).min(axis=0, initial=np.inf)
+        taking = self._excess + self._narrow.margin
+        able = self._excess[giver] - self._narrow.margin[giver] - least > taking
+        return int(np.where(able, taking, np.inf).argmin()) if able.any() else None
 
-    def _giver_for(self, taker: int) -> tuple[int, int] | None:
-        """(kind, giver): the fullest that can give anything."""
-        giving, mine = self._excess - self._narrow.margin, self._excess[taker] + self._narrow.margin[taker]
-        best: tuple[float, int, int] | None = None
-        for kind in np.flatnonzero(self._part.takes[:, taker]).tolist():
-            if self._part.capped and not self._holdings.able(kind)[taker]:
-                continue
-            able = np.where(giving - self._holdings.lightest()[kind] > mine, giving, -np.inf)
-            giver = int(able.argmax())
-            if np.isfinite(able[giver]) and (best is None or able[giver] > best[0]):
-                best = (float(able[giver]), kind, giver)
-        return None if best is None else best[1:]
+    def _giver_for(self, taker: int) -> int | None:
+        """The fullest that can give anything."""
+        kinds = np.flatnonzero(self._holdings.able(slice(None))[:, taker])
+        least = self._holdings.lightest()[kinds].min(axis=0, initial=np.inf)
+        giving = self._excess - self._narrow.margin
+        able = giving - least > self._excess[taker] + self._narrow.margin[taker]
+        return int(np.where(able, giving, -np.inf).argmax()) if able.any() else None
 
-    def _choose(self, giver: int, taker: int, kind: int, member: int) -> Indices:
-        """Which units of the kind go: few heavy ones that bring `member` into its band. If not even one leaves the
-        other there as well, then what leaves the two most alike."""
-        part, band, margin, excess = self._part, self._narrow.band, self._narrow.margin, self._excess
+    def _choose(self, giver: int, taker: int, member: int) -> Indices:
+        """Which units go: few heavy ones that bring `member` into its band. If not even one leaves the other there as
+        well, then what leaves the two most alike."""
+        part, band, excess = self._part, self._narrow.band, self._excess
         units = self._holdings.units(giver)
         if len(part.takes) > 1:
-            units = units[part.kind[units] == kind]
+            units = units[self._holdings.able(slice(None))[part.kind[units], taker]]
         weight, gap = part.weight[units], excess[giver] - excess[taker]
-        able = int(np.searchsorted(weight, gap - margin[giver] - margin[taker]))
+        able = int(np.searchsorted(weight, gap - self._narrow.margin[giver] - self._narrow.margin[taker]))
         most = min(excess[giver] + band[giver], band[taker] - excess[taker])
         fits = int(np.searchsorted(weight[:able], most, "right"))
         one = fits - 1 if fits else int(np.abs(weight[:able] - gap / 2).argmin())
-        # Several at once, if together they are less than half the gap.
+        # Several at once, as long as together they do no more than one might.
         line = np.cumsum(weight[: one + 1][::-1])
         needed = int(np.searchsorted(line, abs(excess[member]) - band[member])) + 1
-        count = min(needed, int(np.searchsorted(line, gap / 2, "right")), len(line))
+        count = min(needed, int(np.searchsorted(line, min(most, gap / 2) if fits else gap / 2, "right")), len(line))
         if part.capped:
-            count = min(count, int(min(part.room[taker], count * part.size[units[0]]) // part.size[units[0]]))
-        count = max(count, 1)
-        return units[one + 1 - count : one + 1]
+            sizes = np.cumsum(part.size[units[: one + 1]][::-1])
+            count = min(count, int(np.searchsorted(sizes, part.room[taker], "right")))
+        return units[one + 1 - max(count, 1) : one + 1]
