@@ -1,0 +1,54 @@
+"""Rows that the source puts among a partition's records to tell stateful operators what becomes of it.
+
+Spark's state belongs to a query, not to a partition; so the owner must be told to write its state out, and the next one
+to take it up, by rows, which is the one thing that reaches every stateful operator in step with the data.
+
+With the option `controlRows=true` the source's rows have the columns `epoch` and `control`. In a record `control` is
+null. In a control row it names the kind, `offset` is the offset of the next record to be read, `epoch` the partition's
+epoch, `value` the state (for `restore` only), and all other columns are null.
+
+- `restore`, with the first batch under a new epoch: the operator replaces its state by `value`, which is null if none
+  is stored. Records follow from `offset` on, which is where that state ends.
+- `resume`, instead of it, if this query's own checkpoint had read exactly up to the offset it is granted: the operator
+  keeps its state under the new epoch.
+- `snapshot`, now and then: the operator emits its state.
+- `release`, when the partition is to be let go, with its last records: the operator emits its state and forgets it.
+
+In a batch, `restore` and `resume` count before all records, `release` and `snapshot` after them, wherever they stand.
+The operator answers `snapshot` and `release` by a row with `control` = `state` (see `assigner.spark.state`), which a
+fenced sink stores in the batch's transaction. So `Released` may be sent once that batch is finished, and no sooner.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from assigner.keys import TopicPartition
+
+CONTROL = "control"
+EPOCH = "epoch"
+STATE = "state"
+"""In what an operator emits: the column that holds a state, and the value of `control` in the rows that have one."""
+
+
+class ControlKind(str, Enum):
+    RESTORE = "restore"
+    RESUME = "resume"
+    SNAPSHOT = "snapshot"
+    RELEASE = "release"
+
+
+def control_row(
+    kind: ControlKind, tp: TopicPartition, *, epoch: int, offset: int, state: bytes | None = None
+) -> dict[str, object]:
+    """The columns of a control row that are not null. `offset`: that of the next record to be read."""
+    row: dict[str, object] = {
+        CONTROL: kind.value,
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "offset": offset,
+        EPOCH: epoch,
+    }
+    if state is not None:
+        row["value"] = state
+    return row

@@ -1,0 +1,65 @@
+"""What became of a batch: how many rows were written, were there already, or came too late."""
+
+from __future__ import annotations
+
+import msgspec
+
+from assigner.keys import TopicPartition
+from assigner.logs import get_logger
+from assigner.spark.sinks.fence import Slice, Verdict
+
+_log = get_logger(__name__)
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch that was committed. `written + skipped + refused` are its rows."""
+
+    batch_id: int
+    written: int = 0
+    skipped: int = 0
+    """Rows that the sink had already: a replay, or what a predecessor wrote and did not report."""
+    refused: int = 0
+    """Rows of ownerships that are over."""
+    stale: tuple[Slice, ...] = ()
+    """Whose rows were refused."""
+    states: int = 0
+    """States of partitions that were stored."""
+
+
+class Totals(msgspec.Struct, kw_only=True):
+    """Sums over all batches of one sink object."""
+
+    batches: int = 0
+    written: int = 0
+    skipped: int = 0
+    refused: int = 0
+
+    def add(self, outcome: Outcome) -> None:
+        self.batches += 1
+        self.written += outcome.written
+        self.skipped += outcome.skipped
+        self.refused += outcome.refused
+
+
+def outcome_of(batch_id: int, slices: list[Slice], verdict: Verdict, *, written: int, states: int) -> Outcome:
+    refused = sum(part.rows for part in verdict.stale)
+    skipped = sum(part.rows for part in slices) - refused - written
+    return Outcome(
+        batch_id=batch_id, written=written, skipped=skipped, refused=refused, stale=verdict.stale, states=states
+    )
+
+
+def tell(sink: str, outcome: Outcome, fences: Verdict) -> None:
+    """Log what somebody should know of: refused rows always, skipped ones as a matter of course."""
+    for part in outcome.stale:
+        in_force = fences.fences[TopicPartition(part.topic, part.partition)].epoch
+        _log.warning(
+            "rows of an ended ownership refused",
+            sink=sink,
+            partition=str(part.tp),
+            epoch=part.epoch,
+            in_force=in_force,
+            rows=part.rows,
+        )
+    if outcome.skipped:
+        _log.info("rows the sink had already skipped", sink=sink, batch=outcome.batch_id, rows=outcome.skipped)

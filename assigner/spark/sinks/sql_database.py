@@ -1,0 +1,65 @@
+"""Connections to the database of a fenced sink: SQLite and PostgreSQL, each set so that a transaction is one.
+
+A connection is opened per use and closed after it. Sinks run in forked processes and in executors that come and go,
+where a pooled connection would be shared by accident or kept for nobody.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import NullPool
+
+from assigner.errors import InvalidInput
+
+SQLITE, POSTGRESQL = "sqlite", "postgresql"
+# How long a writer of SQLite waits for another one's transaction.
+_BUSY_SECONDS = 60
+_MEMORY = (None, "", ":memory:")
+
+
+def parsed_url(url: str) -> URL:
+    """The parsed URL of a database that can be fenced."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError as failure:
+        raise InvalidInput(
+            "option url is no database URL; write it as postgresql://user:password@host/database or sqlite:////file"
+        ) from failure
+    dialect = parsed.get_backend_name()
+    if dialect not in (SQLITE, POSTGRESQL):
+        raise InvalidInput(f"option url names {dialect}; fenced SQL sinks know {SQLITE} and {POSTGRESQL}")
+    if dialect == SQLITE and parsed.database in _MEMORY:
+        raise InvalidInput("option url names a SQLite database in memory, which no other process can see; name a file")
+    return parsed
+
+
+def open_database(url: str) -> Engine:
+    """An engine; a missing driver is told by its remedy."""
+    parsed = parsed_url(url)
+    try:
+        if parsed.get_backend_name() == SQLITE:
+            return _sqlite(parsed)
+        # Under a stricter level the fence read after waiting for its lock would be the one from before.
+        return create_engine(parsed, poolclass=NullPool, isolation_level="READ COMMITTED")
+    except ModuleNotFoundError as missing:
+        raise InvalidInput(
+            f"the database driver {missing.name!r} of option url is not installed; for PostgreSQL: "
+            f"pip install 'psycopg[binary]', on the driver and on every executor"
+        ) from missing
+
+
+def _sqlite(parsed: URL) -> Engine:
+    engine = create_engine(parsed, poolclass=NullPool, connect_args={"timeout": _BUSY_SECONDS, "isolation_level": None})
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        # Take the one write lock at once: a reader that becomes a writer later can be refused without waiting.
+        connection.execute(text("BEGIN IMMEDIATE"))
+
+    return engine
+
+
+def is_postgresql(connection: Connection) -> bool:
+    return connection.dialect.name == POSTGRESQL
