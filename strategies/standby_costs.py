@@ -13,7 +13,7 @@ import numpy as np
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray
 from strategies.standby_copies import Keys, Numbers, contains
 from strategies.standby_limits import Counts, Limits
-from strategies.standby_shares import Pool
+from strategies.standby_shares import Pool, least_copies
 from strategies.standby_slots import Slots
 
 BUILD = 1
@@ -43,6 +43,7 @@ class Costs:
         self._pairs = Counts((members.count + 1) * members.count)
         self._row_pairs = Counts((copies.units.count + 1) * (members.count + 1) * members.count)
         self.by_row = self._limits.by_row
+        self._least = least_copies(given)
         self.now = np.zeros(0, np.int64)
         """[slot]: what is wrong with its copy, pairs aside."""
 
@@ -117,7 +118,7 @@ class Costs:
         """[slot]: whether there are too many of the pair, and not just because the member's share is so large."""
         slots = self._slots
         most = self._limits.of_member()
-        bound = np.maximum(np.bincount(slots.member, minlength=len(most)) - most, 0)
+        bound = np.maximum(self._least - most, 0)
         excess = self._excess()
         some = (excess > 0) & (np.bincount(slots.member, excess, len(most)) > bound + 0.5)[slots.member]
         if self.by_row:
@@ -131,10 +132,29 @@ class Costs:
 
     def worth(self) -> tuple[int, int]:
         """(copies in one rack, copies that could not be promoted) as they are seated now."""
+        near, _ = self._beside(self._slots.unit, self._slots.column, self._slots.member)
+        return int(near.sum()), round(float(self._too_many().sum()))
+
+    def total(self) -> int:
+        """All that is wrong."""
+        return int(self.now.sum()) + round(float((self._too_many() * self.weight(self._slots.unit)).sum()))
+
+    def _too_many(self) -> FloatArray:
         unit, member = self._slots.unit, self._slots.member
-        near, _ = self._beside(unit, self._slots.column, member)
-        cold = float(self._excess().sum())
+        excess = self._excess()
         if self.by_row:
-            excess = np.maximum(-self.row_spare(unit, member), 0)
-            cold += float((excess / self._row_pairs.of(self.row_pair(unit, member))).sum())
-        return int(near.sum()), round(cold)
+            rows = np.maximum(-self.row_spare(unit, member), 0)
+            excess = excess + rows / self._row_pairs.of(self.row_pair(unit, member))
+        return excess
+
+    def gifts(self) -> Keys:
+        """[slot, slot]: what changes if the copy of the first goes to the place of the second, whose own goes away."""
+        slots, count = self._slots, len(self._slots.unit)
+        giver, taker = np.repeat(np.arange(count), count), np.tile(np.arange(count), count)
+        unit, here, there = slots.unit[giver], slots.member[giver], slots.member[taker]
+        change = self.alone(unit, slots.column[giver], there) - self.now[giver]
+        pairs = (self.spare(unit, there) <= 0).astype(np.int64) - (self.spare(unit, here) < 0)
+        if self.by_row:
+            pairs += (self.row_spare(unit, there) <= 0).astype(np.int64) - (self.row_spare(unit, here) < 0)
+        change += self.weight(unit) * pairs
+        return np.where(here == there, 0, change).reshape(count, count)

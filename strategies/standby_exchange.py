@@ -1,10 +1,12 @@
-"""Make a seating good by exchanging copies two at a time.
+"""Make a seating good by exchanging copies, two at a time.
 
 An exchange is made only if it lowers the weighted sum of all that is wrong (`strategies.standby_costs`). The sum is a
 whole number and never below zero, so this ends. Shares are kept, since both members end with as many copies as before.
 
-Not promised: the very best seating. An exchange among three that no exchange of two replaces is not looked for. In a
-large group the search for the last few is given up after a while; a later plan goes on from there.
+In a small group exchanges among more than two are looked for as well (`strategies.standby_rings`).
+
+Not promised: the very best seating. In a large group the search for the last few is given up after a while; a later
+plan goes on from there.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from assigner.strategy import BoolArray, IntArray
+from assigner.strategy import NONE, BoolArray, IntArray
 from strategies.standby_copies import Copies, Keys, Numbers, contains
 from strategies.standby_costs import RACK, Costs
+from strategies.standby_rings import ring
 from strategies.standby_shares import Pool
 from strategies.standby_slots import Slots, ranks
 
@@ -27,6 +30,8 @@ _BUDGET = 10_000_000
 """Pairs of slots to look at one by one; bounds the time."""
 _FAILURES = 100
 """Slots in a row for which nothing is found before the rest is given up."""
+_RINGS = 400
+"""Slots up to which exchanges among more than two are looked for."""
 _GOLDEN = 0.6180339887498949
 _MIXER = np.uint32(2654435761)
 
@@ -58,6 +63,7 @@ class Exchange:
             changed = self._in_bulk()
             changed |= self._one_by_one()
             changed |= self._bring_home()
+            changed = changed or self._in_rings()
 
     def wrong(self) -> Numbers:
         """Slots of copies that must not be where they are."""
@@ -152,24 +158,43 @@ class Exchange:
         self._costs.exchange(trial.first[best : best + 1], trial.second[best : best + 1])
         return True
 
-    def _bring_home(self) -> bool:
-        """Copies that exist and are not used, for units of which one is to be built instead."""
+    def _in_rings(self) -> bool:
+        """Copies go round among more than two."""
+        slots, costs = self._slots, self._costs
+        if len(slots.unit) > _RINGS or not (len(self._bad()) or len(self._away()[0])):
+            return False
+        found = ring(costs.gifts())
+        self._budget -= len(slots.unit) ** 2
+        before = costs.total()
+        steps = [(np.array(found[:1]), np.array([slot])) for slot in found[1:]]
+        for first, second in steps:
+            costs.exchange(first, second)
+        if costs.total() < before:
+            return True
+        # Gifts are weighed one by one, and may stand in each other's way.
+        for first, second in reversed(steps):
+            costs.exchange(first, second)
+        return False
+
+    def _away(self) -> tuple[IntArray, IntArray]:
+        """(unit, member) of copies that exist and are not used, though others of the unit are to be built."""
         slots, copies = self._slots, self._copies
         real = np.flatnonzero(slots.unit < slots.ghosts)
-        seated = np.sort(copies.key(slots.unit[real], slots.member[real]))
+        keys = copies.key(slots.unit[real], slots.member[real])
         building = np.zeros(slots.count, np.bool_)
-        new = real[~contains(copies.held, copies.key(slots.unit[real], slots.member[real]))]
-        building[slots.unit[new]] = True
-        unit, member = copies.split(copies.held[~contains(seated, copies.held)])
-        changed = False
-        for who, where in zip(unit[building[unit]].tolist(), member[building[unit]].tolist(), strict=True):
-            if self._budget <= 0:
-                break
-            begin, end = np.searchsorted(slots.member, (where, where + 1))
-            places = slots.place[who]
-            for slot in places[places >= 0].tolist():
+        building[slots.unit[real[~contains(copies.held, keys)]]] = True
+        unit, member = copies.split(copies.held[~contains(np.sort(keys), copies.held)])
+        return unit[building[unit]], member[building[unit]]
+
+    def _bring_home(self) -> bool:
+        """Use copies that exist instead of new ones."""
+        slots, changed = self._slots, False
+        for unit, member in np.stack(self._away(), axis=1).tolist():
+            begin, end = np.searchsorted(slots.member, (member, member + 1))
+            places = slots.place[unit]
+            for slot in places[places != NONE].tolist():
                 self._budget -= 100
-                if self._best(slot, np.arange(begin, end)):
+                if self._budget > 0 and self._best(slot, np.arange(begin, end)):
                     changed = True
                     break
         return changed

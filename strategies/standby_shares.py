@@ -83,6 +83,13 @@ def fair(given: Pool, kept: IntArray) -> FloatArray:
     return np.asarray((total.sum() * capacity / capacity.sum() - given.load) / given.size)
 
 
+def least_copies(given: Pool) -> IntArray:
+    """[member]: copies it has to have at least; 0 where that depends on what others may have."""
+    if len(given.wanted) != 1:
+        return np.zeros(len(given.load), np.int32)
+    return np.floor(_shares(given) + EPSILON).astype(np.int32)
+
+
 def unevenness(given: Pool, copied: Numbers) -> float:
     """How far copies per member are from what they should be; smaller is better."""
     load = given.load + given.size * copied
