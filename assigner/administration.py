@@ -5,7 +5,7 @@ Every wish becomes a record in the store, which the group's leader, wherever it 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -18,10 +18,11 @@ from assigner.core.planning import flat_partitions
 from assigner.errors import InvalidInput, StoreUnavailable, UnknownGroup, UnreadableRecord
 from assigner.groups import make_known
 from assigner.history import read_history
-from assigner.keys import Keys, decode_segment
+from assigner.keys import Keys, TopicPartition, decode_segment
 from assigner.load_operations import LoadOperations
 from assigner.membership import Membership
 from assigner.mirror import GroupMirror, Mirrors
+from assigner.offset_setting import OffsetSetting
 from assigner.option_rules import check_options
 from assigner.records import GroupIndex, GroupOptions, Step, TopicConfig, decode, encode
 from assigner.store import Absent, Committed, Compare, ModRevisionIs, Put, Store, read_all
@@ -41,6 +42,7 @@ class Operations:
         membership: Membership,
         set_topic: SetTopic,
         loads: LoadOperations,
+        offsets: OffsetSetting,
     ) -> None:
         self._store = store
         self._keys = keys
@@ -48,6 +50,7 @@ class Operations:
         self._membership = membership
         self._set_topic = set_topic
         self._loads = loads
+        self._offsets = offsets
 
     # --- looking -------------------------------------------------------------------------------------------------
 
@@ -133,6 +136,9 @@ class Operations:
 
     async def set_loads(self, group: str, weights: Sequence[Weights], valid_for: float, *, keep_others: bool) -> int:
         return await self._loads.publish(group, weights, valid_for, keep_others=keep_others)
+
+    async def set_offsets(self, group: str, offsets: Mapping[TopicPartition, int | None], *, force: bool) -> int:
+        return await self._offsets.set(group, offsets, force=force)
 
     async def drain(self, group: str, consumer: str) -> int:
         mirror = await self._membership.drain(group, consumer)

@@ -5,7 +5,8 @@ The server translates messages to these and errors of `assigner.errors` to statu
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any, Protocol
 
 import msgspec
@@ -17,6 +18,7 @@ from assigner.records import (
     GroupOptions,
     Handoff,
     Move,
+    Offset,
     Quarantined,
     Standbys,
     TopicConfig,
@@ -165,6 +167,71 @@ class Members(Protocol):
         ...
 
 
+# --- offsets -----------------------------------------------------------------------------------------------------
+
+
+class OffsetCommit(msgspec.Struct, frozen=True, gc=False):
+    """How far the owner of a partition has got."""
+
+    tp: TopicPartition
+    epoch: int
+    """Of the caller's ownership."""
+    offset: int
+    """The next one to read."""
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+class Refusal(str, Enum):
+    """Why an offset was not committed."""
+
+    FENCED = "fenced"
+    """The partition is not the caller's, or not under that epoch any more. Repeating it is of no use."""
+    UNKNOWN_PARTITION = "unknown_partition"
+    FAILED = "failed"
+    """The store did not take it, or did not say that it did. It may be repeated."""
+
+
+class RefusedCommit(msgspec.Struct, frozen=True, gc=False):
+    tp: TopicPartition
+    why: Refusal
+    epoch: int = 0
+    """Of the ownership that is in force; 0: nobody's."""
+    owner: str = ""
+    reason: str = ""
+    """What went wrong, where it failed."""
+
+
+class WantedOffsets(msgspec.Struct, frozen=True):
+    """What to look up: these partitions, or all that were ever committed, of these topics or of the whole group."""
+
+    partitions: tuple[TopicPartition, ...] = ()
+    topics: tuple[str, ...] = ()
+    """Only if no partitions are named. None: every topic."""
+    after: TopicPartition | None = None
+    """Where the last answer ended, if partitions are not named."""
+
+
+class FoundOffsets(msgspec.Struct, frozen=True):
+    offsets: tuple[tuple[TopicPartition, Offset | None], ...]
+    """In the order of the question. Partitions that were named and have none are in it."""
+    unreadable: tuple[TopicPartition, ...] = ()
+    last: TopicPartition | None = None
+    """Not all fitted into one answer: ask again, for what comes after this one."""
+
+
+class Offsets(Protocol):
+    """How far consumers have got."""
+
+    async def commit(self, group: str, name: str, session: str, commits: Sequence[OffsetCommit]) -> list[RefusedCommit]:
+        """Those that were not committed; the others are on record, for good, when this returns."""
+        ...
+
+    async def fetch(self, group: str, wanted: WantedOffsets) -> FoundOffsets:
+        """What is on record; sees every commit that was answered before."""
+        ...
+
+
 # --- operators ---------------------------------------------------------------------------------------------------
 
 
@@ -283,3 +350,8 @@ class Administration(Protocol):
         ...
 
     async def loads(self, group: str, limit: int) -> LoadDescription: ...
+
+    async def set_offsets(self, group: str, offsets: Mapping[TopicPartition, int | None], *, force: bool) -> int:
+        """Put offsets in place of what is on record (None: nothing); how many. Refused while somebody owns one of the
+        partitions, unless `force`."""
+        ...

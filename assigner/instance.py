@@ -33,6 +33,8 @@ from assigner.logs import get_logger
 from assigner.membership import Membership
 from assigner.metrics import GroupSnapshot, Metrics
 from assigner.mirror import Mirrors
+from assigner.offset_setting import OffsetSetting
+from assigner.offsets import OffsetKeeping
 from assigner.registry import Registry
 from assigner.settings import Settings
 from assigner.store import Store
@@ -85,7 +87,10 @@ class Instance:
         self.load_reports = LoadReports(self.store, self.keys, self.clock, self.metrics, settings.loads)
         self.members = await stack.enter_async_context(self._membership().running())
         loads = LoadOperations(self.store, self.keys, self.mirrors, self.clock)
-        self.operations = Operations(self.store, self.keys, self.mirrors, self.members, self.topics.set, loads)
+        offsets = OffsetKeeping(self.store, self.keys, self.mirrors, self.clock, self.metrics)
+        self.offsets = await stack.enter_async_context(offsets.running())
+        setting = OffsetSetting(self.store, self.keys, self.mirrors, self.clock)
+        self.operations = Operations(self.store, self.keys, self.mirrors, self.members, self.topics.set, loads, setting)
         wanted = CoordinatorSettings(
             consumer_ttl=settings.consumer_ttl, reconcile_interval=settings.reconcile_interval, loads=settings.loads
         )
@@ -181,6 +186,7 @@ class Instance:
         self.metrics.watch_depth("outboxes", lambda: self.registry.backlog)
         self.metrics.watch_depth("loads", lambda: len(self.load_reports))
         self.metrics.watch_depth("answers", lambda: self.members.waiting_writes)
+        self.metrics.watch_depth("offsets", lambda: self.offsets.waiting)
         self.metrics.watch_depth("writes", lambda: sum(c.statistics()["writing"] for c in at_work.values()))
         self.metrics.watch_depth("moves", lambda: sum(c.statistics()["queued_moves"] for c in at_work.values()))
 

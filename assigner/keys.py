@@ -229,8 +229,18 @@ class Keys:
         """A key per known group, so that an instance learns of a group by one watch over all."""
         return self.groups + encode_segment(group)
 
+    def offsets(self, group: str, topic: str = "") -> str:
+        """Prefix of the committed offsets of a group, or of one of its topics."""
+        prefix = f"{self.root}~offsets/{encode_segment(group)}/"
+        return f"{prefix}{encode_segment(topic)}/" if topic else prefix
+
     def offset(self, group: str, tp: TopicPartition) -> str:
-        return f"{self.root}~offsets/{encode_segment(group)}/{encode_segment(tp.topic)}/{tp.partition}"
+        return f"{self.offsets(group, tp.topic)}{tp.partition}"
+
+    def parse_offset(self, group: str, key: str) -> TopicPartition | None:
+        """The partition whose offset lies under the key; None for a key that is not ours to understand."""
+        topic, slash, partition = key.removeprefix(self.offsets(group)).partition("/")
+        return _topic_partition(topic, partition) if slash else None
 
     def history(self, group: str) -> str:
         return f"{self.root}~history/{encode_segment(group)}"

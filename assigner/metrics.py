@@ -120,6 +120,12 @@ class Metrics:
             "assigner_load_reports", "Reports of load taken from consumers.", ["group"], registry=registry
         )
         self._load_writes = Counter("assigner_load_writes", "Records of loads written.", ["outcome"], registry=registry)
+        self._offset_commits = Counter(
+            "assigner_offset_commits",
+            "Offsets of partitions, by how their commit ended.",
+            ["group", "outcome"],
+            registry=registry,
+        )
         self._refusals = Counter("assigner_refusals", "Requests refused.", ["reason"], registry=registry)
         self._unreadable = Counter(
             "assigner_unreadable_records", "Stored values met that could not be read.", ["group"], registry=registry
@@ -174,6 +180,10 @@ class Metrics:
     def loads_written(self, outcome: str) -> None:
         """`ok`, `failed` or `unreadable`."""
         self._load_writes.labels(outcome).inc()
+
+    def offsets_committed(self, group: str, outcome: str, count: int) -> None:
+        """`outcome`: committed, fenced, unknown_partition or failed."""
+        self._offset_commits.labels(self._groups.label(group), outcome).inc(count)
 
     def refused(self, reason: str, count: int = 1) -> None:
         """`reason` is a word of the program, such as an error's class name, never a client's text."""

@@ -294,6 +294,22 @@ class Loads(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """32-bit unsigned integers, little endian: the wall time up to which each load counts."""
 
 
+class Offset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """How far a partition was worked through, by its owner's word."""
+
+    offset: int
+    """The next one to read."""
+    epoch: int = 0
+    """The ownership under which it was committed; 0: set by an operator."""
+    leader_epoch: int = -1
+    """Kafka's, of the last record; -1: not told."""
+    metadata: str = ""
+    committed_at: int = 0
+    """Wall time, for people only."""
+    topic_id: str = ""
+    """The topic's identity: the offset of one that was deleted says nothing about its successor."""
+
+
 Record = (
     Consumer
     | Assignment
@@ -309,6 +325,7 @@ Record = (
     | Ack
     | History
     | Loads
+    | Offset
 )
 R = TypeVar("R", bound=msgspec.Struct)
 

@@ -71,6 +71,7 @@ class Service:
             _pinging_in_time(self.settings),
             instance.members,
             instance.operations,
+            instance.offsets,
             default_group=self.settings.default_group,
             clock=instance.clock,
             ready=lambda: not instance.problems(),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from assigner import api
 from assigner.api import Answer, Commands, GroupDescription, GroupSummary, Registration
 from assigner.errors import NotRegistered, UnknownGroup
+from assigner.keys import TopicPartition
 from assigner.records import GroupOptions, TopicConfig
 
 
@@ -118,6 +119,7 @@ class FakeAdministration:
         self.changes: list[tuple[str, dict[str, Any]]] = []
         self.remaining = [3, 1, 0]
         self.rebalanced: list[str] = []
+        self.offsets_set: list[tuple[str, dict[TopicPartition, int | None], bool]] = []
         self.published: list[tuple[str, tuple[api.Weights, ...], float, bool]] = []
         self.load_description = api.LoadDescription(
             used=False,
@@ -169,3 +171,27 @@ class FakeAdministration:
 
     async def loads(self, group: str, limit: int) -> api.LoadDescription:
         return self.load_description
+
+    async def set_offsets(self, group: str, offsets: Mapping[TopicPartition, int | None], *, force: bool) -> int:
+        self.offsets_set.append((group, dict(offsets), force))
+        return len(offsets)
+
+
+class FakeOffsets:
+    """Commits everything but what the test says, and finds what the test says."""
+
+    def __init__(self) -> None:
+        self.commits: list[tuple[str, str, str, tuple[api.OffsetCommit, ...]]] = []
+        self.refused: list[api.RefusedCommit] = []
+        self.asked: list[tuple[str, api.WantedOffsets]] = []
+        self.found = api.FoundOffsets(())
+
+    async def commit(
+        self, group: str, name: str, session: str, commits: Sequence[api.OffsetCommit]
+    ) -> list[api.RefusedCommit]:
+        self.commits.append((group, name, session, tuple(commits)))
+        return self.refused
+
+    async def fetch(self, group: str, wanted: api.WantedOffsets) -> api.FoundOffsets:
+        self.asked.append((group, wanted))
+        return self.found

@@ -14,7 +14,7 @@ from assigner.clock import SystemClock
 from assigner.keys import Keys
 from assigner.proto.kafka_assigner import v1
 from assigner.server import GrpcServer, ServerSettings
-from tests.fake_service import FakeAdministration, FakeMembers, FakeSeat
+from tests.fake_service import FakeAdministration, FakeMembers, FakeOffsets, FakeSeat
 
 ROOMY = Configuration(http2_connection_window_size=64 * 1024 * 1024, http2_stream_window_size=1024 * 1024)
 
@@ -22,10 +22,13 @@ ROOMY = Configuration(http2_connection_window_size=64 * 1024 * 1024, http2_strea
 class Serving:
     """A running server and its clients."""
 
-    def __init__(self, server: GrpcServer, members: FakeMembers, administration: FakeAdministration) -> None:
+    def __init__(
+        self, server: GrpcServer, members: FakeMembers, administration: FakeAdministration, offsets: FakeOffsets
+    ) -> None:
         self.server = server
         self.members = members
         self.administration = administration
+        self.offsets = offsets
         self._channels: list[Channel] = []
 
     def channel(self, **options: Any) -> Channel:
@@ -54,18 +57,19 @@ class Serving:
 
 @asynccontextmanager
 async def serving(ready: Callable[[], bool] = lambda: True, **settings: Any) -> AsyncIterator[Serving]:
-    members, administration = FakeMembers(), FakeAdministration()
+    members, administration, offsets = FakeMembers(), FakeAdministration(), FakeOffsets()
     server = GrpcServer(
         ServerSettings(port=0, **settings),
         members,
         administration,
+        offsets,
         default_group="default",
         clock=SystemClock(),
         ready=ready,
         check_group=Keys().check_group,
     )
     await server.start()
-    running = Serving(server, members, administration)
+    running = Serving(server, members, administration, offsets)
     try:
         yield running
     finally:

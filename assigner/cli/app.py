@@ -18,6 +18,7 @@ COMMANDS = {
     "resume": "admin:resume",
     "rebalance": "admin:rebalance",
     "loads": "loads:loads",
+    "offsets": "offsets:offsets",
     "options": "admin:group_options",
     "plan": "planning:plan",
     "consume": "consuming:consume",

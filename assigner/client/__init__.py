@@ -5,6 +5,7 @@ from assigner.client.contact import Unavailable
 from assigner.client.gates import PartitionGate
 from assigner.client.handler import Handler
 from assigner.client.membership import Ending, Timing
+from assigner.client.offsets import CommitFailed, CommittedOffset, Fenced, OffsetAndMetadata
 from assigner.core.client_calls import Ownership, ReleaseOrder, WarmOrder
 from assigner.core.gate import GateClosed, Shut, StaleEpoch
 from assigner.errors import Evicted, Superseded
@@ -12,10 +13,14 @@ from assigner.keys import TopicPartition
 
 __all__ = [
     "AssignerConsumer",
+    "CommitFailed",
+    "CommittedOffset",
     "Ending",
     "Evicted",
+    "Fenced",
     "GateClosed",
     "Handler",
+    "OffsetAndMetadata",
     "Ownership",
     "PartitionGate",
     "ReleaseOrder",

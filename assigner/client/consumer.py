@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -26,9 +26,10 @@ from assigner.client.contact import Dialling, Identity, Unavailable, parse_addre
 from assigner.client.gates import PartitionGate
 from assigner.client.handler import Handler
 from assigner.client.membership import Ending, Membership, Timing, new_session
+from assigner.client.offsets import CommittedOffset, OffsetAndMetadata, Offsets, commit, committed, plain
 from assigner.client.work import Work
 from assigner.clock import Clock, SystemClock
-from assigner.core.client_calls import CallWarm
+from assigner.core.client_calls import CallWarm, Ownership
 from assigner.errors import AssignerError, InvalidInput
 from assigner.keys import TopicPartition
 from assigner.logs import get_logger
@@ -189,6 +190,36 @@ class AssignerConsumer:
         Returns the seconds after which another report is of use. Raises `Unavailable` while there is no contact, and
         `Refused` if the service knows no loads."""
         return await self._membership.report_load(loads, node)
+
+    # --- offsets ---------------------------------------------------------------------------------------------------
+
+    async def commit(self, offsets: Offsets) -> frozenset[TopicPartition]:
+        """Put on record how far the work on partitions has got: the next offset to read of each. Counts only while the
+        partition is this consumer's, under the epoch of the `Ownership` given; for a plain `TopicPartition`, under
+        the epoch its gate is of now. Also while releasing: what is committed before `release` returns is what the next
+        owner finds.
+
+        Returns the partitions, all of them on record for good. Raises `CommitFailed`, which tells which are and which
+        are not, or `Unavailable` if it is not known of any; either way it may be repeated."""
+        return await commit(self._membership.contact, self._epochs(offsets))
+
+    async def committed(
+        self, partitions: Iterable[Ownership | TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """What is on record, by whomever; partitions without a commit are left out. Sees every commit that was
+        answered before. Raises `Unavailable`, and `UnreadableRecord` rather than leave out what can't be read."""
+        return await committed(self._membership.contact, [plain(one) for one in partitions])
+
+    def _epochs(self, offsets: Offsets) -> dict[TopicPartition, tuple[int | None, OffsetAndMetadata]]:
+        """By partition: the epoch, None where it was never this consumer's, and the offset."""
+        found: dict[TopicPartition, tuple[int | None, OffsetAndMetadata]] = {}
+        for partition, offset in offsets.items():
+            tp = plain(partition)
+            if tp in found:
+                raise InvalidInput(f"{tp} is named twice; commit one offset for it")
+            epoch = partition.epoch if isinstance(partition, Ownership) else self._work.state.gate(tp).epoch
+            found[tp] = epoch, offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+        return found
 
     @property
     def session(self) -> str:

@@ -158,6 +158,16 @@ class Contact:
         )
         return (await self._call("ReportLoad", request, v1.ReportLoadResponse)).next_report_ms / 1000
 
+    async def commit(self, topics: list[v1.TopicOffsets]) -> v1.CommitOffsetsResponse:
+        request = v1.CommitOffsetsRequest(
+            consumer_name=self._who.name, topics=topics, group=self._who.group, session=self._who.session
+        )
+        return await self._call("CommitOffsets", request, v1.CommitOffsetsResponse)
+
+    async def fetch(self, topics: list[v1.TopicPartitions]) -> v1.FetchOffsetsResponse:
+        request = v1.FetchOffsetsRequest(topics=topics, group=self._who.group)
+        return await self._call("FetchOffsets", request, v1.FetchOffsetsResponse)
+
     async def deregister(self, *, gates_closed: bool) -> v1.DeregisterAction:
         request = v1.DeregisterRequest(
             consumer_name=self._who.name,

@@ -181,11 +181,15 @@ class Membership:
     async def report_load(self, loads: Mapping[TopicPartition, float], node: float | None) -> float:
         pause = 0.0
         for topics, of_node in messages(loads, node):
-            contact = self.link.contact if self.link is not None else None
-            if contact is None:
-                raise Unavailable("there is no contact to the service now; report again later")
-            pause = max(pause, await contact.report_load(topics, of_node))
+            pause = max(pause, await self.contact().report_load(topics, of_node))
         return pause
+
+    def contact(self) -> Contact:
+        """For calls beside those that keep the consumer registered. Raises `Unavailable` while there is none."""
+        contact = self.link.contact if self.link is not None else None
+        if contact is None:
+            raise Unavailable("there is no contact to the service now; try again later")
+        return contact
 
     # --- leaving -----------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from assigner.server.calls import reading, receive, streaming, unary
 from assigner.server.description import described, in_steps, summary_fields, topic_fields
 from assigner.server.load_requests import limit, loads_message, weights
 from assigner.server.messages import message_class
+from assigner.server.offset_requests import new_offsets
 from assigner.server.requests import MAX_PARTITION, Requests, option_changes, options_message
 
 PATH = "/kafka_assigner.v1.Admin/"
@@ -44,6 +45,7 @@ class AdminService:
             PATH + "Rebalance": unary(self.rebalance, v1.RebalanceRequest, v1.RebalanceResponse),
             PATH + "SetLoads": unary(self.set_loads, v1.SetLoadsRequest, v1.SetLoadsResponse),
             PATH + "DescribeLoads": unary(self.describe_loads, v1.DescribeLoadsRequest, v1.DescribeLoadsResponse),
+            PATH + "SetOffsets": unary(self.set_offsets, v1.SetOffsetsRequest, v1.SetOffsetsResponse),
         }
 
     async def set_topic(self, request: v1.SetTopicRequest) -> v1.SetTopicResponse:
@@ -111,6 +113,11 @@ class AdminService:
     async def describe_loads(self, request: v1.DescribeLoadsRequest) -> v1.DescribeLoadsResponse:
         group = self._requests.group(request.group)
         return loads_message(await self._administration.loads(group, limit(request)))
+
+    async def set_offsets(self, request: v1.SetOffsetsRequest) -> v1.SetOffsetsResponse:
+        group, offsets = self._requests.group(request.group), new_offsets(request)
+        count = await self._administration.set_offsets(group, offsets, force=request.force)
+        return v1.SetOffsetsResponse(partitions=count)
 
 
 def _progress(remaining: int) -> v1.DrainProgress:

@@ -17,6 +17,7 @@ from assigner.server.calls import receive, streaming, unary
 from assigner.server.connection import PeerConnection
 from assigner.server.delivery import deliver
 from assigner.server.load_requests import load_report
+from assigner.server.offset_calls import OffsetCalls
 from assigner.server.requests import Requests
 from assigner.server.status import reason_for
 from assigner.server.wire import Dialect, Opening, encode, encode_refusals
@@ -27,8 +28,9 @@ _log = get_logger(__name__)
 
 
 class ConsumerService:
-    def __init__(self, members: Members, requests: Requests) -> None:
+    def __init__(self, members: Members, requests: Requests, offsets: OffsetCalls) -> None:
         self._members = members
+        self._offsets = offsets
         self._requests = requests
         self._departures: set[asyncio.Task[None]] = set()
 
@@ -40,6 +42,8 @@ class ConsumerService:
             PATH + "Deregister": unary(self.deregister, v1.DeregisterRequest, v1.DeregisterResponse),
             PATH + "Renew": unary(self.renew, v1.RenewRequest, v1.RenewResponse),
             PATH + "ReportLoad": unary(self.report_load, v1.ReportLoadRequest, v1.ReportLoadResponse),
+            PATH + "CommitOffsets": unary(self._offsets.commit, v1.CommitOffsetsRequest, v1.CommitOffsetsResponse),
+            PATH + "FetchOffsets": unary(self._offsets.fetch, v1.FetchOffsetsRequest, v1.FetchOffsetsResponse),
         }
 
     # --- the stream ---

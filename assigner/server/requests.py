@@ -30,6 +30,7 @@ Identified = (
     | v1.DeregisterRequest
     | v1.RenewRequest
     | v1.ReportLoadRequest
+    | v1.CommitOffsetsRequest
 )
 
 

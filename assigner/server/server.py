@@ -12,7 +12,7 @@ import msgspec
 from grpclib._typing import IServable
 from grpclib.const import Handler
 
-from assigner.api import Administration, Members
+from assigner.api import Administration, Members, Offsets
 from assigner.clock import Clock
 from assigner.logs import get_logger
 from assigner.names import check_name
@@ -22,6 +22,7 @@ from assigner.server.codec import ReadyBytesCodec
 from assigner.server.connection import PeerProtocol
 from assigner.server.consumer_service import ConsumerService
 from assigner.server.health import Readiness, health_service
+from assigner.server.offset_calls import OffsetCalls
 from assigner.server.reflection import with_reflection
 from assigner.server.requests import Requests
 from assigner.server.settings import ServerSettings
@@ -45,6 +46,7 @@ class GrpcServer:
         settings: ServerSettings,
         members: Members,
         administration: Administration,
+        offsets: Offsets,
         *,
         default_group: str,
         clock: Clock,
@@ -56,7 +58,7 @@ class GrpcServer:
         self._traffic = Traffic(settings, clock)
         self._readiness = Readiness(lambda: ready() and not self._traffic.draining)
         requests = Requests(default_group, check_group)
-        self._consumers = ConsumerService(members, requests)
+        self._consumers = ConsumerService(members, requests, OffsetCalls(offsets, requests))
         self._admin = AdminService(administration, requests)
         self._tls = TlsFiles(settings) if settings.tls_certificate else None
         self._background: set[asyncio.Task[None]] = set()

@@ -19,7 +19,9 @@ from assigner.proto.kafka_assigner import v1
 from assigner.records import Cause
 from assigner.server.admin_service import AdminService
 from assigner.server.consumer_service import ConsumerService
-from tests.fake_service import FakeAdministration, FakeMembers
+from assigner.server.offset_calls import OffsetCalls
+from assigner.server.requests import Requests
+from tests.fake_service import FakeAdministration, FakeMembers, FakeOffsets
 from tests.grpc_serving import Serving, eventually, serving
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 7)
@@ -49,14 +51,16 @@ async def rest_of(stream: AsyncIterator[v1.AssignmentCommand]) -> list[v1.Assign
     return [message async for message in stream]
 
 
+REQUESTS = Requests("default", lambda name: name)
+
 # --- the services are complete -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("ours", "generated"),
     [
-        (ConsumerService(FakeMembers, None), v1.KafkaAssignerBase()),  # type: ignore[arg-type]
-        (AdminService(FakeAdministration, None), v1.AdminBase()),  # type: ignore[arg-type]
+        (ConsumerService(FakeMembers(), REQUESTS, OffsetCalls(FakeOffsets(), REQUESTS)), v1.KafkaAssignerBase()),
+        (AdminService(FakeAdministration(), REQUESTS), v1.AdminBase()),
     ],
 )
 def test_every_method_of_the_protocol_is_served(ours: Any, generated: Any) -> None:

@@ -16,7 +16,7 @@ from assigner.errors import InvalidInput
 from assigner.keys import TopicPartition
 from assigner.proto.kafka_assigner import v1
 from assigner.server import GrpcServer, ServerSettings
-from tests.fake_service import FakeAdministration, FakeMembers
+from tests.fake_service import FakeAdministration, FakeMembers, FakeOffsets
 from tests.grpc_serving import Serving, eventually, serving
 
 
@@ -144,6 +144,7 @@ def server(**settings: Any) -> GrpcServer:
         ServerSettings(port=0, **settings),
         FakeMembers(),
         FakeAdministration(),
+        FakeOffsets(),
         default_group="default",
         clock=SystemClock(),
         ready=lambda: True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
 
@@ -37,6 +37,7 @@ from assigner.records import (
 )
 from assigner.server.server import GrpcServer
 from assigner.server.settings import ServerSettings
+from tests.fake_service import FakeOffsets
 
 
 def description(group: str = "orders") -> GroupDescription:
@@ -130,6 +131,10 @@ class ScriptedAdministration:
         await self._called("set_loads", group, tuple(weights), valid_for, keep_others)
         return sum(len(run.weights) for run in weights)
 
+    async def set_offsets(self, group: str, offsets: Mapping[TopicPartition, int | None], *, force: bool) -> int:
+        await self._called("set_offsets", group, dict(offsets), force)
+        return len(offsets)
+
     async def loads(self, group: str, limit: int) -> LoadDescription:
         await self._called("loads", group, limit)
         return LoadDescription(
@@ -146,12 +151,17 @@ class ScriptedAdministration:
 
 
 @contextmanager
-def serving(administration: ScriptedAdministration, settings: ServerSettings | None = None) -> Iterator[str]:
+def serving(
+    administration: ScriptedAdministration,
+    settings: ServerSettings | None = None,
+    offsets: FakeOffsets | None = None,
+) -> Iterator[str]:
     """The address of a server, which runs until the block is left."""
     server = GrpcServer(
         settings or ServerSettings(port=0),
         cast(Members, None),
         administration,
+        offsets or FakeOffsets(),
         default_group="default",
         clock=SystemClock(),
         ready=lambda: True,

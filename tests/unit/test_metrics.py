@@ -31,6 +31,7 @@ NAMES = {
     "assigner_group_unreadable": {"group"},
     "assigner_handoff_step_seconds": {"step"},
     "assigner_load_reports": {"group"},
+    "assigner_offset_commits": {"group", "outcome"},
     "assigner_load_writes": {"outcome"},
     "assigner_loop_lag_seconds": set(),
     "assigner_moves": {"group", "cause"},
@@ -62,6 +63,7 @@ def busy(metrics: Metrics) -> Metrics:
     metrics.unreadable("g")
     metrics.load_reported("g")
     metrics.loads_written("ok")
+    metrics.offsets_committed("g", "fenced", 2)
     metrics.refused("NotRegistered")
     metrics.handoff_step(Step.WARMING, 1.5)
     metrics.rebalanced(0.2)

@@ -1,0 +1,249 @@
+"""Offsets as a consumer commits and reads them: cut into calls that the service takes, and put together again.
+
+A commit of many partitions is several calls, and each partition has its own outcome. What is not committed is told by
+an error that names it, so that nobody takes a part for the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TypeVar
+
+import msgspec
+
+from assigner.client.contact import Contact, Unavailable
+from assigner.core.client_calls import Ownership
+from assigner.errors import AssignerError, InvalidInput, UnreadableRecord
+from assigner.keys import TopicPartition
+from assigner.proto.kafka_assigner import v1
+
+IN_A_CALL = 5_000
+IN_A_LIST = 500
+BYTES_IN_A_CALL = 512 * 1024
+"""Of metadata."""
+_NAMED = 5
+"""Partitions that an error's text names."""
+_LARGEST = 2**63 - 1
+_M = TypeVar("_M")
+
+
+class OffsetAndMetadata(msgspec.Struct, frozen=True):
+    offset: int
+    """The next one to read."""
+    metadata: str = ""
+    leader_epoch: int = -1
+    """Kafka's, of the last record; -1: not known."""
+
+
+class CommittedOffset(msgspec.Struct, frozen=True):
+    offset: int
+    """The next one to read."""
+    epoch: int
+    """Of the ownership under which it was committed; 0: set by an operator."""
+    metadata: str
+    leader_epoch: int
+    committed_at: int
+    """Seconds since 1970 by the service's clock, for people."""
+
+
+Reached = Callable[[], Contact]
+"""The service now; raises `Unavailable` while it can't be reached."""
+Offsets = (
+    Mapping[Ownership, int | OffsetAndMetadata]
+    | Mapping[TopicPartition, int | OffsetAndMetadata]
+    | Mapping[Ownership | TopicPartition, int | OffsetAndMetadata]
+)
+Wish = tuple[TopicPartition, int, OffsetAndMetadata]
+"""Partition, epoch, offset."""
+
+
+class Fenced(msgspec.Struct, frozen=True):
+    """Who has the partition instead."""
+
+    owner: str
+    """Empty: nobody, or nobody knows."""
+    epoch: int
+
+
+class CommitFailed(AssignerError):
+    """Some offsets were not committed."""
+
+    def __init__(
+        self,
+        committed: frozenset[TopicPartition],
+        fenced: dict[TopicPartition, Fenced],
+        unknown: frozenset[TopicPartition],
+        failed: dict[TopicPartition, str],
+    ) -> None:
+        parts = [
+            _listed("not this consumer's, or not under that epoch any more: drop the work on", fenced),
+            _listed("no such partitions:", unknown),
+            _listed(f"not stored ({next(iter(failed.values()), '')}), commit again:", failed),
+        ]
+        text = "; ".join(part for part in parts if part)
+        super().__init__(f"{len(fenced) + len(unknown) + len(failed)} offsets were not committed: {text}")
+        self.committed = committed
+        """On record for good."""
+        self.fenced = fenced
+        """Somebody else's. What was done since the last commit is for their owner to do."""
+        self.unknown = unknown
+        """Partitions that do not exist."""
+        self.failed = failed
+        """Not stored, or perhaps stored, with the reason. To be committed again."""
+
+
+def plain(partition: Ownership | TopicPartition) -> TopicPartition:
+    return partition.tp if isinstance(partition, Ownership) else partition
+
+
+# --- committing --------------------------------------------------------------------------------------------------
+
+
+async def commit(
+    service: Reached, offsets: Mapping[TopicPartition, tuple[int | None, OffsetAndMetadata]]
+) -> frozenset[TopicPartition]:
+    """`offsets`: with the epoch of each; None for a partition that was never the caller's, which nobody needs to ask
+    the service about."""
+    outcome = _Outcome()
+    wishes: list[Wish] = []
+    for tp, (epoch, offset) in sorted(offsets.items()):
+        _check(tp, offset)
+        if epoch is None:
+            outcome.fenced[tp] = Fenced("", 0)
+        else:
+            wishes.append((tp, epoch, offset))
+    for part in _calls(wishes):
+        if outcome.error is None:
+            try:
+                outcome.add(part, await service().commit(list(_lists(part))))
+                continue
+            except Unavailable as error:
+                outcome.error = error
+        outcome.failed.update((tp, str(outcome.error)) for tp, _, _ in part)
+    return outcome.result()
+
+
+class _Outcome:
+    def __init__(self) -> None:
+        self.committed: set[TopicPartition] = set()
+        self.fenced: dict[TopicPartition, Fenced] = {}
+        self.unknown: set[TopicPartition] = set()
+        self.failed: dict[TopicPartition, str] = {}
+        self.error: Unavailable | None = None
+
+    def add(self, part: Sequence[Wish], reply: v1.CommitOffsetsResponse) -> None:
+        self.committed.update(tp for tp, _, _ in part)
+        for refused in reply.refused:
+            tps = [TopicPartition(refused.topic, partition) for partition in refused.partitions]
+            self.committed.difference_update(tps)
+            match refused.why:
+                case v1.CommitRefusal.FENCED:
+                    held = zip(tps, refused.epochs, strict=True)
+                    self.fenced.update((tp, Fenced(refused.owner, epoch)) for tp, epoch in held)
+                case v1.CommitRefusal.UNKNOWN_PARTITION:
+                    self.unknown.update(tps)
+                case _:
+                    self.failed.update((tp, refused.reason) for tp in tps)
+
+    def result(self) -> frozenset[TopicPartition]:
+        if self.error and not (self.committed or self.fenced or self.unknown):
+            raise self.error
+        if self.fenced or self.unknown or self.failed:
+            raise CommitFailed(frozenset(self.committed), self.fenced, frozenset(self.unknown), self.failed)
+        return frozenset(self.committed)
+
+
+def _check(tp: TopicPartition, told: OffsetAndMetadata) -> None:
+    if not 0 <= told.offset <= _LARGEST:
+        raise InvalidInput(f"the offset of {tp} is {told.offset}; it must be a number from 0 up")
+    if not -1 <= told.leader_epoch < 2**31:
+        raise InvalidInput(f"the leader epoch of {tp} is {told.leader_epoch}; it must be from 0 up, or -1 for none")
+
+
+def _calls(wishes: Sequence[Wish]) -> Iterator[list[Wish]]:
+    part: list[Wish] = []
+    size = 0
+    for wish in wishes:
+        size += len(wish[2].metadata.encode())
+        if part and (len(part) >= IN_A_CALL or size > BYTES_IN_A_CALL):
+            yield part
+            part, size = [], len(wish[2].metadata.encode())
+        part.append(wish)
+    if part:
+        yield part
+
+
+def _lists(part: Sequence[Wish]) -> Iterator[v1.TopicOffsets]:
+    for topic, of_topic in groupby(part, lambda wish: wish[0].topic):
+        for members in _parts(list(of_topic)):
+            offsets = [offset for _, _, offset in members]
+            texts = [offset.metadata for offset in offsets]
+            yield v1.TopicOffsets(
+                topic=topic,
+                partitions=[tp.partition for tp, _, _ in members],
+                epochs=[epoch for _, epoch, _ in members],
+                offsets=[offset.offset for offset in offsets],
+                leader_epochs=[offset.leader_epoch for offset in offsets],
+                metadata=texts if any(texts) else [],
+            )
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+async def committed(service: Reached, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+    found: dict[TopicPartition, CommittedOffset] = {}
+    rest = sorted(set(partitions))
+    while rest:
+        part = rest[:IN_A_CALL]
+        reply = await service().fetch(list(_wanted(part)))
+        if reply.unreadable:
+            raise UnreadableRecord(
+                _listed("the offsets on record can't be read; have them repaired or set anew:", _tps(reply.unreadable))
+            )
+        for told in reply.topics:
+            found.update(_found(told))
+        rest = rest[_answered(part, reply.last) :]
+    return found
+
+
+def _answered(part: Sequence[TopicPartition], last: v1.TopicPartition | None) -> int:
+    """How many of those asked for the answer told of."""
+    return part.index(TopicPartition(last.topic, last.partition)) + 1 if last is not None else len(part)
+
+
+def _wanted(part: Sequence[TopicPartition]) -> Iterator[v1.TopicPartitions]:
+    for topic, of_topic in groupby(part, lambda tp: tp.topic):
+        for members in _parts(list(of_topic)):
+            yield v1.TopicPartitions(topic=topic, partitions=[tp.partition for tp in members])
+
+
+def _found(told: v1.TopicOffsets) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
+    for number, partition in enumerate(told.partitions):
+        if told.offsets[number] >= 0:
+            yield (
+                TopicPartition(told.topic, partition),
+                CommittedOffset(
+                    told.offsets[number],
+                    told.epochs[number],
+                    told.metadata[number] if told.metadata else "",
+                    told.leader_epochs[number] if told.leader_epochs else -1,
+                    told.committed_at[number],
+                ),
+            )
+
+
+def _tps(partitions: Sequence[v1.TopicPartition]) -> list[TopicPartition]:
+    return [TopicPartition(one.topic, one.partition) for one in partitions]
+
+
+def _parts(members: list[_M]) -> Iterator[list[_M]]:
+    for start in range(0, len(members), IN_A_LIST):
+        yield members[start : start + IN_A_LIST]
+
+
+def _listed(what: str, tps: Collection[TopicPartition]) -> str:
+    named = ", ".join(str(tp) for tp in sorted(tps)[:_NAMED])
+    more = f" and {len(tps) - _NAMED} more" if len(tps) > _NAMED else ""
+    return f"{what} {named}{more}" if tps else ""

@@ -1,0 +1,176 @@
+"""Carries admitted commits of offsets to the store: those of all callers together, several transactions at a time.
+
+Each transaction compares the assignments its commits were admitted by and reads them where they have changed. So the
+owner that was replaced is told by whom, and the commits of others that shared its transaction are written at the next
+try.
+
+A transaction whose answer was lost is written again: a commit says where its owner stands, so saying it twice is once.
+Only if the partition has changed hands meanwhile does it matter whether the first one got through, and the record
+tells. Not promised: that a commit nobody got an answer to has no effect, or none after a later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import anyio
+import anyio.lowlevel
+
+from assigner.api import OffsetCommit, Refusal, RefusedCommit
+from assigner.core.offset_commits import Admitted, CommitQueue, Committer, Pending, judge
+from assigner.errors import OutcomeUnknown, StoreError, TransactionTooLarge, UnreadableRecord
+from assigner.logs import get_logger
+from assigner.reading_together import read_together
+from assigner.records import Assignment, Stored, stored
+from assigner.store import Committed, Conflict, Found, GetResult, Store
+
+TRIES = 4
+IN_FLIGHT = 4
+Ended = Callable[[RefusedCommit | None], None]
+
+log = get_logger("assigner.offset_writing")
+
+
+class CommitWriter:
+    """Carries admitted commits to the store, those of all callers together."""
+
+    def __init__(self, store: Store, queue: CommitQueue) -> None:
+        self.queue = queue
+        self.transactions = 0
+        self._store = store
+        self._callers: dict[Pending, Ended] = {}
+        self._arrived = anyio.Event()
+
+    async def write(self, commits: Sequence[Pending]) -> list[RefusedCommit]:
+        """Those that were not written. Raises `LimitReached`. Who stops waiting takes back what has not left yet."""
+        refused: list[RefusedCommit] = []
+        left = len(commits)
+        all_ended = anyio.Event()
+
+        def ended(refusal: RefusedCommit | None) -> None:
+            nonlocal left
+            left -= 1
+            if refusal:
+                refused.append(refusal)
+            if not left:
+                all_ended.set()
+
+        if not commits:
+            return refused
+        self.queue.add(commits)
+        self._callers.update(dict.fromkeys(commits, ended))
+        self._arrived.set()
+        try:
+            await all_ended.wait()
+        finally:
+            for pending in commits if left else ():
+                pending.withdrawn = True
+                self._callers.pop(pending, None)
+        return refused
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(IN_FLIGHT):
+                tasks.start_soon(self._work)
+
+    async def _work(self) -> None:
+        while True:
+            # Commits that come in the same turn of the loop share a transaction.
+            await anyio.lowlevel.checkpoint()
+            batch = self.queue.take(self._store.limits)
+            if batch:
+                await self._write(batch)
+            else:
+                self._arrived = anyio.Event()
+                await self._arrived.wait()
+
+    async def _write(self, batch: list[Pending]) -> None:
+        try:
+            for _ in range(TRIES):
+                batch = await self._attempt(batch)
+                if not batch:
+                    return
+            self._fail(batch, "the store did not say whether it was written; commit again")
+        except TransactionTooLarge as error:
+            # A store may take less than it says.
+            middle = len(batch) // 2
+            if not middle:
+                self._fail(batch, str(error))
+                return
+            await self._write(batch[:middle])
+            await self._write(batch[middle:])
+        except StoreError as error:
+            self._fail(batch, str(error))
+        except Exception:
+            # Whatever it is, the callers get an answer and the next ones their turn.
+            log.exception("offsets not committed")
+            self._fail(batch, "an internal error, which the service's log tells more about; commit again")
+
+    async def _attempt(self, batch: list[Pending]) -> list[Pending]:
+        """One transaction; what is left to be tried again."""
+        self.transactions += 1
+        try:
+            result = await self._store.transact(
+                [pending.fence for pending in batch],
+                [pending.put for pending in batch],
+                otherwise=[pending.assignment_key for pending in batch],
+            )
+        except OutcomeUnknown:
+            for pending in batch:
+                pending.doubtful = True
+            return batch
+        match result:
+            case Committed():
+                for pending in batch:
+                    self._end(pending)
+                return []
+            case Conflict(_, reads):
+                return await self._sort_out(batch, reads)
+
+    async def _sort_out(self, batch: Sequence[Pending], reads: Sequence[GetResult]) -> list[Pending]:
+        """Judge by the assignments as they are now; those that still count are tried again."""
+        again: list[Pending] = []
+        lost: list[tuple[Pending, RefusedCommit]] = []
+        for pending, read in zip(batch, reads, strict=True):
+            verdict = verdict_on(pending.who, pending.commit, read, exists=True)
+            if isinstance(verdict, Admitted):
+                pending.revision = verdict.revision
+                again.append(pending)
+            elif pending.doubtful:
+                lost.append((pending, verdict))
+            else:
+                self._end(pending, verdict)
+        await self._settle(lost)
+        return again
+
+    async def _settle(self, lost: Sequence[tuple[Pending, RefusedCommit]]) -> None:
+        """They can't get through any more, but may have done so before: then the record says what they wrote."""
+        if not lost:
+            return
+        found = await read_together(self._store, [pending.key for pending, _ in lost])
+        for (pending, verdict), result in zip(lost, found, strict=True):
+            written = isinstance(result, Found) and result.entry.value == pending.value
+            self._end(pending, None if written else verdict)
+
+    def _fail(self, batch: Iterable[Pending], reason: str) -> None:
+        for pending in batch:
+            if not pending.ended:
+                self._end(pending, RefusedCommit(pending.tp, Refusal.FAILED, reason=reason))
+
+    def _end(self, pending: Pending, refusal: RefusedCommit | None = None) -> None:
+        self.queue.ended(pending)
+        ended = self._callers.pop(pending, None)
+        if ended:
+            ended(refusal)
+
+
+def verdict_on(who: Committer, commit: OffsetCommit, found: GetResult, *, exists: bool) -> Admitted | RefusedCommit:
+    """By the assignment as it was just read. One that can't be read admits nobody."""
+    try:
+        return judge(who, commit, _assignment(found), exists=exists)
+    except UnreadableRecord as error:
+        return RefusedCommit(commit.tp, Refusal.FAILED, reason=str(error))
+
+
+def _assignment(found: GetResult) -> Stored[Assignment] | None:
+    return stored(Assignment, found.entry) if isinstance(found, Found) else None

@@ -1,0 +1,124 @@
+"""How far consumers have got: offsets, committed under the owner's epoch and read back by whoever comes next.
+
+A commit is admitted by what the group's mirror shows, which costs no read; where the mirror says no, the store itself
+is asked, because the mirror may be behind what the consumer was told. Either way it is written only if the assignment
+that admitted it still stands. Who committed need not be registered any more: the assignment alone decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.lowlevel
+
+from assigner.api import FoundOffsets, OffsetCommit, RefusedCommit, WantedOffsets
+from assigner.clock import Clock
+from assigner.core.offset_commits import Admitted, CommitQueue, Committer, Pending, judge
+from assigner.keys import Keys
+from assigner.metrics import Metrics
+from assigner.mirror import GroupMirror, Mirrors
+from assigner.offset_reading import OffsetReading
+from assigner.offset_writing import CommitWriter, verdict_on
+from assigner.reading_together import read_together
+from assigner.store import Store
+
+TOGETHER = 500
+"""Commits that are judged before others get their turn."""
+
+
+class OffsetKeeping:
+    """See `assigner.api.Offsets`."""
+
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        mirrors: Mirrors,
+        clock: Clock,
+        metrics: Metrics,
+        queue: CommitQueue | None = None,
+    ) -> None:
+        self._keys = keys
+        self._store = store
+        self._mirrors = mirrors
+        self._clock = clock
+        self._metrics = metrics
+        self._reading = OffsetReading(store, keys)
+        self._writer = CommitWriter(store, queue or CommitQueue())
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[OffsetKeeping]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._writer.run)
+            yield self
+            tasks.cancel_scope.cancel()
+
+    @property
+    def waiting(self) -> int:
+        """Commits that are not on record yet."""
+        return len(self._writer.queue)
+
+    @property
+    def transactions(self) -> int:
+        return self._writer.transactions
+
+    async def fetch(self, group: str, wanted: WantedOffsets) -> FoundOffsets:
+        return await self._reading.fetch(group, wanted)
+
+    async def commit(self, group: str, name: str, session: str, commits: Sequence[OffsetCommit]) -> list[RefusedCommit]:
+        who = Committer(group, name, session)
+        async with self._mirrors.of(group) as mirror:
+            pending, refused = await self._admit(mirror, who, commits)
+            refused += await self._writer.write(pending)
+        self._count(group, len(commits) - len(refused), refused)
+        return refused
+
+    async def _admit(
+        self, mirror: GroupMirror, who: Committer, commits: Sequence[OffsetCommit]
+    ) -> tuple[list[Pending], list[RefusedCommit]]:
+        pending: list[Pending] = []
+        doubtful: list[OffsetCommit] = []
+        wall = self._clock.wall()
+        for number, commit in enumerate(commits):
+            if number % TOGETHER == TOGETHER - 1:
+                await anyio.lowlevel.checkpoint()
+            verdict = judge(who, commit, mirror.state.assignments.get(commit.tp), exists=True)
+            if isinstance(verdict, Admitted):
+                pending.append(self._pending(mirror, who, commit, verdict, wall))
+            else:
+                doubtful.append(commit)
+        refused: list[RefusedCommit] = []
+        if doubtful:
+            for commit, verdict in await self._look_again(mirror, who, doubtful):
+                if isinstance(verdict, Admitted):
+                    pending.append(self._pending(mirror, who, commit, verdict, wall))
+                else:
+                    refused.append(verdict)
+        return pending, refused
+
+    def _pending(
+        self, mirror: GroupMirror, who: Committer, commit: OffsetCommit, admitted: Admitted, wall: float
+    ) -> Pending:
+        key, assignment_key = self._keys.offset(who.group, commit.tp), mirror.state.keys.assignment(commit.tp)
+        return Pending(key, assignment_key, who, commit, admitted, wall)
+
+    async def _look_again(
+        self, mirror: GroupMirror, who: Committer, commits: Sequence[OffsetCommit]
+    ) -> list[tuple[OffsetCommit, Admitted | RefusedCommit]]:
+        found = await read_together(self._store, [mirror.state.keys.assignment(commit.tp) for commit in commits])
+        return [
+            (commit, verdict_on(who, commit, result, exists=_exists(mirror, commit)))
+            for commit, result in zip(commits, found, strict=True)
+        ]
+
+    def _count(self, group: str, committed: int, refused: Iterable[RefusedCommit]) -> None:
+        self._metrics.offsets_committed(group, "committed", committed)
+        for one in refused:
+            self._metrics.offsets_committed(group, one.why.value, 1)
+
+
+def _exists(mirror: GroupMirror, commit: OffsetCommit) -> bool:
+    topic = mirror.state.topics.get(commit.tp.topic)
+    return topic is not None and commit.tp.partition < topic.record.partition_count

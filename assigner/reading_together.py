@@ -1,0 +1,58 @@
+"""Many keys read at once, as of one moment: a transaction that never holds, with what to read otherwise.
+
+It writes nothing and every read in it is linearizable, so it costs the store one round trip where single reads would
+cost one each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+
+from assigner.errors import StoreUnavailable, TransactionTooLarge
+from assigner.store import Absent, Conflict, Exists, GetResult, Store
+
+AT_ONCE = 4
+"""Transactions in flight."""
+
+
+async def read_together(store: Store, keys: Sequence[str]) -> list[GetResult]:
+    """One answer per key. Of more keys than one transaction takes, each part is of a moment of its own."""
+    size = store.limits.operations
+    parts = [keys[start : start + size] for start in range(0, len(keys), size)]
+    if len(parts) == 1:
+        return await _read(store, parts[0])
+    found: list[list[GetResult]] = [[] for _ in parts]
+    limiter = anyio.CapacityLimiter(AT_ONCE)
+    errors: list[Exception] = []
+
+    async def read(number: int) -> None:
+        async with limiter:
+            try:
+                found[number] = await _read(store, parts[number])
+            except Exception as error:  # noqa: BLE001 - raised below, by itself instead of in a group
+                errors.append(error)
+                tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(len(parts)):
+            tasks.start_soon(read, number)
+    if errors:
+        raise errors[0]
+    return [result for part in found for result in part]
+
+
+async def _read(store: Store, keys: Sequence[str]) -> list[GetResult]:
+    # There or not there: one of the two compares fails, whatever the key is.
+    try:
+        result = await store.transact([Exists(keys[0]), Absent(keys[0])], [], otherwise=keys)
+    except TransactionTooLarge:
+        # A store may take less than it says.
+        middle = len(keys) // 2
+        if not middle:
+            raise
+        return [*await _read(store, keys[:middle]), *await _read(store, keys[middle:])]
+    if not isinstance(result, Conflict):
+        raise StoreUnavailable(f"the store says that {keys[0]} is both there and not there; it can't be relied upon")
+    return list(result.reads)

@@ -1,0 +1,625 @@
+"""Committed offsets: only the owner of the moment gets them through, and whoever comes next finds the last of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import anyio
+import pytest
+
+from assigner.api import OffsetCommit, Refusal, RefusedCommit, WantedOffsets
+from assigner.errors import OutcomeUnknown, Superseded
+from assigner.instance import Instance
+from assigner.keys import TopicPartition
+from assigner.records import Assignment, HandoffMode, Offset, Step, decode, encode
+from assigner.store import Batch, Compare, DeleteEvent, Event, Operation, PutEvent, Store, TransactionResult
+from assigner.testing.faults import FaultyStore, LoseAnswer, Refuse
+from assigner.testing.waiting import eventually
+from tests.world import BOTH_STORES, GROUP, SteppedConsumer, World, tp, world_on
+
+pytestmark = pytest.mark.virtual_time
+RUBBISH = b"rubbish"
+MODES = [HandoffMode.OVERLAP, HandoffMode.EXCLUSIVE]
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with world_on("memory") as world:
+        yield world
+        await every_commit_was_the_owners(world)
+
+
+@pytest.fixture(params=BOTH_STORES)
+async def any_world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    async with world_on(request.param, request) as world:
+        yield world
+        await every_commit_was_the_owners(world)
+
+
+# --- what the tests do -------------------------------------------------------------------------------------------
+
+
+async def commit(
+    consumer: SteppedConsumer,
+    offsets: dict[TopicPartition, int],
+    *,
+    epoch: int | None = None,
+    at: Instance | None = None,
+) -> list[RefusedCommit]:
+    """As the consumer, under the epochs it was told of, or under `epoch`."""
+    instance = at or consumer.instance
+    assert instance
+    commits = [
+        OffsetCommit(one, consumer.owned.get(one, 0) if epoch is None else epoch, offset)
+        for one, offset in offsets.items()
+    ]
+    return await instance.offsets.commit(GROUP, consumer.name, consumer.session, commits)
+
+
+async def fetch(instance: Instance, *partitions: TopicPartition) -> dict[TopicPartition, Offset | None]:
+    return dict((await instance.offsets.fetch(GROUP, WantedOffsets(partitions))).offsets)
+
+
+async def offset_of(instance: Instance, partition: TopicPartition) -> tuple[int, int] | None:
+    """(offset, epoch)"""
+    record = (await fetch(instance, partition))[partition]
+    return (record.offset, record.epoch) if record else None
+
+
+async def everything_since(world: World, revision: int) -> list[Event]:
+    end = world.keys.root + "~the-end"
+    await world.store.put(end, b"")
+    events: list[Event] = []
+    async with world.store.watch(world.keys.root, start_revision=revision + 1) as items:
+        async for item in items:
+            events += item.events if isinstance(item, Batch) else ()
+            if any(isinstance(event, PutEvent) and event.entry.key == end for event in events):
+                return events
+    raise AssertionError("the watch ended")
+
+
+async def every_commit_was_the_owners(world: World) -> None:
+    """By the store's own history: each offset was written under the epoch that was in force right then."""
+    epochs: dict[TopicPartition, int] = {}
+    prefix = world.keys.offsets(GROUP)
+    for event in await everything_since(world, world.began):
+        key = event.entry.key if isinstance(event, PutEvent) else event.key
+        if key.startswith(world.group.assignments):
+            topic, _, number = key[len(world.group.assignments) :].partition("/")
+            held = TopicPartition(topic, int(number))
+            if isinstance(event, DeleteEvent) or event.entry.value == RUBBISH:
+                epochs.pop(held, None)
+            else:
+                epochs[held] = decode(Assignment, event.entry.value)[0].epoch
+        elif key.startswith(prefix) and isinstance(event, PutEvent) and event.entry.value != RUBBISH:
+            record = decode(Offset, event.entry.value)[0]
+            about = world.keys.parse_offset(GROUP, key)
+            assert about
+            assert record.epoch == epochs.get(about, 0), f"{about} was committed under an epoch that was over"
+
+
+async def two_owners(world: World, partitions: int = 2) -> tuple[SteppedConsumer, SteppedConsumer]:
+    await world.add_topic(partitions=partitions)
+    await world.start_instance()
+    a, b = await world.join("a"), await world.join("b")
+    await world.until_counts(a=partitions // 2, b=partitions // 2)
+    for one in (a, b):
+        await one.until("told what it owns", lambda c: len(c.owned) == partitions // 2)
+    return a, b
+
+
+async def sole_owner(world: World, partitions: int = 1, **how: Any) -> SteppedConsumer:
+    await world.add_topic(partitions=partitions)
+    await world.start_instance()
+    a = await world.join("a", **how)
+    await a.until("owns everything", lambda c: len(c.owned) == partitions)
+    return a
+
+
+def instance_of(world: World, name: str = "i1") -> Instance:
+    return world.instances[name]
+
+
+# --- committing --------------------------------------------------------------------------------------------------
+
+
+async def test_what_the_owner_commits_is_what_anybody_reads(any_world: World) -> None:
+    world = any_world
+    a = await sole_owner(world, 2)
+    full = OffsetCommit(tp(0), a.owned[tp(0)], 4200, 3, "half of the batch")
+    assert await instance_of(world).offsets.commit(GROUP, "a", a.session, [full]) == []
+    found = await fetch(instance_of(world), tp(0), tp(1))
+    record = found[tp(0)]
+    assert record
+    assert (record.offset, record.epoch, record.leader_epoch, record.metadata) == (4200, 1, 3, "half of the batch")
+    assert record.committed_at == pytest.approx(world.clock.wall(), abs=60)
+    assert found[tp(1)] is None
+
+
+async def test_who_does_not_own_a_partition_is_told_who_does(any_world: World) -> None:
+    a, b = await two_owners(any_world)
+    (mine,), (theirs,) = a.owned, b.owned
+    refused = await commit(a, {mine: 1, theirs: 1}, epoch=1)
+    assert refused == [RefusedCommit(theirs, Refusal.FENCED, b.owned[theirs], "b")]
+    assert await offset_of(instance_of(any_world), mine) == (1, 1)
+    assert await offset_of(instance_of(any_world), theirs) is None
+
+
+async def test_an_epoch_that_is_over_or_never_was_is_refused(world: World) -> None:
+    a = await sole_owner(world)
+    for epoch in (0, 2):
+        assert await commit(a, {tp(0): 1}, epoch=epoch) == [RefusedCommit(tp(0), Refusal.FENCED, 1, "a")]
+    assert await offset_of(instance_of(world), tp(0)) is None
+
+
+async def test_a_session_of_the_same_name_and_epoch_that_is_not_the_owners_is_refused(world: World) -> None:
+    await sole_owner(world)
+    refused = await instance_of(world).offsets.commit(GROUP, "a", "another", [OffsetCommit(tp(0), 1, 5)])
+    assert [one.why for one in refused] == [Refusal.FENCED]
+
+
+async def test_a_client_without_a_session_is_known_by_name_and_epoch(world: World) -> None:
+    await sole_owner(world, session="")
+    assert await instance_of(world).offsets.commit(GROUP, "a", "", [OffsetCommit(tp(0), 1, 5)]) == []
+
+
+async def test_a_partition_that_does_not_exist_is_named(world: World) -> None:
+    a = await sole_owner(world)
+    refused = await commit(a, {tp(7): 1, tp(0, "other"): 1}, epoch=1)
+    assert {one.tp: one.why for one in refused} == {
+        tp(7): Refusal.UNKNOWN_PARTITION,
+        tp(0, "other"): Refusal.UNKNOWN_PARTITION,
+    }
+
+
+async def test_a_partition_that_nobody_owns_takes_no_commit(world: World) -> None:
+    await world.add_topic(partitions=1)
+    instance = await world.start_instance()
+    refused = await instance.offsets.commit(GROUP, "a", "s", [OffsetCommit(tp(0), 1, 5)])
+    assert refused == [RefusedCommit(tp(0), Refusal.FENCED, 0, "")]
+
+
+async def test_an_owner_may_go_back(world: World) -> None:
+    a = await sole_owner(world)
+    for offset in (10, 4):
+        assert await commit(a, {tp(0): offset}) == []
+    assert await offset_of(instance_of(world), tp(0)) == (4, 1)
+
+
+async def test_commits_of_one_partition_end_in_the_order_they_came(world: World) -> None:
+    a = await sole_owner(world)
+    async with anyio.create_task_group() as tasks:
+        for offset in range(50):
+            tasks.start_soon(commit, a, {tp(0): offset})
+    assert await offset_of(instance_of(world), tp(0)) == (49, 1)
+
+
+async def test_an_unreadable_assignment_admits_nobody_and_is_left_alone(world: World) -> None:
+    a = await sole_owner(world)
+    await world.store.put(world.group.assignment(tp(0)), RUBBISH)
+    (refused,) = await commit(a, {tp(0): 1}, epoch=1)
+    assert refused.why is Refusal.FAILED
+    assert "unreadable Assignment" in refused.reason
+    await world.store.put(
+        world.group.assignment(tp(0)), encode(Assignment(topic="t", partition=0, owner="a", epoch=1, session=a.session))
+    )
+
+
+async def test_commits_wake_nobody(world: World) -> None:
+    a = await sole_owner(world)
+    mirrored, heard = instance_of(world).mirrors.get(GROUP), len(a.heard)
+    assert mirrored
+    revision = mirrored.state.revision
+    for offset in range(20):
+        await commit(a, {tp(0): offset})
+    await anyio.sleep(1)
+    assert len(a.heard) == heard
+    assert mirrored.state.revision == revision
+
+
+# --- changes of hands --------------------------------------------------------------------------------------------
+
+
+async def test_a_taken_over_session_is_refused_and_its_successor_goes_on_from_its_offset(any_world: World) -> None:
+    world = any_world
+    old = await sole_owner(world, session="first")
+    assert await commit(old, {tp(0): 10}) == []
+    new = await world.join("a", session="second")
+    await old.until("told why", lambda c: isinstance(c.ended, Superseded))
+    await new.until("restamped", lambda c: c.owned == {tp(0): 2})
+    assert await commit(old, {tp(0): 11}) == [RefusedCommit(tp(0), Refusal.FENCED, 2, "a")]
+    assert await offset_of(instance_of(world), tp(0)) == (10, 1)
+    assert await commit(new, {tp(0): 12}) == []
+    assert await offset_of(instance_of(world), tp(0)) == (12, 2)
+
+
+async def moving_partition(world: World, mode: HandoffMode) -> tuple[SteppedConsumer, SteppedConsumer, TopicPartition]:
+    """One of `a`'s two partitions is to go to `b`, which warms it and waits to be told to say so."""
+    await world.set_options(handoff_mode=mode)
+    a = await sole_owner(world, 2, answers_release=False)
+    b = await world.join("b", answers_warm=False)
+    await b.until("asked to warm", lambda c: bool(c.to_warm))
+    (moving,) = b.to_warm
+    return a, b, moving
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_old_owner_commits_until_the_flip_and_not_after_it(any_world: World, mode: HandoffMode) -> None:
+    world = any_world
+    a, b, moving = await moving_partition(world, mode)
+    assert await commit(a, {moving: 10}) == [], "while it is warmed"
+    refused = await commit(b, {moving: 99}, epoch=2)
+    assert refused == [RefusedCommit(moving, Refusal.FENCED, 1, "a")], "it is not the new owner's yet"
+    await b.ready(moving)
+    await a.until("told to release", lambda c: moving in c.to_release)
+    exclusive = mode is HandoffMode.EXCLUSIVE
+    final = await commit(a, {moving: 20}, epoch=1)
+    assert final == ([] if exclusive else [RefusedCommit(moving, Refusal.FENCED, 2, "b")])
+    await a.release(moving)
+    await b.until("owns it", lambda c: c.owned == {moving: 2})
+    assert await offset_of(instance_of(world), moving) == ((20, 1) if exclusive else (10, 1))
+    assert await commit(a, {moving: 30}, epoch=1) == [RefusedCommit(moving, Refusal.FENCED, 2, "b")]
+    assert await commit(b, {moving: 40}) == []
+    assert await offset_of(instance_of(world), moving) == (40, 2)
+
+
+async def test_the_last_commit_before_released_is_what_the_new_owner_reads_first(any_world: World) -> None:
+    """In an exclusive group: each commit is answered before the owner lets go, so the next one starts after it."""
+    world = any_world
+    a, b, moving = await moving_partition(world, HandoffMode.EXCLUSIVE)
+    await b.ready(moving)
+    await a.until("told to release", lambda c: moving in c.to_release)
+    handoff = await world.handoff(moving)
+    assert handoff
+    assert handoff.at is Step.RELEASING
+    for offset in range(1, 6):
+        assert await commit(a, {moving: offset}) == []
+    await a.release(moving)
+    await b.until("owns it", lambda c: moving in c.owned)
+    assert await offset_of(instance_of(world), moving) == (5, 1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_commits_that_race_with_a_flip_are_on_record_or_refused(any_world: World, mode: HandoffMode) -> None:
+    world = any_world
+    a, b, moving = await moving_partition(world, mode)
+    answered: list[int] = []
+    over = anyio.Event()
+
+    async def hammer() -> None:
+        offset = 0
+        while not over.is_set():
+            offset += 1
+            refused = await commit(a, {moving: offset}, epoch=1)
+            if refused:
+                assert refused == [RefusedCommit(moving, Refusal.FENCED, 2, "b")]
+                return
+            answered.append(offset)
+            # Or virtual time would stand still.
+            await anyio.sleep(0.001)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hammer)
+        await eventually(lambda: bool(answered), within=10, what="the first commit")
+        await b.ready(moving)
+        await a.until("told to release", lambda c: moving in c.to_release)
+        await a.release(moving)
+        await b.until("owns it", lambda c: moving in c.owned)
+        first = await offset_of(instance_of(world), moving)
+        assert await commit(b, {moving: 1_000_000}) == []
+        over.set()
+    assert first
+    assert first == (answered[-1], 1), "an answered commit was lost, or one came after the flip"
+    assert await offset_of(instance_of(world), moving) == (1_000_000, 2)
+
+
+async def test_a_change_of_leader_refuses_nobody(any_world: World) -> None:
+    world = any_world
+    a = await sole_owner(world, 4)
+    second = await world.start_instance("i2")
+    assert await commit(a, {tp(0): 1}) == []
+    await world.stop_instance("i1")
+    assert await commit(a, {tp(0): 2, tp(3): 7}, at=second) == []
+    await eventually(lambda: GROUP in second.coordinators.at_work, within=30, what="the other one leads")
+    assert await commit(a, {tp(0): 3}, at=second) == []
+    assert await offset_of(second, tp(0)) == (3, 1)
+    assert await offset_of(second, tp(3)) == (7, 1)
+
+
+async def test_an_owner_that_was_given_its_partition_back_has_another_epoch(world: World) -> None:
+    a, b, moving = await moving_partition(world, HandoffMode.EXCLUSIVE)
+    await b.ready(moving)
+    await a.until("told to release", lambda c: moving in c.to_release)
+    b.crash()
+    await world.until("reaffirmed", lambda s: s.assignments[moving].record.epoch == 2, within=10 * world.ttl)
+    assert [one.why for one in await commit(a, {moving: 5}, epoch=1)] == [Refusal.FENCED]
+    assert await commit(a, {moving: 5}, epoch=2) == []
+
+
+async def test_a_commit_counts_at_an_instance_that_has_not_heard_of_the_new_owner_yet(world: World) -> None:
+    await world.add_topic(partitions=1)
+    await world.start_instance("i1")
+    behind = await world.start_faulty("i2", leads=False)
+    a = await world.join("a", instance_of(world))
+    await a.until("owns", lambda c: bool(c.owned))
+    late = world.instances["i2"]
+    assert await commit(a, {tp(0): 1}, at=late) == [], "which also loads the group there"
+    behind.inject(Refuse(), kinds={"list", "watch"}, times=None)
+    behind.end_watches()
+    new = await world.join("a", instance_of(world), session="second")
+    await new.until("restamped", lambda c: c.owned == {tp(0): 2})
+    assert await commit(a, {tp(0): 2}, epoch=1, at=late) == [RefusedCommit(tp(0), Refusal.FENCED, 2, "a")]
+    assert await commit(new, {tp(0): 3}, at=late) == []
+    assert await offset_of(instance_of(world), tp(0)) == (3, 2)
+
+
+# --- topics ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_recreated_topic_has_no_offsets_and_its_old_owner_must_hear_of_it(any_world: World) -> None:
+    world = any_world
+    await world.add_topic(partitions=1, topic_id="first")
+    await world.start_instance()
+    a = await world.join("a")
+    await a.until("owns", lambda c: bool(c.owned))
+    assert await commit(a, {tp(0): 10}) == []
+    await world.add_topic(partitions=1, topic_id="second")
+    await a.until("restamped", lambda c: c.owned == {tp(0): 2})
+    assert await offset_of(instance_of(world), tp(0)) is None
+    assert [one.why for one in await commit(a, {tp(0): 11}, epoch=1)] == [Refusal.FENCED]
+    assert await offset_of(instance_of(world), tp(0)) is None
+    assert await commit(a, {tp(0): 3}) == []
+    assert await offset_of(instance_of(world), tp(0)) == (3, 2)
+
+
+async def test_offsets_of_a_topic_recreated_while_nobody_was_there_count_as_none(world: World) -> None:
+    await world.add_topic(partitions=1, topic_id="first")
+    instance = await world.start_instance()
+    a = await world.join("a")
+    await a.until("owns", lambda c: bool(c.owned))
+    assert await commit(a, {tp(0): 10}) == []
+    a.crash()
+    await world.until("nobody owns anything", lambda s: not s.assignments, within=10 * world.ttl)
+    assert await offset_of(instance, tp(0)) == (10, 1), "a group that is empty for a while loses nothing"
+    await world.add_topic(partitions=1, topic_id="second")
+    assert await offset_of(instance, tp(0)) is None
+    listed = await instance.offsets.fetch(GROUP, WantedOffsets())
+    assert listed.offsets == ((tp(0), None),)
+
+
+async def test_a_commit_between_a_topics_recreation_and_the_leaders_notice_of_it_does_not_count(world: World) -> None:
+    await world.add_topic(partitions=1, topic_id="first")
+    instance = await world.start_instance(leads=False)
+    await world.store.put(
+        world.group.assignment(tp(0)),
+        encode(Assignment(topic="t", partition=0, owner="a", session="s", epoch=1, topic_id="first")),
+    )
+    await world.add_topic(partitions=1, topic_id="second")
+    assert await instance.offsets.commit(GROUP, "a", "s", [OffsetCommit(tp(0), 1, 10)]) == []
+    assert await offset_of(instance, tp(0)) is None
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+async def test_everything_committed_is_found_page_by_page(any_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = any_world
+    a = await sole_owner(world, 12)
+    await world.add_topic("u", 3)
+    await a.until("owns both", lambda c: len(c.owned) == 15)
+    assert await commit(a, {one: one.partition for one in a.owned if one.partition != 1}) == []
+    monkeypatch.setattr("assigner.offset_reading.MAX_ANSWERED", 5)
+    monkeypatch.setattr("assigner.offset_reading._PAGE", 3)
+    for topics in ((), ("t", "u"), ("u", "t")):
+        found: list[TopicPartition] = []
+        after = None
+        while True:
+            page = await instance_of(world).offsets.fetch(GROUP, WantedOffsets(topics=topics, after=after))
+            assert len(page.offsets) <= 5
+            assert all(record and record.offset == one.partition for one, record in page.offsets)
+            found += [one for one, _ in page.offsets]
+            if page.last is None:
+                break
+            after = page.last
+        assert len(found) == len(set(found))
+        assert set(found) == {one for one in a.owned if one.partition != 1}
+        assert [one.topic for one in found] == sorted((one.topic for one in found), reverse=topics == ("u", "t"))
+
+
+async def test_an_answer_is_cut_before_it_gets_too_long_for_a_message(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = await sole_owner(world, 10)
+    commits = [OffsetCommit(one, 1, 1, -1, "x" * 400) for one in sorted(a.owned)]
+    assert await instance_of(world).offsets.commit(GROUP, "a", a.session, commits) == []
+    monkeypatch.setattr("assigner.offset_reading.MAX_ANSWER_BYTES", 1_500)
+    page = await instance_of(world).offsets.fetch(GROUP, WantedOffsets(tuple(sorted(a.owned))))
+    assert [one for one, _ in page.offsets] == [tp(0), tp(1), tp(2)]
+    assert page.last == tp(2)
+
+
+async def test_an_offset_that_can_not_be_read_is_named_and_not_taken_for_none(world: World) -> None:
+    a = await sole_owner(world, 3)
+    assert await commit(a, dict.fromkeys(a.owned, 7)) == []
+    await world.store.put(world.keys.offset(GROUP, tp(1)), RUBBISH)
+    for wanted in (WantedOffsets((tp(0), tp(1), tp(2))), WantedOffsets()):
+        found = await instance_of(world).offsets.fetch(GROUP, wanted)
+        assert [one for one, _ in found.offsets] == [tp(0), tp(2)]
+        assert found.unreadable == (tp(1),)
+    assert await commit(a, {tp(1): 8}) == []
+    assert await offset_of(instance_of(world), tp(1)) == (8, 1)
+
+
+async def test_a_group_nobody_knows_has_no_offsets(world: World) -> None:
+    instance = await world.start_instance()
+    found = await instance.offsets.fetch("nowhere", WantedOffsets((tp(0),)))
+    assert found.offsets == ((tp(0), None),)
+    assert instance.mirrors.get("nowhere") is None, "asking must not cost the instance a mirror"
+
+
+# --- sharing transactions ----------------------------------------------------------------------------------------
+
+
+async def test_many_partitions_take_few_transactions(any_world: World) -> None:
+    world = any_world
+    a = await sole_owner(world, 300)
+    before = instance_of(world).offsets.transactions
+    assert await commit(a, dict.fromkeys(a.owned, 5)) == []
+    assert instance_of(world).offsets.transactions - before == 3
+    found = await fetch(instance_of(world), *a.owned)
+    assert {record.offset for record in found.values() if record} == {5}
+    assert len(found) == 300
+
+
+async def test_commits_of_several_consumers_share_a_transaction(world: World) -> None:
+    await world.add_topic(partitions=20)
+    await world.start_instance()
+    consumers = [await world.join(f"c{number}") for number in range(10)]
+    await world.until_counts(**{one.name: 2 for one in consumers})
+    before = instance_of(world).offsets.transactions
+    async with anyio.create_task_group() as tasks:
+        for one in consumers:
+            tasks.start_soon(commit, one, dict.fromkeys(one.owned, 3))
+    assert instance_of(world).offsets.transactions - before == 1
+    listed = await instance_of(world).offsets.fetch(GROUP, WantedOffsets())
+    assert len(listed.offsets) == 20
+
+
+async def test_one_that_lost_its_partition_spoils_no_other_in_its_transaction(world: World) -> None:
+    """Its instance has not heard of it, so that only the store can refuse it."""
+    await world.add_topic(partitions=100)
+    await world.start_instance("i1")
+    behind = await world.start_faulty("i2", leads=False)
+    a = await world.join("a", instance_of(world))
+    await a.until("owns", lambda c: len(c.owned) == 100)
+    late = world.instances["i2"]
+    assert await commit(a, {tp(0): 1}, at=late) == []
+    behind.inject(Refuse(), kinds={"list", "watch"}, times=None)
+    behind.end_watches()
+    for number in (3, 77):
+        taken = Assignment(topic="t", partition=number, owner="b", session="s", epoch=9)
+        await world.store.put(world.group.assignment(tp(number)), encode(taken))
+    before = late.offsets.transactions
+    refused = await commit(a, dict.fromkeys(map(tp, range(100)), 6), epoch=1, at=late)
+    assert refused == [RefusedCommit(tp(n), Refusal.FENCED, 9, "b") for n in (3, 77)]
+    assert late.offsets.transactions - before == 2, "one that failed and one without the two"
+    listed = await late.offsets.fetch(GROUP, WantedOffsets((*map(tp, range(100)),)))
+    assert sum(record is not None and record.offset == 6 for _, record in listed.offsets) == 98
+
+
+# --- when the store is in trouble --------------------------------------------------------------------------------
+
+
+def commits_an_offset(world: World) -> Callable[..., bool]:
+    prefix = world.keys.offsets(GROUP)
+
+    def where(kind: str, compares: Sequence[Compare], operations: Sequence[Operation]) -> bool:
+        return any(operation.key.startswith(prefix) for operation in operations)
+
+    return where
+
+
+@pytest.mark.parametrize("applied", [True, False])
+async def test_a_commit_whose_answer_was_lost_is_written_again(any_world: World, applied: bool) -> None:
+    world = any_world
+    await world.add_topic(partitions=2)
+    faults = await world.start_faulty()
+    a = await world.join("a")
+    await a.until("owns", lambda c: len(c.owned) == 2)
+    lost = faults.inject(LoseAnswer(applied=applied), kinds={"transact"}, where=commits_an_offset(world))
+    assert await commit(a, {tp(0): 5, tp(1): 6}) == []
+    assert lost.hits == 1
+    assert await offset_of(instance_of(world), tp(0)) == (5, 1)
+    assert await offset_of(instance_of(world), tp(1)) == (6, 1)
+
+
+async def test_a_store_that_never_says_whether_it_wrote_is_told_as_a_failure_that_may_be_repeated(world: World) -> None:
+    await world.add_topic(partitions=1)
+    faults = await world.start_faulty()
+    a = await world.join("a")
+    await a.until("owns", lambda c: bool(c.owned))
+    lost = faults.inject(LoseAnswer(), kinds={"transact"}, times=None, where=commits_an_offset(world))
+    (refused,) = await commit(a, {tp(0): 5})
+    assert refused.why is Refusal.FAILED
+    assert "commit again" in refused.reason
+    lost.remove()
+    assert await commit(a, {tp(0): 5}) == []
+
+
+async def test_what_the_store_refuses_is_told_by_partition_and_the_rest_is_committed(world: World) -> None:
+    await world.add_topic(partitions=200)
+    faults = await world.start_faulty()
+    a = await world.join("a")
+    await a.until("owns", lambda c: len(c.owned) == 200)
+    faults.inject(Refuse("no room"), kinds={"transact"}, where=commits_an_offset(world))
+    refused = await commit(a, dict.fromkeys(sorted(a.owned), 5))
+    assert {one.why for one in refused} == {Refusal.FAILED}
+    assert all("no room" in one.reason for one in refused)
+    found = await fetch(instance_of(world), *a.owned)
+    assert {one for one, record in found.items() if record is None} == {one.tp for one in refused}
+    assert 0 < len(refused) < 200
+
+
+class ChangesHandsMeanwhile(FaultyStore):
+    """Loses the answer to a commit, and gives the partition to another before anybody can ask again."""
+
+    def __init__(self, inner: Store, world: World) -> None:
+        super().__init__(inner)
+        self.world = world
+        self.armed = False
+        self.applied = False
+        self.overwritten = False
+
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], *, otherwise: Sequence[str] = ()
+    ) -> TransactionResult:
+        if not (self.armed and any(op.key.startswith(self.world.keys.offsets(GROUP)) for op in operations)):
+            return await super().transact(compares, operations, otherwise=otherwise)
+        self.armed = False
+        if self.applied:
+            await self.inner.transact(compares, operations)
+        taken = Assignment(topic="t", partition=0, owner="b", session="s", epoch=2)
+        await self.inner.put(self.world.group.assignment(tp(0)), encode(taken))
+        if self.overwritten:
+            await self.inner.put(self.world.keys.offset(GROUP, tp(0)), encode(Offset(offset=8, epoch=2)))
+        raise OutcomeUnknown("no answer")
+
+
+@pytest.mark.parametrize(
+    ("applied", "overwritten", "counts"), [(True, False, True), (False, False, False), (False, True, False)]
+)
+async def test_an_unknown_outcome_followed_by_a_flip_is_settled_by_what_is_on_record(
+    any_world: World, applied: bool, overwritten: bool, counts: bool
+) -> None:
+    world = any_world
+    stores: list[ChangesHandsMeanwhile] = []
+
+    def wrap(inner: Store) -> Store:
+        stores.append(ChangesHandsMeanwhile(inner, world))
+        return stores[0]
+
+    await world.add_topic(partitions=1)
+    instance = await world.start_instance(wrap=wrap, leads=False)
+    owned = Assignment(topic="t", partition=0, owner="a", session="s", epoch=1)
+    await world.store.put(world.group.assignment(tp(0)), encode(owned))
+    stores[0].armed, stores[0].applied, stores[0].overwritten = True, applied, overwritten
+    refused = await instance.offsets.commit(GROUP, "a", "s", [OffsetCommit(tp(0), 1, 5)])
+    assert refused == ([] if counts else [RefusedCommit(tp(0), Refusal.FENCED, 2, "b")])
+    assert await offset_of(instance, tp(0)) == ((5, 1) if counts else (8, 2) if overwritten else None)
+
+
+async def test_who_stops_waiting_takes_back_what_has_not_left_yet(world: World) -> None:
+    await world.add_topic(partitions=2_000)
+    faults = await world.start_faulty()
+    a = await world.join("a")
+    await a.until("owns", lambda c: len(c.owned) == 2_000)
+    faults.freeze()
+    with anyio.move_on_after(1):
+        await commit(a, dict.fromkeys(a.owned, 5))
+    faults.thaw()
+    offsets = instance_of(world).offsets
+    await eventually(lambda: not offsets.waiting, within=60, what="the queue is empty")
+    found = await fetch(instance_of(world), *a.owned)
+    assert sum(record is not None for record in found.values()) <= 4 * 128
+    assert await commit(a, dict.fromkeys(a.owned, 6)) == []
