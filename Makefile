@@ -51,10 +51,11 @@ bench: install ## Measure the service; see docs for what the numbers mean
 	exec $(BIN)/python -m bench $(ARGS)
 
 .PHONY: test
-test: install ## Lint, then run all tests, against real etcd and Kafka where they can be had
+test: install ## Lint, then run all tests, against real etcd, Kafka and PostgreSQL where they can be had
 	$(MAKE) lint
 	$(BIN)/python tools/install_etcd.py || true
 	$(BIN)/python tools/install_kafka.py || true
+	$(BIN)/python tools/install_postgres.py || true
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 .PHONY: lint
@@ -82,6 +83,10 @@ etcd: ## Get a current etcd for the tests, cached outside the repository
 .PHONY: kafka
 kafka: ## Get a current Kafka for the tests, cached outside the repository
 	$(PYTHON) tools/install_kafka.py
+
+.PHONY: postgres
+postgres: install ## Get a PostgreSQL for the tests, cached outside the repository
+	$(BIN)/python tools/install_postgres.py
 
 .PHONY: lock
 lock: install ## Resolve the dependencies anew and write requirements/*.lock

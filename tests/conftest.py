@@ -1,4 +1,4 @@
-"""Fixtures that all tests share: real etcd and Kafka servers, and the rule about skips."""
+"""Fixtures that all tests share: real etcd, Kafka and PostgreSQL servers, and the rule about skips."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from tests.real_etcd import (
     find_binary,
 )
 from tests.real_kafka import KafkaBroker, KafkaUnavailableError
+from tests.real_postgres import PostgresServer, PostgresUnavailableError
 from tests.skip_rule import SkipRule, is_ci, read_allowed
 
 pytest_plugins = ["pytester", "assigner.testing.plugin"]
 
-Server = TypeVar("Server", EtcdServer, EtcdCluster, KafkaBroker)
+Server = TypeVar("Server", EtcdServer, EtcdCluster, KafkaBroker, PostgresServer)
 StartEtcd = Callable[..., EtcdServer]
 StartEtcdCluster = Callable[..., EtcdCluster]
 StartKafka = Callable[..., KafkaBroker]
@@ -37,6 +38,8 @@ _MARKER_OF_FIXTURE = {
     "start_etcd_cluster": "etcd",
     "kafka_broker": "kafka",
     "start_kafka": "kafka",
+    "postgres_server": "postgres",
+    "start_postgres": "postgres",
 }
 
 
@@ -161,8 +164,33 @@ def start_kafka(tmp_path: Path) -> Iterator[StartKafka]:
         broker.stop()
 
 
+# -- PostgreSQL --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """One PostgreSQL for all tests of this process. It is shared: make a database of your own, and leave it running."""
+    with _or_skip(PostgresServer) as server:
+        yield server
+
+
+@pytest.fixture
+def start_postgres() -> Iterator[Callable[[], PostgresServer]]:
+    """Start PostgreSQL servers of this test's own, which it may crash."""
+    servers: list[PostgresServer] = []
+
+    def start() -> PostgresServer:
+        server = _or_skip(PostgresServer)
+        servers.append(server)
+        return server.start()
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
 def _or_skip(create: Callable[[], Server]) -> Server:
     try:
         return create()
-    except (EtcdUnavailableError, KafkaUnavailableError) as failure:
+    except (EtcdUnavailableError, KafkaUnavailableError, PostgresUnavailableError) as failure:
         pytest.skip(str(failure))
