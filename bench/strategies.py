@@ -8,6 +8,7 @@ where they are not, the tables say so. `--markdown docs/performance.md` rewrites
 from __future__ import annotations
 
 import argparse
+import contextlib
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +35,7 @@ from bench.strategy_sheets import (
     terminal,
     write_between,
 )
-from bench.strategy_targets import Target, targets, targets_sheet
+from bench.strategy_targets import SMALL, Size, Target, targets, targets_sheet
 from bench.strategy_timing import Effort
 from tools.install_kafka import KAFKA_VERSION
 
@@ -51,12 +52,12 @@ class Found:
     rows: list[Row] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
     peaks: list[Peak] = field(default_factory=list)
-    size: tuple[int, int] = (10_000, 500_000)
-    """Members and partitions of the targets."""
+    size: Size = field(default_factory=Size)
+    """Of the targets."""
     left_out: Counter[str] = field(default_factory=Counter)
 
     def sheets(self, *, cells: bool) -> list[Sheet]:
-        sheets = [targets_sheet(self.targets, *self.size)] if self.targets else []
+        sheets = [targets_sheet(self.targets, self.size)] if self.targets else []
         if self.rows:
             sheets += grid_sheets(self.rows) + ([cells_sheet(self.rows)] if cells else [])
         return sheets + ([memory_sheet(self.peaks)] if self.peaks else [])
@@ -72,10 +73,12 @@ def run(options: argparse.Namespace, console: Console) -> Found:
     effort = Effort(0.02, 0.1, 3, 10.0) if options.quick else Effort()
     missing = "not asked for" if options.no_kafka else unavailable()
     found = Found(missing or f"{KAFKA_VERSION}, after warming up")
-    found.size = (1_000, 50_000) if options.quick else found.size
+    found.size = SMALL if options.quick else found.size
     with KafkaAssignors(_warm_up_on(), 0.2 if options.quick else 2.0) as process:
         contestants = ours() + ([] if missing else kafkas(process)) + models()
-        _measure(found, contestants, effort, options, console)
+        # Whoever interrupts a run of hours gets what there is.
+        with contextlib.suppress(KeyboardInterrupt):
+            _measure(found, contestants, effort, options, console)
     return found
 
 
@@ -85,30 +88,30 @@ def _measure(
     parts = options.only or PARTS
     if "targets" in parts:
         with console.status("targets") as status:
-            members, partitions = found.size
-            found.targets = list(targets(contestants, effort, status.update, members=members, partitions=partitions))
+            found.targets.extend(targets(contestants, effort, status.update, found.size))
     if "grid" in parts:
         shapes, found.left_out = _sensible(_shapes(options))
         operations = [Operation(name) for name in options.operation or list(Operation)]
         with _progress(console, len(shapes) * len(operations) * len(contestants)) as tell:
-            found.rows = list(Grid(contestants, effort).run(shapes, operations, tell))
+            for row in Grid(contestants, effort).run(shapes, operations, tell):
+                found.rows.append(row)
     if "memory" in parts and (not options.quick or options.only):
         with console.status("memory") as status:
             found.peaks = peaks(SHAPES, status.update)
 
 
 def _warm_up_on() -> list[Problem]:
-    """Each way through the assignors: from nothing and from a change, with one subscription and with several."""
+    """Each way through the assignors: from nothing and from a change, with one subscription and with several. Small
+    where subscriptions differ: Kafka's cooperative-sticky assignor takes a minute for 5,000 partitions then."""
     problems = []
-    for kind in (Subscriptions.ONE, Subscriptions.NESTED):
-        shape = Shape(100, 20, 5_000, subscriptions=kind)
+    for shape in (Shape(100, 20, 5_000), Shape(20, 20, 400, subscriptions=Subscriptions.NESTED)):
         problems += [fresh(shape), changed(shape, Operation.JOIN_MANY, dealt(shape, Operation.JOIN_MANY))]
     return problems
 
 
 def _shapes(options: argparse.Namespace) -> Sequence[Shape]:
     if options.shape:
-        return [shape_of(words) for words in options.shape]
+        return list(options.shape)
     return QUICK if options.quick else everything() if options.full else USUAL
 
 
@@ -156,7 +159,7 @@ def main() -> None:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="small groups, some seconds")
     size.add_argument("--full", action="store_true", help="the whole grid, hours")
-    size.add_argument("--shape", action="append", metavar="M,T,P[,skewed][,disjoint|nested][,racks]")
+    size.add_argument("--shape", action="append", type=shape_of, metavar="M,T,P[,skewed][,disjoint|nested][,racks]")
     parser.add_argument("--operation", action="append", choices=[operation.value for operation in Operation])
     parser.add_argument("--only", action="append", choices=PARTS)
     parser.add_argument("--memory", dest="only", action="append_const", const="memory", help="--only memory")
