@@ -1,0 +1,47 @@
+"""`spark.read.format("assigned_kafka")`: what lies between two ends of the topics. It joins no group and moves nothing.
+
+`committed` as an end stands for the group's committed offsets, so that what a group has done, or has not yet done, can
+be looked at without disturbing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from assigner.spark.fetching import read_range
+from assigner.spark.kafka_log import KafkaLog
+from assigner.spark.options import SourceOptions
+from assigner.spark.positions import Range, split
+from assigner.spark.schema import arrow_schema
+
+
+class RangePartition(InputPartition):
+    """One range for one task."""
+
+    def __init__(self, value: Range) -> None:
+        super().__init__(value)
+
+
+class BatchReader(DataSourceReader):
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        log, options = KafkaLog(self._options), self._options
+        known = log.partitions(options.topics)
+        first = log.resolved({tp: options.starting.of(tp) for tp in known})
+        end = log.resolved({tp: options.ending.of(tp, "endingOffsets") for tp in known})
+        ranges = [Range(tp, 0, first[tp], end[tp]) for tp in known if first[tp] < end[tp]]
+        pieces = split(ranges, at_least=options.min_partitions, at_most_rows=options.max_records_per_partition)
+        return [RangePartition(one) for one in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Spark hands in an empty partition where there is none.
+        if partition.value is None:
+            return iter(())
+        return read_range(partition.value, self._options, arrow_schema(self._schema))

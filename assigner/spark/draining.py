@@ -1,0 +1,138 @@
+"""Lets a query go without a trace: its running batch is finished, its partitions are handed over, then it is stopped.
+
+`query.stop()` alone would cut the batch short. The member is found through the query's own progress. On the driver's
+machine it is told by a signal, which also works if nobody else is there to take the partitions; elsewhere (Spark
+Connect) through the assigner, which then must find somebody.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+
+from assigner.errors import AssignerError, InvalidInput
+from assigner.logs import get_logger
+from assigner.spark.asking import ask_to_drain, describe_at
+from assigner.spark.positions import OWNER_KEY
+from assigner.spark.runner_process import DRAIN_SIGNAL, RUNNER
+from assigner.spark.tls import Tls
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_LOOK_AGAIN = 0.1
+"""Seconds."""
+
+_log = get_logger(__name__)
+
+
+class Whereabouts(msgspec.Struct, frozen=True):
+    """Where a query's member is to be found, by its own word."""
+
+    assigner: str
+    group: str
+    member: str
+    session: str
+    host: str
+    pid: int
+
+
+class NotDrained(AssignerError):
+    """The time was too short. The query still runs, and what it began to hand over goes on."""
+
+
+def drain(query: StreamingQuery, timeout: float = 120.0, *, tls: Tls | None = None) -> None:
+    """Returns when the query has stopped and owns nothing. `tls`: as in the source's options, if it uses TLS."""
+    deadline = time.monotonic() + timeout
+    members = _wait(lambda: _members_of(query), query, deadline, "has not planned a batch yet")
+    for member in members:
+        _tell(member, tls)
+    _wait(lambda: all(_has_left(member, tls) for member in members), query, deadline, "still owns partitions")
+    query.stop()
+    _log.info("query drained", query=str(query.id))
+
+
+def drain_on_sigterm(*queries: StreamingQuery, timeout: float = 120.0, tls: Tls | None = None) -> None:
+    """Drain when the driver gets SIGTERM; `awaitTermination` then returns. Call it from the main thread."""
+
+    def drain_all(number: int, frame: Any) -> None:
+        # Elsewhere than in the handler: the main thread may be in the middle of a call to the JVM.
+        for query in queries:
+            threading.Thread(target=_drain_or_stop, args=(query, timeout, tls), name="drain").start()
+
+    signal.signal(signal.SIGTERM, drain_all)
+
+
+def _drain_or_stop(query: StreamingQuery, timeout: float, tls: Tls | None) -> None:
+    try:
+        drain(query, timeout, tls=tls)
+    except AssignerError as error:
+        _log.warning("the query is stopped without being drained", reason=str(error))
+        query.stop()
+
+
+def _wait(done: Callable[[], Any], query: StreamingQuery, deadline: float, trouble: str) -> Any:
+    while query.isActive:
+        found = done()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise NotDrained(
+                f"query {query.id} {trouble}; wait longer (timeout), or stop it: it may then repeat a batch"
+            )
+        time.sleep(_LOOK_AGAIN)
+    failure = query.exception()
+    if failure is not None:
+        raise failure
+    return done() or ()
+
+
+# --- finding it --------------------------------------------------------------------------------------------------
+
+
+def _members_of(query: StreamingQuery) -> list[Whereabouts]:
+    progress = query.lastProgress
+    if progress is None:
+        return []
+    told = [source.get("latestOffset") for source in json.loads(progress.json)["sources"]]
+    found = [one[OWNER_KEY] for one in map(_read, told) if isinstance(one, dict) and OWNER_KEY in one]
+    if not found:
+        raise InvalidInput(f"query {query.id} reads no assigned_kafka, so there is nothing to hand over; stop() it")
+    return [msgspec.convert(one, Whereabouts) for one in found]
+
+
+def _read(told: Any) -> Any:
+    return json.loads(told) if isinstance(told, str) and told else told
+
+
+# --- telling it --------------------------------------------------------------------------------------------------
+
+
+def _tell(member: Whereabouts, tls: Tls | None) -> None:
+    if member.host == socket.gethostname() and _is_runner(member.pid):
+        os.kill(member.pid, DRAIN_SIGNAL)
+    else:
+        anyio.run(ask_to_drain, member.assigner.split(","), tls, member.group, member.member)
+
+
+def _is_runner(pid: int) -> bool:
+    """Whether the number still means what it meant."""
+    try:
+        return RUNNER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _has_left(member: Whereabouts, tls: Tls | None) -> bool:
+    found = anyio.run(describe_at, member.assigner.split(","), tls, member.group)
+    return not any(one.name == member.member and one.session == member.session for one in found.consumers)

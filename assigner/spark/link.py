@@ -1,0 +1,120 @@
+"""The member on a thread of its own, in the process in which Spark plans the query's batches.
+
+Spark calls the reader from that process's main thread and leaves it alone in between; renewals and answers must not
+wait for that. A link is made at the first call that needs it: readers are made more often than queries run, and are
+pickled. What ends the member is raised to whoever calls next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+from assigner.client import Unavailable
+from assigner.errors import AssignerError
+from assigner.logs import get_logger
+from assigner.spark.kafka_log import KafkaLog
+from assigner.spark.member import Member
+from assigner.spark.options import SourceOptions
+from assigner.spark.positions import Range
+
+T = TypeVar("T")
+_STOP_SECONDS = 10.0
+
+_log = get_logger(__name__)
+
+
+class Link:
+    def __init__(self, options: SourceOptions, log: KafkaLog) -> None:
+        self._options = options
+        self._log = log
+        self._started: Future[Member] = Future()
+        self._failure: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._under_way = ExitStack()
+        self._thread = threading.Thread(target=self._run, name="assigned_kafka member", daemon=True)
+        self._thread.start()
+        # The member gives up by itself; this is for a thread that died without a word.
+        self._member = self._started.result(options.assigner_timeout + _STOP_SECONDS)
+
+    @property
+    def session(self) -> str:
+        return self._member.consumer.session
+
+    def call(self, question: Callable[[Member], Coroutine[Any, Any, T]], patience: float | None = None) -> T:
+        """Ask the member, on its loop. Raises what ended it, if it has."""
+        if self._failure is not None:
+            raise self._failure
+        assert self._loop is not None
+        answer = asyncio.run_coroutine_threadsafe(question(self._member), self._loop)
+        try:
+            return answer.result(self._options.assigner_timeout if patience is None else patience)
+        except TimeoutError:
+            answer.cancel()
+            raise Unavailable(
+                f"the assigner at {','.join(self._options.assigner)} does not say within "
+                f"{self._options.assigner_timeout:g} s what member {self._options.member!r} owns; "
+                f"check that it runs, or raise option assignerTimeout"
+            ) from None
+
+    # --- work under way --------------------------------------------------------------------------------------------
+
+    def begin(self, ranges: list[Range]) -> None:
+        """A batch reads these. Until it is finished the member can't say that its gates are shut."""
+        for one in ranges:
+            gate = self._member.consumer.gate(one.tp.topic, one.tp.partition)
+            try:
+                self._under_way.enter_context(gate.enter(one.epoch))
+            except AssignerError as error:
+                # The batch is read all the same: a hole in it could never be told from rows that were read.
+                _log.warning("a batch reads what is not held any more", range=str(one), reason=str(error))
+
+    def finish(self) -> None:
+        self._under_way.close()
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Begin to hand everything over. The next turns do it."""
+        assert self._loop is not None
+        asyncio.run_coroutine_threadsafe(self._member.consumer.drain(), self._loop)
+
+    def stop(self) -> None:
+        """Leave the group. With a batch under way the assigner is not told that it is over."""
+        if self._loop is not None and self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._member.leave(), self._loop)
+        self._thread.join(_STOP_SECONDS)
+        self._under_way.close()
+
+    def abandon(self) -> None:
+        """Go without a word: the lease ends by itself. For a process whose executors may still be at work."""
+        self._under_way.pop_all()
+
+    # --- the thread ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that asks
+            if not self._started.done():
+                self._started.set_exception(self._explained(error))
+            else:
+                self._failure = error
+                _log.warning("the member is gone", group=self._options.group, reason=str(error))
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        member = Member(self._options, self._log)
+        async with member.consumer:
+            self._started.set_result(member)
+            await member.run()
+
+    def _explained(self, error: BaseException) -> BaseException:
+        if not isinstance(error, Unavailable):
+            return error
+        where = ",".join(self._options.assigner)
+        return Unavailable(f"the assigner at {where} is not reached: {error}; check option assigner")

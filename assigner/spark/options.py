@@ -1,0 +1,258 @@
+"""Options of `assigned_kafka`: every one is read and checked here, and what is not known is refused.
+
+They come from Spark as text, with names in lower case. `kafka.*` goes to librdkafka as it is, except for what the
+source must decide itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+import msgspec
+
+from assigner.client.contact import parse_address
+from assigner.errors import AssignerError, InvalidInput
+from assigner.keys import TopicPartition
+from assigner.names import check_name, check_topic
+from assigner.spark.tls import Tls
+
+T = TypeVar("T")
+EARLIEST, LATEST = -2, -1
+"""As Kafka and Spark write them in place of an offset."""
+MAX_ROWS = 1_000_000
+"""In a batch, unless told otherwise: a release waits for the batch that is running."""
+
+_KNOWN = {
+    name.lower(): name
+    for name in (
+        "assigner",
+        "group",
+        "member",
+        "subscribe",
+        "startingOffsets",
+        "endingOffsets",
+        "maxOffsetsPerTrigger",
+        "minPartitions",
+        "maxRecordsPerPartition",
+        "includeHeaders",
+        "includeEpoch",
+        "failOnDataLoss",
+        "assignerTimeout",
+        "kafkaTimeout",
+        "capacity",
+        "rack",
+        "generation",
+        "tls",
+        "tlsCa",
+        "tlsCert",
+        "tlsKey",
+    )
+}
+_REMEDIES = {
+    "assign": "the assigner decides who gets which partitions: use subscribe",
+    "subscribepattern": "list the topics with subscribe; a group's topics are known to the assigner",
+    "topic": "use subscribe",
+    "startingtimestamp": "use startingOffsets; it counts only where the group has no committed offset",
+    "startingoffsetsbytimestamp": "use startingOffsets; it counts only where the group has no committed offset",
+    "minoffsetspertrigger": "use a longer trigger interval",
+    "maxtriggerdelay": "use a longer trigger interval",
+    "groupidprefix": "the option group names the group; Kafka knows nothing of it",
+    "includecontrolrows": "use controlRows",
+    "path": "use load() without a path; subscribe names the topics",
+    "asyncprogresstrackingenabled": "progress is reported when a batch is in Spark's commit log, which it would outrun",
+}
+_OURS = {
+    "group.id": "it is the option group",
+    "auto.offset.reset": "use startingOffsets and failOnDataLoss",
+    "enable.auto.commit": "offsets are kept by the assigner",
+    "enable.auto.offset.store": "offsets are kept by the assigner",
+    "enable.partition.eof": "the source needs it",
+    "key.deserializer": "keys are bytes: convert them in the query",
+    "value.deserializer": "values are bytes: convert them in the query",
+    "group.instance.id": "it is the option member",
+}
+
+
+class StartingOffsets(msgspec.Struct, frozen=True):
+    """Where to begin, or end, partitions that nothing else says anything about."""
+
+    default: int | None
+    """EARLIEST, LATEST, or None: every partition is named."""
+    named: dict[TopicPartition, int] = {}
+
+    def of(self, tp: TopicPartition, option: str = "startingOffsets") -> int:
+        found = self.named.get(tp, self.default)
+        if found is None:
+            raise InvalidInput(f"option {option} says nothing about {tp}; name every partition, or use earliest")
+        return found
+
+
+class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    assigner: tuple[str, ...]
+    group: str
+    member: str
+    """Empty for a batch read, which joins no group."""
+    topics: tuple[str, ...]
+    kafka: dict[str, str]
+    starting: StartingOffsets
+    ending: StartingOffsets
+    max_rows: int = MAX_ROWS
+    min_partitions: int = 0
+    max_records_per_partition: int | None = None
+    headers: bool = False
+    epoch: bool = False
+    fail_on_data_loss: bool = True
+    assigner_timeout: float = 60.0
+    """Seconds."""
+    kafka_timeout: float = 60.0
+    capacity: float = 1.0
+    rack: str = ""
+    generation: str = ""
+    tls: Tls | None = None
+
+
+def read_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    options = {name.lower(): value for name, value in given.items()}
+    refuse_unknown(options)
+    read = _Reader(options)
+    member = read.required("member", "a name of its own for each query, the same after a restart") if streaming else ""
+    group = read.required("group", "the group whose members share the topics") if streaming else read.text("group")
+    if not streaming and "member" in options:
+        raise InvalidInput("option member is for streams; a batch read joins no group: leave it out")
+    if streaming and "endingoffsets" in options:
+        raise InvalidInput("option endingOffsets is for batch reads; a stream has no end: leave it out")
+    return SourceOptions(
+        assigner=read.addresses(needed=streaming or bool(group)),
+        group=read.checked("group", lambda: check_name("group", group)) if group else "",
+        member=read.checked("member", lambda: check_name("consumer", member)) if member else "",
+        topics=read.topics(),
+        kafka=_kafka(options),
+        starting=read.offsets("startingOffsets", EARLIEST),
+        ending=read.offsets("endingOffsets", LATEST),
+        max_rows=read.whole("maxOffsetsPerTrigger", 1) or MAX_ROWS,
+        min_partitions=read.whole("minPartitions", 1) or 0,
+        max_records_per_partition=read.whole("maxRecordsPerPartition", 1),
+        headers=read.flag("includeHeaders", False),
+        epoch=read.flag("includeEpoch", False),
+        fail_on_data_loss=read.flag("failOnDataLoss", True),
+        assigner_timeout=read.seconds("assignerTimeout", 60.0),
+        kafka_timeout=read.seconds("kafkaTimeout", 60.0),
+        capacity=read.seconds("capacity", 1.0),
+        rack=read.text("rack"),
+        generation=read.text("generation"),
+        tls=read.tls(),
+    )
+
+
+def refuse_unknown(options: Mapping[str, str]) -> None:
+    for name in options:
+        if name in _KNOWN or name.startswith("kafka."):
+            continue
+        if name in _REMEDIES:
+            raise InvalidInput(f"option {name} does not go with assigned_kafka: {_REMEDIES[name]}")
+        close = get_close_matches(name, _KNOWN, 1)
+        hint = f"did you mean {_KNOWN[close[0]]}?" if close else f"known are {', '.join(sorted(_KNOWN.values()))}"
+        raise InvalidInput(f"option {name} is not known to assigned_kafka; {hint}")
+
+
+def _kafka(options: Mapping[str, str]) -> dict[str, str]:
+    given = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
+    if not given.get("bootstrap.servers", "").strip():
+        raise InvalidInput("option kafka.bootstrap.servers is missing; give host:port of one or more brokers")
+    for name, remedy in _OURS.items():
+        if name in given:
+            raise InvalidInput(f"option kafka.{name} can't be set: {remedy}")
+    return given
+
+
+class _Reader:
+    """One option after another, as the type it is meant to be."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = options
+
+    def text(self, name: str, default: str = "") -> str:
+        return str(self._options.get(name.lower(), default)).strip()
+
+    def required(self, name: str, what: str) -> str:
+        found = self.text(name)
+        if not found:
+            raise InvalidInput(f"option {name} is missing; give {what}")
+        return found
+
+    def checked(self, name: str, check: Callable[[], T]) -> T:
+        try:
+            return check()
+        except AssignerError as error:
+            raise InvalidInput(f"option {name}: {error}") from error
+
+    def addresses(self, *, needed: bool) -> tuple[str, ...]:
+        found = tuple(one.strip() for one in self.text("assigner").split(",") if one.strip())
+        if needed and not found:
+            raise InvalidInput("option assigner is missing; give host:port of one or more instances of the assigner")
+        for one in found:
+            self.checked("assigner", lambda one=one: parse_address(one))  # type: ignore[misc]
+        return found
+
+    def topics(self) -> tuple[str, ...]:
+        listed = [one.strip() for one in self.required("subscribe", "topics, separated by commas").split(",")]
+        if len(set(listed)) != len(listed):
+            raise InvalidInput(f"option subscribe names a topic twice: {', '.join(listed)}; name each once")
+        return tuple(self.checked("subscribe", lambda one=one: check_topic(one)) for one in listed)  # type: ignore[misc]
+
+    def flag(self, name: str, default: bool) -> bool:
+        found = self.text(name).lower()
+        if found not in ("", "true", "false"):
+            raise InvalidInput(f"option {name} is {found!r}; write true or false")
+        return default if not found else found == "true"
+
+    def whole(self, name: str, least: int) -> int | None:
+        found = self.text(name)
+        if not found:
+            return None
+        if not (found.isascii() and found.isdecimal()) or int(found) < least:
+            raise InvalidInput(f"option {name} is {found!r}; write a whole number from {least} up")
+        return int(found)
+
+    def seconds(self, name: str, default: float) -> float:
+        found = self.text(name)
+        try:
+            number = float(found) if found else default
+        except ValueError:
+            number = -1.0
+        if not 0 < number < 1_000_000:
+            raise InvalidInput(f"option {name} is {found!r}; write a number above 0")
+        return number
+
+    def offsets(self, name: str, default: int) -> StartingOffsets:
+        found = self.text(name)
+        if not found:
+            return StartingOffsets(default)
+        if found.lower() in ("earliest", "latest"):
+            return StartingOffsets(EARLIEST if found.lower() == "earliest" else LATEST)
+        try:
+            return StartingOffsets(None, _named_offsets(json.loads(found)))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise InvalidInput(
+                f"option {name} is neither earliest, latest nor JSON such as "
+                f'{{"orders": {{"0": 23, "1": -2}}}}: {error}'
+            ) from error
+
+    def tls(self) -> Tls | None:
+        files = Tls(ca=self.text("tlsCa"), cert=self.text("tlsCert"), key=self.text("tlsKey"))
+        if files.key and not files.cert:
+            raise InvalidInput("option tlsKey is of no use without tlsCert; give both")
+        return files if self.flag("tls", False) or files != Tls() else None
+
+
+def _named_offsets(listed: Any) -> dict[TopicPartition, int]:
+    named = {}
+    for topic, of_partitions in listed.items():
+        for partition, offset in of_partitions.items():
+            if isinstance(offset, bool) or not isinstance(offset, int) or offset < EARLIEST:
+                raise ValueError(f"{topic}-{partition} is {offset!r}; -2 is the earliest, -1 the latest offset")
+            named[TopicPartition(check_topic(topic), int(partition))] = offset
+    return named

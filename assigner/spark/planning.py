@@ -1,0 +1,137 @@
+"""What the reader decides about batches: where each ends, and which ranges it reads.
+
+`latest` is the one moment at which everything before `start` is known to be in Spark's commit log; so that is when
+progress is reported and partitions are let go. `commit` would come a batch late, and for the last batch never.
+The first call in a new process may be `ranges`, for a batch that the process before left unfinished: of that only what
+nobody else has taken over is read again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from assigner.client import Unavailable
+from assigner.errors import InvalidInput
+from assigner.keys import TopicPartition
+from assigner.logs import get_logger
+from assigner.spark.data_loss import report_loss
+from assigner.spark.kafka_log import KafkaLog
+from assigner.spark.link import Link
+from assigner.spark.options import SourceOptions
+from assigner.spark.positions import (
+    Owner,
+    Position,
+    Positions,
+    Range,
+    advanced,
+    ranges_between,
+    read_positions,
+    replayed,
+    split,
+    taken_up,
+)
+
+Json = dict[str, dict[str, int | str]]
+
+_log = get_logger(__name__)
+
+
+class Planner:
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._owner = Owner(options.group, options.member)
+        self._log = KafkaLog(options)
+        self._log.partitions(options.topics)
+        self.link = Link(options, self._log)
+        self._target: dict[TopicPartition, int] | None = None
+        self._doubted: dict[TopicPartition, float] = {}
+        self._turned = False
+        self._planned = False
+        self._committed: Mapping[str, Any] | None = None
+        self.ends: dict[TopicPartition, int] = {}
+        """Of the partitions that are held, when it was last asked."""
+
+    # --- where a batch ends ------------------------------------------------------------------------------------------
+
+    def latest(self, start: Mapping[str, Any], max_rows: int | None) -> Json:
+        finished = read_positions(start, self._owner)
+        self.link.finish()
+        self._turned = True
+        holdings = self.link.call(lambda member: member.turn(finished))
+        now = taken_up(finished, holdings)
+        self._limit_doubt(now.of.keys() - holdings.held.keys())
+        self.ends = self._log.ends(holdings.held)
+        now = self._without_loss(now)
+        ends = self.ends if self._target is None else _no_further(self.ends, self._target)
+        return advanced(now, holdings.held, ends, max_rows).to_json()
+
+    def read_to_here(self) -> None:
+        """From now on nothing is new: batches end where the topics end now."""
+        try:
+            self.link.call(lambda member: member.share_complete())
+        except Unavailable as error:
+            _log.warning("going on with a part of the share; other members have the rest", reason=str(error))
+        self._target = self._log.ends(self._log.partitions(self._options.topics))
+
+    def _limit_doubt(self, doubtful: Iterable[TopicPartition]) -> None:
+        now = time.monotonic()
+        self._doubted = {tp: self._doubted.get(tp, now) for tp in doubtful}
+        for tp, since in self._doubted.items():
+            if now - since > self._options.assigner_timeout:
+                raise Unavailable(
+                    f"the assigner at {','.join(self._options.assigner)} has not confirmed for "
+                    f"{self._options.assigner_timeout:g} s who owns {tp}; check that it runs and that its consumer_ttl "
+                    f"is shorter, or raise option assignerTimeout"
+                )
+
+    def _without_loss(self, now: Positions) -> Positions:
+        behind = [tp for tp, end in self.ends.items() if end < now.of[tp].end]
+        if not behind:
+            return now
+        # Readers that stop at open transactions may be behind one that does not.
+        ends = self._log.ends(behind, uncommitted=True)
+        kept, starts = dict(now.of), self._log.starts(behind)
+        for tp in behind:
+            at = now.of[tp]
+            if ends[tp] < at.end:
+                why = f"the log ends at {ends[tp]}: the topic was made anew or truncated"
+                report_loss(tp, ends[tp], at.end, why, fail=self._options.fail_on_data_loss)
+                kept[tp] = Position(at.epoch, starts[tp], starts[tp])
+        return Positions(now.owner, kept)
+
+    # --- what it reads -----------------------------------------------------------------------------------------------
+
+    def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
+        first, last = read_positions(start, self._owner), read_positions(end, self._owner)
+        self._refuse_to_be_outrun(start)
+        planned = ranges_between(first, last) if self._turned else self._left_of(first, last)
+        self._planned = True
+        self.link.begin(planned)
+        options = self._options
+        return split(planned, at_least=options.min_partitions, at_most_rows=options.max_records_per_partition)
+
+    def _left_of(self, start: Positions, end: Positions) -> list[Range]:
+        wanted = ranges_between(start, end)
+        keys = {one.tp: Position(one.epoch, one.first, one.first) for one in wanted}
+        holdings = self.link.call(lambda member: member.settled(keys))
+        left = replayed(start, end, holdings)
+        if len(left) < len(wanted):
+            _log.info("a batch of an earlier process is read in part", ranges=len(left), of=len(wanted))
+        return left
+
+    def committed(self, end: Mapping[str, Any]) -> None:
+        self._committed = end
+
+    def _refuse_to_be_outrun(self, start: Mapping[str, Any]) -> None:
+        """Spark says `commit` between two batches, except when it writes its logs behind its own back."""
+        if self._planned and self._committed != start:
+            raise InvalidInput(
+                "the query writes its progress asynchronously, so nobody can tell what it has finished; "
+                "leave out option asyncProgressTrackingEnabled of writeStream"
+            )
+
+
+def _no_further(ends: Mapping[TopicPartition, int], target: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    return {tp: min(end, target.get(tp, 0)) for tp, end in ends.items()}

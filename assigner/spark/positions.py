@@ -1,0 +1,217 @@
+"""How far a query has got, as Spark's checkpoint keeps it: per partition the epoch, where it began and where it ends.
+
+`{"orders-3": {"e": 7, "b": 100, "o": 250}, "~": {"group": "billing", "member": "etl-1"}}`: under epoch 7 the query
+began at 100, and its last batch ends before 250. What a batch reads follows from its two ends alone, so a batch that
+is planned again after a crash needs no memory. `~` can't begin a topic's name; it says whose checkpoint it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from assigner.errors import InvalidInput
+from assigner.keys import TopicPartition
+
+OWNER_KEY = "~"
+
+
+class Position(msgspec.Struct, frozen=True, gc=False):
+    epoch: int
+    base: int
+    """Where this query began under the epoch."""
+    end: int
+    """The offset after the last one of the batch."""
+
+
+class Owner(msgspec.Struct, frozen=True, gc=False):
+    """Whose positions they are."""
+
+    group: str
+    member: str
+
+
+class Positions(msgspec.Struct, frozen=True):
+    owner: Owner
+    of: dict[TopicPartition, Position] = {}
+
+    def to_json(self) -> dict[str, dict[str, int | str]]:
+        """For Spark, which compares ends of batches by their text: the order is always the same."""
+        listed: dict[str, dict[str, int | str]] = {
+            f"{tp.topic}-{tp.partition}": {"e": at.epoch, "b": at.base, "o": at.end}
+            for tp, at in sorted(self.of.items())
+        }
+        listed[OWNER_KEY] = {"group": self.owner.group, "member": self.owner.member}
+        return listed
+
+
+def read_positions(stored: Mapping[str, Any], expected: Owner) -> Positions:
+    """Positions from a checkpoint; refuses those of another group or member."""
+    owner = stored.get(OWNER_KEY)
+    if not isinstance(owner, Mapping) or not {"group", "member"} <= set(owner):
+        raise InvalidInput(
+            "the checkpoint was not written by assigned_kafka, or by a version that is too different; "
+            "use another checkpointLocation: the group's committed offsets are where a new one begins"
+        )
+    _check_owner(Owner(str(owner["group"]), str(owner["member"])), expected)
+    return Positions(expected, {_partition(key): _position(key, at) for key, at in stored.items() if key != OWNER_KEY})
+
+
+def _check_owner(found: Owner, expected: Owner) -> None:
+    for option in ("group", "member"):
+        theirs, ours = getattr(found, option), getattr(expected, option)
+        if theirs != ours:
+            raise InvalidInput(
+                f"the checkpoint belongs to {option} {theirs!r}, but option {option} is {ours!r}; set the option back, "
+                f"or use another checkpointLocation: the query begins there at the group's committed offsets"
+            )
+
+
+def _partition(key: str) -> TopicPartition:
+    topic, dash, partition = key.rpartition("-")
+    if not dash or not topic or not (partition.isascii() and partition.isdecimal()):
+        raise InvalidInput(f"{key!r} in the checkpoint names no partition; use another checkpointLocation")
+    return TopicPartition(topic, int(partition))
+
+
+def _position(key: str, at: Any) -> Position:
+    try:
+        return Position(int(at["e"]), int(at["b"]), int(at["o"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInput(f"{key} in the checkpoint is {at!r}, which is no position; use another one") from error
+
+
+# --- what a batch reads ------------------------------------------------------------------------------------------
+
+
+class Range(msgspec.Struct, frozen=True, gc=False):
+    """Offsets of one partition, from `first` to before `end`, read under `epoch`."""
+
+    tp: TopicPartition
+    epoch: int
+    first: int
+    end: int
+
+    @property
+    def rows(self) -> int:
+        """At most: offsets may have gaps."""
+        return self.end - self.first
+
+    def __str__(self) -> str:
+        return f"{self.tp}@{self.epoch} [{self.first}, {self.end})"
+
+
+def ranges_between(start: Positions, end: Positions) -> list[Range]:
+    """What the batch from `start` to `end` reads."""
+    found = []
+    for tp, at in sorted(end.of.items()):
+        before = start.of.get(tp)
+        first = before.end if before is not None and before.epoch == at.epoch else at.base
+        if first < at.end:
+            found.append(Range(tp, at.epoch, first, at.end))
+    return found
+
+
+def split(ranges: list[Range], *, at_least: int, at_most_rows: int | None) -> list[Range]:
+    """Cut long ranges so that about `at_least` tasks have work, none with more rows than `at_most_rows`."""
+    total = sum(one.rows for one in ranges)
+    pieces: list[Range] = []
+    for one in ranges:
+        parts = round(at_least * one.rows / total) if len(ranges) < at_least else 1
+        if at_most_rows is not None:
+            parts = max(parts, -(-one.rows // at_most_rows))
+        pieces += _cut(one, max(1, min(parts, one.rows)))
+    return pieces
+
+
+def _cut(one: Range, parts: int) -> list[Range]:
+    edges = [one.first + one.rows * part // parts for part in range(parts + 1)]
+    return [Range(one.tp, one.epoch, first, end) for first, end in pairwise(edges)]
+
+
+# --- how far the next batch goes ---------------------------------------------------------------------------------
+
+
+class Held(msgspec.Struct, frozen=True, gc=False):
+    """A partition that the member owns."""
+
+    epoch: int
+    since: int
+    """The epoch since which nobody but this member owned it: what it read under these epochs still counts."""
+    base: int
+    """The committed offset when it was taken."""
+
+
+class Holdings(msgspec.Struct, frozen=True):
+    """What the member knows about its partitions at one moment."""
+
+    held: dict[TopicPartition, Held]
+    """To be read on."""
+    gone: frozenset[TopicPartition] = frozenset()
+    """Let go, or known to be another one's. What is neither here nor held is in doubt: it stays as it is."""
+
+
+def taken_up(start: Positions, holdings: Holdings) -> Positions:
+    """`start` with what was let go left out and what was taken put in; nothing is read yet."""
+    now: dict[TopicPartition, Position] = {}
+    for tp, at in start.of.items():
+        held = holdings.held.get(tp)
+        if held is not None:
+            now[tp] = _continued(at, held)
+        elif tp not in holdings.gone:
+            now[tp] = at
+    for tp, held in holdings.held.items():
+        if tp not in now:
+            now[tp] = Position(held.epoch, held.base, held.base)
+    return Positions(start.owner, now)
+
+
+def _continued(at: Position, held: Held) -> Position:
+    if at.epoch == held.epoch:
+        return at
+    # After a restart the epoch is higher, yet nobody else was at work: what the last process finished is finished.
+    base = max(at.end, held.base) if counts_still(at, held) else held.base
+    return Position(held.epoch, base, base)
+
+
+def counts_still(at: Position, held: Held) -> bool:
+    """Whether what was read under an earlier epoch is still ours to count on."""
+    return held.since <= at.epoch <= held.epoch
+
+
+def replayed(start: Positions, end: Positions, holdings: Holdings) -> list[Range]:
+    """What is left to read of a batch that an earlier process planned: the ranges that nobody else has taken over.
+
+    Leaving the others out loses nothing: the batch was never reported, so whoever has them begins before it.
+    """
+    kept = []
+    for one in ranges_between(start, end):
+        held = holdings.held.get(one.tp)
+        if held is None or not counts_still(end.of[one.tp], held):
+            continue
+        first = max(one.first, held.base)
+        if first < one.end:
+            kept.append(Range(one.tp, held.epoch, first, one.end))
+    return kept
+
+
+def advanced(
+    positions: Positions, held: Mapping[TopicPartition, Held], ends: Mapping[TopicPartition, int], max_rows: int | None
+) -> Positions:
+    """As far as there is something to read, and no more than `max_rows` in all, shared by what is waiting where."""
+    waiting = {tp: ends[tp] - at.end for tp, at in positions.of.items() if tp in held and ends.get(tp, at.end) > at.end}
+    total = sum(waiting.values())
+    moved = dict(positions.of)
+    for tp, rows in waiting.items():
+        taken = rows if max_rows is None or total <= max_rows else _share(rows, total, max_rows)
+        at = moved[tp]
+        moved[tp] = Position(at.epoch, at.base, at.end + taken)
+    return Positions(positions.owner, moved)
+
+
+def _share(rows: int, total: int, max_rows: int) -> int:
+    # At least one row each, so that a quiet partition beside a huge backlog is not forgotten.
+    return min(rows, max(1, max_rows * rows // total))
