@@ -35,12 +35,20 @@ class Found:
 def solve(
     units: Units, members: Members, wishes: Priorities, classes: Classes | None, options: Mapping[str, Any]
 ) -> Found:
-    if units.weight is not None and bool((units.weight != units.weight[:1]).any()):
+    if _weights_differ(units):
         heavy = weighted.solve(units, members, options)
         return Found(heavy.owner, heavy.lower_bound)
     if classes is None and units.wanted_alike is None and _free(units, members):
         return _by_component(units, members, wishes)
     return _solve(units, members, wishes, classes)
+
+
+def _weights_differ(units: Units) -> bool:
+    """Of partitions: a slot of a large set weighs more than one of a small set even if all partitions are alike."""
+    if units.weight is None:
+        return False
+    each = units.weight / np.repeat(units.size, units.partitions)
+    return bool((each != each[:1]).any())
 
 
 def _free(units: Units, members: Members) -> bool:

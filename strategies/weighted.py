@@ -5,7 +5,8 @@ same topics that is capacity x mean, the mean being the whole weight per unit of
 heavier than a whole share. In this order:
 
 1. **Valid**, as `sticky_balanced` says: subscriptions, holds, caps and pins are kept.
-2. **Everything has an owner**: units without one go, the heaviest first, to whoever is furthest below its goal.
+2. **Everything has an owner**: units without one go, the heaviest first, to a holder of a standby that stays within
+   the tolerance by it (`strategies.weighted_promotion`), else to whoever is furthest below its goal.
 3. **Even within the tolerance** t (option `tolerance`, 0.1 for 10 %). Nothing moves for balance while every member is
    within t x goal of its goal. One that is outside is brought to within half of that, which is why it is not touched
    again soon; the others stay as they are. A move that would better two members by less than t / 2 of their goals is
@@ -15,7 +16,7 @@ heavier than a whole share. In this order:
 
 Promised where all members may take the same topics, without caps (x is a member's load less its goal):
 
-- *Placing: load <= goal + heaviest.* When a unit is to be placed, all that has an owner weighs less than all goals
+- *Placing: load <= goal + heaviest*, or goal + t goal for who is promoted. When a unit is to be placed, all that has an owner weighs less than all goals
   together, so somebody is below its goal and takes it: x rises from below 0 to at most the unit's weight. (Units
   heavier than a whole share are left out of the goals with one largest member each; among members without such a unit
   the same count holds.) With equal capacities a fresh plan has max <= mean + heaviest.
@@ -51,6 +52,7 @@ from strategies.weighted_bound import lower_bound
 from strategies.weighted_goals import Goals, goals
 from strategies.weighted_parts import LIGHTEST, Part, split
 from strategies.weighted_placing import place
+from strategies.weighted_promotion import promote
 from strategies.weighted_shedding import shed, shed_above_caps
 from strategies.weighted_steps import Limits, Steps
 
@@ -68,7 +70,7 @@ def solve(units: Units, members: Members, options: Mapping[str, Any]) -> Quick:
     if units.weight is not None and len(units.weight):
         weight = np.maximum(units.weight / units.weight.max(), LIGHTEST)
         for part in split(units, members, now, weight):
-            bound += _settle(part, tolerance)
+            bound += _settle(part, units, tolerance)
             mine = part.owner != NONE
             owner[part.units[mine]] = part.members[part.owner[mine]]
     return Quick(units.owner if np.array_equal(owner, units.owner) else owner, bound)
@@ -83,7 +85,7 @@ def _tolerance(options: Mapping[str, Any]) -> float:
     return float(value)
 
 
-def _settle(part: Part, tolerance: float) -> int:
+def _settle(part: Part, units: Units, tolerance: float) -> int:
     """Decide the owners of a part; a lower bound of the moves."""
     if not len(part.units):
         return 0
@@ -91,6 +93,7 @@ def _settle(part: Part, tolerance: float) -> int:
     wide, narrow = _limits(part, fair.load, tolerance)
     if part.capped:
         shed_above_caps(part)
+    promote(part, units, fair.load, wide.band)
     place(part, fair)
     while Steps(part, fair.load, wide, narrow).any():
         _rebalance(part, fair, wide, narrow)
