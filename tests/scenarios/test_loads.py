@@ -16,14 +16,14 @@ from assigner.core.group import GroupState
 from assigner.core.load_records import BLOCK, read
 from assigner.core.loads import LoadSettings
 from assigner.errors import InvalidInput, NotRegistered, UnknownTopic
-from assigner.explanation import Explanation
 from assigner.history import read_history
 from assigner.instance import Instance
 from assigner.keys import TopicPartition
 from assigner.records import Cause, Loads, decode, encode
 from assigner.store import Found, Put, Store
-from assigner.strategy import NONE, FloatArray, Problem, Solution
+from assigner.strategy import FloatArray, Problem, Solution
 from assigner.testing.waiting import eventually
+from strategies.sticky_balanced import strategy as sticky_balanced
 from tests.peculiar_stores import NotingStore
 from tests.world import BOTH_STORES, GROUP, QUICK, SteppedConsumer, World, tp, world_on
 
@@ -36,42 +36,20 @@ BY_LOAD = msgspec.structs.replace(QUICK, use_loads=True)
 
 
 class Weighing:
-    """Even by weight within a fifth of the mean, in the plainest way; keeps the problems it was given."""
+    """`sticky_balanced`, with the problems it was given kept for a look."""
 
-    name = "weighing"
+    name = "sticky_balanced"
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
 
     def assign(self, problem: Problem) -> Solution:
         self.problems.append(problem)
-        owner = problem.owner.copy()
-        weight = np.ones(len(owner)) if problem.topics.weight is None else problem.topics.weight
-        members = problem.members.count
-        for number in sorted(np.flatnonzero((owner == NONE) & ~problem.pinned).tolist(), key=lambda n: -weight[n]):
-            owner[number] = int(np.argmin(_carried(owner, weight, members)))
-        while (step := _step(owner, weight, members, problem)) is not None:
-            owner[step[0]] = step[1]
-        return Solution(owner, problem.standbys, Explanation(problem, owner, 0))
+        return sticky_balanced.assign(problem)
 
     @property
     def weights(self) -> list[FloatArray | None]:
         return [problem.topics.weight for problem in self.problems]
-
-
-def _carried(owner: Any, weight: FloatArray, members: int) -> Any:
-    return np.bincount(owner[owner != NONE], weight[owner != NONE], members)
-
-
-def _step(owner: Any, weight: FloatArray, members: int, problem: Problem) -> tuple[int, int] | None:
-    """The heaviest partition that may go from the fullest to the emptiest and makes the two more even."""
-    carried = _carried(owner, weight, members)
-    full, empty = int(carried.argmax()), int(carried.argmin())
-    gap = carried[full] - carried[empty]
-    fit = np.flatnonzero((owner == full) & ~problem.pinned & (weight < gap - 1e-9))
-    if gap <= 0.2 * carried.mean() or not len(fit):
-        return None
-    return int(fit[weight[fit].argmax()]), empty
 
 
 @pytest.fixture(autouse=True)
