@@ -169,7 +169,7 @@ def start_kafka(tmp_path: Path) -> Iterator[StartKafka]:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """One PostgreSQL for all tests of this process. It is shared: make a database of your own, and leave it running."""
+    """One PostgreSQL for all tests of this process. It is shared: use `new_schema()`, and leave it running."""
     with _or_skip(PostgresServer) as server:
         yield server
 

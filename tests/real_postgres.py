@@ -1,4 +1,4 @@
-"""A real PostgreSQL for the tests, on loopback, with a database per test."""
+"""A real PostgreSQL for the tests, on loopback, with a schema per test."""
 
 from __future__ import annotations
 
@@ -46,15 +46,16 @@ class PostgresServer:
         self.port = free_port()
         self._process: ServerProcess | None = None
 
-    def url(self, database: str) -> str:
-        return f"postgresql://tests@127.0.0.1:{self.port}/{database}"
+    @property
+    def url(self) -> str:
+        return f"postgresql://tests@127.0.0.1:{self.port}/postgres"
 
-    def new_database(self) -> str:
-        """Make an empty database and return its URL."""
+    def new_schema(self) -> str:
+        """Make an empty schema and return a URL under which it is the one that tables are made in."""
         name = f"test_{uuid.uuid4().hex[:12]}"
-        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
-        return self.url(name)
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f"CREATE SCHEMA {name}".encode())
+        return f"{self.url}?options=-csearch_path%3D{name}"
 
     def start(self) -> Self:
         if not (self._home / "data").exists():
@@ -93,7 +94,7 @@ class PostgresServer:
 
     def _answers(self) -> bool:
         try:
-            psycopg.connect(self.url("postgres"), connect_timeout=2).close()
+            psycopg.connect(self.url, connect_timeout=2).close()
         except psycopg.OperationalError:
             return False
         return True
