@@ -116,13 +116,9 @@ def test_whatever_owners_do_every_row_is_written_once_and_in_order(steps: list[t
         epoch = owner + 1
         highest = max(highest, epoch)
         first = stands.setdefault(owner, committed)
-        if not reaches:
+        if not reaches or not _bears(fence, epoch):
             continue
-        verdict = (
-            judge({TP: fence}, [part(epoch, first, first + count)], OnStale.DROP) if _bears(fence, epoch) else None
-        )
-        if verdict is None:
-            continue
+        verdict = judge({TP: fence}, [part(epoch, first, first + count)], OnStale.DROP)
         fence = verdict.fences[TP]
         floor = verdict.floors.get(TP)
         written += [] if floor is None else list(range(max(first, floor), first + count))

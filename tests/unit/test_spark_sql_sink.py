@@ -38,12 +38,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'sink.db'}"
     server: PostgresServer = request.getfixturevalue("postgres_server")
-    return server.new_database()
+    return server.new_schema()
 
 
 @pytest.fixture
 def postgres(postgres_server: PostgresServer) -> str:
-    return postgres_server.new_database()
+    return postgres_server.new_schema()
 
 
 def target(url: str, schema: spark.StructType = SCHEMA, **options: Any) -> SqlTarget:
@@ -64,6 +64,11 @@ def query(url: str, statement: str) -> Sequence[Any]:
 
 def offsets(url: str, table: str = "payments") -> list[int]:
     return [offset for (offset,) in query(url, f'SELECT "offset" FROM {table} ORDER BY topic, partition, "offset"')]
+
+
+def orphan(at: float) -> dict[str, Any]:
+    """A row that a task staged at some time and nobody committed."""
+    return {"staged_token": new_token(at), "topic": "t", "partition": 0, "offset": 1, "epoch": 1, "value": None}
 
 
 def staged(url: str, like: SqlTarget) -> int:
@@ -187,14 +192,14 @@ def test_a_zombie_that_waits_for_the_new_owners_transaction_is_refused_after_it(
 
 def test_members_that_write_the_same_partitions_in_any_order_never_deadlock(url: str) -> None:
     """Four members write all partitions at once, each with its tasks in another order, and each under its own epoch."""
-    partitions = range(8)
+    partitions = range(5)
     begin = threading.Barrier(4)
 
     def member(epoch: int) -> int:
         sink = target(url)
         order = [*partitions[epoch:], *partitions[:epoch]]
         written = 0
-        for first in range(0, 25, 5):
+        for first in range(0, 15, 5):
             begin.wait(timeout=60)
             written += put(sink, *(rows(epoch, range(first, first + 5), partition=n) for n in order)).written
         return written
@@ -202,8 +207,8 @@ def test_members_that_write_the_same_partitions_in_any_order_never_deadlock(url:
     target(url)
     with ThreadPoolExecutor(4) as pool:
         written = sum(pool.map(member, range(1, 5)))
-    assert written == len(offsets(url)) == 25 * len(partitions)
-    assert offsets(url) == list(range(25)) * len(partitions)
+    assert written == len(offsets(url)) == 15 * len(partitions)
+    assert offsets(url) == list(range(15)) * len(partitions)
 
 
 def test_members_that_make_the_tables_at_once_do_not_collide(url: str) -> None:
@@ -255,14 +260,7 @@ def test_orphans_are_swept_by_age_and_young_ones_stay(url: str) -> None:
     sink = target(url)
     sink.stage([rows(1, range(5))])
     with open_database(url).begin() as connection:
-        old = {
-            "staged_token": new_token(time.time() - 3 * 86400),
-            "topic": "t",
-            "partition": 0,
-            "offset": 1,
-            "epoch": 1,
-        }
-        connection.execute(sink._tables.staged.insert(), [{**old, "value": None}])
+        connection.execute(sink._tables.staged.insert(), [orphan(time.time() - 3 * 86400)])
     assert sink.place.vacuum() == 1
     assert staged(url, sink) == 5
     assert sink.place.vacuum(older_than=-10) == 5
@@ -271,8 +269,7 @@ def test_orphans_are_swept_by_age_and_young_ones_stay(url: str) -> None:
 def test_a_commit_now_and_then_sweeps(url: str) -> None:
     sink = target(url)
     with open_database(url).begin() as connection:
-        old = {"staged_token": new_token(0), "topic": "t", "partition": 0, "offset": 1, "epoch": 1, "value": None}
-        connection.execute(sink._tables.staged.insert(), [old])
+        connection.execute(sink._tables.staged.insert(), [orphan(0)])
     put(sink, rows(1, range(5)), batch_id=101)
     assert staged(url, sink) == 1
     put(sink, rows(1, range(5, 6)), batch_id=200)
@@ -294,7 +291,7 @@ def test_a_crash_of_postgresql_between_staging_and_commit_fails_the_batch_and_lo
     start_postgres: Callable[[], PostgresServer],
 ) -> None:
     server = start_postgres()
-    sink = target(server.new_database())
+    sink = target(server.new_schema())
     put(sink, rows(1, range(3)))
     message = sink.stage([rows(1, range(3, 8))])
     assert message is not None
@@ -348,9 +345,8 @@ def test_values_of_every_type_come_back_as_they_were(url: str) -> None:
         "blob": (spark.BinaryType(), pa.array([b"\x00\xff\\", None], pa.binary()), b"\x00\xff\\"),
         "day": (spark.DateType(), pa.array([date(2026, 11, 16), None]), date(2026, 11, 16)),
     }
-    schema = spark.StructType(
-        [*SCHEMA.fields, *(spark.StructField(name, kind) for name, (kind, _, _) in fields.items())]
-    )
+    more = [spark.StructField(name, kind) for name, (kind, _, _) in fields.items()]
+    schema = spark.StructType([*SCHEMA.fields, *more])
     batch = rows(1, range(2))
     for name, (_, values, _) in fields.items():
         batch = batch.append_column(name, values)
@@ -444,10 +440,7 @@ def test_reset_forgets_states_too(url: str) -> None:
 
 
 def _waiting_for_locks(url: str) -> int:
-    found = query(
-        url, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    )
-    return int(found[0][0])
+    return int(query(url, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")[0][0])
 
 
 def _until(holds: Callable[[], bool], timeout: float = 30.0) -> None:
