@@ -125,6 +125,12 @@ class Costs:
             some |= self.row_spare(slots.unit, slots.member) < 0
         return np.asarray(some)
 
+    def bad(self, slot: Numbers) -> BoolArray:
+        """[slot]: whether anything is wrong with it that is worse than having to be built."""
+        unit, member = self._slots.unit[slot], self._slots.member[slot]
+        wrong = (self.now[slot] >= RACK) | (self.spare(unit, member) < 0)
+        return wrong | (self.row_spare(unit, member) < 0) if self.by_row else wrong
+
     def _excess(self) -> FloatArray:
         """[slot]: its part of what is too many in its pair."""
         unit, member = self._slots.unit, self._slots.member

@@ -26,9 +26,12 @@ from strategies.standby_slots import Slots, ranks
 _ROUNDS = 64
 _PATIENCE = 4
 """Rounds of exchanging in bulk, and how many in a row may bring nearly nothing."""
-_BUDGET = 10_000_000
-"""Pairs of slots to look at one by one; bounds the time."""
-_FAILURES = 100
+_BUDGET = 500_000
+"""Pairs of slots to look at, and as many again for every slot as `_EACH`; bounds the time."""
+_EACH = 6
+_PARTNERS = 1024
+"""How many others a slot is compared with one by one."""
+_FAILURES = 30
 """Slots in a row for which nothing is found before the rest is given up."""
 _RINGS = 400
 """Slots up to which exchanges among more than two are looked for."""
@@ -53,7 +56,7 @@ class Exchange:
         self._copies: Copies = given.copies
         self._slots = slots
         self._costs = Costs(given, slots)
-        self._budget = _BUDGET
+        self._budget = _BUDGET + _EACH * len(slots.unit)
 
     def run(self) -> None:
         changed = len(self._slots.unit) > 1
@@ -75,20 +78,28 @@ class Exchange:
     # --- many at once --------------------------------------------------------------------------------------------
 
     def _in_bulk(self) -> bool:
-        """Each bad slot with some other, at a distance that differs from round to round."""
-        changed, patience, total = False, _PATIENCE, len(self._slots.unit)
-        for turn in range(1, _ROUNDS):
-            bad = self._bad()
-            if not len(bad) or not patience:
-                break
-            distance = 1 + int((turn * _GOLDEN) % 1.0 * (total - 1))
-            trial = self._weigh(bad, (bad + distance) % total)
-            made = self._apart(trial)
-            if len(made):
-                self._costs.exchange(trial.first[made], trial.second[made])
-                changed = True
-            patience = _PATIENCE if 50 * len(made) > len(bad) else patience - 1
+        """Each bad slot with another bad one, since that may put both right; then with any other."""
+        changed = False
+        for among_bad in (True, False):
+            bad, patience = self._bad(), _PATIENCE
+            for turn in range(1, _ROUNDS):
+                if not len(bad) or not patience or self._budget <= 0:
+                    break
+                self._budget -= len(bad)
+                trial = self._weigh(bad, self._partners(bad, turn, among_bad=among_bad))
+                made = self._apart(trial)
+                patience = _PATIENCE if 50 * len(made) > len(bad) else patience - 1
+                if len(made):
+                    self._costs.exchange(trial.first[made], trial.second[made])
+                    bad = bad[self._costs.bad(bad)]
+                    changed = True
         return changed
+
+    def _partners(self, bad: Numbers, turn: int, *, among_bad: bool) -> Numbers:
+        """At a distance that differs from round to round."""
+        total = len(bad) if among_bad else len(self._slots.unit)
+        distance = 1 + int((turn * _GOLDEN) % 1.0 * (total - 1))
+        return np.roll(bad, -distance) if among_bad else (bad + distance) % total
 
     def _weigh(self, first: Numbers, second: Numbers) -> Trial:
         slots, costs = self._slots, self._costs
@@ -135,13 +146,14 @@ class Exchange:
     # --- one at a time -------------------------------------------------------------------------------------------
 
     def _one_by_one(self) -> bool:
-        """Each bad slot with the best of all others."""
+        """Each bad slot with the best of the others, or of some in a large group."""
         changed, failures = False, 0
-        everyone = np.arange(len(self._slots.unit))
+        total = len(self._slots.unit)
+        others = np.arange(min(total, _PARTNERS)) * max(1, total // _PARTNERS)
         for slot in self._bad().tolist():
             if self._budget <= 0 or failures > _FAILURES:
                 break
-            if self._best(slot, everyone):
+            if self._best(slot, (slot + others) % total):
                 changed, failures = True, 0
             else:
                 failures += 1
@@ -161,7 +173,7 @@ class Exchange:
     def _in_rings(self) -> bool:
         """Copies go round among more than two."""
         slots, costs = self._slots, self._costs
-        if len(slots.unit) > _RINGS or not (len(self._bad()) or len(self._away()[0])):
+        if len(slots.unit) > _RINGS or not (len(self._bad()) or len(self._unused()[0])):
             return False
         found = ring(costs.gifts())
         self._budget -= len(slots.unit) ** 2
@@ -176,25 +188,41 @@ class Exchange:
             costs.exchange(first, second)
         return False
 
-    def _away(self) -> tuple[IntArray, IntArray]:
-        """(unit, member) of copies that exist and are not used, though others of the unit are to be built."""
+    def _unused(self) -> tuple[Numbers, Numbers]:
+        """(slot, member): copies to be built though the unit has one on the member that is not used."""
         slots, copies = self._slots, self._copies
-        real = np.flatnonzero(slots.unit < slots.ghosts)
-        keys = copies.key(slots.unit[real], slots.member[real])
-        building = np.zeros(slots.count, np.bool_)
-        building[slots.unit[real[~contains(copies.held, keys)]]] = True
+        seated = np.flatnonzero(slots.unit < slots.ghosts)
+        keys = copies.key(slots.unit[seated], slots.member[seated])
+        building = seated[~contains(copies.held, keys)]
         unit, member = copies.split(copies.held[~contains(np.sort(keys), copies.held)])
-        return unit[building[unit]], member[building[unit]]
+        home = np.full((slots.count, slots.place.shape[1]), NONE, np.int32)
+        home[slots.unit[building], slots.column[building]] = building
+        which, column = np.nonzero(home[unit] != NONE)
+        return home[unit[which], column], member[which]
+
+    def _away(self) -> tuple[Numbers, Numbers]:
+        """Of these, those where the member has to build another instead, or two would build on each other's."""
+        slots, costs = self._slots, self._costs
+        slot, member = self._unused()
+        alone = costs.alone(slots.unit[slot], slots.column[slot], member)
+        builds = np.zeros(self._copies.members.count, np.bool_)
+        builds[slots.member[costs.now % RACK > 0]] = True
+        helps = (alone < RACK) & (builds[member] | self._swaps(slot, member))
+        return slot[helps], member[helps]
+
+    def _swaps(self, slot: Numbers, member: Numbers) -> BoolArray:
+        """Whether some of these would build on each other's members."""
+        count = self._copies.members.count
+        here = self._slots.member[slot].astype(np.int64)
+        return contains(np.unique(here * count + member), member.astype(np.int64) * count + here)
 
     def _bring_home(self) -> bool:
         """Use copies that exist instead of new ones."""
         slots, changed = self._slots, False
-        for unit, member in np.stack(self._away(), axis=1).tolist():
+        for slot, member in np.stack(self._away(), axis=1).tolist():
+            if self._budget <= 0:
+                break
             begin, end = np.searchsorted(slots.member, (member, member + 1))
-            places = slots.place[unit]
-            for slot in places[places != NONE].tolist():
-                self._budget -= 100
-                if self._budget > 0 and self._best(slot, np.arange(begin, end)):
-                    changed = True
-                    break
+            self._budget -= 100
+            changed |= self._best(slot, np.arange(begin, end))
         return changed

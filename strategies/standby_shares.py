@@ -74,6 +74,12 @@ def room(given: Pool, kept: IntArray) -> Room:
     return Room(table, np.zeros(table.shape, np.bool_), 0)
 
 
+def settled(given: Pool, kept: IntArray) -> bool:
+    """Whether these counts are as even as they can be."""
+    shares = room(given, kept)
+    return bool(((kept >= shares.least) & (kept <= shares.least + shares.open)).all())
+
+
 def fair(given: Pool, kept: IntArray) -> FloatArray:
     """[member]: the share of copies to measure against, before anything is given up."""
     if len(given.wanted) == 1:

@@ -29,10 +29,14 @@ from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Problem
 from strategies.standby_copies import Copies, Keys, Numbers, copies, unit_of_partition
 from strategies.standby_costs import Costs
 from strategies.standby_exchange import Exchange
-from strategies.standby_shares import Pool, pool, unevenness
+from strategies.standby_shares import Pool, pool, settled, unevenness
 from strategies.standby_slots import Slots, ranks, seat
 
 _ATTEMPTS = 8
+_SMALL = 400
+_LARGE = 4000
+"""Units: up to the first number a plan is looked at again until it settles; above the second, copies that are even and
+in other racks are left alone, though some could not be promoted."""
 
 
 def place_standbys(problem: Problem, owner: IntArray) -> IntArray:
@@ -54,13 +58,17 @@ def place_standbys(problem: Problem, owner: IntArray) -> IntArray:
 def _place(given: Copies, size: int, load: FloatArray) -> IntArray:
     """[unit, replica]: standbys of the units of one size, NONE elsewhere."""
     here = pool(given, size, load)
-    table = _attempt(here)
     present = _present(here)
+    if present is not None and _good_enough(here, present):
+        return present
+    table = _attempt(here)
     if present is not None and _worth(here, table) >= _worth(here, present):
         return present
     # Where shares were not the whole story, what came out may look different in the light of itself.
     for _ in range(0 if _as_dealt(here, table) else _ATTEMPTS):
         here = pool(replace(given, held=_keys(given, table)), size, load)
+        if _good_enough(here, table):
+            break
         other = _attempt(here)
         if _worth(here, other) >= _worth(here, table):
             break
@@ -90,10 +98,26 @@ def _present(here: Pool) -> IntArray | None:
     return None
 
 
+def _good_enough(here: Pool, table: IntArray) -> bool:
+    """Nothing is wrong; or in a large group nothing but what the search has been through before."""
+    missing, uneven, near, cold = _worth(here, table)
+    if missing or (uneven and len(here.wanted) == 1) or not settled(here, _counted(here, table)):
+        return False
+    return not (near or cold) or (len(here.unit) > _LARGE and not near)
+
+
+def _counted(here: Pool, table: IntArray) -> IntArray:
+    """[cohort, member]: copies."""
+    unit, column = np.nonzero(table != NONE)
+    cell = here.cohort[unit].astype(np.int64) * len(here.load) + table[unit, column]
+    return np.bincount(cell, minlength=here.most.size).reshape(here.most.shape).astype(np.int32)
+
+
 def _as_dealt(here: Pool, table: IntArray) -> bool:
-    """Whether the shares are the same for everyone who looks again, and everyone has its own."""
+    """Whether shares look the same in the light of the table, everyone has its own, and no ring was missed."""
     copied = np.bincount(table[table != NONE], minlength=len(here.load))
-    return len(here.wanted) == 1 and not here.copies.members.hold.any() and unevenness(here, copied) == 0
+    same = len(here.wanted) == 1 and not here.copies.members.hold.any()
+    return same and len(here.unit) > _SMALL and unevenness(here, copied) == 0
 
 
 def _worth(here: Pool, table: IntArray) -> tuple[int, float, int, int]:
