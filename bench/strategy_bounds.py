@@ -6,8 +6,8 @@ even as they can be (found by looking for the most crowded members first), and a
 under these loads. No solution that is as balanced moves fewer. A solution that meets a bound is the best there is; one
 that does not may be too, because a flow does not see everything: what is left may not fit the places left. Linear
 programs (`bench.strategy_linear`) do, up to some size. A bound is loose where even that is not asked: evenness per
-topic in large groups with overlapping subscriptions, and racks. Capacities, caps, holds, pins and weights are not
-looked at.
+topic with overlapping subscriptions, and racks, both in large groups. Capacities, caps, holds, pins and weights are
+not looked at.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from scipy.sparse.csgraph import connected_components, maximum_flow
 
 from assigner.strategy import NONE, BoolArray, IntArray, Problem
 from bench.strategy_grid import kinds_of
-from bench.strategy_linear import Counts, Loads, kept_alike, kept_both, kept_over_all
+from bench.strategy_linear import Counts, Loads, kept_alike, kept_both, kept_near, kept_over_all
+from bench.strategy_racks import near_of
 
 MOST_CELLS = 1_000_000
 """Members x topics up to which a bound is worked out."""
@@ -59,10 +60,15 @@ class Bound:
 
 def fewest_moves(problem: Problem, balance: Balance, *, closely: bool = False) -> Bound:
     """No solution that is as balanced moves fewer. `closely`: by linear programs, where they are not too large."""
+    racks = problem.topics.replica_racks is not None
+    if closely and racks and problem.members.subscription.all():
+        near = near_of(problem)
+        if 2 * near.held.size + problem.members.subscription.size <= MOST_COLUMNS:
+            stays = kept_near(near, problem.topics.partitions, topics_too=balance is Balance.BOTH)
+            return Bound(int(near.held.sum()) - stays, loose=False)
     held = _held(problem)
     lost = int((problem.owner != NONE).sum() - held.sum())
     found = [_fewest(problem, held, part, balance, closely=closely) for part in _parts(problem)]
-    racks = problem.topics.replica_racks is not None
     return Bound(lost + sum(bound.moves for bound in found), racks or any(bound.loose for bound in found))
 
 
@@ -71,13 +77,6 @@ def imbalance(problem: Problem, owner: IntArray) -> int:
     load = np.bincount(owner[owner != NONE], minlength=problem.members.count)
     found = [tier for part in _parts(problem) for tier in _tiers(problem, part)]
     return max((int(np.ptp(load[tier.members])) for tier in found), default=0)
-
-
-def fewest_mismatches(problem: Problem) -> int:
-    """Partitions that must be read from another rack when nobody may have more than its share."""
-    if problem.topics.replica_racks is None or problem.members.count == 0:
-        return 0
-    return _fewest_mismatches(problem, *problem.topics.replica_racks)
 
 
 # --- parts of a group that have nothing to do with each other -------------------------------------------------------
@@ -260,45 +259,3 @@ class _Flow:
 
     def _add(self, start: NDArray[np.integer], end: NDArray[np.integer], most: NDArray[np.integer]) -> None:
         self._arcs.append((start.astype(np.int64), end.astype(np.int64), np.asarray(most, np.int64)))
-
-
-# --- racks -----------------------------------------------------------------------------------------------------------
-
-
-def _fewest_mismatches(problem: Problem, starts: IntArray, racks: IntArray) -> int:
-    """Flow from sets of replica racks, topic by topic, to the racks' shares of the topic and of the whole."""
-    rack = problem.members.rack
-    known = rack[rack != NONE]
-    count = int(max(racks.max(initial=0), known.max(initial=0))) + 1
-    here = np.bincount(known, minlength=count)
-    partition = np.repeat(np.arange(len(problem.owner)), np.diff(starts))
-    bits = np.zeros(len(problem.owner), np.int64)
-    np.bitwise_or.at(bits, partition, np.int64(1) << racks.astype(np.int64))
-    placed = bits > 0
-    topic = np.repeat(np.arange(problem.topics.count), problem.topics.partitions)
-    classes, size = np.unique(np.stack((topic[placed], bits[placed])), axis=1, return_counts=True)
-    return int(placed.sum()) - _near(problem, here, classes, size)
-
-
-def _near(problem: Problem, here: Counts, classes: Counts, size: Counts) -> int:
-    """Partitions that can be on a rack of theirs. Members that don't say where they are are never far."""
-    members, topics, racks = problem.members.count, problem.topics.count, len(here) + 1
-    here = np.append(here, members - int(here.sum()))
-    sizes = problem.topics.partitions
-    floor, extras = np.divmod(sizes, members)
-    total_floor, total_extras = divmod(int(sizes.sum()), members)
-    share = floor[:, None] * here + np.minimum(here, extras[:, None])
-    whole = total_floor * here + np.minimum(here, total_extras)
-    first, second, third = 1, 1 + classes.shape[1], 1 + classes.shape[1] + topics * racks
-    sink = third + racks
-    arcs = [(np.zeros(len(size), np.int64), first + np.arange(len(size)), size)]
-    for number in range(racks):
-        fits = np.flatnonzero((classes[1] >> number) & 1) if number < racks - 1 else np.arange(len(size))
-        arcs.append((first + fits, second + classes[0][fits] * racks + number, size[fits]))
-        slots = second + np.arange(topics) * racks + number
-        arcs.append((slots, np.full(topics, third + number), share[:, number]))
-    arcs.append((third + np.arange(racks), np.full(racks, sink), whole))
-    start, end, most = (np.concatenate(column) for column in zip(*arcs, strict=True))
-    some = most > 0
-    graph = csr_array((most[some].astype(np.int32), (start[some], end[some])), shape=(sink + 1, sink + 1))
-    return int(maximum_flow(graph, 0, sink).flow_value)

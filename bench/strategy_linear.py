@@ -126,6 +126,47 @@ def kept_both(held: Counts, wanted: BoolArray, sizes: IntArray, loads: Loads, mo
     return -round(least) % weight
 
 
+@dataclass(frozen=True)
+class Near:
+    """Partitions by topic and by the racks of their replicas: those with equal ones are alike."""
+
+    topic: Counts
+    """[class]"""
+    size: Counts
+    """[class]"""
+    held: Counts
+    """[class, member]"""
+    far: BoolArray
+    """[class, member]: none of the replicas is in the member's rack."""
+
+
+def kept_near(near: Near, sizes: IntArray, *, topics_too: bool) -> int:
+    """One subscription, even over all (and in each topic if asked for), as few as can be far from their replicas: how
+    much can stay."""
+    classes, members = near.held.shape
+    to_cell = classes
+    cells = members * len(sizes) if topics_too else 0
+    to_member = to_cell + cells
+    program = _Program(to_member + members + 1)
+    kind, who = (place.reshape(-1) for place in np.indices((classes, members)))
+    into = to_cell + near.topic[kind] * members + who if topics_too else to_member + who
+    price = (near.held.sum() + 1) * near.far.astype(np.float64).reshape(-1)
+    held = near.held.astype(np.float64).reshape(-1)
+    program.add(price - 1, held, (kind, 1.0), (into, 1.0))
+    program.add(price, np.full(len(price), np.inf), (kind, 1.0), (into, 1.0))
+    floor = sizes // members
+    base = int(floor.sum()) if topics_too else 0
+    if topics_too:
+        cell = np.arange(cells)
+        program.add(np.zeros(cells), np.ones(cells), (to_cell + cell, -1.0), (to_member + cell % members, 1.0))
+    low, more = divmod(int(sizes.sum()) - base * members, members)
+    loads = Loads(np.full(members, low), np.zeros(members, np.int64), np.array([more]))
+    _one_more(program, loads, to_member, to_member + members)
+    topic_floors = np.repeat(floor.astype(np.int64), members) if topics_too else np.empty(0, np.int64)
+    least = program.least(np.concatenate((near.size, topic_floors, loads.floor, loads.extras)))
+    return -round(least) % (int(near.held.sum()) + 1)
+
+
 def _one_more(program: _Program, loads: Loads, to_member: int, to_level: int) -> None:
     members = len(loads.floor)
     places: Sequence[tuple[NDArray[np.integer], float]] = (

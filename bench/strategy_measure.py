@@ -9,9 +9,10 @@ import msgspec
 
 from assigner.explanation import Explanation
 from assigner.strategy import IntArray, Problem
-from bench.strategy_bounds import MOST_CELLS, Balance, Bound, fewest_mismatches, fewest_moves, imbalance
+from bench.strategy_bounds import MOST_CELLS, Balance, Bound, fewest_moves, imbalance
 from bench.strategy_contestants import STICKY, Contestant
 from bench.strategy_grid import Operation, Shape, Sizes, Subscriptions, changed, fresh, members_before
+from bench.strategy_racks import fewest_mismatches
 from bench.strategy_timing import ONCE, Effort, Failed
 
 

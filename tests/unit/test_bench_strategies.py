@@ -21,7 +21,7 @@ from assigner.strategy import NONE, IntArray, Problem, Topics
 from bench.day import Day, a_day, live
 from bench.day_picture import draw
 from bench.strategies import shape_of
-from bench.strategy_bounds import Balance, fewest_mismatches, fewest_moves, imbalance
+from bench.strategy_bounds import Balance, fewest_moves, imbalance
 from bench.strategy_contestants import GLOBAL, STICKY, UNIFORM, Contestant, ours
 from bench.strategy_grid import (
     QUICK,
@@ -39,6 +39,7 @@ from bench.strategy_grid import (
 from bench.strategy_measure import Grid, Row
 from bench.strategy_memory import peaks
 from bench.strategy_models import MODELS, faust, faust_with_standbys, upstream
+from bench.strategy_racks import fewest_mismatches
 from bench.strategy_sheets import BEGIN, END, Sheet, cells_sheet, grid_sheets, page, terminal, write_between
 from bench.strategy_targets import Target
 from bench.strategy_timing import ONCE, Answer, Effort, Failed, timed
@@ -264,6 +265,19 @@ def test_mismatches_that_racks_force_are_counted() -> None:
     assert fewest_mismatches(given) == 1
     unknown = replace(given, members=replace(members, rack=np.array([0, NONE], np.int32)))
     assert fewest_mismatches(unknown) == 0
+
+
+@pytest.mark.parametrize("balance", Balance)
+def test_with_racks_what_must_change_places_is_counted(balance: Balance) -> None:
+    """Each owns what is near the other: all four move, while without racks none would."""
+    plain = problem([4], 2, [0, 0, 1, 1])
+    starts, racks = np.arange(5, dtype=np.int32), np.array([1, 1, 0, 0], np.int32)
+    members = replace(plain.members, rack=np.array([0, 1], np.int32))
+    given = replace(plain, members=members, topics=Topics(plain.topics.partitions, replica_racks=(starts, racks)))
+    assert fewest_mismatches(given) == 0
+    assert fewest(given, balance) == 4
+    assert fewest_moves(given, balance).moves == 0
+    assert fewest_moves(given, balance).loose
 
 
 # --- measuring -----------------------------------------------------------------------------------------------------
