@@ -27,6 +27,8 @@ from assigner.core.standby_plan import targets as standbys_of
 from assigner.core.writes import Moved, Purpose, Write
 from assigner.election import Term
 from assigner.errors import AssignerError, OutcomeUnknown, StoreError
+from assigner.event_log import EventLog
+from assigner.event_recording import EventRecording, NoRecording, Recording
 from assigner.explanation import Explanation
 from assigner.handoff_times import HandoffTimes
 from assigner.history import HistoryWriter
@@ -64,13 +66,16 @@ class Coordinators:
         clock: Clock,
         metrics: Metrics,
         settings: CoordinatorSettings,
+        events: EventLog | None = None,
     ) -> None:
+        """`events`: where ownership is logged, if it is."""
         self._store = store
         self._keys = keys
         self._mirrors = mirrors
         self._clock = clock
         self._metrics = metrics
         self._settings = settings
+        self._events = events
         self.at_work: dict[str, Coordinator] = {}
 
     async def run_term(self, term: Term) -> None:
@@ -78,7 +83,9 @@ class Coordinators:
         async with self._mirrors.of(term.group) as mirror:
             # The leader key lies in the group's own prefix: once it is mirrored, so is everything before the term.
             await mirror.wait_for(term.revision)
-            coordinator = Coordinator(self._store, self._keys, mirror, term, self._clock, self._metrics, self._settings)
+            coordinator = Coordinator(
+                self._store, self._keys, mirror, term, self._clock, self._metrics, self._settings, self._events
+            )
             self.at_work[term.group] = coordinator
             try:
                 await coordinator.run()
@@ -97,6 +104,7 @@ class Coordinator:
         clock: Clock,
         metrics: Metrics,
         settings: CoordinatorSettings,
+        events: EventLog | None = None,
     ) -> None:
         self.group = term.group
         self._store = store
@@ -110,6 +118,7 @@ class Coordinator:
         self._loads = LoadFollowing(store, keys.loads(term.group), mirror, settings.loads, self._loads_changed)
         self._history = HistoryWriter(store, keys.history(term.group), term.fence, clock)
         self._times = HandoffTimes(clock, metrics)
+        self._recording: Recording = EventRecording(events, mirror, term, clock) if events else NoRecording()
         self._wake = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
         self._unreadable: set[str] = set()
@@ -127,6 +136,7 @@ class Coordinator:
     async def run(self) -> None:
         self._log.info("coordinating", generation=self._mirror.state.plan.generation)
         self._mirror.listen(self)
+        self._recording.begin()
         self._report_unreadable()
         try:
             async with anyio.create_task_group() as self._tasks:
@@ -136,6 +146,7 @@ class Coordinator:
                 await self._decide_until_lost()
                 self._tasks.cancel_scope.cancel()
         finally:
+            self._recording.end()
             self._mirror.unlisten(self)
 
     def changed(self, changes: Sequence[Change]) -> None:
@@ -185,6 +196,7 @@ class Coordinator:
     def _carry_out(self, decisions: Decisions) -> None:
         assert self._tasks is not None
         for write in decisions.writes:
+            self._recording.expect(write.moves)
             self._writer.submit(write, self._written)
         for note in decisions.notes:
             self._tell(note)

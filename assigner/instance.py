@@ -22,7 +22,8 @@ from assigner.backoff import Backoff
 from assigner.clock import Clock, SystemClock
 from assigner.coordinator import Coordinators, CoordinatorSettings
 from assigner.election import LeaderElector, Term
-from assigner.errors import StoreError, StoreUnavailable
+from assigner.errors import InvalidInput, StoreError, StoreUnavailable
+from assigner.event_log import EventLog
 from assigner.group_snapshot import snapshot
 from assigner.group_topics import GroupTopics
 from assigner.groups import discover
@@ -79,6 +80,7 @@ class Instance:
         settings = self.settings
         # Finding and importing a strategy takes a while: not on the loop, and not when the first consumer waits.
         await anyio.to_thread.run_sync(prepare, settings.group.strategy)
+        self.events = await self._open_event_log(stack)
         self.store = await self._open_store(stack)
         self.mirrors = await stack.enter_async_context(Mirrors(self.store, self.keys, settings.group).running())
         self.registry = Registry(self.mirrors, max_seats=settings.grpc.max_streams)
@@ -94,9 +96,31 @@ class Instance:
         wanted = CoordinatorSettings(
             consumer_ttl=settings.consumer_ttl, reconcile_interval=settings.reconcile_interval, loads=settings.loads
         )
-        self.coordinators = Coordinators(self.store, self.keys, self.mirrors, self.clock, self.metrics, wanted)
+        self.coordinators = Coordinators(
+            self.store, self.keys, self.mirrors, self.clock, self.metrics, wanted, self.events
+        )
         self._watch_depths()
         self.metrics.snapshots = self.snapshots
+
+    async def _open_event_log(self, stack: AsyncExitStack) -> EventLog | None:
+        wanted = self.settings.events
+        if not wanted.directory:
+            return None
+        events = EventLog(wanted, self.name, self.metrics)
+        try:
+            await anyio.to_thread.run_sync(events.open)
+        except OSError as error:
+            raise InvalidInput(
+                f"events.directory {wanted.directory!r} can't be written: {error}; "
+                "give a directory this process may write to, or leave it empty to log no ownership events"
+            ) from error
+
+        async def close() -> None:
+            await anyio.to_thread.run_sync(events.close)
+
+        stack.push_async_callback(in_peace, close, _CLOSE_WITHIN)
+        self.metrics.watch_depth("events", lambda: events.waiting)
+        return events
 
     async def _open_store(self, stack: AsyncExitStack) -> Store:
         store = await self._connect()

@@ -126,6 +126,12 @@ class Metrics:
             ["group", "outcome"],
             registry=registry,
         )
+        self._events = Counter(
+            "assigner_ownership_events", "Lines of the ownership event log.", ["outcome"], registry=registry
+        )
+        self._segments = Counter(
+            "assigner_event_segments", "Segments of the ownership event log.", ["outcome"], registry=registry
+        )
         self._refusals = Counter("assigner_refusals", "Requests refused.", ["reason"], registry=registry)
         self._unreadable = Counter(
             "assigner_unreadable_records", "Stored values met that could not be read.", ["group"], registry=registry
@@ -184,6 +190,14 @@ class Metrics:
     def offsets_committed(self, group: str, outcome: str, count: int) -> None:
         """`outcome`: committed, fenced, unknown_partition or failed."""
         self._offset_commits.labels(self._groups.label(group), outcome).inc(count)
+
+    def events_logged(self, outcome: str, count: int) -> None:
+        """`outcome`: written or dropped."""
+        self._events.labels(outcome).inc(count)
+
+    def event_segment(self, outcome: str) -> None:
+        """`outcome`: complete, failed (left unfinished) or deleted (there were too many)."""
+        self._segments.labels(outcome).inc()
 
     def refused(self, reason: str, count: int = 1) -> None:
         """`reason` is a word of the program, such as an error's class name, never a client's text."""

@@ -161,6 +161,19 @@ _KEYS = (
     Key("loads.threshold", "Relative change from which on a load is worth writing.", Range(least=0, most=10)),
     Key("loads.stale_after", "Seconds a reported load counts.", rules.SECONDS),
     Key("loads.rebalance_interval", "Seconds between two plans for load's sake, at least.", _PAUSE),
+    Key("events.directory", "Where ownership events are logged; empty: they are not.", None, "--events"),
+    Key("events.segment_bytes", "Bytes of a segment of that log.", Range(least=1_000, most=2**31 - 1)),
+    Key("events.segment_events", "Events of a segment.", Range(least=1, most=100_000_000)),
+    Key("events.segment_seconds", "Seconds after which a segment with events in it is completed.", rules.SECONDS),
+    Key(
+        "events.keep_segments",
+        "Complete segments of an instance that are kept; the oldest is deleted.",
+        Range(least=1, most=1_000_000),
+    ),
+    Key(
+        "events.queue", "Events that may wait for the disk; beyond, they are dropped.", Range(least=1, most=10_000_000)
+    ),
+    Key("events.sync", "When events are forced to the disk: `segment` (before it is complete), `batch`, `never`."),
     Key("kafka.bootstrap_servers", "Brokers to discover partition counts from; empty: none.", None, "--kafka"),
     Key("kafka.properties", "Further librdkafka properties, such as sasl.* and ssl.*.", secret=True),
     Key("kafka.refresh_interval", "Seconds between looks at the topics in Kafka.", rules.SECONDS),

@@ -15,6 +15,7 @@ import msgspec
 from assigner.backend import StoreSettings
 from assigner.core.loads import LoadSettings
 from assigner.core.spread import SpreadSettings
+from assigner.event_log import EventSettings
 from assigner.keys import DEFAULT_ROOT, Keys
 from assigner.logs import LogSettings
 from assigner.records import GroupOptions
@@ -89,6 +90,8 @@ class Settings(Section, frozen=True, kw_only=True):
     """How the groups' leaders spread over the instances."""
     loads: LoadSettings = LoadSettings()
     """How reported loads are kept and used."""
+    events: EventSettings = EventSettings()
+    """The log of ownership events; off unless it has a directory."""
     kafka: KafkaSection = KafkaSection()
     log: LogSettings = LogSettings()
     metrics: MetricsSection = MetricsSection()

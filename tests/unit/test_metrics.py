@@ -32,6 +32,8 @@ NAMES = {
     "assigner_handoff_step_seconds": {"step"},
     "assigner_load_reports": {"group"},
     "assigner_offset_commits": {"group", "outcome"},
+    "assigner_ownership_events": {"outcome"},
+    "assigner_event_segments": {"outcome"},
     "assigner_load_writes": {"outcome"},
     "assigner_loop_lag_seconds": set(),
     "assigner_moves": {"group", "cause"},
@@ -64,6 +66,8 @@ def busy(metrics: Metrics) -> Metrics:
     metrics.load_reported("g")
     metrics.loads_written("ok")
     metrics.offsets_committed("g", "fenced", 2)
+    metrics.events_logged("written", 5)
+    metrics.event_segment("complete")
     metrics.refused("NotRegistered")
     metrics.handoff_step(Step.WARMING, 1.5)
     metrics.rebalanced(0.2)
