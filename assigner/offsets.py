@@ -46,7 +46,7 @@ class OffsetKeeping:
         self._clock = clock
         self._metrics = metrics
         self._reading = OffsetReading(store, keys)
-        self._writer = CommitWriter(store, queue or CommitQueue())
+        self._writer = CommitWriter(store, CommitQueue() if queue is None else queue)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[OffsetKeeping]:

@@ -70,7 +70,7 @@ class Bench(msgspec.Struct, frozen=True):
             nonlocal done
             tps = [TopicPartition(TOPIC, caller * size + number) for number in range(size)]
             offset = 0
-            while time.perf_counter() - began < self.seconds:
+            while not offset or time.perf_counter() - began < self.seconds:
                 offset += 1
                 await work(tps, offset)
                 done += size

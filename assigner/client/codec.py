@@ -20,27 +20,38 @@ from grpclib.encoding.base import CodecBase
 from assigner.errors import InvalidInput
 from assigner.proto.kafka_assigner import v1
 
+LONG = (v1.AssignmentCommand, v1.FetchOffsetsResponse)
+
 
 @cache
-def command_class() -> Any:
-    """AssignmentCommand of the C runtime; typed loosely, because it exists only at run time."""
+def _pool() -> DescriptorPool:
     content = resources.files("assigner.proto").joinpath("descriptors.binpb").read_bytes()
     pool = DescriptorPool()
     for file in FileDescriptorSet.FromString(content).file:
         pool.Add(file)
-    return GetMessageClass(pool.FindMessageTypeByName("kafka_assigner.v1.AssignmentCommand"))
+    return pool
+
+
+@cache
+def class_in_c(name: str) -> Any:
+    """A message's class of the C runtime; typed loosely, because it exists only at run time."""
+    return GetMessageClass(_pool().FindMessageTypeByName(f"kafka_assigner.v1.{name}"))
+
+
+def command_class() -> Any:
+    return class_in_c("AssignmentCommand")
 
 
 class Codec(CodecBase):
     __content_subtype__ = "proto"
 
     def encode(self, message: Any, message_type: Any) -> bytes:
-        return bytes(message)
+        return bytes(message.SerializeToString())
 
     def decode(self, data: bytes, message_type: Any) -> Any:
         try:
-            if message_type is v1.AssignmentCommand:
-                return command_class().FromString(data)
+            if message_type in LONG:
+                return class_in_c(message_type.__name__).FromString(data)
             return message_type.parse(data)
         except (DecodeError, ValueError, EOFError) as error:
             raise InvalidInput(f"the service sent what is not a {message_type.__name__}: {error}") from None

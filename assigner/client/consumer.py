@@ -26,7 +26,7 @@ from assigner.client.contact import Dialling, Identity, Unavailable, parse_addre
 from assigner.client.gates import PartitionGate
 from assigner.client.handler import Handler
 from assigner.client.membership import Ending, Membership, Timing, new_session
-from assigner.client.offsets import CommittedOffset, OffsetAndMetadata, Offsets, commit, committed, plain
+from assigner.client.offsets import CommittedOffset, OffsetAndMetadata, Owned, commit, committed, plain
 from assigner.client.work import Work
 from assigner.clock import Clock, SystemClock
 from assigner.core.client_calls import CallWarm, Ownership
@@ -193,7 +193,7 @@ class AssignerConsumer:
 
     # --- offsets ---------------------------------------------------------------------------------------------------
 
-    async def commit(self, offsets: Offsets) -> frozenset[TopicPartition]:
+    async def commit(self, offsets: Mapping[Owned, int | OffsetAndMetadata]) -> frozenset[TopicPartition]:
         """Put on record how far the work on partitions has got: the next offset to read of each. Counts only while the
         partition is this consumer's, under the epoch of the `Ownership` given; for a plain `TopicPartition`, under
         the epoch its gate is of now. Also while releasing: what is committed before `release` returns is what the next
@@ -210,7 +210,9 @@ class AssignerConsumer:
         answered before. Raises `Unavailable`, and `UnreadableRecord` rather than leave out what can't be read."""
         return await committed(self._membership.contact, [plain(one) for one in partitions])
 
-    def _epochs(self, offsets: Offsets) -> dict[TopicPartition, tuple[int | None, OffsetAndMetadata]]:
+    def _epochs(
+        self, offsets: Mapping[Owned, int | OffsetAndMetadata]
+    ) -> dict[TopicPartition, tuple[int | None, OffsetAndMetadata]]:
         """By partition: the epoch, None where it was never this consumer's, and the offset."""
         found: dict[TopicPartition, tuple[int | None, OffsetAndMetadata]] = {}
         for partition, offset in offsets.items():

@@ -21,7 +21,7 @@ from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from h2.exceptions import H2Error
 
 from assigner import errors
-from assigner.client.codec import Codec
+from assigner.client.codec import Codec, class_in_c
 from assigner.core.client_calls import Answer
 from assigner.errors import AssignerError, InvalidInput
 from assigner.keys import TopicPartition
@@ -158,13 +158,15 @@ class Contact:
         )
         return (await self._call("ReportLoad", request, v1.ReportLoadResponse)).next_report_ms / 1000
 
-    async def commit(self, topics: list[v1.TopicOffsets]) -> v1.CommitOffsetsResponse:
-        request = v1.CommitOffsetsRequest(
+    async def commit(self, topics: list[dict[str, Any]]) -> v1.CommitOffsetsResponse:
+        """`topics`: the fields of TopicOffsets messages."""
+        request = class_in_c("CommitOffsetsRequest")(
             consumer_name=self._who.name, topics=topics, group=self._who.group, session=self._who.session
         )
         return await self._call("CommitOffsets", request, v1.CommitOffsetsResponse)
 
-    async def fetch(self, topics: list[v1.TopicPartitions]) -> v1.FetchOffsetsResponse:
+    async def fetch(self, topics: list[v1.TopicPartitions]) -> Any:
+        """The C runtime's FetchOffsetsResponse."""
         request = v1.FetchOffsetsRequest(topics=topics, group=self._who.group)
         return await self._call("FetchOffsets", request, v1.FetchOffsetsResponse)
 

@@ -6,9 +6,9 @@ an error that names it, so that nobody takes a part for the whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -49,11 +49,7 @@ class CommittedOffset(msgspec.Struct, frozen=True):
 
 Reached = Callable[[], Contact]
 """The service now; raises `Unavailable` while it can't be reached."""
-Offsets = (
-    Mapping[Ownership, int | OffsetAndMetadata]
-    | Mapping[TopicPartition, int | OffsetAndMetadata]
-    | Mapping[Ownership | TopicPartition, int | OffsetAndMetadata]
-)
+Owned = TypeVar("Owned", bound=Ownership | TopicPartition)
 Wish = tuple[TopicPartition, int, OffsetAndMetadata]
 """Partition, epoch, offset."""
 
@@ -174,19 +170,22 @@ def _calls(wishes: Sequence[Wish]) -> Iterator[list[Wish]]:
         yield part
 
 
-def _lists(part: Sequence[Wish]) -> Iterator[v1.TopicOffsets]:
+def _lists(part: Sequence[Wish]) -> Iterator[dict[str, Any]]:
+    """The fields of TopicOffsets messages."""
     for topic, of_topic in groupby(part, lambda wish: wish[0].topic):
         for members in _parts(list(of_topic)):
             offsets = [offset for _, _, offset in members]
-            texts = [offset.metadata for offset in offsets]
-            yield v1.TopicOffsets(
-                topic=topic,
-                partitions=[tp.partition for tp, _, _ in members],
-                epochs=[epoch for _, epoch, _ in members],
-                offsets=[offset.offset for offset in offsets],
-                leader_epochs=[offset.leader_epoch for offset in offsets],
-                metadata=texts if any(texts) else [],
-            )
+            fields: dict[str, Any] = {
+                "topic": topic,
+                "partitions": [tp.partition for tp, _, _ in members],
+                "epochs": [epoch for _, epoch, _ in members],
+                "offsets": [offset.offset for offset in offsets],
+            }
+            if any(offset.leader_epoch >= 0 for offset in offsets):
+                fields["leader_epochs"] = [offset.leader_epoch for offset in offsets]
+            if any(offset.metadata for offset in offsets):
+                fields["metadata"] = [offset.metadata for offset in offsets]
+            yield fields
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
@@ -204,13 +203,18 @@ async def committed(service: Reached, partitions: Sequence[TopicPartition]) -> d
             )
         for told in reply.topics:
             found.update(_found(told))
-        rest = rest[_answered(part, reply.last) :]
+        rest = rest[_answered(part, reply) :]
     return found
 
 
-def _answered(part: Sequence[TopicPartition], last: v1.TopicPartition | None) -> int:
+def _answered(part: Sequence[TopicPartition], reply: Any) -> int:
     """How many of those asked for the answer told of."""
-    return part.index(TopicPartition(last.topic, last.partition)) + 1 if last is not None else len(part)
+    if not reply.HasField("last"):
+        return len(part)
+    last = TopicPartition(reply.last.topic, reply.last.partition)
+    if last not in part:
+        raise Unavailable(f"the service's answer ends with {last}, which was not asked for; try again")
+    return part.index(last) + 1
 
 
 def _wanted(part: Sequence[TopicPartition]) -> Iterator[v1.TopicPartitions]:
@@ -219,22 +223,17 @@ def _wanted(part: Sequence[TopicPartition]) -> Iterator[v1.TopicPartitions]:
             yield v1.TopicPartitions(topic=topic, partitions=[tp.partition for tp in members])
 
 
-def _found(told: v1.TopicOffsets) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
-    for number, partition in enumerate(told.partitions):
-        if told.offsets[number] >= 0:
-            yield (
-                TopicPartition(told.topic, partition),
-                CommittedOffset(
-                    told.offsets[number],
-                    told.epochs[number],
-                    told.metadata[number] if told.metadata else "",
-                    told.leader_epochs[number] if told.leader_epochs else -1,
-                    told.committed_at[number],
-                ),
-            )
+def _found(told: Any) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
+    count = len(told.partitions)
+    texts = told.metadata or [""] * count
+    leader_epochs = told.leader_epochs or [-1] * count
+    lists = (told.partitions, told.offsets, told.epochs, texts, leader_epochs, told.committed_at)
+    for partition, offset, epoch, text, leader_epoch, at in zip(*lists, strict=True):
+        if offset >= 0:
+            yield TopicPartition(told.topic, partition), CommittedOffset(offset, epoch, text, leader_epoch, at)
 
 
-def _tps(partitions: Sequence[v1.TopicPartition]) -> list[TopicPartition]:
+def _tps(partitions: Iterable[Any]) -> list[TopicPartition]:
     return [TopicPartition(one.topic, one.partition) for one in partitions]
 
 

@@ -11,7 +11,7 @@ Not promised: an order between commits that reach the store by different instanc
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 
 import msgspec
@@ -100,7 +100,8 @@ class CommitQueue:
 
     def __init__(self, most: int = MAX_WAITING) -> None:
         self._most = most
-        self._ready: dict[str, Pending] = {}
+        # A plain dict gets slow when its first items are taken out one by one.
+        self._ready: OrderedDict[str, Pending] = OrderedDict()
         self._behind: dict[str, deque[Pending]] = {}
         self._under_way: set[str] = set()
         self._count = 0
@@ -129,18 +130,17 @@ class CommitQueue:
         taken: list[Pending] = []
         size = 0
         while self._ready and len(taken) < limits.operations:
-            key = next(iter(self._ready))
-            pending = self._ready[key]
+            key, pending = self._ready.popitem(last=False)
+            if pending.withdrawn:
+                self.ended(pending)
+                continue
             size += len(pending.value)
             if taken and size > limits.value_bytes:
+                self._ready[key] = pending
+                self._ready.move_to_end(key, last=False)
                 break
-            del self._ready[key]
             self._under_way.add(key)
-            if pending.withdrawn:
-                size -= len(pending.value)
-                self.ended(pending)
-            else:
-                taken.append(pending)
+            taken.append(pending)
         return taken
 
     def ended(self, pending: Pending) -> None:

@@ -9,9 +9,11 @@ import anyio
 import pytest
 
 from assigner.api import OffsetCommit, Refusal, RefusedCommit, WantedOffsets
-from assigner.errors import OutcomeUnknown, Superseded
+from assigner.core.offset_commits import CommitQueue
+from assigner.errors import LimitReached, OutcomeUnknown, Superseded, TransactionTooLarge
 from assigner.instance import Instance
 from assigner.keys import TopicPartition
+from assigner.offsets import OffsetKeeping
 from assigner.records import Assignment, HandoffMode, Offset, Step, decode, encode
 from assigner.store import Batch, Compare, DeleteEvent, Event, Operation, PutEvent, Store, TransactionResult
 from assigner.testing.faults import FaultyStore, LoseAnswer, Refuse
@@ -623,3 +625,104 @@ async def test_who_stops_waiting_takes_back_what_has_not_left_yet(world: World) 
     found = await fetch(instance_of(world), *a.owned)
     assert sum(record is not None for record in found.values()) <= 4 * 128
     assert await commit(a, dict.fromkeys(a.owned, 6)) == []
+
+
+class TakesLess(FaultyStore):
+    """A store whose server is set to smaller transactions than it says."""
+
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], *, otherwise: Sequence[str] = ()
+    ) -> TransactionResult:
+        if max(len(compares), len(operations), len(otherwise)) > 20:
+            raise TransactionTooLarge("too many operations")
+        return await super().transact(compares, operations, otherwise=otherwise)
+
+
+async def test_a_store_that_takes_less_than_it_says_gets_less(world: World) -> None:
+    await world.add_topic(partitions=100)
+    instance = await world.start_instance(wrap=TakesLess, leads=False)
+    tps = [tp(number) for number in range(100)]
+    for one in tps:
+        owned = Assignment(topic="t", partition=one.partition, owner="a", session="s", epoch=1)
+        await world.store.put(world.group.assignment(one), encode(owned))
+    assert await instance.offsets.commit(GROUP, "a", "s", [OffsetCommit(one, 1, one.partition) for one in tps]) == []
+    found = await fetch(instance, *tps)
+    assert [record.offset for record in found.values() if record] == list(range(100))
+
+
+async def test_a_full_queue_refuses_the_whole_call_and_recovers(world: World) -> None:
+    await world.add_topic(partitions=20)
+    faults = await world.start_faulty(leads=False)
+    instance = instance_of(world)
+    for number in range(20):
+        owned = Assignment(topic="t", partition=number, owner="a", session="s", epoch=1)
+        await world.store.put(world.group.assignment(tp(number)), encode(owned))
+
+    def commits(count: int) -> list[OffsetCommit]:
+        return [OffsetCommit(tp(number), 1, 5) for number in range(count)]
+
+    keeping = OffsetKeeping(
+        instance.store, world.keys, instance.mirrors, world.clock, instance.metrics, CommitQueue(most=10)
+    )
+    async with keeping.running():
+        assert await keeping.commit(GROUP, "a", "s", commits(10)) == []
+        with pytest.raises(LimitReached, match="which takes 10"):
+            await keeping.commit(GROUP, "a", "s", commits(11))
+        faults.freeze()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(keeping.commit, GROUP, "a", "s", commits(8))
+            await eventually(lambda: keeping.waiting == 8, within=5, what="they wait")
+            with pytest.raises(LimitReached, match="8 offsets are waiting"):
+                await keeping.commit(GROUP, "a", "s", commits(3))
+            faults.thaw()
+        assert await keeping.commit(GROUP, "a", "s", commits(10)) == []
+
+
+# --- any course --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_under_joins_crashes_takeovers_and_lost_answers_only_owners_commit(
+    any_world: World, mode: HandoffMode
+) -> None:
+    """Everybody commits all the time, also under epochs that are over. What the store's history holds is checked when
+    the world ends; here, that what was answered as committed is on record as the partition's owner left it."""
+    world = any_world
+    await world.set_options(handoff_mode=mode)
+    await world.add_topic(partitions=6)
+    faults = await world.start_faulty()
+    faults.inject(LoseAnswer(), kinds={"transact"}, times=10, where=commits_an_offset(world))
+    over = anyio.Event()
+    last: dict[TopicPartition, tuple[int, int]] = {}
+    """The highest epoch under which a commit was answered, with its offset."""
+    counter = 0
+
+    async def work(consumer: SteppedConsumer) -> None:
+        nonlocal counter
+        known: dict[TopicPartition, int] = {}
+        while not over.is_set():
+            known.update(consumer.owned)
+            for one, epoch in known.items():
+                counter += 1
+                offset = counter
+                if not await commit(consumer, {one: offset}, epoch=epoch, at=instance_of(world)):
+                    last[one] = max(last.get(one, (0, 0)), (epoch, offset))
+            await anyio.sleep(world.ttl / 60)
+
+    async with anyio.create_task_group() as tasks:
+        a = await world.join("a")
+        tasks.start_soon(work, a)
+        tasks.start_soon(work, await world.join("b"))
+        await world.until_counts(a=3, b=3)
+        tasks.start_soon(work, await world.join("c"))
+        await world.until_counts(a=2, b=2, c=2)
+        world.consumers["b"].crash()
+        await world.until_counts(a=3, c=3, within=60)
+        tasks.start_soon(work, await world.join("a", session="second"))
+        await world.until("restamped", lambda s: all(h.record.session != a.session for h in s.assignments.values()), 60)
+        await world.consumers["c"].deregister()
+        await world.until_counts(a=6, within=60)
+        await eventually(lambda: len(last) == 6, within=20, what="commits of all partitions")
+        over.set()
+    found = await fetch(instance_of(world), *last)
+    assert {one: (record.epoch, record.offset) for one, record in found.items() if record} == last

@@ -1,0 +1,183 @@
+"""Which commits count, and how those of many consumers are gathered into transactions."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assigner.api import OffsetCommit, Refusal, RefusedCommit
+from assigner.core.offset_commits import Admitted, CommitQueue, Committer, Pending, judge
+from assigner.errors import LimitReached
+from assigner.keys import TopicPartition
+from assigner.records import Assignment, Offset, Stored, decode
+from assigner.store import Limits
+
+A = Committer("g", "a", "s")
+
+
+def held(owner: str = "a", session: str = "s", epoch: int = 3) -> Stored[Assignment]:
+    record = Assignment(topic="t", partition=0, owner=owner, session=session, epoch=epoch, topic_id="id")
+    return Stored(record, "key", 17, 1)
+
+
+def wish(partition: int = 0, offset: int = 5, epoch: int = 3, metadata: str = "") -> OffsetCommit:
+    return OffsetCommit(TopicPartition("t", partition), epoch, offset, metadata=metadata)
+
+
+def pending(partition: int = 0, offset: int = 5, metadata: str = "") -> Pending:
+    commit = wish(partition, offset, metadata=metadata)
+    return Pending(f"/offsets/{partition}", f"/assignments/{partition}", A, commit, Admitted(17, "id"), 99.9)
+
+
+# --- which count -------------------------------------------------------------------------------------------------
+
+
+def test_the_owner_is_admitted_under_its_epoch_by_the_record_as_it_is() -> None:
+    assert judge(A, wish(), held(), exists=True) == Admitted(17, "id")
+
+
+@pytest.mark.parametrize(
+    "assignment", [held(owner="b"), held(session="another"), held(epoch=4), held(epoch=2), held("b", "s2", 9)]
+)
+def test_anybody_else_is_told_who_has_it_under_which_epoch(assignment: Stored[Assignment]) -> None:
+    record = assignment.record
+    assert judge(A, wish(), assignment, exists=True) == RefusedCommit(
+        wish().tp, Refusal.FENCED, record.epoch, record.owner
+    )
+
+
+def test_who_names_no_session_is_known_by_name_and_epoch() -> None:
+    nameless = Committer("g", "a")
+    assert isinstance(judge(nameless, wish(), held(session="minted"), exists=True), Admitted)
+    assert not isinstance(judge(nameless, wish(epoch=2), held(session="minted"), exists=True), Admitted)
+
+
+def test_an_owner_written_before_sessions_and_epochs_were_known_may_commit_as_it_is_known() -> None:
+    old = held(session="", epoch=0)
+    assert isinstance(judge(Committer("g", "a"), wish(epoch=0), old, exists=True), Admitted)
+
+
+def test_without_an_owner_it_depends_on_whether_there_is_such_a_partition() -> None:
+    assert judge(A, wish(), None, exists=True) == RefusedCommit(wish().tp, Refusal.FENCED)
+    assert judge(A, wish(), None, exists=False) == RefusedCommit(wish().tp, Refusal.UNKNOWN_PARTITION)
+
+
+def test_what_is_written_is_the_offset_with_the_epoch_and_the_topics_identity() -> None:
+    one = pending(metadata="m")
+    expected = Offset(offset=5, epoch=3, metadata="m", committed_at=99, topic_id="id")
+    assert decode(Offset, one.put.value)[0] == expected
+    assert one.fence.revision == 17
+    one.revision = 18
+    assert one.fence.revision == 18
+
+
+# --- the queue ---------------------------------------------------------------------------------------------------
+
+
+def test_a_transaction_takes_as_many_as_the_store_allows_the_first_ones_first() -> None:
+    queue = CommitQueue()
+    commits = [pending(number) for number in range(10)]
+    queue.add(commits)
+    limits = Limits(operations=4)
+    assert [queue.take(limits) for _ in range(4)] == [commits[:4], commits[4:8], commits[8:], []]
+
+
+def test_a_transaction_holds_no_more_bytes_than_the_store_allows_and_at_least_one_commit() -> None:
+    queue = CommitQueue()
+    commits = [pending(number, metadata="x" * 600) for number in range(4)]
+    queue.add(commits)
+    assert queue.take(Limits(value_bytes=1_500)) == commits[:2]
+    assert queue.take(Limits(value_bytes=10)) == commits[2:3]
+    assert queue.take(Limits()) == commits[3:]
+
+
+def test_commits_of_one_partition_are_under_way_one_at_a_time_and_in_order() -> None:
+    queue = CommitQueue()
+    first, second, third, other = pending(0, 1), pending(0, 2), pending(0, 3), pending(1)
+    queue.add([first, second])
+    queue.add([other, third])
+    assert queue.take(Limits()) == [first, other]
+    assert queue.take(Limits()) == []
+    queue.ended(first)
+    assert queue.take(Limits()) == [second]
+    queue.ended(other)
+    queue.ended(second)
+    assert queue.take(Limits()) == [third]
+    queue.ended(third)
+    assert len(queue) == 0
+
+
+def test_one_that_was_taken_back_is_left_out_and_holds_up_nobody() -> None:
+    queue = CommitQueue()
+    gone, behind = pending(0, 1), pending(0, 2)
+    queue.add([gone, behind])
+    gone.withdrawn = True
+    assert queue.take(Limits()) == [behind]
+    queue.ended(behind)
+    assert len(queue) == 0
+
+
+def test_more_than_the_queue_holds_are_refused_together() -> None:
+    queue = CommitQueue(most=3)
+    queue.add([pending(0), pending(1)])
+    with pytest.raises(LimitReached, match=r"2 offsets are waiting .* takes 3; commit again later"):
+        queue.add([pending(2), pending(3)])
+    assert len(queue) == 2
+    queue.add([pending(2)])
+    for one in queue.take(Limits()):
+        queue.ended(one)
+    queue.add([pending(number) for number in range(3)])
+    assert len(queue) == 3
+
+
+Steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.lists(st.integers(0, 5), min_size=1, max_size=6)),
+        st.tuples(st.just("take"), st.integers(1, 4)),
+        st.tuples(st.just("end"), st.integers(0, 9)),
+        st.tuples(st.just("withdraw"), st.integers(0, 9)),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(steps=Steps)
+def test_whatever_happens_each_commit_is_handed_out_once_in_the_order_of_its_partition(
+    steps: list[tuple[str, object]],
+) -> None:
+    queue = CommitQueue()
+    added: list[Pending] = []
+    taken: list[Pending] = []
+    under_way: list[Pending] = []
+
+    def take(operations: int) -> list[Pending]:
+        batch = queue.take(Limits(operations=operations))
+        assert len({one.key for one in [*batch, *under_way]}) == len(batch) + len(under_way)
+        taken.extend(batch)
+        under_way.extend(batch)
+        return batch
+
+    for what, argument in steps:
+        match what, argument:
+            case "add", list(partitions):
+                fresh = [pending(partition, len(added) + number) for number, partition in enumerate(partitions)]
+                added += fresh
+                queue.add(fresh)
+            case "take", int(operations):
+                take(operations)
+            case "end", int(number) if under_way:
+                queue.ended(under_way.pop(number % len(under_way)))
+            case "withdraw", int(number) if added:
+                added[number % len(added)].withdrawn = True
+    while under_way or take(128):
+        queue.ended(under_way.pop())
+    assert len(queue) == 0
+    assert set(Counter(map(id, taken)).values()) <= {1}
+    assert {id(one) for one in added if not one.withdrawn} <= {id(one) for one in taken}
+    for key in {one.key for one in taken}:
+        offsets = [one.commit.offset for one in taken if one.key == key]
+        assert offsets == sorted(offsets)
