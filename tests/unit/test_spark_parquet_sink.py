@@ -16,7 +16,6 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from assigner.errors import InvalidInput, UnreadableRecord
 from assigner.keys import TopicPartition
-from assigner.spark.sinks import manifests
 from assigner.spark.sinks.fence import StaleRows
 from assigner.spark.sinks.ledger import next_offsets
 from assigner.spark.sinks.manifests import WHOLE_EVERY, Contents, DataFile, Manifest, ManifestLog
@@ -282,7 +281,7 @@ def test_a_committer_that_slept_until_its_number_was_vacuumed_is_not_deceived(lo
 def test_a_number_with_half_a_manifest_does_not_exist(log: ManifestLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash while a manifest is written leaves a draft, never a number."""
     contents = grown(log, 1)
-    monkeypatch.setattr(manifests.os, "link", _crash)
+    monkeypatch.setattr("assigner.spark.sinks.manifests.os.link", _crash)
     with pytest.raises(OSError, match="crash"):
         log.append(contents, manifest("lost"))
     monkeypatch.undo()
