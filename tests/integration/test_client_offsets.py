@@ -92,8 +92,8 @@ async def test_an_ownership_commits_under_its_own_epoch_and_a_plain_partition_un
         epoch = a.partitions[tp(0)]
         both: Mixed = {Ownership(TOPIC, 0, epoch): 1, tp(1): 1}
         await a.commit(both)
+        late: Mixed = {Ownership(TOPIC, 0, epoch - 1): 2, tp(1): 2}
         with pytest.raises(CommitFailed, match=r"not under that epoch any more.*orders/0") as caught:
-            late: Mixed = {Ownership(TOPIC, 0, epoch - 1): 2, tp(1): 2}
             await a.commit(late)
         assert caught.value.fenced == {tp(0): Fenced("a", epoch)}
         assert caught.value.committed == {tp(1)}
@@ -104,8 +104,8 @@ async def test_an_ownership_commits_under_its_own_epoch_and_a_plain_partition_un
 async def test_what_was_never_ours_and_what_does_not_exist_is_told_apart() -> None:
     async with serving() as assigner, member(assigner, "a") as a:
         await holds(a)
+        wrong: Mixed = {tp(99): 1, Ownership(TOPIC, 98, 1): 1, tp(0): 1}
         with pytest.raises(CommitFailed, match="2 offsets were not committed") as caught:
-            wrong: Mixed = {tp(99): 1, Ownership(TOPIC, 98, 1): 1, tp(0): 1}
             await a.commit(wrong)
         assert caught.value.fenced == {tp(99): Fenced("", 0)}
         assert caught.value.unknown == {tp(98)}
@@ -119,8 +119,8 @@ async def test_what_is_not_an_offset_is_refused_before_anything_is_sent(wrong: i
         with pytest.raises(InvalidInput, match="orders/1 is"):
             await a.commit({tp(0): 1, tp(1): wrong})
         assert await a.committed([tp(0)]) == {}
+        twice: Mixed = {tp(0): 1, Ownership(TOPIC, 0, 1): 2}
         with pytest.raises(InvalidInput, match="named twice"):
-            twice: Mixed = {tp(0): 1, Ownership(TOPIC, 0, 1): 2}
             await a.commit(twice)
 
 
