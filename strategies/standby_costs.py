@@ -71,13 +71,15 @@ class Costs:
         slots, copies = self._slots, self._copies
         keys = copies.key(unit, member)
         new = ~contains(copies.held, keys) & (unit < slots.ghosts)
-        wrong = (self.owner[unit] == member) | ~self._wanted[self.row[unit], member]
+        wrong = self.owner[unit] == member
         if copies.members.hold.any():
             wrong |= copies.members.hold[member] & new
         if len(copies.barred):
             wrong |= contains(copies.barred, keys)
         near, twice = self._beside(unit, column, member)
-        return np.asarray(BUILD * new + RACK * near + self.wrong * (wrong | twice))
+        # The first seating has only topics that members want. Once that is lost, two alone can't mend it.
+        strange = ~self._wanted[self.row[unit], member]
+        return np.asarray(BUILD * new + RACK * near + self.wrong * ((wrong | twice) + 4 * strange))
 
     def _beside(self, unit: Numbers, column: Numbers, member: Numbers) -> tuple[Keys, BoolArray]:
         """How many of owner and other copies are in the member's rack, and whether one is on the member itself."""

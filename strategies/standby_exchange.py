@@ -28,7 +28,7 @@ _PATIENCE = 4
 """Rounds of exchanging in bulk, and how many in a row may bring nearly nothing."""
 _BUDGET = 500_000
 """Pairs of slots to look at, and as many again for every slot as `_EACH`; bounds the time."""
-_EACH = 6
+_EACH = 2
 _PARTNERS = 1024
 """How many others a slot is compared with one by one."""
 _FAILURES = 30
@@ -78,21 +78,24 @@ class Exchange:
     # --- many at once --------------------------------------------------------------------------------------------
 
     def _in_bulk(self) -> bool:
-        """Each bad slot with another bad one, since that may put both right; then with any other."""
-        changed = False
-        for among_bad in (True, False):
-            bad, patience = self._bad(), _PATIENCE
-            for turn in range(1, _ROUNDS):
-                if not len(bad) or not patience or self._budget <= 0:
-                    break
-                self._budget -= len(bad)
-                trial = self._weigh(bad, self._partners(bad, turn, among_bad=among_bad))
-                made = self._apart(trial)
-                patience = _PATIENCE if 50 * len(made) > len(bad) else patience - 1
-                if len(made):
-                    self._costs.exchange(trial.first[made], trial.second[made])
-                    bad = bad[self._costs.bad(bad)]
-                    changed = True
+        """First what must not be; then each bad slot with another bad one, which may put both right; then the rest."""
+        changed = self._rounds(self.wrong(), 4 * _PATIENCE, among_bad=False)
+        changed |= self._rounds(self._bad(), _PATIENCE, among_bad=True)
+        return self._rounds(self._bad(), _PATIENCE, among_bad=False) or changed
+
+    def _rounds(self, bad: Numbers, patience: int, *, among_bad: bool) -> bool:
+        changed, left = False, patience
+        for turn in range(1, _ROUNDS):
+            if not len(bad) or not left or self._budget <= 0:
+                break
+            self._budget -= len(bad)
+            trial = self._weigh(bad, self._partners(bad, turn, among_bad=among_bad))
+            made = self._apart(trial)
+            left = patience if 50 * len(made) > len(bad) else left - 1
+            if len(made):
+                self._costs.exchange(trial.first[made], trial.second[made])
+                bad = bad[self._costs.bad(bad)]
+                changed = True
         return changed
 
     def _partners(self, bad: Numbers, turn: int, *, among_bad: bool) -> Numbers:
@@ -150,12 +153,14 @@ class Exchange:
         changed, failures = False, 0
         total = len(self._slots.unit)
         others = np.arange(min(total, _PARTNERS)) * max(1, total // _PARTNERS)
-        for slot in self._bad().tolist():
+        bad = self._bad()
+        # The worst first, and no patience lost on them: what must not be has to be put right.
+        for slot in bad[np.argsort(-self._costs.now[bad], kind="stable")].tolist():
             if self._budget <= 0 or failures > _FAILURES:
                 break
             if self._best(slot, (slot + others) % total):
                 changed, failures = True, 0
-            else:
+            elif self._costs.now[slot] < self._costs.wrong:
                 failures += 1
         return changed
 

@@ -65,7 +65,8 @@ def _place(given: Copies, size: int, load: FloatArray) -> IntArray:
     if present is not None and _worth(here, table) >= _worth(here, present):
         return present
     # Where shares were not the whole story, what came out may look different in the light of itself.
-    for _ in range(0 if _as_dealt(here, table) else _ATTEMPTS):
+    attempts = 1 if len(here.unit) > _LARGE else _ATTEMPTS
+    for _ in range(0 if _as_dealt(here, table) else attempts):
         here = pool(replace(given, held=_keys(given, table)), size, load)
         if _good_enough(here, table):
             break
