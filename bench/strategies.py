@@ -13,7 +13,7 @@ import platform
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -88,7 +88,9 @@ def _measure(
     parts = options.only or PARTS
     if "targets" in parts:
         with console.status("targets") as status:
-            found.targets.extend(targets(contestants, effort, status.update, found.size))
+            # Java needs seconds to compile what large problems make it do.
+            longer = effort if options.quick else replace(effort, warm_up=2.0)
+            found.targets.extend(targets(contestants, longer, status.update, found.size))
     if "grid" in parts:
         shapes, found.left_out = _sensible(_shapes(options))
         operations = [Operation(name) for name in options.operation or list(Operation)]

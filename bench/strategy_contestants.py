@@ -27,8 +27,10 @@ UNIFORM = "Kafka uniform"
 COOPERATIVE = "Kafka cooperative-sticky"
 RANGE = "Kafka range"
 
+QUICK_ONES = ("jump_hash", "range", "upstream (model)")
+"""Others than the default that are quick in groups of any size."""
 MOST_PAIRS = 30_000_000
-"""Members x partitions up to which contestants are run that look at each pair."""
+"""Members x partitions up to which the rest is run."""
 MOST_UNEQUAL, MOST_WITH_RACKS = 1_000_000, 10_000_000
 """The same for Kafka's cooperative-sticky where subscriptions differ or racks are known: it takes minutes above."""
 
@@ -99,7 +101,7 @@ class Modelled:
     own_start: bool = True
 
     def refuses(self, problem: Problem) -> str | None:
-        return _too_large(problem)
+        return None if self.name in QUICK_ONES else _too_large(problem)
 
     def solve(self, problem: Problem, effort: Effort) -> Answer:
         return timed(lambda: self.model(problem), replace(effort, warm_up=0.0, rounds=1))
@@ -107,7 +109,7 @@ class Modelled:
 
 def _too_large(problem: Problem) -> str | None:
     large = problem.members.count * len(problem.owner) > MOST_PAIRS
-    return f"more than {MOST_PAIRS:,} pairs" if large else None
+    return f"more than {MOST_PAIRS:,} members x partitions" if large else None
 
 
 def ours() -> list[Contestant]:
@@ -118,7 +120,7 @@ def ours() -> list[Contestant]:
         Ours(GLOBAL, default, {"balance": Balance.GLOBAL.value}),
     ]
     others = (name for name in installed() if name != DEFAULT)
-    return found + [Ours(name, prepare(name), own_start=True, pairwise=True) for name in others]
+    return found + [Ours(name, prepare(name), own_start=True, pairwise=name not in QUICK_ONES) for name in others]
 
 
 def kafkas(process: KafkaAssignors) -> list[Contestant]:

@@ -19,8 +19,8 @@ class Failed(Exception):
 class Effort:
     """Seconds to warm up and to measure, and how many calls are enough."""
 
-    warm_up: float = 0.5
-    measure: float = 1.5
+    warm_up: float = 0.3
+    measure: float = 1.0
     rounds: int = 15
     patience: float = 60.0
     """After this many seconds more, another process is not waited for."""
