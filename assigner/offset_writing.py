@@ -17,7 +17,7 @@ import anyio
 import anyio.lowlevel
 
 from assigner.api import OffsetCommit, Refusal, RefusedCommit
-from assigner.core.offset_commits import Admitted, CommitQueue, Committer, Pending, judge
+from assigner.core.offset_commits import Admitted, CommitQueue, Committer, PendingCommit, judge
 from assigner.errors import OutcomeUnknown, StoreError, TransactionTooLarge, UnreadableRecord
 from assigner.logs import get_logger
 from assigner.reading_together import read_together
@@ -38,10 +38,10 @@ class CommitWriter:
         self.queue = queue
         self.transactions = 0
         self._store = store
-        self._callers: dict[Pending, Ended] = {}
+        self._callers: dict[PendingCommit, Ended] = {}
         self._arrived = anyio.Event()
 
-    async def write(self, commits: Sequence[Pending]) -> list[RefusedCommit]:
+    async def write(self, commits: Sequence[PendingCommit]) -> list[RefusedCommit]:
         """Those that were not written. Raises `LimitReached`. Who stops waiting takes back what has not left yet."""
         refused: list[RefusedCommit] = []
         left = len(commits)
@@ -84,7 +84,7 @@ class CommitWriter:
                 self._arrived = anyio.Event()
                 await self._arrived.wait()
 
-    async def _write(self, batch: list[Pending]) -> None:
+    async def _write(self, batch: list[PendingCommit]) -> None:
         try:
             for _ in range(TRIES):
                 batch = await self._attempt(batch)
@@ -106,7 +106,7 @@ class CommitWriter:
             log.exception("offsets not committed")
             self._fail(batch, "an internal error, which the service's log tells more about; commit again")
 
-    async def _attempt(self, batch: list[Pending]) -> list[Pending]:
+    async def _attempt(self, batch: list[PendingCommit]) -> list[PendingCommit]:
         """One transaction; what is left to be tried again."""
         self.transactions += 1
         try:
@@ -127,10 +127,10 @@ class CommitWriter:
             case Conflict(_, reads):
                 return await self._sort_out(batch, reads)
 
-    async def _sort_out(self, batch: Sequence[Pending], reads: Sequence[GetResult]) -> list[Pending]:
+    async def _sort_out(self, batch: Sequence[PendingCommit], reads: Sequence[GetResult]) -> list[PendingCommit]:
         """Judge by the assignments as they are now; those that still count are tried again."""
-        again: list[Pending] = []
-        lost: list[tuple[Pending, RefusedCommit]] = []
+        again: list[PendingCommit] = []
+        lost: list[tuple[PendingCommit, RefusedCommit]] = []
         for pending, read in zip(batch, reads, strict=True):
             verdict = verdict_on(pending.who, pending.commit, read, exists=True)
             if isinstance(verdict, Admitted):
@@ -143,7 +143,7 @@ class CommitWriter:
         await self._settle(lost)
         return again
 
-    async def _settle(self, lost: Sequence[tuple[Pending, RefusedCommit]]) -> None:
+    async def _settle(self, lost: Sequence[tuple[PendingCommit, RefusedCommit]]) -> None:
         """They can't get through any more, but may have done so before: then the record says what they wrote."""
         if not lost:
             return
@@ -152,12 +152,12 @@ class CommitWriter:
             written = isinstance(result, Found) and result.entry.value == pending.value
             self._end(pending, None if written else verdict)
 
-    def _fail(self, batch: Iterable[Pending], reason: str) -> None:
+    def _fail(self, batch: Iterable[PendingCommit], reason: str) -> None:
         for pending in batch:
             if not pending.ended:
                 self._end(pending, RefusedCommit(pending.tp, Refusal.FAILED, reason=reason))
 
-    def _end(self, pending: Pending, refusal: RefusedCommit | None = None) -> None:
+    def _end(self, pending: PendingCommit, refusal: RefusedCommit | None = None) -> None:
         self.queue.ended(pending)
         ended = self._callers.pop(pending, None)
         if ended:

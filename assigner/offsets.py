@@ -15,7 +15,7 @@ import anyio.lowlevel
 
 from assigner.api import FoundOffsets, OffsetCommit, RefusedCommit, WantedOffsets
 from assigner.clock import Clock
-from assigner.core.offset_commits import Admitted, CommitQueue, Committer, Pending, judge
+from assigner.core.offset_commits import Admitted, CommitQueue, Committer, PendingCommit, judge
 from assigner.keys import Keys
 from assigner.metrics import Metrics
 from assigner.mirror import GroupMirror, Mirrors
@@ -77,8 +77,8 @@ class OffsetKeeping:
 
     async def _admit(
         self, mirror: GroupMirror, who: Committer, commits: Sequence[OffsetCommit]
-    ) -> tuple[list[Pending], list[RefusedCommit]]:
-        pending: list[Pending] = []
+    ) -> tuple[list[PendingCommit], list[RefusedCommit]]:
+        pending: list[PendingCommit] = []
         doubtful: list[OffsetCommit] = []
         wall = self._clock.wall()
         for number, commit in enumerate(commits):
@@ -100,9 +100,9 @@ class OffsetKeeping:
 
     def _pending(
         self, mirror: GroupMirror, who: Committer, commit: OffsetCommit, admitted: Admitted, wall: float
-    ) -> Pending:
+    ) -> PendingCommit:
         key, assignment_key = self._keys.offset(who.group, commit.tp), mirror.state.keys.assignment(commit.tp)
-        return Pending(key, assignment_key, who, commit, admitted, wall)
+        return PendingCommit(key, assignment_key, who, commit, admitted, wall)
 
     async def _look_again(
         self, mirror: GroupMirror, who: Committer, commits: Sequence[OffsetCommit]

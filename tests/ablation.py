@@ -10,6 +10,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from tests import switched_off as off
+from tests.scenarios import test_offsets as commits
+from tests.scenarios import test_offsets_in_trouble as offsets
 from tests.scenarios import test_rules_clients as clients
 from tests.scenarios import test_rules_ownership as ownership
 from tests.scenarios import test_rules_running as running
@@ -133,6 +135,18 @@ ABLATIONS: tuple[Ablation, ...] = (
         off.unknown_outcomes_are_not_read_again,
         ownership.test_rule_5_a_write_of_unknown_outcome_is_read_again,
         {"applied": False},
+    ),
+    Ablation(
+        5,
+        "a commit of an offset does not compare the assignment",
+        off.commits_compare_nothing,
+        offsets.test_rule_5_one_that_lost_its_partition_spoils_no_other_in_its_transaction,
+    ),
+    Ablation(
+        5,
+        "any session of the owner's name commits",
+        off.committers_are_names,
+        commits.test_rule_5_a_session_of_the_same_name_and_epoch_that_is_not_the_owners_is_refused,
     ),
     Ablation(
         6,

@@ -23,6 +23,7 @@ from assigner.core.gate import Lease
 from assigner.core.group import GroupState
 from assigner.core.handoffs import Verdict
 from assigner.core.liveness import Fate, Liveness
+from assigner.core.offset_commits import Committer, PendingCommit, judge
 from assigner.core.pending import Pending
 from assigner.core.plan_execution import PlanExecution
 from assigner.core.planning import Builder
@@ -36,7 +37,7 @@ from assigner.membership import Membership
 from assigner.mirror import GroupMirror
 from assigner.registry import Registry
 from assigner.relay import StreamSeat
-from assigner.store import NO_LEASE, Compare, Delete, Limits, Put, Renewed
+from assigner.store import NO_LEASE, Compare, Delete, Exists, Limits, Put, Renewed
 from assigner.unit_writer import Done, UnitWriter
 from backends.instance_lease import Hold, InstanceLease
 
@@ -120,6 +121,18 @@ def targets_are_names(patch: Patch) -> None:
 
     patch.setattr(handoffs, "_target", changed)
     patch.setattr(Builder, "__init__", forgetting_sessions)
+
+
+def commits_compare_nothing(patch: Patch) -> None:
+    patch.setattr(PendingCommit, "fence", property(lambda self: Exists(self.assignment_key)))
+
+
+def committers_are_names(patch: Patch) -> None:
+    def changed(who: Committer, *args: Any, **kwargs: Any) -> Any:
+        return judge(Committer(who.group, who.name), *args, **kwargs)
+
+    patch.setattr("assigner.offsets.judge", changed)
+    patch.setattr("assigner.offset_writing.judge", changed)
 
 
 def gates_do_not_look_at_the_clock(patch: Patch) -> None:

@@ -53,7 +53,7 @@ def judge(
     return RefusedCommit(commit.tp, Refusal.FENCED, record.epoch, record.owner)
 
 
-class Pending:
+class PendingCommit:
     """A commit on its way to the store. `revision` is that of the assignment it was admitted by."""
 
     __slots__ = ("assignment_key", "commit", "doubtful", "ended", "key", "revision", "value", "who", "withdrawn")
@@ -101,8 +101,8 @@ class CommitQueue:
     def __init__(self, most: int = MAX_WAITING) -> None:
         self._most = most
         # A plain dict gets slow when its first items are taken out one by one.
-        self._ready: OrderedDict[str, Pending] = OrderedDict()
-        self._behind: dict[str, deque[Pending]] = {}
+        self._ready: OrderedDict[str, PendingCommit] = OrderedDict()
+        self._behind: dict[str, deque[PendingCommit]] = {}
         self._under_way: set[str] = set()
         self._count = 0
 
@@ -110,7 +110,7 @@ class CommitQueue:
         """Commits that were neither written nor given up."""
         return self._count
 
-    def add(self, commits: Iterable[Pending]) -> None:
+    def add(self, commits: Iterable[PendingCommit]) -> None:
         """All of them or, by `LimitReached`, none."""
         added = list(commits)
         if self._count + len(added) > self._most:
@@ -125,9 +125,9 @@ class CommitQueue:
             else:
                 self._ready[pending.key] = pending
 
-    def take(self, limits: Limits) -> list[Pending]:
+    def take(self, limits: Limits) -> list[PendingCommit]:
         """The longest waiting ones, as many as fit into a transaction. Each must be ended."""
-        taken: list[Pending] = []
+        taken: list[PendingCommit] = []
         size = 0
         while self._ready and len(taken) < limits.operations:
             key, pending = self._ready.popitem(last=False)
@@ -143,7 +143,7 @@ class CommitQueue:
             taken.append(pending)
         return taken
 
-    def ended(self, pending: Pending) -> None:
+    def ended(self, pending: PendingCommit) -> None:
         """It was written or given up: the partition's next one has its turn."""
         key = pending.key
         pending.ended = True

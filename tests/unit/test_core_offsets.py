@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assigner.api import OffsetCommit, Refusal, RefusedCommit
-from assigner.core.offset_commits import Admitted, CommitQueue, Committer, Pending, judge
+from assigner.core.offset_commits import Admitted, CommitQueue, Committer, PendingCommit, judge
 from assigner.errors import LimitReached
 from assigner.keys import TopicPartition
 from assigner.records import Assignment, Offset, Stored, decode
@@ -27,9 +27,9 @@ def wish(partition: int = 0, offset: int = 5, epoch: int = 3, metadata: str = ""
     return OffsetCommit(TopicPartition("t", partition), epoch, offset, metadata=metadata)
 
 
-def pending(partition: int = 0, offset: int = 5, metadata: str = "") -> Pending:
+def pending(partition: int = 0, offset: int = 5, metadata: str = "") -> PendingCommit:
     commit = wish(partition, offset, metadata=metadata)
-    return Pending(f"/offsets/{partition}", f"/assignments/{partition}", A, commit, Admitted(17, "id"), 99.9)
+    return PendingCommit(f"/offsets/{partition}", f"/assignments/{partition}", A, commit, Admitted(17, "id"), 99.9)
 
 
 # --- which count -------------------------------------------------------------------------------------------------
@@ -150,11 +150,11 @@ def test_whatever_happens_each_commit_is_handed_out_once_in_the_order_of_its_par
     steps: list[tuple[str, object]],
 ) -> None:
     queue = CommitQueue()
-    added: list[Pending] = []
-    taken: list[Pending] = []
-    under_way: list[Pending] = []
+    added: list[PendingCommit] = []
+    taken: list[PendingCommit] = []
+    under_way: list[PendingCommit] = []
 
-    def take(operations: int) -> list[Pending]:
+    def take(operations: int) -> list[PendingCommit]:
         batch = queue.take(Limits(operations=operations))
         assert len({one.key for one in [*batch, *under_way]}) == len(batch) + len(under_way)
         taken.extend(batch)
