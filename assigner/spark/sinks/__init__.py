@@ -1,18 +1,55 @@
-"""Fenced sinks: exactly once across all members of a group. See `docs/how-to/exactly-once-with-spark.md`."""
+"""Fenced sinks: exactly once across all members of a group. See `docs/how-to/exactly-once-with-spark.md`.
 
-from assigner.spark.sinks.fence import PATIENCE, Fence, OnStale, Slice, StaleRows
-from assigner.spark.sinks.identity import SinkId
-from assigner.spark.sinks.ledger import Ledger, next_offsets
-from assigner.spark.sinks.outcome import Outcome, Totals
-from assigner.spark.sinks.parquet import ParquetLedger, fenced_parquet, parquet_place, read_fenced
-from assigner.spark.sinks.parquet_source import FencedParquetSource
-from assigner.spark.sinks.parquet_upkeep import compact, vacuum
-from assigner.spark.sinks.sql import SqlLedger, fenced_sql, sql_place
-from assigner.spark.sinks.sql_source import FencedSqlSource
-from assigner.spark.sinks.target import FencedBatches
+Names are loaded when they are first used: Spark starts Python processes all the time, and one that writes Parquet
+should not pay for SQL.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from assigner.spark.sinks.fence import Fence, OnStale, Slice, StaleRows
+    from assigner.spark.sinks.identity import SinkId
+    from assigner.spark.sinks.ledger import Ledger, next_offsets
+    from assigner.spark.sinks.ledger_options import ledger_of
+    from assigner.spark.sinks.outcome import Outcome, Totals
+    from assigner.spark.sinks.parquet import ParquetLedger, fenced_parquet, parquet_place, read_fenced
+    from assigner.spark.sinks.parquet_source import FencedParquetSource
+    from assigner.spark.sinks.parquet_upkeep import compact, vacuum
+    from assigner.spark.sinks.sql import SqlLedger, fenced_sql, sql_place
+    from assigner.spark.sinks.sql_source import FencedSqlSource
+    from assigner.spark.sinks.target import FencedBatches
+
+_MODULES = {
+    "Fence": "fence",
+    "FencedBatches": "target",
+    "FencedParquetSource": "parquet_source",
+    "FencedSqlSource": "sql_source",
+    "Ledger": "ledger",
+    "OnStale": "fence",
+    "Outcome": "outcome",
+    "ParquetLedger": "parquet",
+    "SinkId": "identity",
+    "Slice": "fence",
+    "SqlLedger": "sql",
+    "StaleRows": "fence",
+    "Totals": "outcome",
+    "compact": "parquet_upkeep",
+    "fenced_parquet": "parquet",
+    "fenced_sql": "sql",
+    "ledger_of": "ledger_options",
+    "next_offsets": "ledger",
+    "parquet_place": "parquet",
+    "read_fenced": "parquet",
+    "sql_place": "sql",
+    "vacuum": "parquet_upkeep",
+}
 
 __all__ = [
-    "PATIENCE",
     "Fence",
     "FencedBatches",
     "FencedParquetSource",
@@ -29,9 +66,26 @@ __all__ = [
     "compact",
     "fenced_parquet",
     "fenced_sql",
+    "ledger_of",
     "next_offsets",
     "parquet_place",
     "read_fenced",
+    "register",
     "sql_place",
     "vacuum",
 ]
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("fenced_sql")` and `format("fenced_parquet")` known to the session."""
+    from assigner.spark.sinks.parquet_source import FencedParquetSource
+    from assigner.spark.sinks.sql_source import FencedSqlSource
+
+    for source in (FencedSqlSource, FencedParquetSource):
+        spark.dataSource.register(source)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

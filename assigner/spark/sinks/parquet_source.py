@@ -1,6 +1,6 @@
 """`format("fenced_parquet")`: the fenced directory as a data source to write to and to read from.
 
-    FencedParquetSource.register(spark)
+    register(spark)
     rows.writeStream.format("fenced_parquet").option("path", path).option("group", "billing")
     spark.read.format("fenced_parquet").load(path)
 

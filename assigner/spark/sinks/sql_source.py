@@ -1,6 +1,6 @@
 """`format("fenced_sql")`: the fenced SQL table as a data source to write to.
 
-    FencedSqlSource.register(spark)
+    register(spark)
     rows.writeStream.format("fenced_sql").option("url", url).option("table", "payments").option("group", "billing")
 
 It does not read: read the table as any other, by JDBC or by the database's own tools.
