@@ -87,12 +87,13 @@ class CommitWriter:
     async def _write(self, batch: list[PendingCommit]) -> None:
         try:
             for _ in range(TRIES):
-                batch = await self._attempt(batch)
+                batch = self._still_wanted(await self._attempt(batch))
                 if not batch:
                     return
             self._fail(batch, "the store did not say whether it was written; commit again")
         except TransactionTooLarge as error:
             # A store may take less than it says.
+            batch = self._still_wanted(batch)
             middle = len(batch) // 2
             if not middle:
                 self._fail(batch, str(error))
@@ -105,6 +106,13 @@ class CommitWriter:
             # Whatever it is, the callers get an answer and the next ones their turn.
             log.exception("offsets not committed")
             self._fail(batch, "an internal error, which the service's log tells more about; commit again")
+
+    def _still_wanted(self, batch: Iterable[PendingCommit]) -> list[PendingCommit]:
+        """What nobody waits for any more is not tried again: it would only take effect late."""
+        for pending in batch:
+            if pending.withdrawn and not pending.ended:
+                self._end(pending)
+        return [pending for pending in batch if not pending.ended]
 
     async def _attempt(self, batch: list[PendingCommit]) -> list[PendingCommit]:
         """One transaction; what is left to be tried again."""

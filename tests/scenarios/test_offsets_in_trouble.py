@@ -211,6 +211,22 @@ async def test_who_stops_waiting_takes_back_what_has_not_left_yet(world: World) 
     assert await commit(a, dict.fromkeys(a.owned, 6)) == []
 
 
+async def test_what_nobody_waits_for_is_not_tried_again_when_the_store_is_back(world: World) -> None:
+    await world.add_topic(partitions=1)
+    faults = await world.start_faulty(leads=False)
+    owned = Assignment(topic="t", partition=0, owner="a", session="s", epoch=1)
+    await world.store.put(world.group.assignment(tp(0)), encode(owned))
+    offsets = instance_of(world).offsets
+    assert await offsets.commit(GROUP, "a", "s", [OffsetCommit(tp(0), 1, 1)]) == []
+    faults.freeze()
+    with anyio.move_on_after(1):
+        await offsets.commit(GROUP, "a", "s", [OffsetCommit(tp(0), 1, 2)])
+    # The first attempt ends by its deadline, of unknown outcome.
+    await eventually(lambda: not offsets.waiting, within=10, what="it is given up")
+    faults.thaw()
+    assert await offset_of(instance_of(world), tp(0)) == (1, 1)
+
+
 class TakesLess(FaultyStore):
     """A store whose server is set to smaller transactions than it says."""
 
