@@ -58,6 +58,8 @@ def drain(query: StreamingQuery, timeout: float = 120.0, *, tls: Tls | None = No
     for member in members:
         _tell(member, tls)
     _wait(lambda: all(_has_left(member, tls) for member in members), query, deadline, "still owns partitions")
+    # The batch in which the partitions went away is empty, and not to be cut short either.
+    _wait(lambda: _holds_nothing(query), query, deadline, "is still in its last batch")
     query.stop()
     _log.info("query drained", query=str(query.id))
 
@@ -101,14 +103,23 @@ def _wait(done: Callable[[], Any], query: StreamingQuery, deadline: float, troub
 
 
 def _members_of(query: StreamingQuery) -> list[Whereabouts]:
+    found = [one[OWNER_KEY] for one in _told(query, "latestOffset")]
+    if not found and query.lastProgress is not None:
+        raise InvalidInput(f"query {query.id} reads no assigned_kafka, so there is nothing to hand over; stop() it")
+    return [msgspec.convert(one, Whereabouts) for one in found]
+
+
+def _holds_nothing(query: StreamingQuery) -> bool:
+    return all(one.keys() == {OWNER_KEY} for one in _told(query, "endOffset"))
+
+
+def _told(query: StreamingQuery, what: str) -> list[dict[str, Any]]:
+    """What the query's sources of our kind said in its last progress."""
     progress = query.lastProgress
     if progress is None:
         return []
-    told = [source.get("latestOffset") for source in json.loads(progress.json)["sources"]]
-    found = [one[OWNER_KEY] for one in map(_read, told) if isinstance(one, dict) and OWNER_KEY in one]
-    if not found:
-        raise InvalidInput(f"query {query.id} reads no assigned_kafka, so there is nothing to hand over; stop() it")
-    return [msgspec.convert(one, Whereabouts) for one in found]
+    offsets = [_read(source.get(what)) for source in json.loads(progress.json)["sources"]]
+    return [one for one in offsets if isinstance(one, dict) and OWNER_KEY in one]
 
 
 def _read(told: Any) -> Any:

@@ -35,6 +35,7 @@ class Link:
         self._started: Future[Member] = Future()
         self._failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped = asyncio.Event()
         self._under_way = ExitStack()
         self._thread = threading.Thread(target=self._run, name="assigned_kafka member", daemon=True)
         self._thread.start()
@@ -86,9 +87,13 @@ class Link:
     def stop(self) -> None:
         """Leave the group. With a batch under way the assigner is not told that it is over."""
         if self._loop is not None and self._thread.is_alive():
-            asyncio.run_coroutine_threadsafe(self._member.leave(), self._loop)
+            asyncio.run_coroutine_threadsafe(self._leave(), self._loop)
         self._thread.join(_STOP_SECONDS)
         self._under_way.close()
+
+    async def _leave(self) -> None:
+        self._stopped.set()
+        await self._member.leave()
 
     def abandon(self) -> None:
         """Go without a word: the lease ends by itself. For a process whose executors may still be at work."""
@@ -112,6 +117,8 @@ class Link:
         async with member.consumer:
             self._started.set_result(member)
             await member.run()
+        # One that was drained still answers: it owns nothing.
+        await self._stopped.wait()
 
     def _explained(self, error: BaseException) -> BaseException:
         if not isinstance(error, Unavailable):

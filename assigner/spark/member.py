@@ -82,8 +82,9 @@ class Member(Handler):
             raise failure
 
     async def leave(self) -> None:
-        with anyio.move_on_after(CLOSE_SECONDS):
-            await self._reports.sent()
+        if self.consumer.is_connected:
+            with anyio.move_on_after(CLOSE_SECONDS):
+                await self._reports.sent()
         await self.consumer.close()
 
     # --- what the assigner asks for --------------------------------------------------------------------------------
@@ -183,10 +184,10 @@ class Member(Handler):
         gone = frozenset(tp for tp in keys if tp not in self._held and self._reports.is_gone(tp))
         return Holdings(dict(self._held), gone)
 
-    async def share_complete(self) -> None:
-        """Wait until everything that the group's plan gives this member is here."""
+    async def has_share(self, *, whole: bool) -> None:
+        """Wait until everything that the group's plan gives this member is here; or, if not `whole`, some of it."""
         options = self._options
-        while True:
+        while whole or not self._held:
             found = await describe_at(options.assigner, options.tls, options.group)
             if is_share_complete(found, options.member, self._held):
                 return

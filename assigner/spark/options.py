@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from assigner.client.contact import parse_address
 from assigner.errors import AssignerError, InvalidInput
 from assigner.keys import TopicPartition
 from assigner.names import check_name, check_topic
@@ -193,15 +192,18 @@ class _Reader:
         found = tuple(one.strip() for one in self.text("assigner").split(",") if one.strip())
         if needed and not found:
             raise InvalidInput("option assigner is missing; give host:port of one or more instances of the assigner")
-        for one in found:
-            self.checked("assigner", lambda one=one: parse_address(one))  # type: ignore[misc]
+        if found:
+            # Here, because executors read options too, and have no use for the client.
+            from assigner.client.contact import parse_address
+
+            self.checked("assigner", lambda: [parse_address(one) for one in found])
         return found
 
     def topics(self) -> tuple[str, ...]:
         listed = [one.strip() for one in self.required("subscribe", "topics, separated by commas").split(",")]
         if len(set(listed)) != len(listed):
             raise InvalidInput(f"option subscribe names a topic twice: {', '.join(listed)}; name each once")
-        return tuple(self.checked("subscribe", lambda one=one: check_topic(one)) for one in listed)  # type: ignore[misc]
+        return self.checked("subscribe", lambda: tuple(check_topic(one) for one in listed))
 
     def flag(self, name: str, default: bool) -> bool:
         found = self.text(name).lower()

@@ -35,6 +35,9 @@ from assigner.spark.positions import (
 
 Json = dict[str, dict[str, int | str]]
 
+_FIRST_SHARE = 10.0
+"""Seconds a new member waits for its first partitions."""
+
 _log = get_logger(__name__)
 
 
@@ -58,7 +61,8 @@ class Planner:
     def latest(self, start: Mapping[str, Any], max_rows: int | None) -> Json:
         finished = read_positions(start, self._owner)
         self.link.finish()
-        self._turned = True
+        if not self._turned:
+            self._begin(max_rows)
         holdings = self.link.call(lambda member: member.turn(finished))
         now = taken_up(finished, holdings)
         self._limit_doubt(now.of.keys() - holdings.held.keys())
@@ -69,11 +73,23 @@ class Planner:
 
     def read_to_here(self) -> None:
         """From now on nothing is new: batches end where the topics end now."""
-        try:
-            self.link.call(lambda member: member.share_complete())
-        except Unavailable as error:
-            _log.warning("going on with a part of the share; other members have the rest", reason=str(error))
+        self._await_share(self._options.assigner_timeout, whole=True)
         self._target = self._log.ends(self._log.partitions(self._options.topics))
+
+    def _begin(self, max_rows: int | None) -> None:
+        """A query that reads everything at once has this one chance; others are only spared an empty batch."""
+        patience = self._options.assigner_timeout
+        if max_rows is None and self._target is None:
+            self._await_share(patience, whole=True)
+        else:
+            self._await_share(min(_FIRST_SHARE, patience), whole=False)
+        self._turned = True
+
+    def _await_share(self, patience: float, *, whole: bool) -> None:
+        try:
+            self.link.call(lambda member: member.has_share(whole=whole), patience)
+        except Unavailable as error:
+            _log.warning("beginning without the whole share: others have it, or will hand it over", reason=str(error))
 
     def _limit_doubt(self, doubtful: Iterable[TopicPartition]) -> None:
         now = time.monotonic()

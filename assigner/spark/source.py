@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -20,10 +20,12 @@ from assigner.errors import InvalidInput
 from assigner.spark.batch import BatchReader, RangePartition
 from assigner.spark.fetching import read_range
 from assigner.spark.options import SourceOptions, read_options, refuse_unknown
-from assigner.spark.planning import Planner
 from assigner.spark.positions import OWNER_KEY, Owner, Positions
 from assigner.spark.runner_process import RunnerProcess
 from assigner.spark.schema import arrow_schema, row_schema
+
+if TYPE_CHECKING:
+    from assigner.spark.planning import Planner
 
 NAME = "assigned_kafka"
 
@@ -112,6 +114,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _planning(self) -> Planner:
         if self._planner is None:
+            # Here, because executors unpickle readers too, and have no use for the client.
+            from assigner.spark.planning import Planner
+
             self._planner = Planner(self._options)
             self._process.prepare(self._planner.link.drain)
         return self._planner

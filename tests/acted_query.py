@@ -1,0 +1,194 @@
+"""A streaming query without Spark: calls a reader as Spark does, and keeps a checkpoint as Spark does.
+
+Each step of a batch can be the last one, so a test can let a query die between any two of them and start another on
+the same checkpoint. A proxy stands between the query and the assigner: to kill the query is to cut it off.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections import Counter
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+
+from assigner.embedded import EmbeddedAssigner
+from assigner.keys import TopicPartition
+from assigner.records import GroupOptions, HandoffMode
+from assigner.server import ServerSettings
+from assigner.settings import HttpSection, Settings
+from assigner.spark.options import read_options
+from assigner.spark.schema import row_schema
+from assigner.spark.source import StreamReader
+from tests.integration.tcp_proxy import TcpProxy
+from tests.mock_kafka import PARTITIONS, MockKafka
+
+GROUP = "g"
+Json = dict[str, Any]
+Row = tuple[str, int, int]
+"""Topic, partition, offset."""
+
+
+def an_assigner(*topics: str, mode: HandoffMode = HandoffMode.EXCLUSIVE, ttl: float = 30.0) -> EmbeddedAssigner:
+    settings = Settings(
+        grpc=ServerSettings(port=0),
+        http=HttpSection(port=0),
+        group=GroupOptions(handoff_mode=mode, debounce=0.05),
+        consumer_ttl=ttl,
+    )
+    return EmbeddedAssigner(settings, topics={GROUP: dict.fromkeys(topics, PARTITIONS)})
+
+
+class Checkpoint(msgspec.Struct):
+    """What outlives a query: the planned batches, and how many of them are finished."""
+
+    batches: list[tuple[Json, Json]] = []
+    finished: int = 0
+
+    @property
+    def end(self) -> Json | None:
+        return self.batches[-1][1] if self.batches else None
+
+
+class Sink:
+    """Takes every row, and counts how often."""
+
+    def __init__(self) -> None:
+        self.rows: Counter[Row] = Counter()
+        self.epochs: dict[tuple[str, int], list[int]] = {}
+
+    def write(self, rows: list[tuple[str, int, int, int]]) -> None:
+        for topic, partition, offset, epoch in rows:
+            self.rows[topic, partition, offset] += 1
+            seen = self.epochs.setdefault((topic, partition), [])
+            if not seen or seen[-1] != epoch:
+                seen.append(epoch)
+
+    @property
+    def repeated(self) -> list[Row]:
+        return [row for row, times in self.rows.items() if times > 1]
+
+    def missing(self, kafka: MockKafka, *topics: str) -> list[Row]:
+        wanted = {(t, p, o) for (t, p), end in kafka.ends.items() for o in range(end) if t in topics}
+        return sorted(wanted - self.rows.keys())
+
+
+class Step(IntEnum):
+    """How far a batch gets."""
+
+    NOTHING = 0
+    PLANNED = 1
+    WRITTEN = 2
+    FINISHED = 3
+
+
+class ActedQuery:
+    def __init__(
+        self,
+        service: EmbeddedAssigner,
+        kafka: MockKafka,
+        member: str,
+        topics: str,
+        sink: Sink,
+        checkpoint: Checkpoint | None = None,
+        **options: str,
+    ) -> None:
+        self._service = service
+        self._proxy = TcpProxy(service.address)
+        service.call(lambda running: self._proxy.start())
+        given = {
+            "assigner": self._proxy.endpoint,
+            "group": GROUP,
+            "member": member,
+            "kafka.bootstrap.servers": kafka.bootstrap,
+            "subscribe": topics,
+            "includeEpoch": "true",
+            "kafkaTimeout": "20",
+            **options,
+        }
+        self.options = read_options(given, streaming=True)
+        schema = row_schema(headers=self.options.headers, epoch=True)
+        self.reader = StreamReader(self.options, schema)
+        self.checkpoint = checkpoint if checkpoint is not None else Checkpoint()
+        self._sink = sink
+        self._unfinished = len(self.checkpoint.batches) > self.checkpoint.finished
+        self._committed = True
+
+    @property
+    def held(self) -> dict[TopicPartition, int]:
+        """Partitions that the last batch knew of, with their epochs."""
+        return {_tp(key): at["e"] for key, at in (self.checkpoint.end or {}).items() if key != "~"}
+
+    # --- a batch ---------------------------------------------------------------------------------------------------
+
+    def batch(self, upto: Step = Step.FINISHED, limit: ReadLimit | None = None) -> Step:
+        """One round; how far it got. `NOTHING`: there was nothing new, or no further step was wanted."""
+        if self._unfinished:
+            return self._run(*self.checkpoint.batches[-1], upto)
+        start = self.checkpoint.end or self.reader.initialOffset()
+        end = self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit())
+        if end == start or upto is Step.NOTHING:
+            return Step.NOTHING
+        self.checkpoint.batches.append((start, end))
+        self._unfinished = True
+        if len(self.checkpoint.batches) > 1:
+            self.reader.commit(start)
+        return self._run(start, end, upto)
+
+    def _run(self, start: Json, end: Json, upto: Step) -> Step:
+        if upto is Step.PLANNED:
+            return Step.PLANNED
+        planned = self.reader.partitions(start, end)
+        # Executors get a copy.
+        copy = pickle.loads(pickle.dumps(self.reader))
+        self._sink.write([row for one in planned for row in _rows(copy, one)])
+        if upto is Step.WRITTEN:
+            return Step.WRITTEN
+        self.checkpoint.finished = len(self.checkpoint.batches)
+        self._unfinished = False
+        return Step.FINISHED
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        self.reader.stop()
+        self._stop_proxy()
+
+    def cut_off(self) -> None:
+        """Kill it, as far as anybody else can tell. Its thread goes on in vain until `bury`."""
+        self._stop_proxy()
+
+    def bury(self) -> None:
+        self.reader._planning().link.finish()
+        self.reader.stop()
+
+    def _stop_proxy(self) -> None:
+        self._service.call(lambda running: self._proxy.stop())
+
+
+def _tp(key: str) -> TopicPartition:
+    topic, _, partition = key.rpartition("-")
+    return TopicPartition(topic, int(partition))
+
+
+def _rows(reader: StreamReader, partition: InputPartition) -> list[tuple[str, int, int, int]]:
+    return [
+        (row["topic"], row["partition"], row["offset"], row["epoch"])
+        for batch in reader.read(partition)
+        for row in batch.select(["topic", "partition", "offset", "epoch"]).to_pylist()
+    ]
+
+
+def run_until(condition: Callable[[], bool], *queries: ActedQuery, within: float = 30.0) -> None:
+    """Let the queries run batches in turn until the condition holds."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within:g} s"
+        for query in queries:
+            query.batch()
+        time.sleep(0.01)
