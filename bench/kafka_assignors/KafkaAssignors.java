@@ -50,9 +50,6 @@ public final class KafkaAssignors {
     private static final int PROBLEM = 1;
     private static final int RUN = 2;
 
-    private KafkaAssignors() {
-    }
-
     public static void main(String[] arguments) throws IOException {
         var in = new DataInputStream(new BufferedInputStream(System.in, 1 << 16));
         var out = new DataOutputStream(new BufferedOutputStream(System.out, 1 << 16));
@@ -86,9 +83,9 @@ public final class KafkaAssignors {
             for (double milliseconds : times) {
                 out.writeDouble(milliseconds);
             }
-            var bytes = ByteBuffer.allocate(4 * owner.length);
-            bytes.asIntBuffer().put(owner);
-            out.write(bytes.array());
+            for (int member : owner) {
+                out.writeInt(member);
+            }
         } catch (RuntimeException failure) {
             out.writeInt(0);
             out.writeUTF(failure.toString());
@@ -194,16 +191,13 @@ public final class KafkaAssignors {
             return String.format("member-%06d", member);
         }
 
-        static int memberNumber(String name) {
-            return Integer.parseInt(name.substring("member-".length()));
-        }
-
         static String topicName(int topic) {
             return String.format("topic-%06d", topic);
         }
 
-        static int topicNumber(String name) {
-            return Integer.parseInt(name.substring("topic-".length()));
+        /** Of a member or a topic. */
+        static int number(String name) {
+            return Integer.parseInt(name.substring(name.indexOf('-') + 1));
         }
     }
 
@@ -310,7 +304,7 @@ public final class KafkaAssignors {
             Arrays.fill(owner, NONE);
             result.members().forEach((name, assignment) -> assignment.partitions().forEach((id, partitions) -> {
                 int start = problem.offsets[topicNumbers.get(id)];
-                partitions.forEach(partition -> owner[start + partition] = Problem.memberNumber(name));
+                partitions.forEach(partition -> owner[start + partition] = Problem.number(name));
             }));
             return owner;
         }
@@ -363,10 +357,9 @@ public final class KafkaAssignors {
             }
             var all = new HashMap<String, Subscription>();
             for (int member = 0; member < problem.members; member++) {
-                var topicNames = wanted.get(problem.cohort[member]);
-                var mine = owned.get(member);
+                    var topicNames = wanted.get(problem.cohort[member]);
                 all.put(Problem.memberName(member),
-                    new Subscription(topicNames, null, mine, generation, problem.rackOf(member)));
+                    new Subscription(topicNames, null, owned.get(member), generation, problem.rackOf(member)));
             }
             return all;
         }
@@ -398,8 +391,8 @@ public final class KafkaAssignors {
             int[] owner = new int[problem.owner.length];
             Arrays.fill(owner, NONE);
             result.forEach((name, partitions) -> partitions.forEach(partition ->
-                owner[problem.offsets[Problem.topicNumber(partition.topic())] + partition.partition()] =
-                    Problem.memberNumber(name)));
+                owner[problem.offsets[Problem.number(partition.topic())] + partition.partition()] =
+                    Problem.number(name)));
             return owner;
         }
     }

@@ -16,6 +16,7 @@ import select
 import shutil
 import struct
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -68,6 +69,7 @@ class KafkaAssignors:
         self._process: subprocess.Popen[bytes] | None = None
         self._count = 0
         self._heap = heap
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._warm_up_on = warm_up_on
         self._warm_up = Effort(warm_up=seconds, measure=0.0, rounds=1)
 
@@ -76,6 +78,7 @@ class KafkaAssignors:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stop()
+        self._said.close()
 
     def load(self, problem: Problem) -> None:
         """Raises `Failed` where Java does not run at all."""
@@ -109,9 +112,9 @@ class KafkaAssignors:
         java = shutil.which("java") or "java"
         libs = install_kafka.kafka_home() / "libs"
         command = [java, *self._heap, "-cp", f"{libs}/*", "-Dlog4j2.level=error", str(SOURCE)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
+        self._said.seek(0)
+        self._said.truncate()
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said)
 
     def _stop(self) -> None:
         process, self._process = self._process, None
@@ -124,6 +127,12 @@ class KafkaAssignors:
                 with contextlib.suppress(OSError):
                     pipe.close()
 
+    def _ended(self) -> Failed:
+        self._stop()
+        self._said.seek(0)
+        said = self._said.read().decode(errors="replace").strip().splitlines()
+        return Failed(f"the Java process ended: {said[0] if said else 'it said nothing'}")
+
     def _send(self, message: bytes) -> None:
         if self._process is None or self._process.stdin is None:
             raise Failed("no Java process runs; load a problem first")
@@ -131,8 +140,7 @@ class KafkaAssignors:
             self._process.stdin.write(message)
             self._process.stdin.flush()
         except OSError as error:
-            self._stop()
-            raise Failed("the Java process ended") from error
+            raise self._ended() from error
 
     def _receive(self, size: int, deadline: float) -> bytes:
         assert self._process is not None
@@ -141,10 +149,12 @@ class KafkaAssignors:
         pipe, parts = self._process.stdout.fileno(), bytearray()
         while len(parts) < size:
             ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
-            piece = os.read(pipe, min(size - len(parts), 1 << 20)) if ready else b""
-            if not piece:
+            if not ready:
                 self._stop()
-                raise Failed("the Java process ended; is its compiler (a JDK) there?" if ready else "took too long")
+                raise Failed("took too long")
+            piece = os.read(pipe, min(size - len(parts), 1 << 20))
+            if not piece:
+                raise self._ended()
             parts += piece
         return bytes(parts)
 
