@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from assigner.strategy import NONE, IntArray, Problem
+from assigner.strategy import NONE, Problem
 
 
 def must_move(problem: Problem) -> int:

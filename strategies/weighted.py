@@ -16,10 +16,11 @@ heavier than a whole share. In this order:
 
 Promised where all members may take the same topics, without caps (x is a member's load less its goal):
 
-- *Placing: load <= goal + heaviest*, or goal + t goal for who is promoted. When a unit is to be placed, all that has an owner weighs less than all goals
-  together, so somebody is below its goal and takes it: x rises from below 0 to at most the unit's weight. (Units
-  heavier than a whole share are left out of the goals with one largest member each; among members without such a unit
-  the same count holds.) With equal capacities a fresh plan has max <= mean + heaviest.
+- *Placing: load <= goal + heaviest*, or goal + t goal for who is promoted. When a unit is to be placed, all that has an
+  owner weighs less than all goals together, so somebody is below its goal and takes it: x rises from below 0 to at
+  most the unit's weight. (Units heavier than a whole share are left out of the goals with one largest member each;
+  among members without such a unit the same count holds.) With equal capacities a fresh plan has
+  max <= mean + heaviest.
 - *Afterwards: load <= goal + max(t goal, lightest + t / 2 goal)*, lightest being the member's own lightest unit (with
   unequal capacities t / 4 of its goal and t / 4 of another's). For if a member is outside and no move is worth it, then
   even its lightest unit outweighs the gap to some member at or below its goal, less the margins. So with equal

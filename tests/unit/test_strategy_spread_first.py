@@ -20,7 +20,8 @@ def in_racks(given: Problem, racks: list[int]) -> Problem:
 
 def by_rack(given: Problem, owner: IntArray, topic: int) -> list[int]:
     mine = owner[topic_of(given) == topic]
-    return np.bincount(given.members.rack[mine], minlength=int(given.members.rack.max()) + 1).tolist()
+    counts: list[int] = np.bincount(given.members.rack[mine], minlength=int(given.members.rack.max()) + 1).tolist()
+    return counts
 
 
 def test_three_partitions_go_to_three_racks() -> None:
