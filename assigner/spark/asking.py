@@ -11,7 +11,8 @@ from grpclib.config import Configuration
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from assigner.client import TopicPartition, Unavailable
-from assigner.client.contact import parse_address
+from assigner.client.contact import Contact, Identity, parse_address
+from assigner.client.offsets import committed
 from assigner.proto.kafka_assigner import v1
 from assigner.spark.tls import Tls
 
@@ -22,7 +23,7 @@ _SECONDS = 10.0
 
 async def describe_at(addresses: Sequence[str], tls: Tls | None, group: str) -> v1.DescribeGroupResponse:
     request = v1.DescribeGroupRequest(group=group)
-    return await _ask(addresses, tls, lambda stub: stub.describe_group(request, timeout=_SECONDS))
+    return await _ask_admin(addresses, tls, lambda stub: stub.describe_group(request, timeout=_SECONDS))
 
 
 async def ask_to_drain(addresses: Sequence[str], tls: Tls | None, group: str, member: str) -> None:
@@ -30,18 +31,36 @@ async def ask_to_drain(addresses: Sequence[str], tls: Tls | None, group: str, me
         async for _ in stub.drain(v1.DrainRequest(group=group, consumer=member), timeout=_SECONDS):
             return
 
-    await _ask(addresses, tls, ask)
+    await _ask_admin(addresses, tls, ask)
 
 
-async def _ask(addresses: Sequence[str], tls: Tls | None, question: Callable[[v1.AdminStub], Awaitable[T]]) -> T:
+async def committed_at(
+    addresses: Sequence[str], tls: Tls | None, group: str, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Offsets that the group has committed; partitions without one are left out."""
+
+    async def ask(channel: Channel) -> dict[TopicPartition, int]:
+        # Whoever asks for offsets need not be anybody.
+        nobody = Identity(group=group, name="", session="", topics=(), capacity=1.0, rack="", address="", generation="")
+        contact = Contact(channel, nobody, _SECONDS)
+        return {tp: found.offset for tp, found in (await committed(lambda: contact, partitions)).items()}
+
+    return await _ask(addresses, tls, ask)
+
+
+async def _ask_admin(addresses: Sequence[str], tls: Tls | None, question: Callable[[v1.AdminStub], Awaitable[T]]) -> T:
+    return await _ask(addresses, tls, lambda channel: question(v1.AdminStub(channel)))
+
+
+async def _ask(addresses: Sequence[str], tls: Tls | None, question: Callable[[Channel], Awaitable[T]]) -> T:
     trouble = ""
     for address in map(parse_address, addresses):
         config = Configuration(http2_connection_window_size=64 * 2**20, http2_stream_window_size=2**24)
         context = tls.context() if tls is not None else None
         with closing(Channel(address.host, address.port, ssl=context, config=config)) as channel:
             try:
-                return await question(v1.AdminStub(channel))
-            except (GRPCError, StreamTerminatedError, OSError, TimeoutError) as error:
+                return await question(channel)
+            except (GRPCError, StreamTerminatedError, Unavailable, OSError, TimeoutError) as error:
                 trouble = f"{address}: {error}"
     raise Unavailable(f"no instance of the assigner answers ({trouble}); check option assigner")
 

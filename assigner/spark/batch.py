@@ -6,15 +6,17 @@ be looked at without disturbing it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+import anyio
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from assigner.keys import TopicPartition
 from assigner.spark.fetching import read_range
 from assigner.spark.kafka_log import KafkaLog
-from assigner.spark.options import SourceOptions
+from assigner.spark.options import COMMITTED, EARLIEST, SourceOptions
 from assigner.spark.positions import Range, split
 from assigner.spark.schema import arrow_schema
 
@@ -34,14 +36,28 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         log, options = KafkaLog(self._options), self._options
         known = log.partitions(options.topics)
-        first = log.resolved({tp: options.starting.of(tp) for tp in known})
-        end = log.resolved({tp: options.ending.of(tp, "endingOffsets") for tp in known})
+        done = self._committed(known)
+        first = log.resolved({tp: _meant(options.starting.of(tp), tp, done) for tp in known})
+        end = log.resolved({tp: _meant(options.ending.of(tp, "endingOffsets"), tp, done) for tp in known})
         ranges = [Range(tp, 0, first[tp], end[tp]) for tp in known if first[tp] < end[tp]]
         pieces = split(ranges, at_least=options.min_partitions, at_most_rows=options.max_records_per_partition)
         return [RangePartition(one) for one in pieces]
+
+    def _committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        options = self._options
+        if not options.group:
+            return {}
+        from assigner.spark.asking import committed_at
+
+        return anyio.run(committed_at, options.assigner, options.tls, options.group, partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark hands in an empty partition where there is none.
         if partition.value is None:
             return iter(())
         return read_range(partition.value, self._options, arrow_schema(self._schema))
+
+
+def _meant(offset: int, tp: TopicPartition, committed: Mapping[TopicPartition, int]) -> int:
+    """A group that has committed nothing has done nothing yet."""
+    return committed.get(tp, EARLIEST) if offset == COMMITTED else offset

@@ -7,7 +7,7 @@ source must decide itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -21,9 +21,12 @@ from assigner.spark.tls import Tls
 T = TypeVar("T")
 EARLIEST, LATEST = -2, -1
 """As Kafka and Spark write them in place of an offset."""
+COMMITTED = -3
+"""Ours: what the group has committed. Only for batch reads; a stream begins there anyway."""
 MAX_ROWS = 1_000_000
 """In a batch, unless told otherwise: a release waits for the batch that is running."""
 
+_WORDS = {"earliest": EARLIEST, "latest": LATEST, "committed": COMMITTED}
 _KNOWN = {
     name.lower(): name
     for name in (
@@ -79,7 +82,7 @@ class StartingOffsets(msgspec.Struct, frozen=True):
     """Where to begin, or end, partitions that nothing else says anything about."""
 
     default: int | None
-    """EARLIEST, LATEST, or None: every partition is named."""
+    """EARLIEST, LATEST, COMMITTED, or None: every partition is named."""
     named: dict[TopicPartition, int] = {}
 
     def of(self, tp: TopicPartition, option: str = "startingOffsets") -> int:
@@ -114,23 +117,26 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    refuse_unknown(given)
     options = {name.lower(): value for name, value in given.items()}
-    refuse_unknown(options)
     read = _Reader(options)
-    member = read.required("member", "a name of its own for each query, the same after a restart") if streaming else ""
-    group = read.required("group", "the group whose members share the topics") if streaming else read.text("group")
-    if not streaming and "member" in options:
-        raise InvalidInput("option member is for streams; a batch read joins no group: leave it out")
-    if streaming and "endingoffsets" in options:
+    words = ("earliest", "latest") if streaming else ("earliest", "latest", "committed")
+    starting, ending = read.offsets("startingOffsets", EARLIEST, words), read.offsets("endingOffsets", LATEST, words)
+    if not streaming:
+        _refuse_for_batches(options, uses_group=COMMITTED in (starting.default, ending.default))
+    elif "endingoffsets" in options:
         raise InvalidInput("option endingOffsets is for batch reads; a stream has no end: leave it out")
+    of_group = streaming or COMMITTED in (starting.default, ending.default)
+    group = read.required("group", "the group whose members share the topics") if of_group else ""
+    member = read.required("member", "a name of its own for each query, the same after a restart") if streaming else ""
     return SourceOptions(
-        assigner=read.addresses(needed=streaming or bool(group)),
+        assigner=read.addresses(needed=of_group),
         group=read.checked("group", lambda: check_name("group", group)) if group else "",
         member=read.checked("member", lambda: check_name("consumer", member)) if member else "",
         topics=read.topics(),
         kafka=_kafka(options),
-        starting=read.offsets("startingOffsets", EARLIEST),
-        ending=read.offsets("endingOffsets", LATEST),
+        starting=starting,
+        ending=ending,
         max_rows=read.whole("maxOffsetsPerTrigger", 1) or MAX_ROWS,
         min_partitions=read.whole("minPartitions", 1) or 0,
         max_records_per_partition=read.whole("maxRecordsPerPartition", 1),
@@ -146,8 +152,27 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     )
 
 
-def refuse_unknown(options: Mapping[str, str]) -> None:
-    for name in options:
+def _refuse_for_batches(options: Mapping[str, str], *, uses_group: bool) -> None:
+    if "member" in options:
+        raise InvalidInput("option member is for streams; a batch read joins no group: leave it out")
+    if "includeepoch" in options:
+        raise InvalidInput("option includeEpoch is for streams; a batch read owns nothing: leave it out")
+    for name in ("assigner", "group"):
+        if name in options and not uses_group:
+            raise InvalidInput(
+                f"option {name} has no effect on a batch read, unless startingOffsets or endingOffsets is committed; "
+                f"leave it out"
+            )
+
+
+def columns_wanted(given: Mapping[str, str]) -> dict[str, bool]:
+    """Which columns there are beside the usual ones."""
+    read = _Reader({name.lower(): value for name, value in given.items()})
+    return {"headers": read.flag("includeHeaders", False), "epoch": read.flag("includeEpoch", False)}
+
+
+def refuse_unknown(given: Mapping[str, str]) -> None:
+    for name in map(str.lower, given):
         if name in _KNOWN or name.startswith("kafka."):
             continue
         if name in _REMEDIES:
@@ -229,17 +254,17 @@ class _Reader:
             raise InvalidInput(f"option {name} is {found!r}; write a number above 0")
         return number
 
-    def offsets(self, name: str, default: int) -> StartingOffsets:
+    def offsets(self, name: str, default: int, words: Sequence[str]) -> StartingOffsets:
         found = self.text(name)
         if not found:
             return StartingOffsets(default)
-        if found.lower() in ("earliest", "latest"):
-            return StartingOffsets(EARLIEST if found.lower() == "earliest" else LATEST)
+        if found.lower() in words:
+            return StartingOffsets(_WORDS[found.lower()])
         try:
             return StartingOffsets(None, _named_offsets(json.loads(found)))
         except (ValueError, TypeError, AttributeError) as error:
             raise InvalidInput(
-                f"option {name} is neither earliest, latest nor JSON such as "
+                f"option {name} is neither {', '.join(words)} nor JSON such as "
                 f'{{"orders": {{"0": 23, "1": -2}}}}: {error}'
             ) from error
 

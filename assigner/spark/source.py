@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from assigner.errors import InvalidInput
 from assigner.spark.batch import BatchReader, RangePartition
 from assigner.spark.fetching import read_range
-from assigner.spark.options import SourceOptions, read_options, refuse_unknown
+from assigner.spark.options import SourceOptions, columns_wanted, read_options, refuse_unknown
 from assigner.spark.positions import OWNER_KEY, Owner, Positions
 from assigner.spark.runner_process import RunnerProcess
 from assigner.spark.schema import arrow_schema, row_schema
@@ -37,8 +37,7 @@ class AssignedKafka(DataSource):
 
     def schema(self) -> StructType:
         refuse_unknown(self.options)
-        flags = {name: str(self.options.get(name, "")).strip().lower() == "true" for name in _FLAGS}
-        return row_schema(headers=flags["includeHeaders"], epoch=flags["includeEpoch"])
+        return row_schema(**columns_wanted(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options, streaming=False)
@@ -52,9 +51,6 @@ class AssignedKafka(DataSource):
         if schema != row_schema(headers=options.headers, epoch=options.epoch):
             raise InvalidInput("the columns of assigned_kafka are fixed; leave out schema(...) and select in the query")
         return schema
-
-
-_FLAGS = ("includeHeaders", "includeEpoch")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

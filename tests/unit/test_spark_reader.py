@@ -231,7 +231,7 @@ def test_an_assigner_that_is_not_there_is_named(kafka: MockKafka, topic: str, as
 
 def test_a_broker_that_is_not_there_is_named(kafka: MockKafka, topic: str, assigner: EmbeddedAssigner) -> None:
     more = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafkaTimeout": "0.5", "kafka.log_level": "0"}
-    query = ActedQuery(assigner, kafka, "m", topic, Sink(), **more)
+    query = ActedQuery(assigner, kafka, "m", topic, Sink(), None, **more)
     with pytest.raises(Exception, match=r"127\.0\.0\.1:1 did not answer.*option kafka\.bootstrap\.servers"):
         query.batch()
     query.stop()
