@@ -78,7 +78,11 @@ class PostgresServer:
         shutil.rmtree(self._home, ignore_errors=True)
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except ServerFailedError:
+            self.stop()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -105,11 +109,20 @@ def _reachable(programs: Path, home: Path) -> Path:
     if os.geteuid() != 0:
         return programs
     if programs.is_relative_to(Path.home()):
-        shutil.copytree(programs.parent, home / "programs", symlinks=True)
-        programs = home / "programs" / "bin"
+        programs = _copied(programs, home / "programs")
     user = _server_user()
     os.chown(home, user.pw_uid, user.pw_gid)
     return programs
+
+
+def _copied(programs: Path, to: Path) -> Path:
+    package = programs.parents[1]
+    libraries = package.with_name(f"{package.name}.libs")
+    # Programs from a wheel find their libraries in a folder beside the package.
+    wanted = [package, libraries] if libraries.exists() else [programs.parent]
+    for each in wanted:
+        shutil.copytree(each, to / each.name, symlinks=True)
+    return to / programs.relative_to(wanted[0].parent)
 
 
 def _unprivileged() -> list[str]:

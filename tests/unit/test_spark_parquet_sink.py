@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -19,7 +21,7 @@ from assigner.keys import TopicPartition
 from assigner.spark.sinks.fence import StaleRows
 from assigner.spark.sinks.ledger import next_offsets
 from assigner.spark.sinks.manifests import WHOLE_EVERY, Contents, DataFile, Manifest, ManifestLog
-from assigner.spark.sinks.outcome import Outcome
+from assigner.spark.sinks.outcome import Outcome, StagedRowsLost
 from assigner.spark.sinks.parquet import ParquetLedger, ParquetTarget, committed, local_directory, parquet_place
 from assigner.spark.sinks.parquet_upkeep import compact, vacuum
 from tests.unit.sink_rows import SCHEMA, STATEFUL_SCHEMA, TOPIC, rows, with_states
@@ -309,6 +311,28 @@ def test_removed_files_are_forgotten_in_time(log: ManifestLog) -> None:
     assert set(log.read().removed) == {"file-2"}
 
 
+def test_a_link_whose_answer_was_lost_counts(log: ManifestLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over NFS: the link is made, the answer is lost, and its repetition says that the name exists."""
+    link = os.link
+
+    def repeated(source: Path, path: Path) -> None:
+        link(source, path)
+        link(source, path)
+
+    monkeypatch.setattr("assigner.spark.sinks.manifests.os.link", repeated)
+    assert log.append(log.read(), manifest("once")) is not None
+    assert set(log.read().files) == {"once"}
+
+
+def test_a_file_system_without_links_is_refused(log: ManifestLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("assigner.spark.sinks.manifests.os.link", refused)
+    with pytest.raises(InvalidInput, match="without hard links"):
+        log.append(log.read(), manifest("a"))
+
+
 # --- upkeep --------------------------------------------------------------------------------------------------------
 
 
@@ -323,6 +347,16 @@ def test_vacuum_deletes_orphans_and_nothing_that_counts(lake: str) -> None:
     state = ParquetLedger(sink.place).state(TP)
     assert state is not None
     assert state.state == b"two"
+
+
+def test_a_batch_whose_files_were_vacuumed_fails_and_loses_nothing(lake: str) -> None:
+    sink = target(lake)
+    staged = sink.stage([rows(1, range(3))])
+    assert staged is not None
+    assert vacuum(lake, older_than=-10) == 1
+    with pytest.raises(StagedRowsLost, match="exceed the longest batch"):
+        sink.commit([staged], 1)
+    assert put(sink, rows(1, range(3))).written == 3
 
 
 def test_compaction_joins_files_and_readers_see_the_same_rows(lake: str) -> None:

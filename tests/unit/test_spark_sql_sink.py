@@ -15,17 +15,18 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 from sqlalchemy import text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from assigner.errors import InvalidInput
 from assigner.keys import TopicPartition
 from assigner.spark.sinks import sql_commit
 from assigner.spark.sinks.fence import Fence, StaleRows
 from assigner.spark.sinks.ledger import next_offsets
-from assigner.spark.sinks.outcome import Outcome
+from assigner.spark.sinks.outcome import Outcome, StagedRowsLost
 from assigner.spark.sinks.sql import SqlLedger, SqlTarget, sql_place
-from assigner.spark.sinks.sql_database import open_database
-from assigner.spark.sinks.sql_staging import StagedRowsLost, new_token
+from assigner.spark.sinks.sql_database import SinkUnavailable, open_database
+from assigner.spark.sinks.sql_staging import new_token
+from tests.ports import free_port
 from tests.real_postgres import PostgresServer
 from tests.unit.sink_rows import SCHEMA, STATEFUL_SCHEMA, TOPIC, rows, with_states
 
@@ -190,6 +191,22 @@ def test_a_zombie_that_waits_for_the_new_owners_transaction_is_refused_after_it(
     assert offsets(postgres) == list(range(10))
 
 
+def test_an_owner_that_freezes_with_its_fences_locked_does_not_stop_the_next(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL ends a transaction whose owner falls silent; what the owner does when it wakes up is lost on it."""
+    sink = target(postgres)
+    put(sink, rows(3, range(10)))
+    monkeypatch.setattr("assigner.spark.sinks.sql_database.SILENT_SECONDS", 0.3)
+    frozen = open_database(postgres).connect()
+    sql_commit.lock_fences(frozen, sink._tables, sink.place.sink, [TP])
+    assert put(sink, rows(4, range(10, 20))).written == 10
+    with pytest.raises(DBAPIError):
+        frozen.execute(sink._tables.fences.update().values(epoch=3))
+    frozen.close()
+    assert SqlLedger(sink.place).fences()[TP].epoch == 4
+
+
 def test_members_that_write_the_same_partitions_in_any_order_never_deadlock(url: str) -> None:
     """Four members write all partitions at once, each with its tasks in another order, and each under its own epoch."""
     partitions = range(5)
@@ -296,7 +313,7 @@ def test_a_crash_of_postgresql_between_staging_and_commit_fails_the_batch_and_lo
     message = sink.stage([rows(1, range(3, 8))])
     assert message is not None
     server.crash()
-    with pytest.raises(OperationalError):
+    with pytest.raises(SinkUnavailable, match=r"no connection to postgresql://.*option url"):
         sink.commit([message], 1)
     server.start()
     with pytest.raises(StagedRowsLost):
@@ -400,6 +417,13 @@ def test_a_database_that_can_not_be_fenced_is_refused(wrong: str, told: str) -> 
     with pytest.raises(InvalidInput, match=told) as refusal:
         sql_place(wrong, "payments", group="billing")
     assert "secret" not in str(refusal.value)
+
+
+def test_a_database_that_does_not_answer_is_named_without_its_password() -> None:
+    sink = SqlTarget(sql_place(f"postgresql://u:secret@127.0.0.1:{free_port()}/d", "payments", group="billing"), SCHEMA)
+    with pytest.raises(SinkUnavailable, match=r"u:\*\*\*@127.0.0.1.*start the database or correct the URL") as failure:
+        sink.prepare()
+    assert "secret" not in str(failure.value)
 
 
 def test_a_password_is_not_shown() -> None:

@@ -11,6 +11,7 @@ have links; there a manifest would be put on the condition that its name is abse
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import uuid
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
-from assigner.errors import UnreadableRecord
+from assigner.errors import InvalidInput, UnreadableRecord
 from assigner.keys import TopicPartition
 from assigner.spark.sinks.fence import Fence
 from assigner.spark.sinks.identity import SinkId
@@ -26,7 +27,7 @@ from assigner.spark.sinks.identity import SinkId
 WHOLE_EVERY = 64
 # How long a removed file is remembered; a vacuum that comes later finds it as an orphan.
 _REMOVED_SECONDS = 7 * 24 * 3600
-
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 _Read = TypeVar("_Read")
 
@@ -206,7 +207,13 @@ def _create(path: Path, content: bytes) -> bool:
     try:
         os.link(draft, path)
     except FileExistsError:
-        return False
+        # Over NFS the answer to a link that was made may be lost, and its repetition finds the name taken.
+        if draft.stat().st_nlink == 1:
+            return False
+    except OSError as failure:
+        if failure.errno in _NO_LINKS:
+            raise InvalidInput(f"{path.parent} is on a file system without hard links; use another one") from failure
+        raise
     finally:
         draft.unlink()
     sync_folder(path.parent)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
+from assigner.errors import AssignerError
 from assigner.keys import TopicPartition
 from assigner.logs import get_logger
 from assigner.spark.sinks.fence import Slice, Verdict
 
 _log = get_logger(__name__)
+
+
+class StagedRowsLost(AssignerError):
+    """Staged rows are not there any more. Nothing was written; the batch can be repeated."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,8 +15,8 @@ from assigner.keys import TopicPartition
 from assigner.spark.sinks.fence import Fence, OnStale, Slice, Verdict, judge, merged
 from assigner.spark.sinks.identity import SinkId
 from assigner.spark.sinks.manifests import Contents, DataFile, FenceEntry, Guarded, Manifest, ManifestLog, StateFile
-from assigner.spark.sinks.outcome import Outcome, outcome_of
-from assigner.spark.sinks.parquet_files import FilesStaged, passing
+from assigner.spark.sinks.outcome import Outcome, StagedRowsLost, outcome_of
+from assigner.spark.sinks.parquet_files import DATA, FilesStaged, passing
 
 # Each lost race is another member's commit, so this many say that something else is wrong.
 _TRIES = 1_000
@@ -67,6 +67,11 @@ class Commit(msgspec.Struct, frozen=True):
     def _taken(self, staged: FilesStaged, floors: dict[TopicPartition, int]) -> DataFile | None:
         if staged.data is None or not any(_some_pass(part, floors) for part in staged.slices):
             return None
+        if not (self.directory / DATA / staged.data.name).exists():
+            raise StagedRowsLost(
+                f"{staged.data.name} is not in {self.directory} any more: a vacuum took it for an orphan. Nothing was "
+                f"written; let vacuum's older_than exceed the longest batch, and restart the query, which repeats it"
+            )
         if all(_all_pass(part, floors) for part in staged.slices):
             return staged.data
         return passing(self.directory, staged.data, floors)

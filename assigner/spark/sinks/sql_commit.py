@@ -29,9 +29,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from assigner.keys import TopicPartition
 from assigner.spark.sinks.fence import Fence, OnStale, Verdict, judge, merged
 from assigner.spark.sinks.identity import SinkId
-from assigner.spark.sinks.outcome import Outcome, outcome_of
+from assigner.spark.sinks.outcome import Outcome, StagedRowsLost, outcome_of
 from assigner.spark.sinks.sql_database import is_postgresql
-from assigner.spark.sinks.sql_staging import Staged, StagedRowsLost
+from assigner.spark.sinks.sql_staging import Staged
 from assigner.spark.sinks.sql_tables import TOKEN, LedgerTables, SinkTables
 
 # Bound parameters of a statement are limited, to 32,766 in SQLite.

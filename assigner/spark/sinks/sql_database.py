@@ -7,16 +7,22 @@ where a pooled connection would be shared by accident or kept for nobody.
 from __future__ import annotations
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.engine import URL
+from sqlalchemy.engine import URL, ExceptionContext
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
-from assigner.errors import InvalidInput
+from assigner.errors import AssignerError, InvalidInput
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
 # How long a writer of SQLite waits for another one's transaction.
 _BUSY_SECONDS = 60
+# How long PostgreSQL leaves a transaction open whose owner is silent. A frozen owner holds the locks of its fences.
+SILENT_SECONDS = 30.0
 _MEMORY = (None, "", ":memory:")
+
+
+class SinkUnavailable(AssignerError):
+    """The database did not answer. Nothing was written that is not whole; the batch can be repeated."""
 
 
 def parsed_url(url: str) -> URL:
@@ -36,18 +42,37 @@ def parsed_url(url: str) -> URL:
 
 
 def open_database(url: str) -> Engine:
-    """An engine; a missing driver is told by its remedy."""
+    """An engine. A missing driver and a database that does not answer are told by their remedy."""
     parsed = parsed_url(url)
     try:
-        if parsed.get_backend_name() == SQLITE:
-            return _sqlite(parsed)
-        # Under a stricter level the fence read after waiting for its lock would be the one from before.
-        return create_engine(parsed, poolclass=NullPool, isolation_level="READ COMMITTED")
+        engine = _sqlite(parsed) if parsed.get_backend_name() == SQLITE else _postgresql(parsed)
     except ModuleNotFoundError as missing:
         raise InvalidInput(
             f"the database driver {missing.name!r} of option url is not installed; for PostgreSQL: "
             f"pip install 'psycopg[binary]', on the driver and on every executor"
         ) from missing
+    shown = parsed.render_as_string(hide_password=True)
+
+    @event.listens_for(engine, "handle_error")
+    def explain(context: ExceptionContext) -> SinkUnavailable | None:
+        if context.connection is not None:
+            return None
+        cause = str(context.original_exception).strip().partition("\n")[0]
+        return SinkUnavailable(f"no connection to {shown} (option url): {cause}; start the database or correct the URL")
+
+    return engine
+
+
+def _postgresql(parsed: URL) -> Engine:
+    # Under a stricter level the fence read after waiting for its lock would be the one from before.
+    engine = create_engine(parsed, poolclass=NullPool, isolation_level="READ COMMITTED")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        milliseconds = int(SILENT_SECONDS * 1000)
+        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {milliseconds}")
+
+    return engine
 
 
 def _sqlite(parsed: URL) -> Engine:

@@ -20,7 +20,6 @@ from sqlalchemy import Connection, Engine, Table, delete, insert, inspect, table
 from sqlalchemy import column as named
 from sqlalchemy.exc import OperationalError
 
-from assigner.errors import AssignerError
 from assigner.logs import get_logger
 from assigner.spark.sinks.columns import StateRow, check_columns, data_rows, slices_of, state_rows
 from assigner.spark.sinks.fence import Slice, merged
@@ -40,10 +39,6 @@ class Staged(WriterCommitMessage):
     slices: list[Slice]
     states: list[Slice]
     """How far each staged state reaches."""
-
-
-class StagedRowsLost(AssignerError):
-    """Staged rows are not there any more. Nothing was written; the batch can be repeated."""
 
 
 def new_token(now: float | None = None) -> str:

@@ -83,7 +83,7 @@ class FencedStreamWriter(DataSourceStreamArrowWriter, Generic[Staged]):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         self._target.prepare()
-        return cast(WriterCommitMessage, self._target.stage(iterator))
+        return self._target.stage(iterator) or _Nothing()
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._target.commit(_present(messages), batchId)
@@ -100,7 +100,7 @@ class FencedWriter(DataSourceArrowWriter, Generic[Staged]):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         self._target.prepare()
-        return cast(WriterCommitMessage, self._target.stage(iterator))
+        return self._target.stage(iterator) or _Nothing()
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._target.commit(_present(messages), 0)
@@ -109,5 +109,10 @@ class FencedWriter(DataSourceArrowWriter, Generic[Staged]):
         self._target.abort(_present(messages))
 
 
+class _Nothing(WriterCommitMessage):
+    """Of a task that had no rows: Spark wants a message all the same."""
+
+
 def _present(messages: list[WriterCommitMessage | None]) -> list[Staged]:
-    return [cast(Staged, message) for message in messages if message is not None]
+    """What was staged. None stands for a task that failed."""
+    return [cast(Staged, each) for each in messages if each is not None and not isinstance(each, _Nothing)]
