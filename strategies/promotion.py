@@ -45,6 +45,8 @@ def prefer_standby_holders(units: Units, members: Members, owner: IntArray, kind
     who, holds = who[order], holds[order]
     classes = _classes(units, row, who, kind)
     plan = _Plan(units, members, row, _in_bulk(owner, who, holds, classes, members.count))
+    # With a remainder, a member would get a unit of some kind more: it may have no replica near there.
+    plan.counts_stay |= kind is not None
     rows = np.unique(row[who[cold[order]]])
     begins = np.searchsorted(row[who], rows)
     ends = np.searchsorted(row[who], rows, side="right")
@@ -112,7 +114,7 @@ class _Plan:
         self.owner = owner
         self.row = row
         self.budget = _BUDGET
-        self.weighted = units.weight is not None
+        self.counts_stay = units.weight is not None
         owned = owner != NONE
         self.load: FloatArray = np.bincount(owner[owned], units.size[row[owned]], members.count).astype(np.float64)
         self._members = members
@@ -198,7 +200,7 @@ class _Row:
         gained = True
         while gained:
             self._trade_all()
-            gained = not self._plan.weighted and self._shift_all()
+            gained = not self._plan.counts_stay and self._shift_all()
 
     def _seat(self, unit: int, member: int) -> None:
         side = self._warm if member in self._holders[unit] else self._cold

@@ -12,7 +12,7 @@ import numpy as np
 
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray
 from strategies.standby_copies import Keys, Numbers, contains
-from strategies.standby_limits import Counts, Limits
+from strategies.standby_limits import UNLIMITED, Counts, PairLimits, RowLimits
 from strategies.standby_shares import Pool, least_copies
 from strategies.standby_slots import Slots
 
@@ -24,14 +24,14 @@ WRONG = 256
 
 
 class Costs:
-    """Of copies on members, whether they are there or might be. Units that are ghosts may be anywhere, but two of
+    """Of copies on members, whether they are there or might be. A ghost may be where one copy less may be, and two of
     them must not be on one member."""
 
     def __init__(self, given: Pool, slots: Slots) -> None:
         copies = self._copies = given.copies
         members = copies.members
         self._slots = slots
-        self._limits = Limits(given)
+        self._limits, self._row_limits = PairLimits(given), RowLimits(given)
         self.wrong = WRONG * copies.width
         ghosts = slots.count - slots.ghosts
         self.owner = np.append(copies.owner, np.full(ghosts, members.count, np.int32))
@@ -42,18 +42,30 @@ class Costs:
         self._owner_rack = np.append(members.rack, np.int32(NONE))[self.owner]
         self._pairs = Counts((members.count + 1) * members.count)
         self._row_pairs = Counts((copies.units.count + 1) * (members.count + 1) * members.count)
-        self.by_row = self._limits.by_row
-        self._least = least_copies(given)
+        self.by_row = self._row_limits.needed
+        self._least, _ = least_copies(given)
         self.now = np.zeros(0, np.int64)
         """[slot]: what is wrong with its copy, pairs aside."""
+        self.beyond = np.zeros(members.count + 1, np.int32)
+        """[owner]: how many more members would have to be promoted to a remainder than there are remainders."""
 
     def count(self) -> None:
         """Take everything as it is seated now."""
+        self.now = self.alone(self._slots.unit, self._slots.column, self._slots.member)
+        self._count_pairs()
+
+    def _count_pairs(self) -> None:
         unit, member = self._slots.unit, self._slots.member
-        self.now = self.alone(unit, self._slots.column, member)
-        self._pairs.take(self.pair(unit, member))
+        keys = self.pair(unit, member)
+        self._pairs.take(keys)
         if self.by_row:
             self._row_pairs.take(self.row_pair(unit, member))
+        count = self._pairs.of(keys)
+        self._lucky = (count > self._limits.sure(self.owner[unit], member)) & self._divides(unit, member)
+        self._in_pair = count
+        # Each copy of a pair counts for its part of it.
+        used = np.bincount(self.owner[unit], self._lucky / count, len(self.beyond))
+        self.beyond = np.round(used).astype(np.int32) - self._limits.remainders
 
     def exchange(self, first: Numbers, second: Numbers) -> None:
         slots = self._slots
@@ -62,9 +74,7 @@ class Costs:
         changed = slots.place[units].reshape(-1)
         changed = changed[changed != NONE]
         self.now[changed] = self.alone(slots.unit[changed], slots.column[changed], slots.member[changed])
-        self._pairs.take(self.pair(slots.unit, slots.member))
-        if self.by_row:
-            self._row_pairs.take(self.row_pair(slots.unit, slots.member))
+        self._count_pairs()
 
     def alone(self, unit: Numbers, column: Numbers, member: Numbers) -> Keys:
         """What is wrong with this copy of the unit if it is on the member, pairs aside."""
@@ -105,10 +115,34 @@ class Costs:
 
     def spare(self, unit: Numbers, member: Numbers) -> IntArray:
         """How many more copies of what the unit's owner owns may be on the member; below 0: too many are there."""
-        return self._limits.of_pair(self.owner[unit], member) - self._pairs.of(self.pair(unit, member))
+        return self._limits.most(self.owner[unit], member) - self._pairs.of(self.pair(unit, member))
+
+    def _divides(self, unit: Numbers, member: Numbers) -> BoolArray:
+        """Whether the member's share after the owner's death has a remainder."""
+        owner = self.owner[unit]
+        return np.asarray(self._limits.most(owner, member) > self._limits.sure(owner, member))
+
+    def leaning(self, unit: Numbers, here: Numbers, there: Numbers) -> IntArray:
+        """By how much more the copies of what the unit's owner owns lean on remainders if this one goes there."""
+        owner = self.owner[unit]
+        starts = self._limits.sure(owner, there) == self._pairs.of(self.pair(unit, there))
+        ends = self._limits.sure(owner, here) + 1 == self._pairs.of(self.pair(unit, here))
+        lean = (starts & self._divides(unit, there)).astype(np.int32)
+        return np.asarray(lean - (ends & self._divides(unit, here)))
+
+    def moved(self, unit: Numbers, here: Numbers, there: Numbers) -> Keys:
+        """What the pairs gain or lose if this copy goes there."""
+        change = self.weight(unit) * ((self.spare(unit, there) <= 0).astype(np.int64) - (self.spare(unit, here) < 0))
+        beyond = self.beyond[self.owner[unit]]
+        after = np.maximum(beyond + self.leaning(unit, here, there), 0)
+        return np.asarray(change + COLD * (after - np.maximum(beyond, 0)))
+
+    def row_moved(self, unit: Numbers, here: Numbers, there: Numbers) -> Keys:
+        change = (self.row_spare(unit, there) <= 0).astype(np.int64) - (self.row_spare(unit, here) < 0)
+        return np.asarray(COLD * change)
 
     def row_spare(self, unit: Numbers, member: Numbers) -> IntArray:
-        limit = self._limits.of_row(self.row[unit], self.owner[unit], member)
+        limit = self._row_limits.most(self.row[unit], self.owner[unit], member)
         return limit - self._row_pairs.of(self.row_pair(unit, member))
 
     def weight(self, unit: Numbers) -> Keys:
@@ -117,35 +151,44 @@ class Costs:
         return np.where(unit < self._slots.ghosts, COLD, self.wrong // 2)
 
     def avoidable(self) -> BoolArray:
-        """[slot]: whether there are too many of the pair, and not just because the member's share is so large."""
-        slots = self._slots
-        most = self._limits.of_member()
-        bound = np.maximum(self._least - most, 0)
+        """[slot]: whether there are too many of the pair, and not just because the members' shares are so large."""
+        member, owner = self._slots.member, self.owner[self._slots.unit]
+        most, sure = self._limits.of_member()
         excess = self._excess()
-        some = (excess > 0) & (np.bincount(slots.member, excess, len(most)) > bound + 0.5)[slots.member]
+        bound = np.maximum(self._least - most, 0)
+        some = (excess > 0) & (np.bincount(member, excess, len(most)) > bound + 0.5)[member]
+        there = self._limits.remainders[:-1]
+        bound = np.maximum(self._least - sure, 0).sum() - there[there < UNLIMITED].sum()
+        if np.maximum(self.beyond[:-1], 0).sum() > max(bound, 0):
+            some |= self._lucky & (self.beyond[owner] > 0)
         if self.by_row:
-            some |= self.row_spare(slots.unit, slots.member) < 0
+            some |= self.row_spare(self._slots.unit, member) < 0
         return np.asarray(some)
 
     def bad(self, slot: Numbers) -> BoolArray:
         """[slot]: whether anything is wrong with it that is worse than having to be built."""
         unit, member = self._slots.unit[slot], self._slots.member[slot]
         wrong = (self.now[slot] >= RACK) | (self.spare(unit, member) < 0)
+        wrong |= self._lucky[slot] & (self.beyond[self.owner[unit]] > 0)
         return wrong | (self.row_spare(unit, member) < 0) if self.by_row else wrong
 
     def _excess(self) -> FloatArray:
         """[slot]: its part of what is too many in its pair."""
-        unit, member = self._slots.unit, self._slots.member
-        return np.maximum(-self.spare(unit, member), 0) / self._pairs.of(self.pair(unit, member))
+        spare = self._limits.most(self.owner[self._slots.unit], self._slots.member) - self._in_pair
+        return np.asarray(np.maximum(-spare, 0) / self._in_pair)
 
     def worth(self) -> tuple[int, int]:
         """(copies in one rack, copies that could not be promoted) as they are seated now."""
         near, _ = self._beside(self._slots.unit, self._slots.column, self._slots.member)
-        return int(near.sum()), round(float(self._too_many().sum()))
+        return int(near.sum()), round(float(self._too_many().sum())) + self._over_remainders()
 
     def total(self) -> int:
         """All that is wrong."""
-        return int(self.now.sum()) + round(float((self._too_many() * self.weight(self._slots.unit)).sum()))
+        pairs = round(float((self._too_many() * self.weight(self._slots.unit)).sum()))
+        return int(self.now.sum()) + pairs + COLD * self._over_remainders()
+
+    def _over_remainders(self) -> int:
+        return int(np.maximum(self.beyond, 0).sum())
 
     def _too_many(self) -> FloatArray:
         unit, member = self._slots.unit, self._slots.member
@@ -161,8 +204,7 @@ class Costs:
         giver, taker = np.repeat(np.arange(count), count), np.tile(np.arange(count), count)
         unit, here, there = slots.unit[giver], slots.member[giver], slots.member[taker]
         change = self.alone(unit, slots.column[giver], there) - self.now[giver]
-        pairs = (self.spare(unit, there) <= 0).astype(np.int64) - (self.spare(unit, here) < 0)
+        change += self.moved(unit, here, there)
         if self.by_row:
-            pairs += (self.row_spare(unit, there) <= 0).astype(np.int64) - (self.row_spare(unit, here) < 0)
-        change += self.weight(unit) * pairs
+            change += self.row_moved(unit, here, there)
         return np.where(here == there, 0, change).reshape(count, count)

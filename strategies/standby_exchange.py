@@ -111,15 +111,10 @@ class Exchange:
         change = costs.alone(unit, slots.column[first], there) + costs.alone(other, slots.column[second], here)
         change -= costs.now[first] + costs.now[second]
         stays = costs.owner[unit] == costs.owner[other]
-        weight, other_weight = costs.weight(unit), costs.weight(other)
-        joins = weight * (costs.spare(unit, there) <= 0) + other_weight * (costs.spare(other, here) <= 0)
-        leaves = weight * (costs.spare(unit, here) < 0) + other_weight * (costs.spare(other, there) < 0)
-        change += np.where(stays, 0, joins - leaves)
+        change += np.where(stays, 0, costs.moved(unit, here, there) + costs.moved(other, there, here))
         if costs.by_row:
             stays = stays & (costs.row[unit] == costs.row[other])
-            joins = (costs.row_spare(unit, there) <= 0) * weight + (costs.row_spare(other, here) <= 0) * other_weight
-            leaves = (costs.row_spare(unit, here) < 0) * weight + (costs.row_spare(other, there) < 0) * other_weight
-            change += np.where(stays, 0, joins - leaves)
+            change += np.where(stays, 0, costs.row_moved(unit, here, there) + costs.row_moved(other, there, here))
         return Trial(first, second, np.where((unit == other) | (here == there), 0, change))
 
     def _apart(self, trial: Trial) -> Numbers:
@@ -131,7 +126,7 @@ class Exchange:
         both = np.stack((trial.first[good], trial.second[good]), axis=1)
         once = (ranks(slots.unit[both].reshape(-1)) == 0).reshape(-1, 2).all(axis=1)
         good, both = good[once], both[once]
-        fits = self._fits(both, self._costs.pair, self._costs.spare)
+        fits = self._fits(both, self._costs.pair, self._costs.spare) & self._leans(both)
         if self._costs.by_row:
             fits &= self._fits(both, self._costs.row_pair, self._costs.row_spare)
         return np.asarray(good[fits])
@@ -145,6 +140,17 @@ class Exchange:
         too_many = -spare(unit, here)
         leaves = (too_many <= 0) | (ranks(key(unit, here)) < too_many)
         return np.asarray((joins & leaves).reshape(-1, 2).all(axis=1))
+
+    def _leans(self, both: Numbers) -> BoolArray:
+        """Of those that lean on an owner's remainders, no more than there are; of those that cease to, no more than
+        lean on them in vain."""
+        slots, costs = self._slots, self._costs
+        unit = slots.unit[both].reshape(-1)
+        here, there = slots.member[both].reshape(-1), slots.member[both[:, ::-1]].reshape(-1)
+        lean = costs.leaning(unit, here, there)
+        owner = costs.owner[unit].astype(np.int64)
+        fits = (lean == 0) | (ranks(3 * owner + lean) < np.maximum(np.abs(costs.beyond[owner]), 1))
+        return np.asarray(fits.reshape(-1, 2).all(axis=1))
 
     # --- one at a time -------------------------------------------------------------------------------------------
 

@@ -68,7 +68,7 @@ def pool(copies: Copies, size: int, load: FloatArray) -> Pool:
 def room(given: Pool, kept: IntArray) -> Room:
     """`kept`: [cohort, member] copies that exist."""
     if len(given.wanted) == 1:
-        return _even(given, kept)
+        return _even(given)
     table = _top_up(given, kept)
     _hand_on(given, table)
     return Room(table, np.zeros(table.shape, np.bool_), 0)
@@ -89,11 +89,13 @@ def fair(given: Pool, kept: IntArray) -> FloatArray:
     return np.asarray((total.sum() * capacity / capacity.sum() - given.load) / given.size)
 
 
-def least_copies(given: Pool) -> IntArray:
-    """[member]: copies it has to have at least; 0 where that depends on what others may have."""
+def least_copies(given: Pool) -> tuple[IntArray, IntArray]:
+    """[member]: copies it has to have at least, and whether it may have one more (1) or not (0); 0 for both where
+    that depends on what others have."""
     if len(given.wanted) != 1:
-        return np.zeros(len(given.load), np.int32)
-    return np.floor(_shares(given) + EPSILON).astype(np.int32)
+        return np.zeros(len(given.load), np.int32), np.zeros(len(given.load), np.int32)
+    shares = _even(given)
+    return shares.least[0], shares.open[0].astype(np.int32)
 
 
 def unevenness(given: Pool, copied: Numbers) -> float:
@@ -147,7 +149,7 @@ def _shares(given: Pool) -> FloatArray:
     return share / given.size
 
 
-def _even(given: Pool, kept: IntArray) -> Room:
+def _even(given: Pool) -> Room:
     share = _shares(given)
     least = np.floor(share + EPSILON).astype(np.int32)
     rest = int(given.demand[0]) - int(least.sum())

@@ -150,10 +150,11 @@ def _fill(given: Pool, unit: IntArray, member: IntArray, kept: IntArray, shares:
 
 
 def _turns(places: IntArray) -> IntArray:
-    """Members as often as they have places, each of them spread over the whole."""
+    """Members as often as they have places, each of them spread over the whole. Not from the first member on, since
+    that is where owners begin."""
     member = np.repeat(np.arange(len(places)), np.maximum(places, 0))
     turn = (ranks(member) + 0.5) / np.maximum(places, 1)[member]
-    return member[np.lexsort((member, turn))].astype(np.int32)
+    return np.roll(member[np.lexsort((member, turn))], -1).astype(np.int32)
 
 
 def _wishes(copies: Copies, unit: IntArray, missing: IntArray) -> IntArray:
