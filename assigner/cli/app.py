@@ -21,6 +21,7 @@ COMMANDS = {
     "offsets": "offsets:offsets",
     "options": "admin:group_options",
     "plan": "planning:plan",
+    "pipeline": "pipelines:pipeline",
     "consume": "consuming:consume",
     "config": "configuring:config",
     "demo": "demonstrating:demo",

@@ -94,7 +94,17 @@ def _nodes(answer: DescribeLoadsResponse) -> Iterator[tuple[Any, ...]]:
 
 
 def _publish(target: Target, group: str, runs: list[TopicWeights], valid_for: float, *, keep_others: bool) -> None:
-    async def publish(admin: Admin) -> int:
+    count = publish(target, group, runs, valid_for, keep_others=keep_others)
+    if target.as_json:
+        print_json({"group": group, "partitions": count, "valid_for": valid_for})
+    else:
+        console().print(f"{group}: weights of {count} partitions are published", markup=False)
+
+
+def publish(target: Target, group: str, runs: list[TopicWeights], valid_for: float, *, keep_others: bool) -> int:
+    """Returns how many partitions got a weight."""
+
+    async def send(admin: Admin) -> int:
         count = 0
         for part, continues in calls(runs):
             # What follows of a topic that did not fit into one call must not undo its beginning.
@@ -103,11 +113,7 @@ def _publish(target: Target, group: str, runs: list[TopicWeights], valid_for: fl
             count += (await admin.ask(admin.stub.set_loads, request)).partitions
         return count
 
-    count = ask(target, publish)
-    if target.as_json:
-        print_json({"group": group, "partitions": count, "valid_for": valid_for})
-    else:
-        console().print(f"{group}: weights of {count} partitions are published", markup=False)
+    return ask(target, send)
 
 
 def calls(runs: list[TopicWeights]) -> Iterator[tuple[list[TopicWeights], bool]]:

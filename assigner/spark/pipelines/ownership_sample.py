@@ -1,0 +1,296 @@
+"""Ownership event logs of invented groups, with every finding that an audit of them must come to, and no other.
+
+Each partition lives through chapters drawn by lot: moves, crashes, takeovers, changes of the leader, lost lines, and,
+as often as asked for, faults that the assigner would never commit. What a chapter leaves behind is noted as it is
+written.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+EVENTS = pa.schema(
+    [
+        ("ts_us", pa.int64()),
+        ("group", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("member", pa.string()),
+        ("session", pa.string()),
+        ("epoch", pa.int64()),
+        ("event", pa.string()),
+        ("cause", pa.string()),
+        ("instance", pa.string()),
+        ("mode", pa.string()),
+        ("term", pa.int64()),
+        ("part", pa.int32()),
+        ("seq", pa.int64()),
+    ]
+)
+BEGIN_US = 1_700_000_000_000_000
+SECOND = 1_000_000
+
+
+class Finding(NamedTuple):
+    part: str
+    kind: str
+    group: str
+    topic: str
+    partition: int
+    start_us: int
+    end_us: int | None
+    """None: still so at the end of the log, or a matter of one moment."""
+
+
+class Holder(NamedTuple):
+    member: str
+    session: str
+    epoch: int
+
+
+@dataclass
+class SampleLog:
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    expected: list[Finding] = field(default_factory=list)
+
+    def table(self) -> pa.Table:
+        columns = list(zip(*self.rows, strict=True)) or [()] * len(EVENTS)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, EVENTS, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=EVENTS)
+
+    def counts(self) -> Counter[tuple[str, str]]:
+        return Counter((finding.part, finding.kind) for finding in self.expected)
+
+
+def sample_log(
+    *,
+    seed: int = 1,
+    groups: int = 4,
+    partitions: int = 64,
+    chapters: int = 40,
+    faults: float = 0.02,
+    overlap_limit: float = 120.0,
+) -> SampleLog:
+    """`faults`: how many of the chapters are faults. Every other group is an exclusive one."""
+    chance = random.Random(seed)
+    log = SampleLog()
+    for number in range(groups):
+        mode = "exclusive" if number % 2 else "overlap"
+        for partition in range(partitions):
+            story = _Story(log, chance, f"group-{number}", partition, mode, int(overlap_limit * SECOND))
+            story.live(chapters, faults)
+    chance.shuffle(log.rows)
+    return log
+
+
+class _Story:
+    """One partition's life. Between two chapters it has exactly one owner."""
+
+    def __init__(
+        self, log: SampleLog, chance: random.Random, group: str, partition: int, mode: str, limit_us: int
+    ) -> None:
+        self._log = log
+        self._chance = chance
+        self._place = (group, "orders", partition)
+        self._mode = mode
+        self._limit = limit_us
+        self._now = BEGIN_US
+        self._term, self._part, self._seq = 1, 0, 0
+        self._highest = 0
+        self._names = 0
+
+    def live(self, chapters: int, faults: float) -> None:
+        self._say("unowned", Holder("", "", 0))
+        self._owner = self._next()
+        self._expect("gaps", "start", self._now, self._pass())
+        self._say("assigned", self._owner, "joined")
+        for _ in range(chapters):
+            self._pass()
+            self._chapter(faults)()
+        self._end()
+
+    def _chapter(self, faults: float) -> Callable[[], None]:
+        if self._chance.random() < faults:
+            of_mode = self.overlap_in_exclusive if self._mode == "exclusive" else self.late_release
+            return self._chance.choice((of_mode, self.double, self.epoch_back, self.released_and_back))
+        usual: Sequence[Callable[[], None]] = (
+            *(self.move, self.move, self.move, self.crash, self.blink, self.takeover),
+            *(self.new_leader, self.lost_lines, self.lost_lines_and_owner, self.new_leader_in_a_gap),
+            *((self.new_leader_in_a_move, self.three_at_once) if self._mode == "overlap" else ()),
+        )
+        return self._chance.choice(usual)
+
+    # --- what happens --------------------------------------------------------------------------------------------
+
+    def move(self) -> None:
+        if self._mode == "exclusive":
+            self._say("released", self._owner, "joined")
+            self._vacant_until_assigned("handover")
+        else:
+            self._hand_over("handover", self._chance.randint(1, self._limit))
+
+    def crash(self) -> None:
+        self._say("away", self._owner, "left")
+        self._vacant_until_assigned("failover")
+
+    def blink(self) -> None:
+        """Gone, and back as the same session before anybody else was chosen."""
+        self._say("away", self._owner, "left")
+        self._expect("gaps", "failover", self._now, self._pass())
+        self._say("back", self._owner)
+
+    def takeover(self) -> None:
+        self._say("lost", self._owner, "takeover")
+        self._highest += 1
+        self._owner = Holder(self._owner.member, f"{self._owner.member}-{self._highest}", self._highest)
+        self._say("assigned", self._owner, "takeover")
+
+    def new_leader(self) -> None:
+        self._begin_run(self._owner)
+
+    def new_leader_in_a_move(self) -> None:
+        before, start = self._owner, self._now
+        self._owner = self._next()
+        self._say("assigned", self._owner, "joined")
+        self._pass(self._limit // 2)
+        self._begin_run(before, self._owner)
+        self._expect("overlaps", "handover", start, self._pass(self._limit // 2))
+        self._say("released", before, "joined")
+
+    def new_leader_in_a_gap(self) -> None:
+        start = self._now
+        self._say("away", self._owner, "left")
+        self._pass()
+        self._begin_run()
+        self._expect("gaps", "failover", start, self._pass())
+        self._grant("left")
+
+    def lost_lines(self) -> None:
+        """Somebody else owns it now, and nothing tells how that came."""
+        self._owner = self._next()
+        self._begin_run(self._owner, anew=False)
+
+    def lost_lines_and_owner(self) -> None:
+        self._begin_run(anew=False)
+        self._expect("gaps", "unseen", self._now, self._pass())
+        self._grant("left")
+
+    def three_at_once(self) -> None:
+        first, start = self._owner, self._now
+        second, third = self._next(), self._next()
+        self._say("assigned", second, "joined")
+        later = self._pass(self._limit // 4)
+        self._say("assigned", third, "joined")
+        gone = self._pass(self._limit // 4)
+        self._say("released", second, "joined")
+        self._expect("overlaps", "handover", start, gone)
+        self._expect("overlaps", "handover", later, gone)
+        end = self._pass(self._limit // 4)
+        self._say("released", first, "joined")
+        self._expect("overlaps", "handover", later, end)
+        self._owner = third
+
+    # --- what must not happen ------------------------------------------------------------------------------------
+
+    def double(self) -> None:
+        """Two owners under one epoch: no sink can tell them apart."""
+        twin = Holder(self._name(), "twin", self._owner.epoch)
+        start = self._now
+        self._say("assigned", twin, "joined")
+        self._expect("epochs", "repeated" if twin.epoch == self._highest else "back", start, None)
+        self._expect("overlaps", "double", start, self._pass())
+        self._say("released", twin, "joined")
+
+    def overlap_in_exclusive(self) -> None:
+        self._hand_over("exclusive", self._chance.randint(1, self._limit))
+
+    def late_release(self) -> None:
+        self._hand_over("late", self._limit + self._chance.randint(1, self._limit))
+
+    def epoch_back(self) -> None:
+        if self._highest < 2:
+            return self.move()
+        self._say("released", self._owner, "joined")
+        self._expect("gaps", "handover", self._now, self._pass())
+        self._owner = Holder(self._name(), f"stale-{self._seq}", self._chance.randint(1, self._highest - 1))
+        self._expect("epochs", "back", self._now, None)
+        self._say("assigned", self._owner, "joined")
+        return None
+
+    def released_and_back(self) -> None:
+        self._say("released", self._owner, "joined")
+        self._expect("gaps", "handover", self._now, self._pass())
+        self._expect("epochs", "repeated", self._now, None)
+        self._say("back", self._owner)
+
+    # --- pieces --------------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        self._pass()
+        ending = self._chance.choice(("stays", "stays", "removed", "orphaned"))
+        if ending == "removed":
+            self._say("lost", self._owner, "removed")
+        elif ending == "orphaned":
+            self._say("away", self._owner, "left")
+            self._expect("gaps", "failover", self._now, None)
+
+    def _hand_over(self, kind: str, lasts: int) -> None:
+        before, start = self._owner, self._now
+        self._grant("joined")
+        self._now += lasts
+        self._say("released", before, "joined")
+        self._expect("overlaps", kind, start, self._now)
+
+    def _vacant_until_assigned(self, kind: str) -> None:
+        self._expect("gaps", kind, self._now, self._pass())
+        self._grant("left")
+
+    def _grant(self, cause: str) -> None:
+        self._owner = self._next()
+        self._say("assigned", self._owner, cause)
+
+    def _begin_run(self, *holders: Holder, anew: bool = True) -> None:
+        """`anew`: by another leader; else the same one lost some lines."""
+        if anew:
+            self._term, self._part = self._term + self._chance.randint(1, 1_000), 0
+        else:
+            self._part += 1
+        for holder in holders:
+            self._say("held", holder)
+        if not holders:
+            self._say("unowned", Holder("", "", 0))
+
+    def _next(self) -> Holder:
+        self._highest += self._chance.choice((1, 1, 1, 7))
+        return Holder(self._name(), f"s{self._highest}", self._highest)
+
+    def _name(self) -> str:
+        self._names = (self._names + self._chance.randint(1, 4)) % 8
+        return f"worker-{self._names}"
+
+    def _pass(self, most: int = 30 * SECOND) -> int:
+        self._now += self._chance.randint(1, most)
+        return self._now
+
+    def _expect(self, part: str, kind: str, start: int, end: int | None) -> None:
+        self._log.expected.append(Finding(part, kind, *self._place, start, end))
+
+    def _say(self, event: str, holder: Holder, cause: str = "") -> None:
+        self._seq += 1
+        self._log.rows.append(
+            (
+                *(self._now, *self._place, holder.member, holder.session, holder.epoch, event, cause),
+                *("sample", self._mode, self._term, self._part, self._seq),
+            )
+        )
+
+
+def chapters() -> Iterator[str]:
+    """The names of all that can happen, for tests that want each of it."""
+    return (name for name in vars(_Story) if not name.startswith("_") and name != "live")

@@ -1,0 +1,78 @@
+"""The Spark session a pipeline runs in: the one that is there, the cluster's, or one on this machine.
+
+Under `spark-submit`, and where a program has a session already, nothing is configured here. On one machine the package
+and the interpreter are this process's own; on a cluster both have to be installed on every node.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+from assigner.errors import InvalidInput
+from assigner.spark.requirements import require_java
+
+LOOPBACK = "127.0.0.1"
+_LEAST, _MOST = 1, 8
+"""GiB of memory for Spark on one machine."""
+
+
+@contextmanager
+def session(name: str, master: str = "", conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """`master`: where to run, unless `spark-submit` said so; empty: all cores of this machine."""
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
+    require_java()
+    spark = _made(name, master, conf or {})
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _made(name: str, master: str, conf: Mapping[str, str]) -> SparkSession:
+    builder = SparkSession.builder.appName(f"assigner pipeline {name}").config("spark.sql.session.timeZone", "UTC")
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        if master:
+            raise InvalidInput("--master is given twice: leave it to spark-submit")
+    else:
+        where = master or "local[*]"
+        builder = builder.master(where)
+        for key, value in (_on_this_machine() if where.startswith("local") else _from_this_machine()).items():
+            builder = builder.config(key, value)
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _on_this_machine() -> dict[str, str]:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    return {
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
+        "spark.driver.memory": f"{_memory()}g",
+        # Enough for sorts of a whole log to fit, few enough that small jobs do not pay for them.
+        "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),
+        **_from_this_machine(),
+    }
+
+
+def _from_this_machine() -> dict[str, str]:
+    return {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+
+
+def _memory() -> int:
+    """A quarter of the machine's, within reason."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return _LEAST
+    return max(_LEAST, min(_MOST, total // 4 // 2**30))

@@ -1,0 +1,33 @@
+"""SQL in files beside the code: views that build on each other, each begun by a line `-- name: NAME`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cache
+from importlib.resources import files
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.storagelevel import StorageLevel
+
+
+@cache
+def statements(file: str) -> dict[str, str]:
+    """The file's statements by name, in order."""
+    _, *parts = files(__package__).joinpath(file).read_text().split("\n-- name: ")
+    return {name.strip(): statement for name, _, statement in (part.partition("\n") for part in parts)}
+
+
+def views(spark: SparkSession, file: str, *, keep: Collection[str] = (), **values: object) -> dict[str, DataFrame]:
+    """Make a temporary view of each statement. What is in `keep` is computed once, and stays until unpersisted.
+
+    `values` replace `{name}` in the text; they are the program's own words and numbers, never a user's text."""
+    made: dict[str, DataFrame] = {}
+    for name, text in statements(file).items():
+        for key, value in values.items():
+            text = text.replace("{" + key + "}", str(value))
+        frame = spark.sql(text)
+        if name in keep:
+            frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
+        frame.createOrReplaceTempView(name)
+        made[name] = frame
+    return made
