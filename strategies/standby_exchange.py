@@ -26,7 +26,7 @@ from strategies.standby_slots import Slots, ranks
 _ROUNDS = 64
 _PATIENCE = 4
 """Rounds of exchanging in bulk, and how many in a row may bring nearly nothing."""
-_BUDGET = 500_000
+_BUDGET = 300_000
 """Pairs of slots to look at, and as many again for every slot as `_EACH`; bounds the time."""
 _EACH = 2
 _PARTNERS = 1024
@@ -78,8 +78,10 @@ class Exchange:
     # --- many at once --------------------------------------------------------------------------------------------
 
     def _in_bulk(self) -> bool:
-        """First what must not be; then each bad slot with another bad one, which may put both right; then the rest."""
-        changed = self._rounds(self.wrong(), 4 * _PATIENCE, among_bad=False)
+        """First what must not be, then whatever is bad: with another such slot, which may put both right; then with
+        any."""
+        changed = self._rounds(self.wrong(), _PATIENCE, among_bad=True)
+        changed |= self._rounds(self.wrong(), 4 * _PATIENCE, among_bad=False)
         changed |= self._rounds(self._bad(), _PATIENCE, among_bad=True)
         return self._rounds(self._bad(), _PATIENCE, among_bad=False) or changed
 

@@ -31,8 +31,8 @@ from strategies.units import fold
 from tests.problems import assert_rounded, loads, problem, topic_of
 from tests.standby_life import Life, built, copies, most_promoted
 
-many = settings(max_examples=120, deadline=None, derandomize=True)
-some = settings(max_examples=40, deadline=None, derandomize=True)
+many = settings(max_examples=70, deadline=None, derandomize=True)
+some = settings(max_examples=30, deadline=None, derandomize=True)
 
 
 def with_standbys(given: Problem, count: int, standbys: object = None, rack: object = None) -> Problem:
