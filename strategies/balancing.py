@@ -16,12 +16,11 @@ _TURNS = 6
 """Times all rows are looked at. Most is done in the first; what takes longer is quicker done by search."""
 
 
-def balance(table: Table, potential: Potential, target: FloatArray | None) -> None:
+def balance(table: Table, potential: Potential, target: FloatArray) -> None:
     """`target`: what members should end with, where that is known; gifts between others come later then."""
     turns = _TURNS
-    if target is not None:
-        while turns and _pair_all(table, potential, target):
-            turns -= 1
+    while turns and _pair_all(table, potential, target):
+        turns -= 1
     while turns and _pair_all(table, potential, None):
         turns -= 1
 

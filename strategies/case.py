@@ -88,6 +88,28 @@ def settle(case: Case, count: IntArray, order: Sequence[str], budget: Budget) ->
             return count, proved
 
 
+def worth(case: Case, count: IntArray, order: Sequence[str]) -> tuple[float, ...]:
+    """What the levels above moves cost; less is better, the first decides first."""
+    above = order[: order.index("moves")]
+    return tuple(cost(name, case, count) for name in above)
+
+
+def cost(name: str, case: Case, count: IntArray) -> float:
+    """Of one level other than moves."""
+    if name == "unowned":
+        return float(case.size @ count[:, -1]) if case.nobody else 0.0
+    if name == "racks":
+        return 0.0 if case.miss is None else float((case.miss * count).sum())
+    if name == "spread":
+        cells = count
+        if case.parent is not None:
+            cells = np.add.reduceat(count, np.flatnonzero(np.diff(case.parent, prepend=-1)), axis=0)
+        away = np.maximum(cells - case.ceil, 0) + np.maximum(case.floor - cells, 0)
+        return float((away.astype(np.float64) ** 2).sum())
+    load = (case.size @ count).astype(np.float64)
+    return round(case.potential.of(load[:-1] if case.nobody else load), 6)
+
+
 def _settle(
     case: Case, count: IntArray, order: Sequence[str], budget: Budget, outside: FloatArray
 ) -> tuple[IntArray, bool]:

@@ -25,16 +25,22 @@ class Component:
 
 def components(units: Units, members: Members) -> list[Component]:
     """Those that have units and takers; a single one stands for 'all of it'. Units in none have nobody to take them."""
-    wants, kind = np.unique(np.packbits(units.wanted.T, axis=1), axis=0, return_inverse=True)
-    patterns = np.unpackbits(wants, axis=1, count=units.count).astype(np.bool_)
+    of_row, of_member = labels(units.wanted & (units.partitions > 0)[:, None])
+    numbers = np.unique(of_member[of_member < units.count])
+    return [_component(units, members, of_row == number, of_member == number) for number in numbers.tolist()]
+
+
+def labels(wanted: BoolArray) -> tuple[IntArray, IntArray]:
+    """(of rows, of members), for `wanted` as [row, member]: equal within a component. Every label is the lowest row
+    that can be reached, or the number of rows for a member that wants none."""
+    rows = len(wanted)
+    wants, kind = np.unique(np.packbits(wanted.T, axis=1), axis=0, return_inverse=True)
+    patterns = np.unpackbits(wants, axis=1, count=rows).astype(np.bool_)
     of_row, of_pattern = _labels(patterns)
-    of_member = of_pattern[kind.reshape(-1)]
-    labels = np.unique(of_row[patterns.any(axis=0)])
-    return [_component(units, members, of_row == label, of_member == label) for label in labels.tolist()]
+    return of_row, of_pattern[kind.reshape(-1)]
 
 
 def _labels(patterns: BoolArray) -> tuple[IntArray, IntArray]:
-    """(of rows, of patterns): equal within a component. Every label is the lowest row that can be reached."""
     rows = patterns.shape[1]
     of_row = np.arange(rows, dtype=np.int32)
     while True:

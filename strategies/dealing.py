@@ -10,22 +10,21 @@ from __future__ import annotations
 import numpy as np
 
 from assigner.strategy import FloatArray
+from strategies.goals import NO_TARGET
 from strategies.shares import EPSILON, Indices, lowest
 from strategies.table import Potential, Table
 
 
-def deal(table: Table, potential: Potential, target: FloatArray | None) -> None:
+def deal(table: Table, potential: Potential, target: FloatArray) -> None:
     if _settled(table):
         table.extra[:] = table.sticky
         table.load += table.size @ table.extra
         return
     rows = np.flatnonzero(table.extras)
     takers = table.taker[rows].sum(axis=1)
-    if target is None:
-        target = np.full(len(table.load), np.inf)
-        ahead = np.full(len(table.load), np.inf)
-    else:
-        ahead = (table.size[rows] @ table.open[rows]).astype(np.float64)
+    ahead = (table.size[rows] @ table.open[rows]).astype(np.float64)
+    # Without a target everybody may have more, and nobody has to.
+    ahead[target == NO_TARGET] = np.inf
     for row in rows[np.argsort(takers, kind="stable")].tolist():
         chosen = _choose(table, potential, row, target - table.load, ahead)
         ahead = ahead - table.size[row] * table.open[row]

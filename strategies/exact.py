@@ -3,27 +3,28 @@
 The first deal is even per row and nearly so over all, and keeps most of what members have; making it exact
 (`strategies.improving`) is then mostly a proof that it is. Above `MOST_CELLS` rows x members the first deal is all
 there is, and the lower bound is an estimate from below.
+
+A result that is not proved replaces what is only if it is really better, and is then tried again from there until it
+is not: so that, given its own result, this returns the same again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from assigner.strategy import NONE, IntArray, Members
-from strategies import caps
-from strategies.balancing import balance
 from strategies.bounding import lower_bound
-from strategies.case import Case, settle, with_nobody
-from strategies.dealing import deal
+from strategies.case import Case, cost, settle, with_nobody
+from strategies.held import Held, held
 from strategies.placement import place
-from strategies.pouring import pour
-from strategies.quotas import Held, Quotas, held, quotas
+from strategies.quotas import Quotas, quotas
 from strategies.rack_classes import Classes
+from strategies.rack_start import split_by_class
 from strategies.residual import Budget
-from strategies.saving import save_moves
+from strategies.starting import first_counts
 from strategies.units import Units
 
 MOST_CELLS = 4_000_000
@@ -31,6 +32,9 @@ MOST_CELLS = 4_000_000
 
 BUDGET = 2_000_000_000
 """Places looked at before giving up on exactness: some seconds of work."""
+
+_ATTEMPTS = 3
+"""For large problems, whose first deal takes seconds."""
 
 
 @dataclass(frozen=True)
@@ -51,42 +55,102 @@ def solve(
     start: IntArray | None = None,
 ) -> Exact:
     """`start`: owners to begin with, if somebody knows good ones."""
-    now = held(units, members)
-    plan = quotas(units, members, now)
-    case = _case(plan, units)
-    count = _start(plan, levels, members) if start is None else _count(now.row, start, case.held.shape)
-    bound = lower_bound(case, count)
-    if classes is not None and classes.units.count * members.count <= MOST_CELLS:
-        return _by_class(case, classes, now, place(now, count, case.held), levels, bound)
-    proved = False
-    if case.held.size <= MOST_CELLS:
-        count, proved = _settled(case, count, units.partitions, now, levels)
-    return Exact(place(now, count, case.held), proved and classes is None, bound)
+    budget = Budget(BUDGET)
+    first = _Attempt(units, members, levels, classes)
+    owner, proved = first.run(start, budget)
+    attempts = _ATTEMPTS if first.large else len(units.owner)
+    while not proved and not budget.gone and attempts > 1:
+        better, _ = _Attempt(replace(units, owner=owner), members, levels, classes).run(None, budget)
+        if better is owner:
+            break
+        owner, attempts = better, attempts - 1
+    return Exact(owner, proved, 0 if proved else lower_bound(first.case, first.count(owner)))
+
+
+class _Attempt:
+    """One pass, from the owners that `units` names."""
+
+    def __init__(self, units: Units, members: Members, levels: Sequence[str], classes: Classes | None) -> None:
+        self.units, self.members, self.levels, self.classes = units, members, levels, classes
+        self.now = held(units, members)
+        self.plan = quotas(units, members, self.now)
+        self.case = _case(self.plan, units)
+        self.large = self.case.held.size > MOST_CELLS
+        self.blind = classes is not None and classes.units.count * members.count > MOST_CELLS
+
+    def run(self, start: IntArray | None, budget: Budget) -> tuple[IntArray, bool]:
+        """New owners, the very array of `units` if they are as good; and whether that is proved."""
+        count = self._first() if start is None else self.count(start)
+        owner, proved = self._made_exact(count, budget)
+        if not proved and self._worth(self.units.owner) <= self._worth(owner):
+            return self.units.owner, False
+        return owner, proved
+
+    def _first(self) -> IntArray:
+        return first_counts(self.plan, self.case, self.members, self.levels)
+
+    def count(self, owner: IntArray) -> IntArray:
+        return _count(self.now.row, owner, self.case.held.shape)
+
+    def _made_exact(self, count: IntArray, budget: Budget) -> tuple[IntArray, bool]:
+        if self.classes is not None and not self.blind:
+            return self._by_class(self.classes, count, budget)
+        proved = False
+        if not self.large:
+            count, proved = _settled(self.case, self.now, count, self.units.partitions, self.levels, budget)
+        return place(self.now, count, self.case.held), proved and not self.blind
+
+    def _by_class(self, classes: Classes, total: IntArray, budget: Budget) -> tuple[IntArray, bool]:
+        row = np.repeat(np.arange(classes.units.count, dtype=np.int32), classes.units.partitions)
+        now = Held(self.now.owner[classes.order], self.now.fixed[classes.order], row)
+        case = _class_case(self.case, classes, now)
+        stuck = np.bincount(row[now.fixed & (now.owner == NONE)], minlength=len(classes.row))
+        moves_first = self.levels.index("moves") < self.levels.index("racks")
+        topics = np.unique(classes.row)
+        count = split_by_class(case, total[topics], classes.units.partitions - stuck, moves_first)
+        count, proved = _settled(case, now, count, classes.units.partitions, self.levels, budget)
+        owner = np.empty_like(self.units.owner)
+        owner[classes.order] = place(now, count, case.held)
+        return owner, proved
+
+    def _worth(self, owner: IntArray) -> tuple[float, ...]:
+        """(rules broken, units unowned, what the levels above moves cost)."""
+        # What members must not keep is not in `now`.
+        broken = int((self.now.owner != owner).sum()) if owner is self.units.owner else 0
+        count = self.count(owner)
+        broken += int((self.case.size @ count > np.maximum(self.case.room, self.case.size @ self.case.fixed)).sum())
+        wanted = np.asarray(self.case.taker.any(axis=1))
+        unowned = int(((owner == NONE) & ~self.now.fixed & wanted[self.now.row]).sum())
+        above = self.levels[: self.levels.index("moves")]
+        costs = [self._mismatches(owner) if name == "racks" else cost(name, self.case, count) for name in above]
+        return broken, unowned, *costs
+
+    def _mismatches(self, owner: IntArray) -> float:
+        mine = np.flatnonzero(owner != NONE)
+        return 0.0 if self.classes is None else float(self.classes.miss[self.classes.of_units[mine], owner[mine]].sum())
 
 
 def _case(plan: Quotas, units: Units) -> Case:
-    table = plan.table
+    table, potential = plan.table, plan.goals.potential
     # A copy, because caps change the table.
     floor, ceil = table.base.copy(), table.base + table.open
-    return Case(table.held, table.fixed, table.taker, units.size, None, floor, ceil, None, plan.potential, table.room)
+    return Case(table.held, table.fixed, table.taker, units.size, None, floor, ceil, None, potential, table.room)
 
 
-def _start(plan: Quotas, levels: Sequence[str], members: Members) -> IntArray:
-    table = plan.table
-    capped = bool(np.isfinite(table.room).any())
-    if not capped and levels.index("moves") < levels.index("spread"):
-        total = (table.base * table.taker).sum(axis=1) + table.extras
-        return pour(table, total, members.capacity / members.capacity.max())
-    deal(table, plan.potential, plan.target)
-    over = bool((table.load > table.room).any())
-    if over:
-        caps.enforce(table, plan.potential)
-    if "balance" in levels:
-        balance(table, plan.potential, plan.target)
-    if over:
-        caps.place(table, plan.potential)
-    save_moves(table, plan.potential)
-    return np.asarray(table.base + table.extra)
+def _class_case(case: Case, classes: Classes, now: Held) -> Case:
+    shape = (classes.units.count, case.held.shape[1])
+    topics, parent = np.unique(classes.row, return_inverse=True)
+    return replace(
+        case,
+        held=_count(now.row, now.owner, shape),
+        fixed=_count(now.row, np.where(now.fixed, now.owner, np.int32(NONE)), shape),
+        taker=case.taker[classes.row],
+        size=classes.units.size,
+        parent=parent.astype(np.int32) if len(topics) < len(parent) else None,
+        floor=case.floor[topics],
+        ceil=case.ceil[topics],
+        miss=classes.miss,
+    )
 
 
 def _count(row: IntArray, owner: IntArray, shape: tuple[int, ...]) -> IntArray:
@@ -95,8 +159,9 @@ def _count(row: IntArray, owner: IntArray, shape: tuple[int, ...]) -> IntArray:
     return np.bincount(cell, minlength=shape[0] * shape[1]).astype(np.int32).reshape(shape)
 
 
-def _settled(case: Case, count: IntArray, units: IntArray, now: Held, levels: Sequence[str]) -> tuple[IntArray, bool]:
-    budget = Budget(BUDGET)
+def _settled(
+    case: Case, now: Held, count: IntArray, units: IntArray, levels: Sequence[str], budget: Budget
+) -> tuple[IntArray, bool]:
     if not np.isfinite(case.room).any():
         return settle(case, count, levels, budget)
     # Under caps somebody may have to go without: what is not fixed and not dealt is nobody's.
@@ -105,26 +170,3 @@ def _settled(case: Case, count: IntArray, units: IntArray, now: Held, levels: Se
     count = np.concatenate((count, nobodys[:, None].astype(np.int32)), axis=1)
     count, proved = settle(with_nobody(case), count, levels, budget)
     return count[:, :-1], proved
-
-
-def _by_class(case: Case, classes: Classes, now: Held, start: IntArray, levels: Sequence[str], bound: int) -> Exact:
-    row = np.repeat(np.arange(classes.units.count, dtype=np.int32), classes.units.partitions)
-    mine = Held(now.owner[classes.order], now.fixed[classes.order], row)
-    shape = (classes.units.count, case.held.shape[1])
-    topics, parent = np.unique(classes.row, return_inverse=True)
-    split = Case(
-        _count(row, mine.owner, shape),
-        _count(row, np.where(mine.fixed, mine.owner, np.int32(NONE)), shape),
-        case.taker[classes.row],
-        classes.units.size,
-        parent.astype(np.int32) if len(topics) < len(parent) else None,
-        case.floor[topics],
-        case.ceil[topics],
-        classes.miss,
-        case.potential,
-        case.room,
-    )
-    count, proved = _settled(split, _count(row, start[classes.order], shape), classes.units.partitions, mine, levels)
-    owner = np.empty_like(now.owner)
-    owner[classes.order] = place(mine, count, split.held)
-    return Exact(owner, proved, bound)

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from assigner.strategy import NONE, BoolArray, IntArray, KeyArray, Members
-from strategies.quotas import Held
+from strategies.held import Held
 from strategies.units import Units
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -17,8 +17,8 @@ from assigner.explanation import Explanation
 from assigner.strategy import IntArray, KeyArray, Problem, Solution
 from strategies.explain import must_move
 from strategies.hashing import assign_by_hash
+from strategies.held import held
 from strategies.options import refuse_unknown
-from strategies.quotas import held
 from strategies.standbys import place_standbys
 from strategies.units import fold, unfold
 from strategies.validity import check

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assigner.strategy import NONE, IntArray
-from strategies.quotas import Held
+from strategies.held import Held
 from strategies.shares import Indices
 
 

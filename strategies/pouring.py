@@ -1,4 +1,4 @@
-"""A first deal for those to whom only the total matters: everyone keeps what it has, and rows are poured one by one.
+"""A first deal where only the total matters: everyone keeps what it has, and rows are poured one by one.
 
 Free units run to where the level is lowest. Then every row is poured anew over what its members have of other rows,
 which takes from the full and gives to the empty. What is left to even out is a chain or two.
@@ -16,14 +16,15 @@ _ROUNDS = 2
 """Times each row is poured anew: the second hands on what the first brought to members with other rows."""
 
 
-def pour(table: Table, total: IntArray, weight: FloatArray) -> IntArray:
-    """[row, member] counts. `total` is what each row has for its takers, `weight` what each member should have of the
-    whole, relatively."""
-    count = np.where(table.taker, table.held, table.fixed).astype(np.int32)
+def pour(table: Table, total: IntArray, weight: FloatArray, first: IntArray) -> IntArray:
+    """[row, member] counts, from `first` on. `total` is what each row has for its takers, `weight` what each member
+    should have of the whole, relatively."""
+    count = first.copy()
     load = (table.size @ count).astype(np.float64)
     rows = np.flatnonzero(table.taker.any(axis=1))
     rows = rows[np.argsort(table.taker[rows].sum(axis=1), kind="stable")]
-    for row in rows.tolist():
+    short = np.where(table.taker, count, 0).sum(axis=1) < total
+    for row in rows[short[rows]].tolist():
         _pour(row, count, load, table, int(total[row]), weight, count[row])
     for _ in range(_ROUNDS):
         before = count.copy()

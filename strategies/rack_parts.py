@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Members
-from strategies.quotas import Held
+from strategies.held import Held
 from strategies.shares import EPSILON, fair_shares, floors, lowest
 from strategies.units import Units
 

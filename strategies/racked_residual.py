@@ -29,6 +29,9 @@ class RackedSearch(Search):
         self.of_cell = np.zeros(self._topic.count.shape, self.of_member.dtype)
         self.cell_from = np.full(self._topic.count.shape, NONE)
         self._changed = np.ones(len(self._topic.count), np.bool_)
+        first = np.flatnonzero(np.diff(self._parent, prepend=-1))
+        # Which one of its topic's rows each is: rows of one turn belong to different topics.
+        self._turn = np.arange(len(self._parent)) - first[self._parent]
 
     def narrow(self) -> None:
         self._rule_out(self.row, self.of_row[:, None], self.of_cell[self._parent])
@@ -51,30 +54,36 @@ class RackedSearch(Search):
         self._changed[:] = True
 
     def _to_rows(self, members: Indices) -> Indices:
-        block = self.cell.less[:, members] + self.of_member[members]
-        self.budget.spend(block.size)
-        topics, at = np.nonzero(block < self.of_cell[:, members])
-        self.of_cell[topics, members[at]] = block[topics, at]
-        self.cell_from[topics, members[at]] = BY_MEMBER
-        self._changed[topics] = True
+        self._cells_from(members)
         rows = np.flatnonzero(self._changed[self._parent])
         self._changed[:] = False
-        return self._rows_from_cells(rows)
-
-    def _rows_from_cells(self, rows: Indices) -> Indices:
-        block = self.row.less[rows] + self.of_cell[self._parent[rows]]
+        if not len(rows):
+            return rows
+        some = len(rows) < len(self._parent)
+        block = self.of_cell[self._parent[rows]]
+        block += self.row.less[rows] if some else self.row.less
         self.budget.spend(block.size)
-        if not block.size:
-            return np.zeros(0, np.int64)
         best = block.min(axis=1)
         better = np.flatnonzero(best < self.of_row[rows])
         self.of_row[rows[better]] = best[better]
         self.row_from[rows[better]] = block[better].argmin(axis=1)
         return rows[better]
 
+    def _cells_from(self, members: Indices) -> None:
+        """A member gives a unit of a topic back."""
+        every = len(members) == len(self.of_member)
+        block = (self.cell.less if every else self.cell.less[:, members]) + self.of_member[members]
+        self.budget.spend(block.size)
+        lower = block < (self.of_cell if every else self.of_cell[:, members])
+        topics = np.flatnonzero(lower.any(axis=1))
+        at, who = np.nonzero(lower[topics])
+        self.of_cell[topics[at], members[who]] = block[topics[at], who]
+        self.cell_from[topics[at], members[who]] = BY_MEMBER
+        self._changed[topics] = True
+
     def _to_members(self, rows: Indices) -> Indices:
         if not len(rows):
-            return np.zeros(0, np.int64)
+            return rows
         topics = self._cells_from_rows(rows)
         block = self.cell.more[topics] + self.of_cell[topics]
         self.budget.spend(block.size)
@@ -88,19 +97,18 @@ class RackedSearch(Search):
 
     def _cells_from_rows(self, rows: Indices) -> Indices:
         """Topics whose cells changed; at first, all of them."""
-        block = self.row.more[rows] + self.of_row[rows, None]
-        self.budget.spend(block.size)
-        group = self._parent[rows]
-        first = np.flatnonzero(np.diff(group, prepend=-1))
-        best = np.minimum.reduceat(block, first, axis=0)
-        topics = group[first]
-        better = best < self.of_cell[topics]
-        self.of_cell[topics] = np.where(better, best, self.of_cell[topics])
-        which = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(rows))))
-        at, member = np.nonzero((block == best[which]) & better[which])
-        self.cell_from[group[at], member] = rows[at]
-        self._changed[topics[better.any(axis=1)]] = True
-        return topics if len(rows) == len(self._parent) else topics[better.any(axis=1)]
+        for turn in range(int(self._turn[rows].max()) + 1):
+            chosen = rows[self._turn[rows] == turn]
+            block = self.row.more[chosen] + self.of_row[chosen, None]
+            self.budget.spend(block.size)
+            lower = block < self.of_cell[self._parent[chosen]]
+            some = np.flatnonzero(lower.any(axis=1))
+            at, who = np.nonzero(lower[some])
+            topics = self._parent[chosen[some]]
+            self.of_cell[topics[at], who] = block[some[at], who]
+            self.cell_from[topics[at], who] = chosen[some[at]]
+            self._changed[topics] = True
+        return np.arange(len(self._changed)) if len(rows) == len(self._parent) else np.flatnonzero(self._changed)
 
     def _came_from(self) -> Indices:
         rows, members = len(self.of_row), len(self.of_member)

@@ -15,8 +15,8 @@ import numpy as np
 from assigner.explanation import Explanation
 from assigner.strategy import NONE, BoolArray, IntArray, Members, Problem, Solution
 from strategies.explain import must_move
+from strategies.held import Held, held
 from strategies.options import refuse_unknown
-from strategies.quotas import Held, held
 from strategies.shares import Indices
 from strategies.standbys import place_standbys
 from strategies.units import Units, fold, unfold

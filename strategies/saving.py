@@ -13,10 +13,14 @@ from strategies.balancing import taking
 from strategies.shares import EPSILON
 from strategies.table import Potential, Table
 
+_TURNS = 2
+"""Times all rows are looked at: there is little left after that."""
+
 
 def save_moves(table: Table, potential: Potential) -> None:
-    while _take_back(table, potential):
-        pass
+    for _ in range(_TURNS):
+        if not _take_back(table, potential):
+            return
 
 
 def _take_back(table: Table, potential: Potential) -> int:

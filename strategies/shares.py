@@ -17,6 +17,15 @@ EPSILON = 1e-9
 """Shares closer to a whole number than this are whole. Far above rounding errors, far below one partition."""
 
 
+_SMALLEST = 1e-100
+"""Of weights, to divide by: what is smaller gets nothing anyway."""
+
+
+def relative(capacity: FloatArray) -> FloatArray:
+    """Capacities as weights: the largest is 1."""
+    return np.asarray(np.maximum(capacity / capacity.max(), _SMALLEST))
+
+
 def fair_shares(total: float, weight: FloatArray, low: FloatArray, high: FloatArray | None = None) -> FloatArray:
     """The shares `clip(level * weight, low, high)` whose sum is `total`, or as near to it as the limits allow."""
     if not len(weight):

@@ -38,7 +38,8 @@ def solve(
     if _weights_differ(units):
         heavy = weighted.solve(units, members, options)
         return Found(heavy.owner, heavy.lower_bound)
-    if classes is None and units.wanted_alike is None and _free(units, members):
+    units = replace(units, weight=None)
+    if classes is None and units.wanted_alike is None and free(units, members):
         return _by_component(units, members, wishes)
     return _solve(units, members, wishes, classes)
 
@@ -51,8 +52,8 @@ def _weights_differ(units: Units) -> bool:
     return bool((each != each[:1]).any())
 
 
-def _free(units: Units, members: Members) -> bool:
-    """Whether nothing binds units to members that don't want them."""
+def free(units: Units, members: Members) -> bool:
+    """Whether nothing but subscriptions says who may have what."""
     return not (members.hold.any() or (members.cap != NONE).any() or units.pinned.any())
 
 

@@ -20,8 +20,8 @@ import numpy as np
 from assigner.explanation import Explanation
 from assigner.strategy import NONE, IntArray, Members, Problem, Solution, Topics
 from strategies.explain import must_move
+from strategies.held import Held, held
 from strategies.options import refuse_unknown
-from strategies.quotas import Held, held
 from strategies.rack_parts import rack_of_units
 from strategies.shares import Indices
 from strategies.standbys import place_standbys

@@ -34,9 +34,9 @@ from assigner.strategy import NONE, IntArray, Problem, Solution
 from strategies.explain import must_move
 from strategies.priorities import priorities
 from strategies.promotion import prefer_standby_holders
-from strategies.rack_classes import rack_classes
+from strategies.rack_classes import Classes, rack_classes
 from strategies.serving_order import original, renumbered, serving_order
-from strategies.solving import solve
+from strategies.solving import free, solve
 from strategies.standbys import place_standbys
 from strategies.units import Units, fold, split_slots, unfold
 from strategies.validity import check
@@ -60,12 +60,19 @@ class StickyBalanced:
         units = fold(given)
         classes = None if wishes.racks == "ignore" else rack_classes(units, given)
         found = solve(units, given.members, wishes, classes, problem.options)
-        kind = None if classes is None else classes.of_units
-        owner = prefer_standby_holders(units, given.members, found.owner, kind)
+        owner = prefer_standby_holders(units, given.members, found.owner, _kind(units, given, classes))
         owner = unfold(units, given, owner)
         if order is not None:
             owner = original(owner, order)
         return _unless_same(owner, problem), _bound(given, units, found.lower_bound)
+
+
+def _kind(units: Units, problem: Problem, classes: Classes | None) -> IntArray | None:
+    """What may trade places when standbys are promoted. Where shares are bent by pins, holds or caps, counts must stay
+    as they are: units are of one kind then."""
+    if classes is not None:
+        return classes.of_units
+    return None if free(units, problem.members) else np.zeros(len(units.owner), np.int32)
 
 
 def _unless_same(owner: IntArray, problem: Problem) -> IntArray:

@@ -46,8 +46,8 @@ import numpy as np
 
 from assigner.errors import InvalidInput
 from assigner.strategy import NONE, FloatArray, Members
+from strategies.held import held
 from strategies.one_subscription import Quick
-from strategies.quotas import held
 from strategies.units import Units
 from strategies.weighted_bound import lower_bound
 from strategies.weighted_goals import Goals, goals

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Members
-from strategies.quotas import Held
+from strategies.held import Held
 from strategies.shares import Indices
 from strategies.units import Units
 

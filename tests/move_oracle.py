@@ -15,7 +15,8 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Problem
-from strategies.quotas import held, quotas
+from strategies.held import held
+from strategies.quotas import quotas
 from strategies.units import fold
 from tests.problems import topic_of
 
@@ -55,7 +56,7 @@ class _Measures:
         units = fold(given)
         plan = quotas(units, given.members, held(units, given.members))
         base = plan.table.base
-        return cls(given, plan.potential.goal, plan.potential.scale, base, base + plan.table.open)
+        return cls(given, plan.goals.potential.goal, plan.goals.potential.scale, base, base + plan.table.open)
 
     def value(self, name: str, owner: IntArray) -> float:
         mine = owner != NONE

@@ -17,7 +17,7 @@ from assigner.errors import InvalidInput
 from assigner.explanation import Explanation
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Problem, Solution
 from strategies import weighted_swaps
-from strategies.quotas import held
+from strategies.held import held
 from strategies.sticky_balanced import strategy as sticky_balanced
 from strategies.units import fold, unfold
 from strategies.weighted import solve

@@ -1,0 +1,100 @@
+"""How much each member should have of the whole.
+
+Members that may take the same rows have goals: their shares of these rows in proportion to capacity, around what can't
+move, and to be met up to rounding. Where members may take different rows, shares depend on each other; loads are then
+evened out relative to capacity, without a goal. Groups of members without a common row are told apart, so that one
+group's subscriptions change nothing for another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from assigner.strategy import NONE, BoolArray, FloatArray, IntArray
+from strategies.components import labels
+from strategies.held import Held
+from strategies.shares import EPSILON, Indices, fair_shares, lowest
+from strategies.table import Potential
+from strategies.units import Units
+
+NO_TARGET = 1e15
+"""More than anybody will have."""
+
+
+@dataclass(frozen=True)
+class Goals:
+    potential: Potential
+    target: FloatArray
+    """[member] partitions to end with, where there is a goal; else `NO_TARGET`."""
+    weight: FloatArray
+    """[member] for shares of single rows: as capacities are, but bent by caps."""
+
+
+def goals(units: Units, now: Held, taker: BoolArray, weight: FloatArray, room: FloatArray) -> Goals:
+    """`weight` is relative capacity; `room` the most partitions a member may have."""
+    members = len(weight)
+    of_row, of_member = _groups(units, taker)
+    total = _totals(units, now, of_row, of_member)
+    load = _load(units, now, members, np.ones(len(now.owner), np.bool_))
+    goal, scale = _load(units, now, members, now.fixed), np.ones(members)
+    target, bent = goal.copy(), weight.copy()
+    capped = bool(np.isfinite(room).any())
+    for group, who in _by_label(of_member):
+        if not bool(taker[np.ix_(of_row == group, who)].all()):
+            scale[who] = weight[who] / weight.mean()
+            goal[who], target[who] = 0.0, NO_TARGET
+            continue
+        goal[who] = fair_shares(total[group], weight[who], goal[who], room[who] if capped else None)
+        target[who] = _target(goal[who], load[who])
+        if capped:
+            bent[who] = np.where(goal[who] > 0, goal[who], weight[who])
+    return Goals(Potential(goal, scale), target, bent)
+
+
+def _groups(units: Units, taker: BoolArray) -> tuple[IntArray, IntArray]:
+    """(of rows, of members): equal where a row connects them; NONE for rows that nobody takes and vice versa."""
+    filled = units.partitions > 0
+    served, anyone = np.asarray(taker.any(axis=1)) & filled, np.asarray(taker[filled].any(axis=0))
+    if bool(taker[np.ix_(served, anyone)].all()):
+        first = np.int32(served.argmax()) if served.any() else np.int32(0)
+        return np.where(served, first, np.int32(NONE)), np.where(anyone, first, np.int32(NONE))
+    of_row, of_member = labels(taker & filled[:, None])
+    return np.where(served, of_row, np.int32(NONE)), np.where(anyone, of_member, np.int32(NONE))
+
+
+def _totals(units: Units, now: Held, of_row: IntArray, of_member: IntArray) -> FloatArray:
+    """[group]: partitions of units that its members share: those they may take, less those stuck elsewhere; and what
+    is stuck to them is their load too."""
+    group = of_row[now.row]
+    stuck = np.flatnonzero(now.fixed)
+    holder = now.owner[stuck]
+    group[stuck] = np.where(holder == NONE, np.int32(NONE), of_member[holder])
+    some = group != NONE
+    return np.bincount(group[some], units.size[now.row[some]], max(1, units.count)).astype(np.float64)
+
+
+def _by_label(of_member: IntArray) -> list[tuple[int, Indices]]:
+    order = np.argsort(of_member, kind="stable")
+    order = order[of_member[order] != NONE]
+    if not len(order):
+        return []
+    begins = np.flatnonzero(np.diff(of_member[order], prepend=NONE))
+    return [(int(of_member[part[0]]), part) for part in np.split(order, begins[1:])]
+
+
+def _load(units: Units, now: Held, members: int, which: BoolArray) -> FloatArray:
+    """[member]: partitions of the units `which` (per unit) that have an owner."""
+    some = which & (now.owner != NONE)
+    return np.bincount(now.owner[some], units.size[now.row[some]], members).astype(np.float64)
+
+
+def _target(goal: FloatArray, load: FloatArray) -> FloatArray:
+    """The goal in whole partitions: the remainders go to members that have more than the floor already,
+    then to the largest fractions."""
+    floor = np.floor(goal + EPSILON)
+    rest = round(float((goal - floor).sum()))
+    wish = -2.0 * (load > floor) - np.round(goal - floor, 9)
+    floor[lowest(wish, goal - floor > EPSILON, rest) if rest > 0 else []] += 1
+    return np.asarray(floor)
