@@ -19,7 +19,9 @@ def _forget() -> Iterator[None]:
     load.cache_clear()
 
 
-@pytest.mark.parametrize("name", ["sticky_balanced", "jump_hash"])
+@pytest.mark.parametrize(
+    "name", ["sticky_balanced", "copartitioned", "jump_hash", "rendezvous", "range", "spread_first"]
+)
 def test_our_strategies_are_installed(name: str) -> None:
     assert name in installed()
     assert load(name).name == name
@@ -27,7 +29,9 @@ def test_our_strategies_are_installed(name: str) -> None:
 
 
 def test_an_unknown_name_is_answered_with_those_there_are() -> None:
-    with pytest.raises(InvalidInput, match="no strategy named 'round_robin'; installed: jump_hash, sticky_balanced"):
+    with pytest.raises(
+        InvalidInput, match="no strategy named 'round_robin'; installed: copartitioned, jump_hash, range, "
+    ):
         load("round_robin")
 
 
