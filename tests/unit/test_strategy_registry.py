@@ -29,9 +29,7 @@ def test_our_strategies_are_installed(name: str) -> None:
 
 
 def test_an_unknown_name_is_answered_with_those_there_are() -> None:
-    with pytest.raises(
-        InvalidInput, match="no strategy named 'round_robin'; installed: copartitioned, jump_hash, range, "
-    ):
+    with pytest.raises(InvalidInput, match="no strategy named 'round_robin'; installed: copartitioned, jump_hash"):
         load("round_robin")
 
 
