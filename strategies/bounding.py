@@ -15,7 +15,7 @@ from strategies.shares import EPSILON
 
 def lower_bound(case: Case, count: IntArray) -> int:
     """In partitions."""
-    return max(_by_row(case, count), _over_all(case, count))
+    return max(_by_row(case, count), _over_all(case, count), _one_apart(case, count))
 
 
 def _by_row(case: Case, count: IntArray) -> int:
@@ -34,3 +34,14 @@ def _over_all(case: Case, count: IntArray) -> int:
     if bool((load > most).any()) or bool((load < np.floor(goal + EPSILON)).any()):
         return 0
     return int(np.maximum(case.size @ case.held - most, 0).sum())
+
+
+def _one_apart(case: Case, count: IntArray) -> int:
+    """Where all have a number or one more: as even is only what has that one more as often."""
+    who = np.asarray(case.taker.any(axis=0))
+    load, have = count.sum(axis=0)[who], case.held.sum(axis=0)[who]
+    alike = bool((case.size == 1).all()) and len(load) > 0 and np.ptp(case.potential.scale[who]) == 0
+    if not alike or np.ptp(load) > 1:
+        return 0
+    least = int(load.min())
+    return int(np.maximum(have - least, 0).sum()) - min(int((load > least).sum()), int((have > least).sum()))

@@ -57,9 +57,11 @@ def solve(
     """`start`: owners to begin with, if somebody knows good ones."""
     budget = Budget(BUDGET)
     first = _Attempt(units, members, levels, classes)
+    if first.flawless(units.owner):
+        return Exact(units.owner, True, 0)
     owner, proved = first.run(start, budget)
     attempts = _ATTEMPTS if first.large else len(units.owner)
-    while not proved and not budget.gone and attempts > 1:
+    while not (proved or budget.gone or first.flawless(owner)) and attempts > 1:
         better, _ = _Attempt(replace(units, owner=owner), members, levels, classes).run(None, budget)
         if better is owner:
             break
@@ -85,6 +87,19 @@ class _Attempt:
         if not proved and self._worth(self.units.owner) <= self._worth(owner):
             return self.units.owner, False
         return owner, proved
+
+    def flawless(self, owner: IntArray) -> bool:
+        """Whether one look tells that nothing could be better but moves."""
+        if self.classes is not None or bool(np.isfinite(self.case.room).any()) or bool((self.case.size != 1).any()):
+            return False
+        if owner is self.units.owner and bool((owner != self.now.owner).any()):
+            return False
+        wanted = np.asarray(self.case.taker.any(axis=1))
+        if bool(((owner == NONE) & ~self.now.fixed & wanted[self.now.row]).any()):
+            return False
+        count = self.count(owner)
+        even = bool((count >= self.case.floor).all()) and bool((count <= self.case.ceil).all())
+        return even and self.plan.goals.met(count.sum(axis=0).astype(np.float64))
 
     def _first(self) -> IntArray:
         return first_counts(self.plan, self.case, self.members, self.levels)

@@ -31,6 +31,14 @@ class Goals:
     weight: FloatArray
     """[member] for shares of single rows: as capacities are, but bent by caps."""
 
+    def met(self, load: FloatArray) -> bool:
+        """Whether no loads could be more even, whoever may take what. (False where that takes more than a look.)"""
+        goal, scale, free = self.potential.goal, self.potential.scale, self.target == NO_TARGET
+        within = (load >= np.floor(goal + EPSILON)) & (load <= np.ceil(goal - EPSILON))
+        others = load[free]
+        even = not len(others) or (np.ptp(others) <= 1 and np.ptp(scale[free]) == 0)
+        return bool(within[~free].all()) and bool(even)
+
 
 def goals(units: Units, now: Held, taker: BoolArray, weight: FloatArray, room: FloatArray) -> Goals:
     """`weight` is relative capacity; `room` the most partitions a member may have."""

@@ -4,8 +4,9 @@ In this order:
 
 1. **Valid.** Only subscribed members, nothing new for members on hold (they keep what they have), no more than a
    member's cap, pinned partitions stay. A partition has no owner only where no member may have it.
-2. **Even over all.** Where every member may take the same topics, each has the floor or the ceiling of its share of
-   the whole, in proportion to capacity; else no chain of gifts makes the loads more even.
+2. **Even over all.** Where members may take the same topics, each has the floor or the ceiling of its share of the
+   whole, in proportion to capacity; else no chain of gifts makes the loads more even. Groups of members without a
+   common topic have nothing to do with each other.
 3. **Even per topic.** Each member has the floor or the ceiling of its share of every topic; where (2) is in the way,
    as near to it as can be (the squared distances added up are at their minimum).
 4. **Near.** As few partitions as possible on members in racks where they have no replica.
@@ -16,9 +17,10 @@ The option `balance` changes this: `both` is the above, `topic` puts (3) before 
 before (5) (`before_moves`), after it (`after_moves`) or leaves it out (`ignore`).
 
 All of this is exact and proved, and `Explanation.lower_bound` is the number of moves, as long as topics (or, with
-racks, kinds of partitions) x members is at most some millions, and the proof takes no more than some seconds of work;
-beyond that it is as good as got by then. Also not proved: co-partition sets of different sizes in one group (a large
-one is not traded for two small ones), and partitions of unequal weights, which `strategies.weighted` deals with.
+racks, kinds of partitions) x members is at most four million, and the proof takes no more than some seconds of work.
+Beyond that, topics come before totals where the two are at odds, racks may not be looked at, and the lower bound may
+be too low. Also not proved: co-partition sets of different sizes in one group (a large one is not traded for two small
+ones), and partitions of unequal weights, which `strategies.weighted` deals with.
 
 It ends because every step lowers the cost of one level and leaves those above as they are (`strategies.improving`).
 Given its own result it returns the same again. How busy nodes say they are only decides between members that are

@@ -7,17 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from assigner.errors import InvalidInput
 from assigner.strategy import NONE, Problem
+from strategies import exact
 from strategies.priorities import BALANCES, RACKS, priorities
 from strategies.sticky_balanced import strategy
 from tests.move_oracle import cost, least_cost, missed
 from tests.problems import assert_valid, loads, problem, problems
 
-some = settings(max_examples=25, deadline=None, derandomize=True)
+some = settings(max_examples=15, deadline=None, derandomize=True)
 every_balance = pytest.mark.parametrize("balance", BALANCES)
 
 
@@ -82,7 +83,7 @@ def test_pins_holds_and_caps(balance: str, given: Problem) -> None:
 
 @pytest.mark.parametrize("racks", RACKS)
 @every_balance
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(given=in_racks(problems(topics=3, members=5, most=5)))
 def test_racks(balance: str, racks: str, given: Problem) -> None:
     if overlapping(given):
@@ -90,7 +91,7 @@ def test_racks(balance: str, racks: str, given: Problem) -> None:
 
 
 @pytest.mark.parametrize("racks", RACKS)
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(given=in_racks(problems(topics=3, members=5, most=4, mixed=True, capacities=True, restricted=True)))
 def test_racks_with_everything_else(racks: str, given: Problem) -> None:
     if overlapping(given):
@@ -199,6 +200,24 @@ def test_a_slot_of_a_set_goes_where_most_of_its_topics_have_replicas() -> None:
     solution = strategy.assign(given)
     assert solution.owner.tolist() == [1, 0, 1, 0, 1, 0]
     assert solution.explanation.rack_mismatches == int(missed(given)[np.arange(6), solution.owner].sum()) == 2
+
+
+# --- limits ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", ["MOST_CELLS", "BUDGET"])
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(given=in_racks(problems(topics=5, members=6, most=8, mixed=True, restricted=True)))
+def test_beyond_the_limits_plans_are_still_valid_honest_and_final(
+    limit: str, monkeypatch: pytest.MonkeyPatch, given: Problem
+) -> None:
+    monkeypatch.setattr(exact, limit, 1)
+    for asked in (given, replace(given, options={"racks": "ignore"})):
+        solution = strategy.assign(asked)
+        assert_valid(asked, solution)
+        assert solution.explanation.lower_bound <= solution.explanation.moves
+        again = strategy.assign(replace(asked, owner=solution.owner))
+        assert again.owner.tolist() == solution.owner.tolist()
 
 
 # --- options and busy nodes --------------------------------------------------------------------------------------
