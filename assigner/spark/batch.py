@@ -14,18 +14,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from assigner.keys import TopicPartition
-from assigner.spark.fetching import read_range
+from assigner.spark.fetching import read_ranges
 from assigner.spark.kafka_log import KafkaLog
 from assigner.spark.options import COMMITTED, EARLIEST, SourceOptions
-from assigner.spark.positions import Range, split
+from assigner.spark.positions import Range
 from assigner.spark.schema import arrow_schema
-
-
-class RangePartition(InputPartition):
-    """One range for one task."""
-
-    def __init__(self, value: Range) -> None:
-        super().__init__(value)
+from assigner.spark.tasks import tasks_for
 
 
 class BatchReader(DataSourceReader):
@@ -40,8 +34,7 @@ class BatchReader(DataSourceReader):
         first = log.resolved({tp: _meant(options.starting.of(tp), tp, done) for tp in known})
         end = log.resolved({tp: _meant(options.ending.of(tp, "endingOffsets"), tp, done) for tp in known})
         ranges = [Range(tp, 0, first[tp], end[tp]) for tp in known if first[tp] < end[tp]]
-        pieces = split(ranges, at_least=options.min_partitions, at_most_rows=options.max_records_per_partition)
-        return [RangePartition(one) for one in pieces]
+        return tasks_for(ranges, options)
 
     def _committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         options = self._options
@@ -55,7 +48,7 @@ class BatchReader(DataSourceReader):
         # Spark hands in an empty partition where there is none.
         if partition.value is None:
             return iter(())
-        return read_range(partition.value, self._options, arrow_schema(self._schema))
+        return read_ranges(partition.value, self._options, arrow_schema(self._schema))
 
 
 def _meant(offset: int, tp: TopicPartition, committed: Mapping[TopicPartition, int]) -> int:

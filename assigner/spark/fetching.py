@@ -1,4 +1,4 @@
-"""Reads one range of offsets from Kafka into Arrow record batches. Runs on executors, with a consumer of its own.
+"""Reads ranges of offsets from Kafka into Arrow record batches. Runs on executors, a consumer for each task.
 
 A range ends by position: offsets have gaps where a topic is compacted or written in transactions, so the last offset of
 a range may never be seen. What tells the end then is a later record, or the broker's word that there is none.
@@ -9,7 +9,7 @@ Not promised: a batch per chunk read. An empty range yields nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -33,9 +33,10 @@ _PASSING = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, Kafka
 _log = get_logger(__name__)
 
 
-def read_range(one: Range, options: SourceOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_ranges(ranges: Iterable[Range], options: SourceOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     with closing(new_consumer(options)) as consumer:
-        yield from _Reading(one, options, consumer).batches(schema)
+        for one in ranges:
+            yield from _Reading(one, options, consumer).batches(schema)
 
 
 def new_consumer(options: SourceOptions) -> Any:

@@ -11,16 +11,13 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from assigner.client import Unavailable
-from assigner.errors import AssignerError
 from assigner.logs import get_logger
 from assigner.spark.kafka_log import KafkaLog
 from assigner.spark.member import Member
 from assigner.spark.options import SourceOptions
-from assigner.spark.positions import Range
 
 T = TypeVar("T")
 _STOP_SECONDS = 10.0
@@ -36,7 +33,6 @@ class Link:
         self._failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = asyncio.Event()
-        self._under_way = ExitStack()
         self._thread = threading.Thread(target=self._run, name="assigned_kafka member", daemon=True)
         self._thread.start()
         # The member gives up by itself; this is for a thread that died without a word.
@@ -52,30 +48,20 @@ class Link:
             raise self._failure
         assert self._loop is not None
         answer = asyncio.run_coroutine_threadsafe(question(self._member), self._loop)
+        patience = self._options.assigner_timeout if patience is None else patience
         try:
-            return answer.result(self._options.assigner_timeout if patience is None else patience)
+            return answer.result(patience)
         except TimeoutError:
             answer.cancel()
             raise Unavailable(
                 f"the assigner at {','.join(self._options.assigner)} does not say within "
-                f"{self._options.assigner_timeout:g} s what member {self._options.member!r} owns; "
+                f"{patience:g} s what member {self._options.member!r} owns; "
                 f"check that it runs, or raise option assignerTimeout"
             ) from None
 
-    # --- work under way --------------------------------------------------------------------------------------------
-
-    def begin(self, ranges: list[Range]) -> None:
-        """A batch reads these. Until it is finished the member can't say that its gates are shut."""
-        for one in ranges:
-            gate = self._member.consumer.gate(one.tp.topic, one.tp.partition)
-            try:
-                self._under_way.enter_context(gate.enter(one.epoch))
-            except AssignerError as error:
-                # The batch is read all the same: a hole in it could never be told from rows that were read.
-                _log.warning("a batch reads what is not held any more", range=str(one), reason=str(error))
-
     def finish(self) -> None:
-        self._under_way.close()
+        """No batch is under way: the last one is finished, or none was begun."""
+        self._member.under_way.close()
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -89,7 +75,7 @@ class Link:
         if self._loop is not None and self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(self._leave(), self._loop)
         self._thread.join(_STOP_SECONDS)
-        self._under_way.close()
+        self.finish()
 
     async def _leave(self) -> None:
         self._stopped.set()
@@ -97,7 +83,7 @@ class Link:
 
     def abandon(self) -> None:
         """Go without a word: the lease ends by itself. For a process whose executors may still be at work."""
-        self._under_way.pop_all()
+        self._member.under_way.pop_all()
 
     # --- the thread ------------------------------------------------------------------------------------------------
 

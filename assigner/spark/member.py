@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 
 import anyio
 import anyio.to_thread
@@ -20,7 +21,7 @@ import anyio.to_thread
 from assigner.client import AssignerConsumer, Ending, Handler, Ownership, ReleaseOrder, Timing, Unavailable, WarmOrder
 from assigner.client.changes import Changes
 from assigner.client.offsets import CommitFailed, OffsetAndMetadata
-from assigner.core.gate import StaleEpoch
+from assigner.core.gate import GateClosed, StaleEpoch
 from assigner.errors import AssignerError, Superseded
 from assigner.keys import TopicPartition
 from assigner.spark.asking import describe_at, is_share_complete
@@ -46,6 +47,8 @@ class Member(Handler):
         self._taking = anyio.Lock()
         self._wanted: dict[TopicPartition, Ownership] = {}
         self._taken: dict[TopicPartition, tuple[int, Held | Exception]] = {}
+        self.under_way = ExitStack()
+        """Gates of what the next batch may read: a member with a batch under way can't say that they are shut."""
         self.changes = Changes()
         self.ending: Ending | None = None
         self.consumer = AssignerConsumer(
@@ -182,7 +185,15 @@ class Member(Handler):
         if self.ending is not None:
             return Holdings({}, frozenset(keys))
         gone = frozenset(tp for tp in keys if tp not in self._held and self._reports.is_gone(tp))
-        return Holdings(dict(self._held), gone)
+        return Holdings({tp: held for tp, held in self._held.items() if self._enter(tp, held)}, gone)
+
+    def _enter(self, tp: TopicPartition, held: Held) -> bool:
+        try:
+            self.under_way.enter_context(self.consumer.gate(tp.topic, tp.partition).enter(held.epoch))
+        except (GateClosed, StaleEpoch):
+            # The lease is over by the clock, and the handler will hear of it: in doubt.
+            return False
+        return True
 
     async def has_share(self, *, whole: bool) -> None:
         """Wait until everything that the group's plan gives this member is here; or, if not `whole`, some of it."""

@@ -29,7 +29,6 @@ from assigner.spark.positions import (
     ranges_between,
     read_positions,
     replayed,
-    split,
     taken_up,
 )
 
@@ -69,7 +68,10 @@ class Planner:
         self.ends = self._log.ends(holdings.held)
         now = self._without_loss(now)
         ends = self.ends if self._target is None else _no_further(self.ends, self._target)
-        return advanced(now, holdings.held, ends, max_rows).to_json()
+        end = advanced(now, holdings.held, ends, max_rows).to_json()
+        if end == start:
+            self.link.finish()
+        return end
 
     def read_to_here(self) -> None:
         """From now on nothing is new: batches end where the topics end now."""
@@ -124,9 +126,7 @@ class Planner:
         self._refuse_to_be_outrun(start)
         planned = ranges_between(first, last) if self._turned else self._left_of(first, last)
         self._planned = True
-        self.link.begin(planned)
-        options = self._options
-        return split(planned, at_least=options.min_partitions, at_most_rows=options.max_records_per_partition)
+        return planned
 
     def _left_of(self, start: Positions, end: Positions) -> list[Range]:
         wanted = ranges_between(start, end)

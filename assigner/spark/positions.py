@@ -132,6 +132,19 @@ def _cut(one: Range, parts: int) -> list[Range]:
     return [Range(one.tp, one.epoch, first, end) for first, end in pairwise(edges)]
 
 
+def packed(ranges: list[Range], rows: int) -> list[tuple[Range, ...]]:
+    """Ranges for one task each: short ones together, up to about `rows`, because a task costs more than they do."""
+    tasks: list[tuple[Range, ...]] = []
+    room = 0
+    for one in ranges:
+        if room < one.rows:
+            tasks.append(())
+            room = rows
+        tasks[-1] += (one,)
+        room -= one.rows
+    return tasks
+
+
 # --- how far the next batch goes ---------------------------------------------------------------------------------
 
 

@@ -17,12 +17,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from assigner.errors import InvalidInput
-from assigner.spark.batch import BatchReader, RangePartition
-from assigner.spark.fetching import read_range
+from assigner.spark.batch import BatchReader
+from assigner.spark.fetching import read_ranges
 from assigner.spark.options import SourceOptions, columns_wanted, read_options, refuse_unknown
 from assigner.spark.positions import OWNER_KEY, Owner, Positions
 from assigner.spark.runner_process import RunnerProcess
 from assigner.spark.schema import arrow_schema, row_schema
+from assigner.spark.tasks import tasks_for
 
 if TYPE_CHECKING:
     from assigner.spark.planning import Planner
@@ -76,7 +77,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planning().latest(start, _rows(limit, self._options.max_rows))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [RangePartition(one) for one in self._planning().ranges(start, end)]
+        return tasks_for(self._planning().ranges(start, end), self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._planning().committed(end)
@@ -120,7 +121,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- reading, on executors ---------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(partition.value, self._options, arrow_schema(self._schema))
+        return read_ranges(partition.value, self._options, arrow_schema(self._schema))
 
 
 def _rows(limit: ReadLimit, otherwise: int) -> int | None:

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from assigner.keys import TopicPartition
-from assigner.spark.fetching import read_range
+from assigner.spark.fetching import read_ranges
 from assigner.spark.kafka_log import KafkaLog
 from assigner.spark.options import SourceOptions, read_options
 from assigner.spark.positions import Range
@@ -43,7 +43,7 @@ def read(broker: KafkaBroker, topic: str, first: int, end: int, **more: str) -> 
     one = Range(TopicPartition(topic, 0), 1, first, end)
     return [
         value
-        for batch in read_range(one, options(broker, topic, **more), SCHEMA)
+        for batch in read_ranges([one], options(broker, topic, **more), SCHEMA)
         for value in batch.column("value").to_pylist()
     ]
 

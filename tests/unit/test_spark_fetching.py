@@ -12,7 +12,7 @@ from assigner.keys import TopicPartition
 from assigner.spark import fetching, rows
 from assigner.spark.batch import BatchReader
 from assigner.spark.data_loss import DataLost
-from assigner.spark.fetching import read_range
+from assigner.spark.fetching import read_ranges
 from assigner.spark.kafka_log import KafkaLog
 from assigner.spark.options import EARLIEST, LATEST, SourceOptions, read_options
 from assigner.spark.positions import Range
@@ -34,7 +34,7 @@ def options(kafka: MockKafka, topic: str, **more: str) -> SourceOptions:
 
 def read(kafka: MockKafka, topic: str, first: int, end: int, **more: str) -> pa.Table:
     one = Range(TopicPartition(topic, 0), 7, first, end)
-    return pa.Table.from_batches(read_range(one, options(kafka, topic, **more), SCHEMA), SCHEMA)
+    return pa.Table.from_batches(read_ranges([one], options(kafka, topic, **more), SCHEMA), SCHEMA)
 
 
 def test_a_range_is_read_from_its_first_offset_to_before_its_end(kafka: MockKafka) -> None:
@@ -70,7 +70,7 @@ def test_no_batch_holds_more_bytes_than_the_limit(kafka: MockKafka, monkeypatch:
     monkeypatch.setattr(rows, "MAX_BYTES", 100)
     kafka.produce("heavy", 10, value=b"x" * 40)
     one = Range(TopicPartition("heavy", 0), 1, 0, 10)
-    found = list(read_range(one, options(kafka, "heavy"), SCHEMA))
+    found = list(read_ranges([one], options(kafka, "heavy"), SCHEMA))
     assert [batch.num_rows for batch in found] == [2] * 5
 
 
@@ -78,7 +78,7 @@ def test_a_record_above_the_limit_has_a_batch_of_its_own(kafka: MockKafka, monke
     monkeypatch.setattr(rows, "MAX_BYTES", 10)
     kafka.produce("huge", 3, value=b"x" * 40)
     one = Range(TopicPartition("huge", 0), 1, 0, 3)
-    assert [batch.num_rows for batch in read_range(one, options(kafka, "huge"), SCHEMA)] == [1, 1, 1]
+    assert [batch.num_rows for batch in read_ranges([one], options(kafka, "huge"), SCHEMA)] == [1, 1, 1]
 
 
 # --- what is not there -------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def test_a_setting_that_kafkas_client_does_not_know_is_named(kafka: MockKafka) -
 
 def planned(kafka: MockKafka, topic: str, **more: str) -> list[Any]:
     reader = BatchReader(options(kafka, topic, **more), row_schema(headers=False, epoch=False))
-    return [one.value for one in reader.partitions()]
+    return [one for task in reader.partitions() for one in task.value]
 
 
 def test_a_batch_read_covers_what_is_there(kafka: MockKafka) -> None:

@@ -20,6 +20,7 @@ from assigner.spark.positions import (
     Positions,
     Range,
     advanced,
+    packed,
     ranges_between,
     read_positions,
     replayed,
@@ -91,6 +92,14 @@ def test_ranges_are_cut_for_parallel_work() -> None:
     assert split(ranges, at_least=2, at_most_rows=None) == ranges
     assert len(split(ranges, at_least=10, at_most_rows=None)) == 10
     assert max(one.rows for one in split(ranges, at_least=0, at_most_rows=25)) <= 25
+
+
+def test_short_ranges_share_a_task_and_long_ones_have_their_own() -> None:
+    short = [Range(TopicPartition("t", n), 1, 0, 4) for n in range(5)]
+    long = Range(P0, 1, 0, 50)
+    assert [len(task) for task in packed(short, 10)] == [2, 2, 1]
+    assert packed([*short[:2], long, short[2]], 10) == [(short[0], short[1]), (long,), (short[2],)]
+    assert packed([], 10) == []
 
 
 @given(
