@@ -23,7 +23,7 @@ from tests.real_kafka import KafkaBroker, KafkaUnavailableError
 from tests.real_postgres import PostgresServer, PostgresUnavailableError
 from tests.skip_rule import SkipRule, is_ci, read_allowed
 
-pytest_plugins = ["pytester", "assigner.testing.plugin"]
+pytest_plugins = ["pytester", "assigner.testing.plugin", "tests.figures"]
 
 Server = TypeVar("Server", EtcdServer, EtcdCluster, KafkaBroker, PostgresServer)
 StartEtcd = Callable[..., EtcdServer]

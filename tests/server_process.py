@@ -66,6 +66,14 @@ class ServerProcess:
             self._process.kill()
         return self._ended()
 
+    def wait(self, timeout: float) -> int:
+        """Wait until the process has ended by itself, and return its status; one that does not is an error."""
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise self._failed(f"still ran after {timeout:g} s") from None
+        return self._ended()
+
     def freeze(self) -> None:
         """Stop the process in its tracks (SIGSTOP); its connections stay open and silent."""
         self._process.send_signal(signal.SIGSTOP)

@@ -1,0 +1,91 @@
+"""Spark drivers in processes of their own, seen from a test.
+
+A driver is started long before its query: a JVM takes most of the time, and several can take it together.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from tests.server_process import ServerProcess
+from tests.spark.driver_process import BATCHES, DOOM, GO, HELD, HOLD, Batch, Order
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 300.0
+"""Seconds, for anything that involves a JVM on a machine that is busy with other things."""
+_LOOK_AGAIN = 0.1
+
+
+class Driver:
+    """A driver process with a query that runs, or will run, as a member of a group."""
+
+    def __init__(self, order: Order) -> None:
+        self.member = order.options["member"]
+        self._directory = Path(order.directory)
+        self._directory.mkdir(parents=True)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+        command = [sys.executable, "-m", "tests.spark.driver_process", msgspec.json.encode(order).decode()]
+        self._process = ServerProcess(command, self._directory / "log", environment)
+
+    def go(self) -> None:
+        """Start the query."""
+        self._tell(GO)
+
+    def hold(self) -> None:
+        """Hold the next batch when its rows are written, and wait until it is held."""
+        self._tell(HOLD)
+        self.until((self._directory / HELD).exists, "a batch is held")
+
+    def go_on(self) -> None:
+        (self._directory / HELD).unlink()
+        (self._directory / HOLD).unlink()
+
+    def die_after_writing(self) -> int:
+        """Let it be killed with -9, with all its processes, when it has written rows and told nobody. Its status."""
+        self._tell(DOOM)
+        return self._process.wait(PATIENCE)
+
+    def signal(self, number: int) -> None:
+        os.kill(self._process.pid, number)
+
+    def ended(self) -> int:
+        """The status with which it ended by itself."""
+        return self._process.wait(PATIENCE)
+
+    def batches(self) -> list[Batch]:
+        path = self._directory / BATCHES
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        return [msgspec.json.decode(line, type=Batch) for line in lines]
+
+    @property
+    def written(self) -> int:
+        return sum(batch.written for batch in self.batches())
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for something that needs this driver alive."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert self._process.is_running, f"{self.member} ended before {what}\n{self.log()}"
+            assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}\n{self.log()}"
+            time.sleep(_LOOK_AGAIN)
+
+    def log(self) -> str:
+        return self._process.log_tail()
+
+    def close(self) -> None:
+        """End what is left of it."""
+        family = psutil.Process(self._process.pid).children(recursive=True) if self._process.is_running else []
+        self._process.kill()
+        for one in family:
+            if one.is_running():
+                one.kill()
+
+    def _tell(self, what: str) -> None:
+        (self._directory / what).touch()

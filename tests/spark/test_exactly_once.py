@@ -1,0 +1,204 @@
+"""Spark queries in one group, while records keep coming: one joins, one is killed with -9 and restarted, one drains.
+No record is lost, and in the fenced table none is there twice; in a plain one beside it, some are.
+
+Each query has a driver, a JVM and all the rest to itself; the kill ends them all, after the sink's transaction and
+before anybody is told of it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow.dataset
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from sqlalchemy import text
+
+from assigner.embedded import EmbeddedAssigner
+from assigner.keys import TopicPartition
+from assigner.records import GroupOptions, HandoffMode
+from assigner.server import ServerSettings
+from assigner.settings import HttpSection, Settings
+from assigner.spark.sinks import SqlLedger, next_offsets, sql_place
+from assigner.spark.sinks.sql_database import open_database
+from tests.mock_kafka import MockKafka
+from tests.real_kafka import KafkaBroker
+from tests.real_postgres import PostgresServer
+from tests.spark.driver_process import TABLE, Order
+from tests.spark.drivers import Driver
+from tests.spark.load import Load
+
+GROUP = "billing"
+TOPICS = [f"orders-{number}" for number in range(4)]
+PARTITIONS = [(topic, number) for topic in TOPICS for number in range(4)]
+RATE = 40
+"""Records per second and partition."""
+
+Rows = Counter[tuple[str, int, int]]
+"""How often each (topic, partition, offset) is there."""
+
+
+class Scene:
+    """A group over 16 partitions, drivers that read it, and the tables they write."""
+
+    def __init__(self, assigner: EmbeddedAssigner, bootstrap: str, url: str, directory: Path) -> None:
+        self._assigner = assigner
+        self.bootstrap = bootstrap
+        self._url = url
+        self._directory = directory
+        self._drivers: list[Driver] = []
+
+    def driver(self, member: str) -> Driver:
+        """A driver for a member. Of several with one name, which have one checkpoint, each is a restart."""
+        name = f"{member}-{len(self._drivers)}"
+        order = Order(
+            directory=str(self._directory / name),
+            options={
+                "assigner": self._assigner.address,
+                "group": GROUP,
+                "member": member,
+                "kafka.bootstrap.servers": self.bootstrap,
+                "subscribe": ",".join(TOPICS),
+                "includeEpoch": "true",
+            },
+            checkpoint=str(self._directory / "checkpoints" / member),
+            url=self._url,
+            plain=str(self._directory / "plain" / name),
+        )
+        driver = Driver(order)
+        self._drivers.append(driver)
+        return driver
+
+    def owned(self) -> Counter[str]:
+        """How many partitions each member has."""
+        described = self._assigner.call(lambda service: service.instance.operations.describe(GROUP))
+        return Counter(one.owner for one in described.ownership)
+
+    def next_offsets(self) -> dict[TopicPartition, int]:
+        return next_offsets(SqlLedger(sql_place(self._url, TABLE, group=GROUP)))
+
+    def fenced(self) -> Rows:
+        with open_database(self._url).connect() as connection:
+            found = connection.execute(text(f'SELECT topic, "partition", "offset" FROM {TABLE}'))
+            return Counter((topic, partition, offset) for topic, partition, offset in found)
+
+    def plain(self) -> Rows:
+        found: Rows = Counter()
+        for directory in (self._directory / "plain").iterdir():
+            table = pyarrow.dataset.dataset(directory, format="parquet").to_table()
+            found.update(zip(*(table[name].to_pylist() for name in ("topic", "partition", "offset")), strict=True))
+        return found
+
+    def close(self) -> None:
+        for driver in self._drivers:
+            driver.close()
+
+
+@pytest.fixture(autouse=True)
+def patience() -> None:
+    """Three JVMs on a busy machine may take longer than a test is usually given."""
+    faulthandler.dump_traceback_later(900, exit=True)
+
+
+@pytest.fixture
+def scenes(tmp_path: Path) -> Iterator[Callable[[str, str, HandoffMode], Scene]]:
+    made: list[tuple[EmbeddedAssigner, Scene]] = []
+
+    def make(bootstrap: str, url: str, mode: HandoffMode) -> Scene:
+        settings = Settings(
+            grpc=ServerSettings(port=0),
+            http=HttpSection(port=0),
+            consumer_ttl=6.0,
+            group=GroupOptions(debounce=0.2, handoff_mode=mode),
+            topics={GROUP: dict.fromkeys(TOPICS, 4)},
+        )
+        assigner = EmbeddedAssigner(settings).__enter__()
+        made.append((assigner, Scene(assigner, bootstrap, url, tmp_path)))
+        return made[-1][1]
+
+    yield make
+    for assigner, scene in made:
+        scene.close()
+        assigner.close()
+
+
+# --- the course of events ------------------------------------------------------------------------------------------
+
+
+def act(scene: Scene, load: Load) -> int:
+    """Let it all happen. Returns how many records were produced."""
+    first, second, restarted = scene.driver("first"), scene.driver("second"), scene.driver("second")
+    with load:
+        first.go()
+        first.until(lambda: len(scene.next_offsets()) == len(PARTITIONS), "it has rows of all partitions")
+
+        second.go()
+        shared = {"first": 8, "second": 8}
+        second.until(lambda: scene.owned() == shared and second.written > 0, "it has its share")
+
+        assert second.die_after_writing() == -signal.SIGKILL
+        before = first.written
+        first.until(lambda: scene.owned() == {"first": 16} and first.written > before, "it goes on alone")
+
+        restarted.go()
+        restarted.until(lambda: scene.owned() == shared and restarted.written > 0, "it has its share again")
+
+        first.signal(signal.SIGTERM)
+        assert first.ended() == 0, first.log()
+        restarted.until(lambda: scene.owned() == {"second": 16}, "it has what was let go")
+        produced = load.stop()
+    restarted.until(lambda: sum(scene.next_offsets().values()) == produced, "everything is written")
+    restarted.signal(signal.SIGTERM)
+    assert restarted.ended() == 0, restarted.log()
+    return produced
+
+
+def check(scene: Scene, load: Load, produced: int, report: Callable[[str], None]) -> None:
+    expected = {(topic, partition, offset) for (topic, partition), n in load.produced.items() for offset in range(n)}
+    fenced, plain = scene.fenced(), scene.plain()
+    lost, twice = len(expected - fenced.keys()), fenced.total() - len(fenced)
+    plain_twice = plain.total() - len(plain)
+    report(
+        f"{produced} records over {len(PARTITIONS)} partitions: {lost} lost, {twice} duplicates; "
+        f"without fences {plain_twice} duplicates"
+    )
+    assert fenced.keys() <= expected
+    assert (lost, twice) == (0, 0)
+    # The kill came after rows were written: without fences they are there twice.
+    assert plain_twice > 0
+
+
+def test_nothing_is_lost_or_twice_on_the_mock_cluster(
+    scenes: Callable[[str, str, HandoffMode], Scene], tmp_path: Path, figures: Callable[[str], None]
+) -> None:
+    kafka = MockKafka()
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 5})
+    for topic in TOPICS:
+        assert len(producer.list_topics(topic, timeout=30).topics[topic].partitions) == 4
+    load = Load(producer, PARTITIONS, RATE)
+    scene = scenes(kafka.bootstrap, f"sqlite:///{tmp_path / 'sink.db'}", HandoffMode.OVERLAP)
+    produced = act(scene, load)
+    check(scene, load, produced, figures)
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_or_twice_on_a_real_broker(
+    scenes: Callable[[str, str, HandoffMode], Scene],
+    kafka_broker: KafkaBroker,
+    postgres_server: PostgresServer,
+    figures: Callable[[str], None],
+) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap})
+    for made in admin.create_topics([NewTopic(topic, 4) for topic in TOPICS]).values():
+        made.result(60)
+    producer = Producer({"bootstrap.servers": kafka_broker.bootstrap, "linger.ms": 5, "enable.idempotence": True})
+    load = Load(producer, PARTITIONS, RATE)
+    scene = scenes(kafka_broker.bootstrap, postgres_server.new_schema(), HandoffMode.EXCLUSIVE)
+    produced = act(scene, load)
+    check(scene, load, produced, figures)
