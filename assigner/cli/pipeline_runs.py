@@ -114,6 +114,7 @@ def running(job: Job) -> Iterator[Run]:
 
 @contextmanager
 def _failing(job: Job) -> Iterator[None]:
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     from assigner.spark.pipelines.datasets import unreadable
@@ -125,7 +126,7 @@ def _failing(job: Job) -> Iterator[None]:
         raise Failure(USAGE, str(error), kind="missing_requirement", as_json=job.as_json) from error
     except InvalidInput as error:
         raise Failure(USAGE, str(error), kind="invalid_input", as_json=job.as_json) from error
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         about_input = unreadable(error)
         if about_input is not None:
             raise Failure(USAGE, str(about_input), kind="invalid_input", as_json=job.as_json) from error

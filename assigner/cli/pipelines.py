@@ -215,7 +215,7 @@ def _lag_input(run: Run, events: str | None) -> tuple[Any, Any]:
 @pipeline.command()
 @click.option("--strategy", multiple=True, metavar="NAME", help="A strategy to try; by default all that are installed.")
 @click.option(
-    "--groups", type=click.IntRange(1, 100_000), default=60, show_default=True, help="Groups of the --sample."
+    "--groups", type=click.IntRange(1, 100_000), default=40, show_default=True, help="Groups of the --sample."
 )
 @click.option(
     "--warm", type=click.FloatRange(min=0), default=20.0, show_default=True, help="Seconds to warm a partition."

@@ -17,6 +17,8 @@ from assigner.spark.pipelines.statements import views
 
 OVERLAP_LIMIT = 120.0
 """Seconds: the default time to let go, and the lease of a session that was evicted for taking longer."""
+MOST_OVERLAPPING = 1_000
+"""Earlier holdings that one is compared with: in a log without ends each would overlap with all before it."""
 KINDS = {
     "overlaps": ("double", "exclusive", "late", "handover"),
     "gaps": ("failover", "handover", "unseen", "start"),
@@ -61,8 +63,11 @@ class Audit:
         self.findings.unpersist()
 
 
-def audit(spark: SparkSession, events: DataFrame, *, overlap_limit: float = OVERLAP_LIMIT) -> Audit:
+def audit(
+    spark: SparkSession, events: DataFrame, *, overlap_limit: float = OVERLAP_LIMIT, most: int = MOST_OVERLAPPING
+) -> Audit:
     """Nothing is computed before an answer is asked for; then the log is read once."""
     events.createOrReplaceTempView("ownership_events")
-    made = views(spark, "audit.sql", keep=("findings",), overlap_limit_us=int(overlap_limit * 1_000_000))
+    limits = {"overlap_limit_us": int(overlap_limit * 1_000_000), "most": most}
+    made = views(spark, "audit.sql", keep=("findings",), **limits)
     return Audit(made["overlaps"], made["gaps"], made["epochs"], made["findings"])

@@ -1,5 +1,5 @@
 -- From the ownership event log to holdings, and from holdings to what is worth a look. Each statement is a temporary
--- view over those before it; a line "-- name: NAME" begins it. {overlap_limit_us} is filled in.
+-- view over those before it; a line "-- name: NAME" begins it. {overlap_limit_us} and {most} are filled in.
 --
 -- A holding is a member's session under one epoch. A run is a stretch in which the log is complete: it begins with
 -- "held" and "unowned" lines of all partitions, and nothing is known of what happened between two runs. So a holding
@@ -131,7 +131,7 @@ FROM (
 WHERE overlapping OR overlapped OR epoch_fault IS NOT NULL OR gap_before_us < ts_us OR gap_after_us IS NOT NULL
 
 -- name: overlaps
--- Pairs of holdings. An island of more than 1,000 is a broken log: each is then compared with the 1,000 before it.
+-- Pairs of holdings. A large island is a broken log: each holding is then compared with the {most} before it.
 SELECT
     *,
     (end_us - start_us) / 1e6 AS seconds,
@@ -154,7 +154,7 @@ FROM (
     JOIN findings AS new
         ON old.`group` = new.`group` AND old.topic = new.topic AND old.partition = new.partition
         AND old.island = new.island
-        AND old.position < new.position AND new.position <= old.position + 1000
+        AND old.position < new.position AND new.position <= old.position + {most}
         AND new.place < old.end_place
     WHERE old.begins AND new.begins
     GROUP BY ALL

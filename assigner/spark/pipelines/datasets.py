@@ -6,11 +6,12 @@ lines are to be skipped. Nothing is left out in silence.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import coalesce, col, lit
 
@@ -86,12 +87,14 @@ def from_arrow(spark: SparkSession, table: pa.Table, columns: Columns) -> DataFr
     return conformed(spark.createDataFrame(table), columns, "the sample")
 
 
-def unreadable(error: PySparkException) -> InvalidInput | None:
+def unreadable(error: Exception) -> InvalidInput | None:
     """What a failed job says about its input, if it is about its input."""
-    text = str(error)
-    if "MALFORMED_RECORD" in text or "FAILED_READ_FILE" in text:
-        return InvalidInput(f"{_first_line(error)}; repair or remove the file, or pass --skip-malformed")
-    return None
+    said = re.search(r"\[FAILED_READ_FILE[^\]]*\] ([^\n]*)", str(error))
+    if said is None:
+        return None
+    if "MALFORMED_RECORD" in str(error):
+        return InvalidInput(f"{said[1].strip()} A line is no event; remove it, or pass --skip-malformed")
+    return InvalidInput(f"{said[1].strip()} Repair or remove the file")
 
 
 def _json(spark: SparkSession, path: str, columns: Columns, skip_malformed: bool) -> DataFrame:

@@ -30,7 +30,8 @@ def session(name: str, master: str = "", conf: Mapping[str, str] | None = None) 
         return
     require_java()
     spark = _made(name, master, conf or {})
-    spark.sparkContext.setLogLevel("ERROR")
+    # What goes wrong is told once, by whoever catches it; on a cluster logs are somebody's business.
+    spark.sparkContext.setLogLevel("OFF" if spark.sparkContext.master.startswith("local") else "WARN")
     try:
         yield spark
     finally:

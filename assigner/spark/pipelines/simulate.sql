@@ -19,6 +19,6 @@ GROUP BY strategy
 
 -- name: strategies
 -- About as even as the most even one: within one partition of it.
-SELECT *, imbalance <= min(imbalance) OVER () + 1 AS even
+SELECT *, imbalance <= (SELECT min(imbalance) FROM summary) + 1 AS even
 FROM summary
 ORDER BY even DESC, round(moves_per_change, 2), round(imbalance, 2), plan_ms, strategy

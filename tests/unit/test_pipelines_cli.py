@@ -1,0 +1,90 @@
+"""`assigner pipeline`: what it wants, and what it says when Spark or Java is missing. No session is started here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from assigner.cli import main
+from assigner.spark.pipelines.statements import statements
+
+NAMES = ("audit", "loads", "lag", "simulate")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["pipeline", *arguments])
+
+
+def test_every_pipeline_is_listed_and_explains_itself() -> None:
+    listed = run("--help").output
+    for name in NAMES:
+        assert name in listed
+        assert "--sample" in run(name, "--help").output
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_data_the_two_ways_to_have_some_are_named(name: str) -> None:
+    result = run(name)
+    assert result.exit_code == 2
+    assert "give --input with your data, or --sample" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["audit", "--input", "x", "--sample"], "give --input with your data, or --sample"),
+        (["audit", "--input", "x"], "give --output"),
+        (["audit", "--sample", "--conf", "nonsense"], "--conf 'nonsense' is not KEY=VALUE"),
+        (["lag", "--input", "x", "--output", "y"], "give --events"),
+        (["loads", "--sample", "--publish", "127.0.0.1:1"], "--publish and --group belong together"),
+        (["loads", "--sample", "--publish", "nowhere", "--group", "g"], "'nowhere' is not host:port"),
+        (["simulate", "--sample", "--groups", "0"], "--groups"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_starts(arguments: list[str], says: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert says in " ".join(result.output.split())
+
+
+def test_a_missing_extra_is_named_with_the_remedy() -> None:
+    """In a process of its own, because what was imported once can't be made missing."""
+    script = (
+        "import sys, importlib.util as u\n"
+        "find = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'pyarrow' else find(name, *rest)\n"
+        "from assigner.cli import main\n"
+        "main(['pipeline', 'audit', '--sample', '--json'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    error = json.loads(done.stderr)["error"]
+    assert error["kind"] == "missing_requirement"
+    assert "pyarrow" in error["message"]
+    assert "pip install 'kafka-assigner[spark]'" in error["message"]
+
+
+def test_missing_java_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    result = run("audit", "--sample")
+    assert result.exit_code == 2
+    assert "Spark needs Java 17 and there is none: install it" in " ".join(result.output.split())
+
+
+def test_commands_that_need_no_spark_do_not_import_it() -> None:
+    script = "import sys; from assigner.cli import pipelines; print('pyspark' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("file", ["audit.sql", "loads.sql", "lag.sql", "simulate.sql"])
+def test_every_statement_has_a_name_of_its_own(file: str) -> None:
+    found = statements(file)
+    assert all(name.isidentifier() and "SELECT" in text for name, text in found.items())
