@@ -56,14 +56,22 @@ class Checkpoint(msgspec.Struct):
 
 
 class Sink:
-    """Takes every row, and counts how often."""
+    """Takes every row, and counts how often. With a fence: only rows of the highest epoch, and none twice."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, fenced: bool = False) -> None:
         self.rows: Counter[Row] = Counter()
         self.epochs: dict[tuple[str, int], list[int]] = {}
+        self.turned_away = 0
+        self._fenced = fenced
+        self._fences: dict[tuple[str, int], tuple[int, int]] = {}
 
     def write(self, rows: list[tuple[str, int, int, int]]) -> None:
         for topic, partition, offset, epoch in rows:
+            highest, next_offset = self._fences.get((topic, partition), (0, 0))
+            if self._fenced and (epoch < highest or offset < next_offset):
+                self.turned_away += 1
+                continue
+            self._fences[topic, partition] = epoch, offset + 1
             self.rows[topic, partition, offset] += 1
             seen = self.epochs.setdefault((topic, partition), [])
             if not seen or seen[-1] != epoch:

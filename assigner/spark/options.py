@@ -62,7 +62,6 @@ _REMEDIES = {
     "minoffsetspertrigger": "use a longer trigger interval",
     "maxtriggerdelay": "use a longer trigger interval",
     "groupidprefix": "the option group names the group; Kafka knows nothing of it",
-    "includecontrolrows": "use controlRows",
     "path": "use load() without a path; subscribe names the topics",
     "asyncprogresstrackingenabled": "progress is reported when a batch is in Spark's commit log, which it would outrun",
 }
