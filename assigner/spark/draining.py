@@ -23,6 +23,7 @@ import msgspec
 from assigner.errors import AssignerError, InvalidInput
 from assigner.logs import get_logger
 from assigner.spark.asking import ask_to_drain, describe_at
+from assigner.spark.jvm_signals import on_sigterm_of_jvm
 from assigner.spark.positions import OWNER_KEY
 from assigner.spark.runner_process import DRAIN_SIGNAL, RUNNER
 from assigner.spark.tls import Tls
@@ -66,13 +67,17 @@ def drain(query: StreamingQuery, timeout: float = 120.0, *, tls: Tls | None = No
 
 def drain_on_sigterm(*queries: StreamingQuery, timeout: float = 120.0, tls: Tls | None = None) -> None:
     """Drain when the driver gets SIGTERM; `awaitTermination` then returns. Call it from the main thread."""
+    # A driver may be told more than once: a pod by its node, a process group by its terminal.
+    told = threading.Lock()
 
-    def drain_all(number: int, frame: Any) -> None:
-        # Elsewhere than in the handler: the main thread may be in the middle of a call to the JVM.
-        for query in queries:
-            threading.Thread(target=_drain_or_stop, args=(query, timeout, tls), name="drain").start()
+    def drain_all(*_: Any) -> None:
+        if told.acquire(blocking=False):
+            # Elsewhere than in the handler: the main thread may be in the middle of a call to the JVM.
+            for query in queries:
+                threading.Thread(target=_drain_or_stop, args=(query, timeout, tls), name="drain").start()
 
     signal.signal(signal.SIGTERM, drain_all)
+    on_sigterm_of_jvm(drain_all)
 
 
 def _drain_or_stop(query: StreamingQuery, timeout: float, tls: Tls | None) -> None:

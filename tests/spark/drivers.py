@@ -13,11 +13,14 @@ from pathlib import Path
 
 import msgspec
 import psutil
+import pyspark
 
 from tests.server_process import ServerProcess
+from tests.spark import driver_process
 from tests.spark.driver_process import BATCHES, DOOM, GO, HELD, HOLD, Batch, Order
 
 ROOT = Path(__file__).parents[2]
+SPARK_SUBMIT = (str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--driver-memory", "512m")
 PATIENCE = 300.0
 """Seconds, for anything that involves a JVM on a machine that is busy with other things."""
 _LOOK_AGAIN = 0.1
@@ -26,12 +29,13 @@ _LOOK_AGAIN = 0.1
 class Driver:
     """A driver process with a query that runs, or will run, as a member of a group."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, launcher: tuple[str, ...] = (sys.executable,)) -> None:
+        """`launcher`: Python, which starts the JVM, or `SPARK_SUBMIT`, where it is the other way round."""
         self.member = order.options["member"]
         self._directory = Path(order.directory)
         self._directory.mkdir(parents=True)
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-        command = [sys.executable, "-m", "tests.spark.driver_process", msgspec.json.encode(order).decode()]
+        command = [*launcher, driver_process.__file__, msgspec.json.encode(order).decode()]
         self._process = ServerProcess(command, self._directory / "log", environment)
 
     def go(self) -> None:
