@@ -50,6 +50,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """Between tries to connect: doubled each time, with jitter."""
     close_timeout: float | None = 30.0
     """For handlers and work under way when the consumer closes. None: as long as they take."""
+    drain_timeout: float | None = 30.0
+    """The same when it drains and nobody is there to hand over to."""
 
 
 def new_session() -> str:
@@ -214,7 +216,7 @@ class Membership:
             break
         if action != v1.DeregisterAction.WAIT_FOR_DRAIN:
             self._work.let_go("draining")
-            await self._work.at_rest(self._timing.close_timeout)
+            await self._work.at_rest(self._timing.drain_timeout)
             self.stop(Ending.DRAINED)
 
     async def farewell(self) -> None:

@@ -63,7 +63,7 @@ class Member(Handler):
             advertised_address=f"{socket.gethostname()}/{os.getpid()}",
             tls=options.tls.context() if options.tls is not None else None,
             connect_timeout=options.assigner_timeout,
-            timing=Timing(close_timeout=CLOSE_SECONDS),
+            timing=Timing(close_timeout=CLOSE_SECONDS, drain_timeout=None),
         )
         self._reports = Reports(self.consumer, self.changes)
 
