@@ -172,7 +172,8 @@ class ActedQuery:
         self._stop_proxy()
 
     def bury(self) -> None:
-        self.reader._planning().link.finish()
+        if self.reader._planner is not None:
+            self.reader._planner.link.finish()
         self.reader.stop()
 
     def _stop_proxy(self) -> None:
