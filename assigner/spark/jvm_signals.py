@@ -8,10 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from assigner.logs import get_logger
-
-_log = get_logger(__name__)
-
 
 class _Handler:
     """A `sun.misc.SignalHandler`. Its names are Java's."""
@@ -36,6 +32,6 @@ def on_sigterm_of_jvm(act: Callable[[], None]) -> None:
     gateway = getattr(context, "_gateway", None)
     if gateway is None:
         return
-    ensure_callback_server_started(gateway)
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     signals = gateway.jvm.sun.misc.Signal
     signals.handle(signals("TERM"), _Handler(act))

@@ -1,8 +1,9 @@
-"""How pytest-asyncio learns of virtual time: `@pytest.mark.virtual_time` runs a test on a `VirtualTimeLoop`.
+"""What pytest learns from us: the fixture `embedded_assigner`, and virtual time for pytest-asyncio.
 
-Load it by `pytest_plugins = ["assigner.testing.plugin"]` in the top conftest or by `-p assigner.testing.plugin`. The
-mark's keywords go to the loop (`@pytest.mark.virtual_time(sockets="local")`). Tests without it run on the usual loop.
-Failures within the conformance kit are then explained as those of one's own tests are.
+Load it by `pytest_plugins = ["assigner.testing.plugin"]` in the top conftest or by `-p assigner.testing.plugin`.
+`@pytest.mark.virtual_time` runs a test on a `VirtualTimeLoop`; the mark's keywords go to the loop
+(`@pytest.mark.virtual_time(sockets="local")`). Tests without it run on the usual loop. Failures within the conformance
+kit are then explained as those of one's own tests are.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from functools import partial
 
 import pytest
 
+from assigner.testing.embedding import EMBEDDED_MARK, embedded_assigner
 from assigner.testing.virtual_time import VirtualTimeLoop
+
+__all__ = ["MARK", "embedded_assigner"]
 
 MARK = "virtual_time"
 
@@ -22,8 +26,11 @@ pytest.register_assert_rewrite("assigner.testing.conformance")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{MARK}(**options): run the test in virtual time, on a VirtualTimeLoop")
+    config.addinivalue_line("markers", f"{EMBEDDED_MARK}(**settings): settings of the fixture embedded_assigner")
 
 
+# Optional: who tests Spark jobs may do without pytest-asyncio.
+@pytest.hookimpl(optionalhook=True)
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
