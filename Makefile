@@ -56,7 +56,12 @@ test: install ## Lint, then run all tests, against real etcd, Kafka and PostgreS
 	$(BIN)/python tools/install_etcd.py || true
 	$(BIN)/python tools/install_kafka.py || true
 	$(BIN)/python tools/install_postgres.py || true
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not spark" $(ARGS)
+
+.PHONY: test-spark
+test-spark: install ## Run the tests that start Spark, which need Java 17
+	$(BIN)/python tools/install_kafka.py || true
+	$(BIN)/python -m pytest tests/spark $(ARGS)
 
 .PHONY: lint
 lint: install ## Check style, types and the import rules
