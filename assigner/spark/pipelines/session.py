@@ -31,7 +31,7 @@ def session(name: str, master: str = "", conf: Mapping[str, str] | None = None) 
     require_java()
     spark = _made(name, master, conf or {})
     # What goes wrong is told once, by whoever catches it; on a cluster logs are somebody's business.
-    spark.sparkContext.setLogLevel("OFF" if spark.sparkContext.master.startswith("local") else "WARN")
+    spark.sparkContext.setLogLevel("OFF" if (spark.sparkContext.master or "").startswith("local") else "WARN")
     try:
         yield spark
     finally:
