@@ -10,6 +10,7 @@ import pickle
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from enum import IntEnum
 from typing import Any
 
@@ -18,6 +19,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from assigner.embedded import EmbeddedAssigner
+from assigner.errors import AssignerError
 from assigner.keys import TopicPartition
 from assigner.records import GroupOptions, HandoffMode
 from assigner.server import ServerSettings
@@ -164,6 +166,10 @@ class ActedQuery:
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
+        """In good order: the last batch is known to be finished."""
+        if self.reader._planner is not None and not self._unfinished:
+            with suppress(AssignerError):
+                self.batch(upto=Step.NOTHING)
         self.reader.stop()
         self._stop_proxy()
 

@@ -27,6 +27,9 @@ CHUNK = 10_000
 """Records asked for at a time."""
 POLL_SECONDS = 0.1
 """A chunk that is not full by then is taken as it is."""
+_HASTE = {"fetch.wait.max.ms": 10, "fetch.queue.backoff.ms": 10}
+"""Unless the user says otherwise. A range is there already, so waiting for more of it only delays the next one; and a
+full queue is emptied at once."""
 _PASSING = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._RESOLVE})
 """librdkafka goes on trying by itself; how long is our matter."""
 
@@ -41,6 +44,7 @@ def read_ranges(ranges: Iterable[Range], options: SourceOptions, schema: pa.Sche
 
 def new_consumer(options: SourceOptions) -> Any:
     settings = {
+        **_HASTE,
         **options.kafka,
         # Demanded by librdkafka; the consumer never joins a group.
         "group.id": options.group or "assigned_kafka",

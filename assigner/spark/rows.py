@@ -42,14 +42,14 @@ def _batch(
     messages: list[Any], keys: list[bytes | None], values: list[bytes | None], one: Range, schema: pa.Schema
 ) -> pa.RecordBatch:
     rows = len(messages)
-    kinds, millis = zip(*[message.timestamp() for message in messages], strict=True)
+    kinds = [message.timestamp()[0] for message in messages]
     columns: dict[str, Any] = {
         "key": pa.array(keys, pa.binary()),
         "value": pa.array(values, pa.binary()),
         "topic": pa.repeat(pa.scalar(one.tp.topic, pa.string()), rows),
         "partition": pa.repeat(pa.scalar(one.tp.partition, pa.int32()), rows),
         "offset": pa.array([message.offset() for message in messages], pa.int64()),
-        "timestamp": _timestamps(kinds, millis, schema.field("timestamp").type),
+        "timestamp": pa.array(_micros(messages, kinds), schema.field("timestamp").type),
         # Kafka's client counts from 1 what Spark counts from 0; what has no time is one less.
         "timestampType": pa.array([kind - 1 for kind in kinds], pa.int32()),
     }
@@ -61,12 +61,10 @@ def _batch(
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def _timestamps(kinds: tuple[int, ...], millis: tuple[int, ...], kind: pa.DataType) -> pa.Array:
-    if 0 in kinds:
-        micros = [at * 1000 if known else None for known, at in zip(kinds, millis, strict=True)]
-    else:
-        micros = [at * 1000 for at in millis]
-    return pa.array(micros, kind)
+def _micros(messages: list[Any], kinds: list[int]) -> list[int | None]:
+    if 0 not in kinds:
+        return [message.timestamp()[1] * 1000 for message in messages]
+    return [message.timestamp()[1] * 1000 if kind else None for message, kind in zip(messages, kinds, strict=True)]
 
 
 def _headers(message: Any) -> list[dict[str, Any]] | None:
