@@ -18,7 +18,7 @@ def report_loss(tp: TopicPartition, first: int, end: int, why: str, *, fail: boo
     what = f"offsets {first} to {end} of {tp} are gone from Kafka: {why}"
     if fail:
         raise DataLost(
-            f"{what}; set the group's committed offset to one that exists (`assigner offsets set`) and use a new "
-            f"checkpointLocation, or set option failOnDataLoss to false to go on without them"
+            f"{what}; stop the query and set the group's committed offset to one that exists "
+            f"(`assigner offsets GROUP --set FILE`), or set option failOnDataLoss to false to go on without them"
         )
     _log.warning("data lost", partition=str(tp), first=first, end=end, why=why)

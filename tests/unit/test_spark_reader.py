@@ -10,6 +10,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from assigner.embedded import EmbeddedAssigner
 from assigner.errors import InvalidInput, Superseded
+from assigner.keys import TopicPartition
 from assigner.records import HandoffMode
 from assigner.spark.data_loss import DataLost
 from tests.acted_query import GROUP, ActedQuery, Checkpoint, Sink, Step, an_assigner, run_until
@@ -164,6 +165,21 @@ def test_of_an_unfinished_batch_only_what_nobody_took_over_is_read_again(kafka: 
         again.stop()
         other.stop()
         query.bury()
+
+
+def test_an_offset_that_an_operator_set_counts_more_than_the_checkpoint(
+    assigner: EmbeddedAssigner, kafka: MockKafka, topic: str
+) -> None:
+    sink = Sink()
+    query = ActedQuery(assigner, kafka, "m", topic, sink)
+    run_until(lambda: not sink.missing(kafka, topic), query)
+    query.stop()
+    back = {TopicPartition(topic, partition): 7 for partition in range(4)}
+    assigner.call(lambda service: service.instance.operations.set_offsets(GROUP, back, force=True))
+    again = ActedQuery(assigner, kafka, "m", topic, sink, query.checkpoint)
+    run_until(lambda: len(sink.repeated) == 12, again)
+    assert {offset for _, _, offset in sink.repeated} == {7, 8, 9}
+    again.stop()
 
 
 def test_a_query_that_loses_contact_for_a_while_neither_loses_nor_repeats(kafka: MockKafka, topic: str) -> None:
