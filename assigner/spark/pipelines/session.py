@@ -60,8 +60,8 @@ def _on_this_machine() -> dict[str, str]:
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
         "spark.driver.memory": f"{_memory()}g",
-        # Enough for sorts of a whole log to fit, few enough that small jobs do not pay for them.
-        "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),
+        # Enough for sorts of a whole log to fit; Spark puts small ones together.
+        "spark.sql.shuffle.partitions": str(16 * (os.cpu_count() or 1)),
         **_from_this_machine(),
     }
 
