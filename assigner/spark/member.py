@@ -34,6 +34,11 @@ from assigner.spark.reporting import Reports
 
 CLOSE_SECONDS = 2.0
 """For a batch that is running when the query stops. It will not end; the lease then has to."""
+ARRIVAL_SECONDS = 0.3
+"""For what is on its way when a batch is planned. Spark's triggers go by the wall clock: the query that lets go and the
+one that takes plan at the same moment, and without waiting the partition would rest until the next one."""
+ARRIVAL_TURNS = 3
+"""So many batches wait for a partition. Its owner may be in a long one."""
 _LOOK_AGAIN = 0.2
 """Seconds."""
 
@@ -44,6 +49,8 @@ class Member(Handler):
         self._log = log
         self._held: dict[TopicPartition, Held] = {}
         self._releasing: dict[TopicPartition, anyio.Event] = {}
+        self._coming: dict[TopicPartition, int] = {}
+        """What may soon be ours, and how many more turns wait for it."""
         self._taking = anyio.Lock()
         self._wanted: dict[TopicPartition, Ownership] = {}
         self._taken: dict[TopicPartition, tuple[int, Held | Exception]] = {}
@@ -100,6 +107,10 @@ class Member(Handler):
             why = f"the log begins at {starts[partition]}, older records were deleted"
             fail = self._options.fail_on_data_loss
             report_loss(partition, found.offset, starts[partition], why, fail=fail)
+        self._coming[partition] = ARRIVAL_TURNS
+
+    async def discard(self, partition: TopicPartition) -> None:
+        self._has_come(partition)
 
     async def assigned(self, partition: Ownership) -> None:
         self._wanted[partition.tp] = partition
@@ -114,7 +125,7 @@ class Member(Handler):
             raise outcome
         self._held[partition.tp] = outcome
         self._reports.claimed(partition.tp, outcome)
-        self.changes.notify()
+        self._has_come(partition.tp)
 
     async def release(self, partition: Ownership, order: ReleaseOrder) -> None:
         if partition.tp in self._held:
@@ -123,6 +134,10 @@ class Member(Handler):
 
     async def revoked(self, partition: Ownership, reason: str) -> None:
         self._held.pop(partition.tp, None)
+        self.changes.notify()
+
+    def _has_come(self, partition: TopicPartition) -> None:
+        self._coming.pop(partition, None)
         self.changes.notify()
 
     # --- taking ----------------------------------------------------------------------------------------------------
@@ -170,7 +185,13 @@ class Member(Handler):
             self._held.pop(tp, None)
             self._reports.release(tp, let_go)
         self._releasing.clear()
+        await self._arrivals()
         return self._holdings(start.of)
+
+    async def _arrivals(self) -> None:
+        with anyio.move_on_after(ARRIVAL_SECONDS):
+            await self.changes.until(lambda: not self._coming)
+        self._coming = {tp: turns - 1 for tp, turns in self._coming.items() if turns > 1}
 
     async def settled(self, keys: Mapping[TopicPartition, Position]) -> Holdings:
         """Wait until it is known of each partition whether it is still this member's. `keys`: how far each is finished,
