@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
+import assigner.cli.submit
 from assigner.cli import main
+from assigner.cli.pipeline_runs import Job
+from assigner.cli.pipelines import pipeline
 from assigner.spark.pipelines.statements import statements
 
 NAMES = ("audit", "loads", "lag", "simulate")
@@ -88,3 +93,29 @@ def test_commands_that_need_no_spark_do_not_import_it() -> None:
 def test_every_statement_has_a_name_of_its_own(file: str) -> None:
     found = statements(file)
     assert all(name.isidentifier() and "SELECT" in text for name, text in found.items())
+
+
+MANIFESTS = sorted((Path(__file__).parents[2] / "deploy" / "spark").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.name)
+def test_the_arguments_of_a_manifest_are_those_of_the_command(manifest: Path) -> None:
+    _, _, rest = manifest.read_text().partition("arguments:\n")
+    name, *arguments = [line.strip()[2:] for line in takewhile(lambda line: line.strip()[:2] == "- ", rest.split("\n"))]
+    command = pipeline.get_command(click.Context(pipeline), name)
+    assert command is not None
+    given = command.make_context(name, arguments).params
+    Job(name, **{key: given[key] for key in Job.__struct_fields__ if key != "name"}).check()
+
+
+def test_there_is_a_manifest_of_an_application_and_one_of_a_scheduled_one() -> None:
+    kinds = {line.split()[1] for path in MANIFESTS for line in path.read_text().splitlines() if line[:5] == "kind:"}
+    assert kinds == {"SparkApplication", "ScheduledSparkApplication"}
+
+
+def test_the_script_for_spark_submit_is_the_command() -> None:
+    """Run as spark-submit runs it: a file, from anywhere."""
+    script = Path(assigner.cli.submit.__file__).with_name("pipeline.py")
+    done = subprocess.run([sys.executable, str(script), "audit"], capture_output=True, text=True, check=False, cwd="/")
+    assert done.returncode == 2
+    assert "give --input with your data, or --sample" in " ".join(done.stderr.split())
