@@ -10,8 +10,8 @@ BIN := $(VENV)/bin
 STORE ?= memory
 GRPC_PORT ?= 50051
 HTTP_PORT ?= 8080
-# Worker processes for the tests: more than cores, because many tests wait for others.
-JOBS ?= 3
+# Worker processes for the tests.
+JOBS ?= 2
 # Arguments for the tools: make test ARGS="-k lease", make bench ARGS="--quick".
 ARGS ?=
 

@@ -197,9 +197,10 @@ def test_an_owner_that_freezes_with_its_fences_locked_does_not_stop_the_next(
     """PostgreSQL ends a transaction whose owner falls silent; what the owner does when it wakes up is lost on it."""
     sink = target(postgres)
     put(sink, rows(3, range(10)))
-    monkeypatch.setattr("assigner.spark.sinks.sql_database.SILENT_SECONDS", 0.3)
-    frozen = open_database(postgres).connect()
-    sql_commit.lock_fences(frozen, sink._tables, sink.place.sink, [TP])
+    with monkeypatch.context() as impatient:
+        impatient.setattr("assigner.spark.sinks.sql_database.SILENT_SECONDS", 0.3)
+        frozen = open_database(postgres).connect()
+        sql_commit.lock_fences(frozen, sink._tables, sink.place.sink, [TP])
     assert put(sink, rows(4, range(10, 20))).written == 10
     with pytest.raises(DBAPIError):
         frozen.execute(sink._tables.fences.update().values(epoch=3))
