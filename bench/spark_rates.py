@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 import psutil
@@ -89,7 +90,9 @@ def computed() -> float:
     """Seconds of CPU that the session's JVM and what it started have used."""
     total = 0.0
     for one in psutil.Process().children(recursive=True):
-        if "kafka.Kafka" not in one.cmdline():
-            times = one.cpu_times()
-            total += times.user + times.system + times.children_user + times.children_system
+        # One that has just ended is counted with its parent.
+        with suppress(psutil.Error):
+            if "kafka.Kafka" not in one.cmdline():
+                times = one.cpu_times()
+                total += times.user + times.system + times.children_user + times.children_system
     return total
