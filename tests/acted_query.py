@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import Any
 
 import msgspec
-from pyspark.sql.datasource import InputPartition
+import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from assigner.embedded import EmbeddedAssigner
@@ -122,7 +122,7 @@ class ActedQuery:
             **options,
         }
         self.options = read_options(given, streaming=True)
-        schema = row_schema(headers=self.options.headers, epoch=True)
+        schema = row_schema(headers=self.options.headers, epoch=True, control=self.options.control_rows)
         self.reader = StreamReader(self.options, schema)
         self.checkpoint = checkpoint if checkpoint is not None else Checkpoint()
         self._sink = sink
@@ -156,12 +156,18 @@ class ActedQuery:
         planned = self.reader.partitions(start, end)
         # Executors get a copy.
         copy = pickle.loads(pickle.dumps(self.reader))
-        self._sink.write([row for one in planned for row in _rows(copy, one)])
+        self._write([batch for one in pickle.loads(pickle.dumps(planned)) for batch in copy.read(one)])
         if upto is Step.WRITTEN:
             return Step.WRITTEN
-        self.checkpoint.finished = len(self.checkpoint.batches)
+        self._finish()
         self._unfinished = False
         return Step.FINISHED
+
+    def _write(self, batches: list[pa.RecordBatch]) -> None:
+        self._sink.write([row for batch in batches for row in _rows(batch)])
+
+    def _finish(self) -> None:
+        self.checkpoint.finished = len(self.checkpoint.batches)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -191,10 +197,9 @@ def _tp(key: str) -> TopicPartition:
     return TopicPartition(topic, int(partition))
 
 
-def _rows(reader: StreamReader, partition: InputPartition) -> list[tuple[str, int, int, int]]:
+def _rows(batch: pa.RecordBatch) -> list[tuple[str, int, int, int]]:
     return [
         (row["topic"], row["partition"], row["offset"], row["epoch"])
-        for batch in reader.read(partition)
         for row in batch.select(["topic", "partition", "offset", "epoch"]).to_pylist()
     ]
 

@@ -37,6 +37,9 @@ class Changes:
 
     async def until(self, predicate: Callable[[], bool]) -> None:
         while not predicate():
-            if self._event is None:
-                self._event = anyio.Event()
-            await self._event.wait()
+            await self.next()
+
+    async def next(self) -> None:
+        if self._event is None:
+            self._event = anyio.Event()
+        await self._event.wait()

@@ -18,6 +18,7 @@ from assigner.logs import get_logger
 from assigner.spark.kafka_log import KafkaLog
 from assigner.spark.member import Member
 from assigner.spark.options import SourceOptions
+from assigner.spark.sink_record import SinkRecord
 
 T = TypeVar("T")
 _STOP_SECONDS = 10.0
@@ -26,9 +27,10 @@ _log = get_logger(__name__)
 
 
 class Link:
-    def __init__(self, options: SourceOptions, log: KafkaLog) -> None:
+    def __init__(self, options: SourceOptions, log: KafkaLog, sink: SinkRecord | None) -> None:
         self._options = options
         self._log = log
+        self._sink = sink
         self._started: Future[Member] = Future()
         self._failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -99,7 +101,7 @@ class Link:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        member = Member(self._options, self._log)
+        member = Member(self._options, self._log, self._sink)
         async with member.consumer:
             self._started.set_result(member)
             await member.run()

@@ -2,7 +2,8 @@
 
 A partition is taken by claiming its committed offset. It is let go in a turn: only there it is certain that everything
 before the query's start is in Spark's commit log, so its final offset is committed, and the release follows. What
-contact was lost over is in doubt: it is neither read on nor forgotten until the assigner says whose it is.
+contact was lost over is in doubt: it is neither read on nor forgotten until the assigner says whose it is. A partition
+with state is let go a batch later: the batch in between hands the state over.
 
 Not promised: that nobody else reads what this query reads. Between a lost lease and the end of the running batch that
 happens; a sink that checks epochs refuses the rows.
@@ -17,20 +18,24 @@ from contextlib import ExitStack
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from assigner.client import AssignerConsumer, Ending, Handler, Ownership, ReleaseOrder, Timing, Unavailable, WarmOrder
 from assigner.client.changes import Changes
-from assigner.client.offsets import CommitFailed, OffsetAndMetadata
+from assigner.client.offsets import CommitFailed, CommittedOffset, OffsetAndMetadata
 from assigner.core.gate import GateClosed, StaleEpoch
-from assigner.errors import AssignerError, Superseded
+from assigner.errors import AssignerError, InvalidInput, Superseded
 from assigner.keys import TopicPartition
 from assigner.spark.asking import describe_at, is_share_complete
 from assigner.spark.claims import Claim, held_by
 from assigner.spark.data_loss import report_loss
+from assigner.spark.handover import has_state
 from assigner.spark.kafka_log import KafkaLog
 from assigner.spark.options import SourceOptions
 from assigner.spark.positions import Held, Holdings, Position, Positions, counts_still
 from assigner.spark.reporting import Reports
+from assigner.spark.sink_record import EpochsWentBack, SinkRecord, SinkUnreadable
+from assigner.spark.sinks.fence import UNTOUCHED, Fence
 
 CLOSE_SECONDS = 2.0
 """For a batch that is running when the query stops. It will not end; the lease then has to."""
@@ -44,9 +49,12 @@ _LOOK_AGAIN = 0.2
 
 
 class Member(Handler):
-    def __init__(self, options: SourceOptions, log: KafkaLog) -> None:
+    def __init__(self, options: SourceOptions, log: KafkaLog, sink: SinkRecord | None) -> None:
         self._options = options
         self._log = log
+        self._sink = sink
+        self._trouble: AssignerError | None = None
+        """What no repetition mends, for whoever asks next."""
         self._held: dict[TopicPartition, Held] = {}
         self._releasing: dict[TopicPartition, anyio.Event] = {}
         self._coming: dict[TopicPartition, int] = {}
@@ -119,10 +127,14 @@ class Member(Handler):
                 if self._taken.get(partition.tp, (-1,))[0] != partition.epoch:
                     await self._take(list(self._wanted.values()))
                 _, outcome = self._taken.pop(partition.tp)
+            if isinstance(outcome, Exception):
+                raise outcome
+        except (InvalidInput, SinkUnreadable) as error:
+            self._trouble = error
+            self.changes.notify()
+            raise
         finally:
             self._wanted.pop(partition.tp, None)
-        if isinstance(outcome, Exception):
-            raise outcome
         self._held[partition.tp] = outcome
         self._reports.claimed(partition.tp, outcome)
         self._has_come(partition.tp)
@@ -147,12 +159,26 @@ class Member(Handler):
         found = await self.consumer.committed(wanted)
         blank = {one.tp: self._options.starting.of(one.tp) for one in wanted if one.tp not in found}
         begin = await anyio.to_thread.run_sync(self._log.resolved, blank)
+        fences = await anyio.to_thread.run_sync(self._sink.fences) if self._sink is not None else {}
         held = {
-            one: held_by(self._options.member, one.epoch, found.get(one.tp), begin.get(one.tp, 0)) for one in wanted
+            one: self._holding(one, found.get(one.tp), begin.get(one.tp, 0), fences.get(one.tp, UNTOUCHED))
+            for one in wanted
         }
         refused = await self._claim(held)
         for one, holding in held.items():
-            self._taken[one.tp] = one.epoch, refused.get(one.tp, holding)
+            outcome: Held | Exception = refused.get(one.tp, holding)
+            fence = fences.get(one.tp, UNTOUCHED)
+            if one.tp not in refused and fence.epoch > one.epoch:
+                # Our epoch was in force after the fence was read, so no later owner wrote it.
+                outcome = EpochsWentBack(one.tp, one.epoch, fence)
+            self._taken[one.tp] = one.epoch, outcome
+
+    def _holding(self, one: Ownership, found: CommittedOffset | None, otherwise: int, fence: Fence) -> Held:
+        held = held_by(self._options.member, one.epoch, found, otherwise)
+        if self._options.control_rows:
+            return held
+        # What the sink has is finished, whether or not its writer lived to report it.
+        return msgspec.structs.replace(held, base=max(held.base, fence.next_offset))
 
     async def _claim(self, held: Mapping[Ownership, Held]) -> dict[TopicPartition, Exception]:
         claims = {
@@ -181,12 +207,24 @@ class Member(Handler):
                 self._reports.doubt(tp, at.epoch, at.end)
             elif counts_still(at, held):
                 self._reports.progress(tp, held, max(at.end, held.base))
-        for tp, let_go in self._releasing.items():
+        leaving = frozenset(tp for tp in self._releasing if self._leaves_state(tp, start.of.get(tp)))
+        for tp in self._releasing.keys() - leaving:
             self._held.pop(tp, None)
-            self._reports.release(tp, let_go)
-        self._releasing.clear()
+            self._reports.release(tp, self._releasing.pop(tp))
         await self._arrivals()
-        return self._holdings(start.of)
+        self._raise_trouble()
+        return self._holdings(start.of, leaving)
+
+    def _leaves_state(self, tp: TopicPartition, at: Position | None) -> bool:
+        """Whether a batch is still needed, and allowed, to hand the partition's state over."""
+        held = self._held.get(tp)
+        if not self._options.control_rows or held is None or not has_state(at, held):
+            return False
+        try:
+            self.consumer.gate(tp.topic, tp.partition).check(held.epoch)
+        except (GateClosed, StaleEpoch):
+            return False
+        return True
 
     async def _arrivals(self) -> None:
         with anyio.move_on_after(ARRIVAL_SECONDS):
@@ -194,19 +232,42 @@ class Member(Handler):
         self._coming = {tp: turns - 1 for tp, turns in self._coming.items() if turns > 1}
 
     async def settled(self, keys: Mapping[TopicPartition, Position]) -> Holdings:
-        """Wait until it is known of each partition whether it is still this member's. `keys`: how far each is finished,
-        and under which epoch."""
-        for tp, at in keys.items():
-            if tp not in self._held:
-                self._reports.doubt(tp, at.epoch, at.end)
-        await self.changes.until(lambda: all(tp in self._held or self._reports.is_gone(tp) for tp in keys))
-        return self._holdings(keys)
+        """Wait until each partition is known to be another's, or may be read. `keys`: how far each is finished, and
+        under which epoch.
 
-    def _holdings(self, keys: Iterable[TopicPartition]) -> Holdings:
+        What is only left out because its gate is shut would be counted as read once the batch is finished."""
+        while True:
+            for tp, at in keys.items():
+                if tp not in self._held:
+                    self._reports.doubt(tp, at.epoch, at.end)
+            self._raise_trouble()
+            self._refuse_if_left(keys)
+            # Those that are to be let go wait for a turn, and that comes after this batch.
+            found = self._holdings(keys, frozenset(self._releasing.keys() & self._held.keys()))
+            if keys.keys() <= found.held.keys() | found.gone:
+                return found
+            self.under_way.close()
+            with anyio.move_on_after(_LOOK_AGAIN):
+                await self.changes.next()
+
+    def _refuse_if_left(self, keys: Mapping[TopicPartition, Position]) -> None:
+        if self.ending is not None and keys:
+            raise Unavailable(
+                f"member {self._options.member!r} has left group {self._options.group!r} before it finished a batch "
+                f"that an earlier process began; start the query again, it begins with that batch"
+            )
+
+    def _raise_trouble(self) -> None:
+        if self._trouble is not None:
+            raise self._trouble
+
+    def _holdings(self, keys: Iterable[TopicPartition], leaving: frozenset[TopicPartition] = frozenset()) -> Holdings:
         if self.ending is not None:
             return Holdings({}, frozenset(keys))
         gone = frozenset(tp for tp in keys if tp not in self._held and self._reports.is_gone(tp))
-        return Holdings({tp: held for tp, held in self._held.items() if self._enter(tp, held)}, gone)
+        # A release is not answered before they are let go, so they need not be entered.
+        held = {tp: held for tp, held in self._held.items() if tp in leaving or self._enter(tp, held)}
+        return Holdings(held, gone, leaving)
 
     def _enter(self, tp: TopicPartition, held: Held) -> bool:
         try:
@@ -220,6 +281,7 @@ class Member(Handler):
         """Wait until everything that the group's plan gives this member is here; or, if not `whole`, some of it."""
         options = self._options
         while whole or not self._held:
+            self._raise_trouble()
             found = await describe_at(options.assigner, options.tls, options.group)
             if is_share_complete(found, options.member, self._held):
                 return

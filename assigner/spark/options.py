@@ -16,6 +16,7 @@ import msgspec
 from assigner.errors import AssignerError, InvalidInput
 from assigner.keys import TopicPartition
 from assigner.names import check_name, check_topic
+from assigner.spark.sinks.ledger_options import LEDGER_OPTIONS, ledger_of
 from assigner.spark.tls import Tls
 
 T = TypeVar("T")
@@ -25,6 +26,8 @@ COMMITTED = -3
 """Ours: what the group has committed. Only for batch reads; a stream begins there anyway."""
 MAX_ROWS = 1_000_000
 """In a batch, unless told otherwise: a release waits for the batch that is running."""
+SNAPSHOT_EVERY = 100_000
+"""Records of a partition: so many are read again, and as many as a batch holds, when an owner with state dies."""
 
 _WORDS = {"earliest": EARLIEST, "latest": LATEST, "committed": COMMITTED}
 _KNOWN = {
@@ -41,6 +44,9 @@ _KNOWN = {
         "maxRecordsPerPartition",
         "includeHeaders",
         "includeEpoch",
+        "controlRows",
+        "snapshotEvery",
+        *LEDGER_OPTIONS,
         "failOnDataLoss",
         "assignerTimeout",
         "kafkaTimeout",
@@ -105,6 +111,10 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_records_per_partition: int | None = None
     headers: bool = False
     epoch: bool = False
+    control_rows: bool = False
+    snapshot_every: int = SNAPSHOT_EVERY
+    fence: dict[str, str] = {}
+    """Which sink is asked how far it is written."""
     fail_on_data_loss: bool = True
     assigner_timeout: float = 60.0
     """Seconds."""
@@ -128,6 +138,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     of_group = streaming or COMMITTED in (starting.default, ending.default)
     group = read.required("group", "the group whose members share the topics") if of_group else ""
     member = read.required("member", "a name of its own for each query, the same after a restart") if streaming else ""
+    columns = columns_wanted(given)
     return SourceOptions(
         assigner=read.addresses(needed=of_group),
         group=read.checked("group", lambda: check_name("group", group)) if group else "",
@@ -139,8 +150,11 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         max_rows=read.whole("maxOffsetsPerTrigger", 1) or MAX_ROWS,
         min_partitions=read.whole("minPartitions", 1) or 0,
         max_records_per_partition=read.whole("maxRecordsPerPartition", 1),
-        headers=read.flag("includeHeaders", False),
-        epoch=read.flag("includeEpoch", False),
+        headers=columns["headers"],
+        epoch=columns["epoch"],
+        control_rows=columns["control"],
+        snapshot_every=read.whole("snapshotEvery", 1) or SNAPSHOT_EVERY,
+        fence=_fence(options, group, needed=columns["control"]),
         fail_on_data_loss=read.flag("failOnDataLoss", True),
         assigner_timeout=read.seconds("assignerTimeout", 60.0),
         kafka_timeout=read.seconds("kafkaTimeout", 60.0),
@@ -154,8 +168,9 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
 def _refuse_for_batches(options: Mapping[str, str], *, uses_group: bool) -> None:
     if "member" in options:
         raise InvalidInput("option member is for streams; a batch read joins no group: leave it out")
-    if "includeepoch" in options:
-        raise InvalidInput("option includeEpoch is for streams; a batch read owns nothing: leave it out")
+    for name in ("includeEpoch", "controlRows", "snapshotEvery", *LEDGER_OPTIONS):
+        if name.lower() in options:
+            raise InvalidInput(f"option {name} is for streams; a batch read owns nothing: leave it out")
     for name in ("assigner", "group"):
         if name in options and not uses_group:
             raise InvalidInput(
@@ -167,7 +182,11 @@ def _refuse_for_batches(options: Mapping[str, str], *, uses_group: bool) -> None
 def columns_wanted(given: Mapping[str, str]) -> dict[str, bool]:
     """Which columns there are beside the usual ones."""
     read = _Reader({name.lower(): value for name, value in given.items()})
-    return {"headers": read.flag("includeHeaders", False), "epoch": read.flag("includeEpoch", False)}
+    control = read.flag("controlRows", False)
+    epoch = read.flag("includeEpoch", control)
+    if control and not epoch:
+        raise InvalidInput("option includeEpoch is false, but control rows need the epoch; leave it out")
+    return {"headers": read.flag("includeHeaders", False), "epoch": epoch, "control": control}
 
 
 def refuse_unknown(given: Mapping[str, str]) -> None:
@@ -189,6 +208,20 @@ def _kafka(options: Mapping[str, str]) -> dict[str, str]:
         if name in given:
             raise InvalidInput(f"option kafka.{name} can't be set: {remedy}")
     return given
+
+
+def _fence(options: Mapping[str, str], group: str, *, needed: bool) -> dict[str, str]:
+    found = {name: options[name].strip() for name in LEDGER_OPTIONS if options.get(name, "").strip()}
+    if needed and not found:
+        raise InvalidInput(
+            "option controlRows needs to know where states are kept: name the fenced sink that the query writes to "
+            "by fence.path, or by fence.url and fence.table"
+        )
+    if "snapshotevery" in options and not needed:
+        raise InvalidInput("option snapshotEvery has no effect without controlRows=true; leave it out")
+    if found:
+        ledger_of(found, group)
+    return found
 
 
 class _Reader:

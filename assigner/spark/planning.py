@@ -16,11 +16,20 @@ from assigner.client import Unavailable
 from assigner.errors import InvalidInput
 from assigner.keys import TopicPartition
 from assigner.logs import get_logger
-from assigner.spark.data_loss import report_loss
+from assigner.spark.data_loss import DataLost, report_loss
+from assigner.spark.handover import (
+    Control,
+    beginning_at_states,
+    controls_again,
+    controls_between,
+    to_restore,
+    with_states,
+)
 from assigner.spark.kafka_log import KafkaLog
 from assigner.spark.link import Link
 from assigner.spark.options import SourceOptions
 from assigner.spark.positions import (
+    Holdings,
     Owner,
     Position,
     Positions,
@@ -31,6 +40,7 @@ from assigner.spark.positions import (
     replayed,
     taken_up,
 )
+from assigner.spark.sink_record import sink_record
 
 Json = dict[str, dict[str, int | str]]
 
@@ -46,7 +56,10 @@ class Planner:
         self._owner = Owner(options.group, options.member)
         self._log = KafkaLog(options)
         self._log.partitions(options.topics)
-        self.link = Link(options, self._log)
+        self._sink = sink_record(options)
+        self.link = Link(options, self._log, self._sink)
+        self._states: dict[TopicPartition, tuple[int, bytes] | None] = {}
+        """What was found when a batch's end was decided, until its rows are planned."""
         self._target: dict[TopicPartition, int] | None = None
         self._doubted: dict[TopicPartition, float] = {}
         self._turned = False
@@ -63,6 +76,8 @@ class Planner:
         if not self._turned:
             self._begin(max_rows)
         holdings = self.link.call(lambda member: member.turn(finished))
+        if self._options.control_rows:
+            holdings = self._beginning_at_states(finished, holdings)
         now = taken_up(finished, holdings)
         self._limit_doubt(now.of.keys() - holdings.held.keys())
         self.ends = self._log.ends(holdings.held)
@@ -72,6 +87,14 @@ class Planner:
         if end == start:
             self.link.finish()
         return end
+
+    def _beginning_at_states(self, finished: Positions, holdings: Holdings) -> Holdings:
+        self._states = {tp: self._stored(tp) for tp in to_restore(finished, holdings)}
+        return beginning_at_states(holdings, {tp: None if at is None else at[0] for tp, at in self._states.items()})
+
+    def _stored(self, tp: TopicPartition) -> tuple[int, bytes] | None:
+        assert self._sink is not None
+        return self._sink.state(tp)
 
     def read_to_here(self) -> None:
         """From now on nothing is new: batches end where the topics end now."""
@@ -115,27 +138,45 @@ class Planner:
             at = now.of[tp]
             if ends[tp] < at.end:
                 why = f"the log ends at {ends[tp]}: the topic was made anew or truncated"
+                if self._options.control_rows:
+                    raise DataLost(
+                        f"the state of {tp} reaches to offset {at.end}, but {why}; reset the sink's record of the "
+                        f"topic (ledger.reset) and start with another checkpointLocation"
+                    )
                 report_loss(tp, ends[tp], at.end, why, fail=self._options.fail_on_data_loss)
                 kept[tp] = Position(at.epoch, starts[tp], starts[tp])
         return Positions(now.owner, kept)
 
     # --- what it reads -----------------------------------------------------------------------------------------------
 
-    def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
+    def batch(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[list[Range], list[Control]]:
         first, last = read_positions(start, self._owner), read_positions(end, self._owner)
         self._refuse_to_be_outrun(start)
-        planned = ranges_between(first, last) if self._turned else self._left_of(first, last)
+        ranges, controls = self._planned_now(first, last) if self._turned else self._left_of(first, last)
+        found, self._states = self._states, {}
         self._planned = True
-        return planned
+        return ranges, with_states(controls, lambda tp: found[tp] if tp in found else self._stored(tp))
 
-    def _left_of(self, start: Positions, end: Positions) -> list[Range]:
+    def _planned_now(self, start: Positions, end: Positions) -> tuple[list[Range], list[Control]]:
+        return ranges_between(start, end), self._controls(start, end)
+
+    def _controls(self, start: Positions, end: Positions) -> list[Control]:
+        return controls_between(start, end, self._options.snapshot_every) if self._options.control_rows else []
+
+    def _left_of(self, start: Positions, end: Positions) -> tuple[list[Range], list[Control]]:
         wanted = ranges_between(start, end)
         keys = {one.tp: Position(one.epoch, one.first, one.first) for one in wanted}
+        for one in self._controls(start, end):
+            keys.setdefault(one.tp, Position(one.epoch, one.offset, one.offset))
         holdings = self.link.call(lambda member: member.settled(keys))
+        controls: list[Control] = []
+        if self._options.control_rows:
+            holdings = beginning_at_states(holdings, {})
+            controls = controls_again(start, end, holdings, self._options.snapshot_every)
         left = replayed(start, end, holdings)
         if len(left) < len(wanted):
             _log.info("a batch of an earlier process is read in part", ranges=len(left), of=len(wanted))
-        return left
+        return left, controls
 
     def committed(self, end: Mapping[str, Any]) -> None:
         self._committed = end

@@ -3,6 +3,7 @@
 `{"orders-3": {"e": 7, "b": 100, "o": 250}, "~": {"group": "billing", "member": "etl-1"}}`: under epoch 7 the query
 began at 100, and its last batch ends before 250. What a batch reads follows from its two ends alone, so a batch that
 is planned again after a crash needs no memory. `~` can't begin a topic's name; it says whose checkpoint it is.
+`"k": 1` says that the query's state of the partition outlived a change of epochs, `"r": 1` that the batch gave it away.
 """
 
 from __future__ import annotations
@@ -25,6 +26,18 @@ class Position(msgspec.Struct, frozen=True, gc=False):
     """Where this query began under the epoch."""
     end: int
     """The offset after the last one of the batch."""
+    kept: bool = False
+    """When the epoch began, what the query had read before still counted."""
+    released: bool = False
+    """The batch hands the partition's state over: what follows it starts without."""
+
+    def to_json(self) -> dict[str, int | str]:
+        numbers: dict[str, int | str] = {"e": self.epoch, "b": self.base, "o": self.end}
+        if self.kept:
+            numbers["k"] = 1
+        if self.released:
+            numbers["r"] = 1
+        return numbers
 
 
 class Owner(msgspec.Struct, frozen=True, gc=False):
@@ -41,8 +54,7 @@ class Positions(msgspec.Struct, frozen=True):
     def to_json(self) -> dict[str, dict[str, int | str]]:
         """For Spark, which compares ends of batches by their text: the order is always the same."""
         listed: dict[str, dict[str, int | str]] = {
-            f"{tp.topic}-{tp.partition}": {"e": at.epoch, "b": at.base, "o": at.end}
-            for tp, at in sorted(self.of.items())
+            f"{tp.topic}-{tp.partition}": at.to_json() for tp, at in sorted(self.of.items())
         }
         listed[OWNER_KEY] = {"group": self.owner.group, "member": self.owner.member}
         return listed
@@ -79,8 +91,8 @@ def _partition(key: str) -> TopicPartition:
 
 def _position(key: str, at: Any) -> Position:
     try:
-        return Position(int(at["e"]), int(at["b"]), int(at["o"]))
-    except (KeyError, TypeError, ValueError) as error:
+        return Position(int(at["e"]), int(at["b"]), int(at["o"]), bool(at.get("k")), bool(at.get("r")))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidInput(f"{key} in the checkpoint is {at!r}, which is no position; use another one") from error
 
 
@@ -165,6 +177,8 @@ class Holdings(msgspec.Struct, frozen=True):
     """To be read on."""
     gone: frozenset[TopicPartition] = frozenset()
     """Let go, or known to be another one's. What is neither here nor held is in doubt: it stays as it is."""
+    leaving: frozenset[TopicPartition] = frozenset()
+    """Held, but nothing more is to be read: the next batch hands their states over."""
 
 
 def taken_up(start: Positions, holdings: Holdings) -> Positions:
@@ -173,7 +187,8 @@ def taken_up(start: Positions, holdings: Holdings) -> Positions:
     for tp, at in start.of.items():
         held = holdings.held.get(tp)
         if held is not None:
-            now[tp] = _continued(at, held)
+            at = _continued(at, held)
+            now[tp] = msgspec.structs.replace(at, released=True) if tp in holdings.leaving else at
         elif tp not in holdings.gone:
             now[tp] = at
     for tp, held in holdings.held.items():
@@ -183,11 +198,22 @@ def taken_up(start: Positions, holdings: Holdings) -> Positions:
 
 
 def _continued(at: Position, held: Held) -> Position:
-    if at.epoch == held.epoch:
+    if goes_on(at, held):
         return at
     # After a restart the epoch is higher, yet nobody else was at work: what the last process finished is finished.
-    base = max(at.end, held.base) if counts_still(at, held) else held.base
-    return Position(held.epoch, base, base)
+    kept = is_kept(at, held)
+    base = max(at.end, held.base) if kept else held.base
+    return Position(held.epoch, base, base, kept)
+
+
+def goes_on(at: Position, held: Held) -> bool:
+    """Whether nothing has changed since the last batch."""
+    return at.epoch == held.epoch and not at.released
+
+
+def is_kept(at: Position, held: Held) -> bool:
+    """Whether the query has all it needs to go on where it was."""
+    return counts_still(at, held) and not at.released
 
 
 def counts_still(at: Position, held: Held) -> bool:
@@ -215,13 +241,17 @@ def advanced(
     positions: Positions, held: Mapping[TopicPartition, Held], ends: Mapping[TopicPartition, int], max_rows: int | None
 ) -> Positions:
     """As far as there is something to read, and no more than `max_rows` in all, shared by what is waiting where."""
-    waiting = {tp: ends[tp] - at.end for tp, at in positions.of.items() if tp in held and ends.get(tp, at.end) > at.end}
+    waiting = {
+        tp: ends[tp] - at.end
+        for tp, at in positions.of.items()
+        if tp in held and not at.released and ends.get(tp, at.end) > at.end
+    }
     total = sum(waiting.values())
     moved = dict(positions.of)
     for tp, rows in waiting.items():
         taken = rows if max_rows is None or total <= max_rows else _share(rows, total, max_rows)
         at = moved[tp]
-        moved[tp] = Position(at.epoch, at.base, at.end + taken)
+        moved[tp] = msgspec.structs.replace(at, end=at.end + taken)
     return Positions(positions.owner, moved)
 
 

@@ -12,7 +12,13 @@ from pathlib import Path
 
 from assigner.errors import AssignerError
 
-_MODULES = {"pyspark": "pyspark", "pyarrow": "pyarrow", "pandas": "pandas", "confluent_kafka": "confluent-kafka"}
+_MODULES = {
+    "pyspark": "pyspark",
+    "pyarrow": "pyarrow",
+    "pandas": "pandas",
+    "confluent_kafka": "confluent-kafka",
+    "sqlalchemy": "SQLAlchemy",
+}
 OLDEST_SPARK = (4, 2)
 OLDEST_JAVA = 17
 

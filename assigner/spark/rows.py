@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
+from assigner.spark.control_rows import CONTROL, EPOCH, control_row
+from assigner.spark.handover import Control
 from assigner.spark.positions import Range
-from assigner.spark.schema import EPOCH, HEADERS
+from assigner.spark.schema import HEADERS
 
 MAX_BYTES = 256 * 2**20
 """Of keys and values in a batch. A column of Arrow's binary type ends at 2 GiB."""
@@ -58,7 +60,14 @@ def _batch(
         columns[HEADERS] = pa.array(headers, schema.field(HEADERS).type)
     if EPOCH in schema.names:
         columns[EPOCH] = pa.repeat(pa.scalar(one.epoch, pa.int64()), rows)
+    if CONTROL in schema.names:
+        columns[CONTROL] = pa.nulls(rows, pa.string())
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def control_batch(controls: Iterable[Control], schema: pa.Schema) -> pa.RecordBatch:
+    rows = [control_row(one.kind, one.tp, epoch=one.epoch, offset=one.offset, state=one.state) for one in controls]
+    return pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
 def _micros(messages: list[Any], kinds: list[int]) -> list[int | None]:

@@ -1,4 +1,5 @@
-"""The rows: Spark's own Kafka columns, and on request the headers and the epoch under which a row was read."""
+"""The rows: Spark's own Kafka columns, and on request the headers, the epoch under which a row was read, and what a
+control row says."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from assigner.spark.control_rows import CONTROL, EPOCH
+
 _COLUMNS = (
     StructField("key", BinaryType()),
     StructField("value", BinaryType()),
@@ -26,15 +29,16 @@ _COLUMNS = (
 )
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 HEADERS = "headers"
-EPOCH = "epoch"
 
 
-def row_schema(*, headers: bool, epoch: bool) -> StructType:
+def row_schema(*, headers: bool, epoch: bool, control: bool = False) -> StructType:
     fields = list(_COLUMNS)
     if headers:
         fields.append(StructField(HEADERS, ArrayType(_HEADER)))
     if epoch:
         fields.append(StructField(EPOCH, LongType()))
+    if control:
+        fields.append(StructField(CONTROL, StringType()))
     return StructType(fields)
 
 

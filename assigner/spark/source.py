@@ -21,9 +21,10 @@ from assigner.spark.batch import BatchReader
 from assigner.spark.fetching import read_ranges
 from assigner.spark.options import SourceOptions, columns_wanted, read_options, refuse_unknown
 from assigner.spark.positions import OWNER_KEY, Owner, Positions
+from assigner.spark.rows import control_batch
 from assigner.spark.runner_process import RunnerProcess
 from assigner.spark.schema import arrow_schema, row_schema
-from assigner.spark.tasks import tasks_for
+from assigner.spark.tasks import ControlTask, control_tasks, tasks_for
 
 if TYPE_CHECKING:
     from assigner.spark.planning import Planner
@@ -49,7 +50,7 @@ class AssignedKafka(DataSource):
         return StreamReader(options, self._checked(schema, options))
 
     def _checked(self, schema: StructType, options: SourceOptions) -> StructType:
-        if schema != row_schema(headers=options.headers, epoch=options.epoch):
+        if schema != row_schema(headers=options.headers, epoch=options.epoch, control=options.control_rows):
             raise InvalidInput("the columns of assigned_kafka are fixed; leave out schema(...) and select in the query")
         return schema
 
@@ -77,7 +78,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planning().latest(start, _rows(limit, self._options.max_rows))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return tasks_for(self._planning().ranges(start, end), self._options)
+        ranges, controls = self._planning().batch(start, end)
+        return [*control_tasks(controls), *tasks_for(ranges, self._options)]
 
     def commit(self, end: dict[str, Any]) -> None:
         self._planning().committed(end)
@@ -121,7 +123,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- reading, on executors ---------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_ranges(partition.value, self._options, arrow_schema(self._schema))
+        schema = arrow_schema(self._schema)
+        if isinstance(partition, ControlTask):
+            return iter((control_batch(partition.value, schema),))
+        return read_ranges(partition.value, self._options, schema)
 
 
 def _rows(limit: ReadLimit, otherwise: int) -> int | None:

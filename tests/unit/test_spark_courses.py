@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from assigner.embedded import EmbeddedAssigner
 from assigner.records import HandoffMode
 from tests.acted_query import ActedQuery, Checkpoint, Sink, Step, an_assigner, run_until
+from tests.acted_state import StatefulCheckpoint, StatefulQuery, TallyTable
 from tests.mock_kafka import MockKafka
 
 MEMBERS = ("m1", "m2", "m3")
@@ -22,7 +24,7 @@ class Course:
         self._dice = random.Random(seed)
         self._assigner, self._kafka, self._topic = assigner, kafka, topic
         self.sink = Sink(fenced=True)
-        self._checkpoints = {member: Checkpoint() for member in MEMBERS}
+        self._checkpoints: dict[str, Checkpoint] = {}
         self.running: dict[str, ActedQuery] = {}
         self._dead: list[ActedQuery] = []
         self.kills = 0
@@ -31,8 +33,14 @@ class Course:
         away = sorted(set(MEMBERS) - self.running.keys())
         if away:
             member = self._dice.choice(away)
-            checkpoint = self._checkpoints[member]
-            self.running[member] = ActedQuery(self._assigner, self._kafka, member, self._topic, self.sink, checkpoint)
+            query = self.running[member] = self._query(member, self._checkpoints.get(member))
+            self._checkpoints[member] = query.checkpoint
+
+    def _query(self, member: str, checkpoint: Checkpoint | None) -> ActedQuery:
+        return ActedQuery(self._assigner, self._kafka, member, self._topic, self.sink, checkpoint)
+
+    def is_complete(self) -> bool:
+        return not self.sink.missing(self._kafka, self._topic)
 
     def kill(self) -> None:
         """At a moment that nobody chose."""
@@ -70,13 +78,30 @@ class Course:
             self._dice.choice(actions)()
         self.start()
         self.produce()
-        run_until(lambda: not self.sink.missing(self._kafka, self._topic), *self.running.values())
+        run_until(self.is_complete, *self.running.values())
 
     def end(self) -> None:
         for query in self.running.values():
             query.stop()
         for query in self._dead:
             query.bury()
+
+
+class CourseWithStates(Course):
+    """The same with a state per partition, which moves along."""
+
+    def __init__(self, seed: int, assigner: EmbeddedAssigner, kafka: MockKafka, topic: str, table: TallyTable) -> None:
+        super().__init__(seed, assigner, kafka, topic)
+        self._table = table
+
+    def _query(self, member: str, checkpoint: Checkpoint | None) -> ActedQuery:
+        assert checkpoint is None or isinstance(checkpoint, StatefulCheckpoint)
+        # Few snapshots, so that states are behind when an owner dies.
+        options = {"snapshotEvery": "25"}
+        return StatefulQuery(self._assigner, self._kafka, member, self._topic, self._table, checkpoint, **options)
+
+    def is_complete(self) -> bool:
+        return self._table.is_complete(self._kafka, self._topic)
 
 
 @pytest.mark.parametrize(("seed", "mode"), [(1, HandoffMode.EXCLUSIVE), (10, HandoffMode.OVERLAP)])
@@ -92,3 +117,17 @@ def test_a_random_course_loses_nothing_and_repeats_nothing_behind_a_fence(seed: 
     assert course.kills
     assert not course.sink.missing(kafka, topic)
     assert not course.sink.repeated
+
+
+@pytest.mark.parametrize(("seed", "mode"), [(8, HandoffMode.EXCLUSIVE), (11, HandoffMode.OVERLAP)])
+def test_a_random_course_counts_every_record_once_in_the_states(seed: int, mode: HandoffMode, tmp_path: Path) -> None:
+    kafka, topic, table = MockKafka(), "t", TallyTable(tmp_path)
+    kafka.produce(topic, 10)
+    with an_assigner(topic, mode=mode, ttl=1.5) as assigner:
+        course = CourseWithStates(seed, assigner, kafka, topic, table)
+        try:
+            course.run()
+        finally:
+            course.end()
+    assert course.kills
+    assert not table.wrong()

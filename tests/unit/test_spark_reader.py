@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from assigner.client import Ending, Unavailable
 from assigner.embedded import EmbeddedAssigner
 from assigner.errors import InvalidInput, Superseded
 from assigner.keys import TopicPartition
@@ -164,6 +165,46 @@ def test_of_an_unfinished_batch_only_what_nobody_took_over_is_read_again(kafka: 
         assert not sink.repeated
         again.stop()
         other.stop()
+        query.bury()
+
+
+def test_an_unfinished_batch_is_repeated_before_its_partitions_are_let_go(kafka: MockKafka, topic: str) -> None:
+    sink = Sink()
+    with an_assigner(topic, ttl=TTL) as assigner:
+        query = ActedQuery(assigner, kafka, "m1", topic, sink)
+        run_until(lambda: len(query.held) == 4 and not sink.missing(kafka, topic), query)
+        kafka.produce(topic, 10)
+        run_until(lambda: query.batch(upto=Step.PLANNED) is Step.PLANNED)
+        query.cut_off()
+        again = ActedQuery(assigner, kafka, "m1", topic, sink, query.checkpoint)
+        member = again.reader._planning().link._member
+        run_until(lambda: len(member._held) == 4)
+        other = ActedQuery(assigner, kafka, "m2", topic, sink)
+        other.reader._planning()
+        run_until(lambda: len(member._releasing) == 2)
+        run_until(lambda: len(again.held) == len(other.held) == 2, again, other)
+        assert not sink.missing(kafka, topic)
+        assert not sink.repeated
+        again.stop()
+        other.stop()
+        query.bury()
+
+
+def test_a_member_that_left_before_an_unfinished_batch_was_repeated_does_not_count_it_as_read(
+    kafka: MockKafka, topic: str
+) -> None:
+    sink = Sink()
+    with an_assigner(topic, ttl=TTL) as assigner:
+        query = ActedQuery(assigner, kafka, "m", topic, sink)
+        run_until(lambda: query.batch(upto=Step.PLANNED) is Step.PLANNED)
+        query.cut_off()
+        again = ActedQuery(assigner, kafka, "m", topic, sink, query.checkpoint)
+        member = again.reader._planning().link._member
+        member.ending, member._held = Ending.DRAINED, {}
+        with pytest.raises(Unavailable, match="start the query again"):
+            again.batch()
+        assert query.checkpoint.finished == 0
+        again.stop()
         query.bury()
 
 

@@ -11,10 +11,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from assigner.errors import InvalidInput
 from assigner.keys import TopicPartition
-from assigner.spark.beginnings import beginning_with_state, beginning_without_state
 from assigner.spark.control_rows import ControlKind, control_row
-from assigner.spark.sinks.columns import StateRow
-from assigner.spark.sinks.fence import Fence
 from assigner.spark.state import PartitionProcessor
 
 TP = TopicPartition("orders", 0)
@@ -209,33 +206,3 @@ def test_a_processor_may_make_nothing() -> None:
     tester = TwsTester(Silent())
     frame = pd.DataFrame([{**record(0), "control": None}, restore()])
     assert len(tester.testInPandas("orders-0", frame)) == 0
-
-
-# --- where to begin ------------------------------------------------------------------------------------------------
-
-
-def test_without_state_an_owner_begins_at_the_later_of_both_offsets() -> None:
-    assert beginning_without_state(10, None) == 10
-    assert beginning_without_state(10, Fence(epoch=1, next_offset=15)) == 15
-    assert beginning_without_state(10, Fence(epoch=1, next_offset=5)) == 10
-
-
-def stored(next_offset: int) -> StateRow:
-    return StateRow(topic="orders", partition=0, epoch=1, next_offset=next_offset, state=b"s")
-
-
-@pytest.mark.parametrize("at", [5, 15])
-def test_with_state_an_owner_begins_where_the_state_ends(at: int) -> None:
-    start = beginning_with_state(TP, 2, granted=10, checkpointed=3, stored=stored(at), origin=0)
-    assert start.offset == at
-    assert start.row == restore(at, epoch=2, state=b"s")
-
-
-def test_a_checkpoint_that_is_up_to_date_saves_reading_the_state() -> None:
-    start = beginning_with_state(TP, 2, granted=10, checkpointed=10, stored=stored(5), origin=0)
-    assert (start.offset, start.row) == (10, control(ControlKind.RESUME, 10, epoch=2))
-
-
-def test_where_no_state_was_ever_stored_everything_is_read_again() -> None:
-    start = beginning_with_state(TP, 2, granted=10, checkpointed=None, stored=None, origin=4)
-    assert (start.offset, start.row) == (4, restore(4, epoch=2))

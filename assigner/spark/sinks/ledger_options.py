@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from assigner.errors import InvalidInput
-from assigner.spark.sinks.ledger import Ledger
-from assigner.spark.sinks.parquet import ParquetLedger, parquet_place
-from assigner.spark.sinks.sql import SqlLedger, sql_place
+
+if TYPE_CHECKING:
+    from assigner.spark.sinks.ledger import Ledger
 
 URL, TABLE, PATH, SINK = "fence.url", "fence.table", "fence.path", "fence.sink"
 LEDGER_OPTIONS = (URL, TABLE, PATH, SINK)
@@ -15,6 +16,10 @@ LEDGER_OPTIONS = (URL, TABLE, PATH, SINK)
 
 def ledger_of(options: Mapping[str, str], group: str) -> Ledger | None:
     """The ledger that the options name, or None if they name none."""
+    # Here, because executors read options too, and have no use for databases.
+    from assigner.spark.sinks.parquet import ParquetLedger, parquet_place
+    from assigner.spark.sinks.sql import SqlLedger, sql_place
+
     url, table, path, sink = (options.get(name) for name in LEDGER_OPTIONS)
     if path and (url or table):
         raise InvalidInput(
