@@ -9,9 +9,11 @@ know which files count. All members need the same directory, on a file system wi
 
 from __future__ import annotations
 
+import errno
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -33,6 +35,7 @@ from assigner.spark.sinks.parquet_files import DATA, FilesStaged
 from assigner.spark.sinks.target import FencedBatches
 
 _TRIES = 1_000
+_UNUSABLE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 @dataclass(frozen=True)
@@ -52,11 +55,13 @@ class ParquetTarget:
     schema: StructType
 
     def prepare(self) -> None:
-        ManifestLog(self.place.directory).prepare()
-        parquet_files.prepare(self.place.directory)
+        with _writing_to(self.place.directory):
+            ManifestLog(self.place.directory).prepare()
+            parquet_files.prepare(self.place.directory)
 
     def stage(self, batches: Iterable[pa.RecordBatch]) -> FilesStaged | None:
-        return parquet_files.stage(self.place.directory, batches)
+        with _writing_to(self.place.directory):
+            return parquet_files.stage(self.place.directory, batches)
 
     def commit(self, staged: list[FilesStaged], batch_id: int) -> Outcome:
         if not staged:
@@ -71,6 +76,19 @@ class ParquetTarget:
     def abort(self, staged: list[FilesStaged]) -> None:
         for each in staged:
             parquet_files.remove(self.place.directory, each)
+
+
+@contextmanager
+def _writing_to(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as failure:
+        if failure.errno not in _UNUSABLE:
+            raise
+        raise InvalidInput(
+            f"path {directory} can't be written on this machine ({failure}); mount one directory there for the driver "
+            f"and all executors, and let Spark's user write to it"
+        ) from failure
 
 
 class ParquetLedger:

@@ -69,8 +69,10 @@ class Commit(msgspec.Struct, frozen=True):
             return None
         if not (self.directory / DATA / staged.data.name).exists():
             raise StagedRowsLost(
-                f"{staged.data.name} is not in {self.directory} any more: a vacuum took it for an orphan. Nothing was "
-                f"written; let vacuum's older_than exceed the longest batch, and restart the query, which repeats it"
+                f"{staged.data.name} is not in {self.directory}: the executors write to another directory of that "
+                f"name, or a vacuum took it for an orphan. Nothing was written; mount one directory for the driver and "
+                f"all executors, let vacuum's older_than exceed the longest batch, and restart the query, which "
+                f"repeats it"
             )
         if all(_all_pass(part, floors) for part in staged.slices):
             return staged.data

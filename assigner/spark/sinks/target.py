@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from assigner.keys import TopicPartition
+from assigner.spark.plain_words import briefly
 from assigner.spark.sinks.columns import check_columns
 from assigner.spark.sinks.ledger import Ledger, next_offsets
 from assigner.spark.sinks.outcome import Outcome, Totals
@@ -53,6 +54,7 @@ class FencedBatches(Generic[Staged]):
         self.last: Outcome | None = None
         """What became of the last batch."""
 
+    @briefly
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         check_columns(rows.columns)
         target = self._target(rows.schema)
