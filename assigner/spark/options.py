@@ -219,8 +219,10 @@ def _fence(options: Mapping[str, str], group: str, *, needed: bool) -> dict[str,
         )
     if "snapshotevery" in options and not needed:
         raise InvalidInput("option snapshotEvery has no effect without controlRows=true; leave it out")
-    if found:
+    try:
         ledger_of(found, group)
+    except InvalidInput as error:
+        raise InvalidInput(f"options fence.*: {error}") from error
     return found
 
 

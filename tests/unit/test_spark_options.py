@@ -114,6 +114,39 @@ def test_a_batch_read_needs_no_group_and_refuses_a_member() -> None:
             read(streaming=False, **{name: value})
 
 
+def test_control_rows_bring_their_columns() -> None:
+    options = read(controlRows="true", fence__path="/lake", snapshotEvery="7")
+    assert (options.control_rows, options.epoch, options.snapshot_every) == (True, True, 7)
+    assert options.fence == {"fence.path": "/lake"}
+    names = AssignedKafka({**STREAM, "controlRows": "true"}).schema().names
+    assert names[-2:] == ["epoch", "control"]
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"controlRows": "true"}, r"controlRows needs .*fence\.path"),
+        ({"controlRows": "true", "includeEpoch": "false", "fence__path": "/l"}, "control rows need the epoch"),
+        ({"snapshotEvery": "5"}, "no effect without controlRows"),
+        ({"snapshotEvery": "0", "controlRows": "true", "fence__path": "/l"}, "whole number from 1 up"),
+        ({"fence__url": "sqlite:///x"}, "only a part of that is given"),
+        ({"fence__url": "nonsense", "fence__table": "t"}, r"options fence\.\*: option url is no database URL"),
+        ({"fence__path": "/l", "fence__url": "sqlite:///x", "fence__table": "t"}, "both given"),
+        ({"fence__sink": "x"}, "only a part of that is given"),
+        ({"fence__tabel": "x"}, r"did you mean fence\.table"),
+    ],
+)
+def test_what_is_wrong_about_states_and_sinks_is_named(given: dict[str, str], complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        read(True, "", **given)
+
+
+@pytest.mark.parametrize("name", ["controlRows", "snapshotEvery", "fence__path"])
+def test_a_batch_read_has_no_states(name: str) -> None:
+    with pytest.raises(InvalidInput, match="is for streams"):
+        read(False, "", **{name: "1"})
+
+
 def test_a_batch_read_may_end_at_what_a_group_has_committed() -> None:
     options = read(streaming=False, endingOffsets="committed", group="g", assigner="a:1")
     assert options.ending.of(TopicPartition("orders", 0)) == COMMITTED
