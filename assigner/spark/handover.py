@@ -9,16 +9,14 @@ lies in between is in nobody's state. The sink skips the rows that were written 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
 from assigner.keys import TopicPartition
 from assigner.spark.control_rows import ControlKind
 from assigner.spark.positions import Held, Holdings, Position, Positions, counts_still, goes_on, is_kept
-
-StoredState = Callable[[TopicPartition], tuple[int, bytes] | None]
-"""The offset up to which the sink has a partition's state, and the state."""
+from assigner.spark.sinks.columns import StateRow
 
 
 class Control(msgspec.Struct, frozen=True, gc=False):
@@ -43,19 +41,21 @@ def has_state(at: Position | None, held: Held) -> bool:
     return at is not None and (goes_on(at, held) or is_kept(at, held))
 
 
-def beginning_at_states(holdings: Holdings, stored: Mapping[TopicPartition, int | None]) -> Holdings:
-    """The holdings with other bases. `stored`: for each partition to be restored, where its stored state ends, or None:
-    then nobody has read it with states yet, and the committed offset is where the first one begins."""
-    held = {tp: msgspec.structs.replace(one, base=_base(one, tp, stored)) for tp, one in holdings.held.items()}
+def beginning_at_states(
+    holdings: Holdings, restored: Collection[TopicPartition], stored: Mapping[TopicPartition, StateRow]
+) -> Holdings:
+    """The holdings with other bases. `restored`: those whose state the query does not have; `stored`: what the sink has
+    of them. Where that is nothing nobody has read with states yet, and the first one begins at the committed offset."""
+    held = {
+        # The query's own state ends where its last batch does, and nowhere else.
+        tp: msgspec.structs.replace(one, base=_beginning(one, stored.get(tp)) if tp in restored else 0)
+        for tp, one in holdings.held.items()
+    }
     return msgspec.structs.replace(holdings, held=held)
 
 
-def _base(held: Held, tp: TopicPartition, stored: Mapping[TopicPartition, int | None]) -> int:
-    if tp not in stored:
-        # The query's own state ends where its last batch does, and nowhere else.
-        return 0
-    at = stored[tp]
-    return held.base if at is None else at
+def _beginning(held: Held, stored: StateRow | None) -> int:
+    return held.base if stored is None else stored.next_offset
 
 
 # --- the rows of a batch ---------------------------------------------------------------------------------------------
@@ -96,13 +96,16 @@ def _begins(before: Position | None, at: Position) -> bool:
     return before is None or before.epoch != at.epoch or before.released
 
 
-def with_states(controls: list[Control], stored: StoredState) -> list[Control]:
+def restored_by(controls: Iterable[Control]) -> list[TopicPartition]:
+    return [one.tp for one in controls if one.kind is ControlKind.RESTORE]
+
+
+def with_states(controls: Iterable[Control], stored: Mapping[TopicPartition, StateRow]) -> list[Control]:
     """The controls with what is to be restored."""
-    return [_restoring(one, stored(one.tp)) if one.kind is ControlKind.RESTORE else one for one in controls]
+    return [_restoring(one, stored.get(one.tp)) if one.kind is ControlKind.RESTORE else one for one in controls]
 
 
-def _restoring(one: Control, stored: tuple[int, bytes] | None) -> Control:
+def _restoring(one: Control, stored: StateRow | None) -> Control:
     if stored is None:
         return one
-    offset, state = stored
-    return msgspec.structs.replace(one, offset=offset, state=state)
+    return msgspec.structs.replace(one, offset=stored.next_offset, state=stored.state)

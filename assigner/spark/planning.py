@@ -22,6 +22,7 @@ from assigner.spark.handover import (
     beginning_at_states,
     controls_again,
     controls_between,
+    restored_by,
     to_restore,
     with_states,
 )
@@ -41,6 +42,7 @@ from assigner.spark.positions import (
     taken_up,
 )
 from assigner.spark.sink_record import sink_record
+from assigner.spark.sinks.columns import StateRow
 
 Json = dict[str, dict[str, int | str]]
 
@@ -58,7 +60,7 @@ class Planner:
         self._log.partitions(options.topics)
         self._sink = sink_record(options)
         self.link = Link(options, self._log, self._sink)
-        self._states: dict[TopicPartition, tuple[int, bytes] | None] = {}
+        self._states: dict[TopicPartition, StateRow] | None = None
         """What was found when a batch's end was decided, until its rows are planned."""
         self._target: dict[TopicPartition, int] | None = None
         self._doubted: dict[TopicPartition, float] = {}
@@ -89,12 +91,12 @@ class Planner:
         return end
 
     def _beginning_at_states(self, finished: Positions, holdings: Holdings) -> Holdings:
-        self._states = {tp: self._stored(tp) for tp in to_restore(finished, holdings)}
-        return beginning_at_states(holdings, {tp: None if at is None else at[0] for tp, at in self._states.items()})
+        missing = to_restore(finished, holdings)
+        self._states = self._stored(missing)
+        return beginning_at_states(holdings, missing, self._states)
 
-    def _stored(self, tp: TopicPartition) -> tuple[int, bytes] | None:
-        assert self._sink is not None
-        return self._sink.state(tp)
+    def _stored(self, partitions: list[TopicPartition]) -> dict[TopicPartition, StateRow]:
+        return self._sink.states(partitions) if self._sink is not None else {}
 
     def read_to_here(self) -> None:
         """From now on nothing is new: batches end where the topics end now."""
@@ -153,9 +155,10 @@ class Planner:
         first, last = read_positions(start, self._owner), read_positions(end, self._owner)
         self._refuse_to_be_outrun(start)
         ranges, controls = self._planned_now(first, last) if self._turned else self._left_of(first, last)
-        found, self._states = self._states, {}
+        states = self._stored(restored_by(controls)) if self._states is None else self._states
+        self._states = None
         self._planned = True
-        return ranges, with_states(controls, lambda tp: found[tp] if tp in found else self._stored(tp))
+        return ranges, with_states(controls, states)
 
     def _planned_now(self, start: Positions, end: Positions) -> tuple[list[Range], list[Control]]:
         return ranges_between(start, end), self._controls(start, end)
@@ -171,7 +174,7 @@ class Planner:
         holdings = self.link.call(lambda member: member.settled(keys))
         controls: list[Control] = []
         if self._options.control_rows:
-            holdings = beginning_at_states(holdings, {})
+            holdings = beginning_at_states(holdings, (), {})
             controls = controls_again(start, end, holdings, self._options.snapshot_every)
         left = replayed(start, end, holdings)
         if len(left) < len(wanted):

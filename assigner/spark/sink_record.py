@@ -6,7 +6,7 @@ either.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from assigner.errors import InvalidInput, SourceUnavailable
 from assigner.keys import TopicPartition
 from assigner.spark.options import SourceOptions
+from assigner.spark.sinks.columns import StateRow
 from assigner.spark.sinks.fence import Fence
 from assigner.spark.sinks.ledger import Ledger
 from assigner.spark.sinks.ledger_options import ledger_of
@@ -42,11 +43,9 @@ class SinkRecord:
         with _explained():
             return self._ledger.fences()
 
-    def state(self, tp: TopicPartition) -> tuple[int, bytes] | None:
-        """Up to which offset, and what it is."""
+    def states(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, StateRow]:
         with _explained():
-            found = self._ledger.state(tp)
-        return None if found is None else (found.next_offset, found.state)
+            return self._ledger.states(partitions) if partitions else {}
 
 
 @contextmanager

@@ -144,16 +144,16 @@ def test_aborted_files_are_deleted(lake: str) -> None:
 def test_states_are_committed_with_the_rows_and_a_zombies_are_not(lake: str) -> None:
     sink = target(lake, STATEFUL_SCHEMA)
     ledger = ParquetLedger(sink.place)
-    assert ledger.state(TP) is None
+    assert ledger.states([TP]).get(TP) is None
     put(sink, with_states(rows(3, range(5)), [(0, 3, 6, b"first")]))
     assert put(sink, with_states(rows(4, []), [(0, 4, 9, b"second")])).states == 1
     assert put(sink, with_states(rows(3, []), [(0, 3, 50, b"zombie")])).states == 0
-    state = ledger.state(TP)
+    state = ledger.states([TP]).get(TP)
     assert state is not None
     assert (state.epoch, state.next_offset, state.state) == (4, 9, b"second")
     assert next_offsets(ledger) == {TP: 9}
     ledger.reset(TOPIC)
-    assert ledger.state(TP) is None
+    assert ledger.states([TP]).get(TP) is None
 
 
 @pytest.mark.parametrize("path", ["s3a://bucket/lake", "hdfs://host/lake", "file://host/lake"])
@@ -344,7 +344,7 @@ def test_vacuum_deletes_orphans_and_nothing_that_counts(lake: str) -> None:
     assert vacuum(lake) == 0
     assert vacuum(lake, older_than=-10) == 2
     assert offsets(lake) == list(range(9))
-    state = ParquetLedger(sink.place).state(TP)
+    state = ParquetLedger(sink.place).states([TP]).get(TP)
     assert state is not None
     assert state.state == b"two"
 

@@ -437,10 +437,10 @@ def test_a_password_is_not_shown() -> None:
 def test_a_state_is_stored_with_the_batch_and_replaced_by_the_next(url: str) -> None:
     sink = target(url, STATEFUL_SCHEMA)
     ledger = SqlLedger(sink.place)
-    assert ledger.state(TP) is None
+    assert ledger.states([TP]).get(TP) is None
     assert put(sink, with_states(rows(3, range(5)), [(0, 3, 6, b"first")])).states == 1
     put(sink, with_states(rows(4, range(6, 9)), [(0, 4, 9, b"second"), (1, 4, 2, b"other")]))
-    state = ledger.state(TP)
+    state = ledger.states([TP]).get(TP)
     assert state is not None
     assert (state.epoch, state.next_offset, state.state) == (4, 9, b"second")
     assert offsets(url) == [0, 1, 2, 3, 4, 6, 7, 8]
@@ -451,7 +451,7 @@ def test_a_zombies_state_is_refused(url: str) -> None:
     sink = target(url, STATEFUL_SCHEMA)
     put(sink, with_states(rows(4, range(5)), [(0, 4, 5, b"newer")]))
     assert put(sink, with_states(rows(3, []), [(0, 3, 50, b"zombie")])).states == 0
-    state = SqlLedger(sink.place).state(TP)
+    state = SqlLedger(sink.place).states([TP]).get(TP)
     assert state is not None
     assert state.state == b"newer"
     assert next_offsets(SqlLedger(sink.place)) == {TP: 5}
@@ -461,7 +461,7 @@ def test_reset_forgets_states_too(url: str) -> None:
     sink = target(url, STATEFUL_SCHEMA)
     put(sink, with_states(rows(4, range(5)), [(0, 4, 5, b"old")]))
     SqlLedger(sink.place).reset(TOPIC)
-    assert SqlLedger(sink.place).state(TP) is None
+    assert SqlLedger(sink.place).states([TP]).get(TP) is None
 
 
 def _waiting_for_locks(url: str) -> int:

@@ -6,6 +6,7 @@ offset: rows written by a predecessor that died before it could report them are 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from assigner.keys import TopicPartition
@@ -18,8 +19,8 @@ class Ledger(Protocol):
         """Every partition that was written, or tried to be."""
         ...
 
-    def state(self, tp: TopicPartition) -> StateRow | None:
-        """The state that the partition's last owner left."""
+    def states(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, StateRow]:
+        """What their last owners left, of those partitions that have a state."""
         ...
 
     def reset(self, topic: str) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ from assigner.spark.sinks import parquet_files
 from assigner.spark.sinks.columns import StateRow, check_columns, data_columns
 from assigner.spark.sinks.fence import Fence, OnStale, stale_policy
 from assigner.spark.sinks.identity import SinkId
-from assigner.spark.sinks.manifests import Contents, Guarded, Manifest, ManifestLog
+from assigner.spark.sinks.manifests import Contents, Guarded, Manifest, ManifestLog, StateFile
 from assigner.spark.sinks.outcome import Outcome, tell
 from assigner.spark.sinks.parquet_commit import Commit, fences_of
 from assigner.spark.sinks.parquet_files import DATA, FilesStaged
@@ -101,10 +101,12 @@ class ParquetLedger:
     def fences(self) -> dict[TopicPartition, Fence]:
         return fences_of(self._log.read(), self._place.sink)
 
-    def state(self, tp: TopicPartition) -> StateRow | None:
-        found = self._log.read().states.get(Guarded.of(self._place.sink, tp))
-        if found is None:
-            return None
+    def states(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, StateRow]:
+        stored = self._log.read().states
+        found = {tp: stored.get(Guarded.of(self._place.sink, tp)) for tp in partitions}
+        return {tp: self._read(tp, file) for tp, file in found.items() if file is not None}
+
+    def _read(self, tp: TopicPartition, found: StateFile) -> StateRow:
         state = (self._place.directory / parquet_files.STATES / found.name).read_bytes()
         return StateRow(
             topic=tp.topic, partition=tp.partition, epoch=found.epoch, next_offset=found.next_offset, state=state

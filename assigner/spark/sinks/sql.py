@@ -8,19 +8,19 @@ that is a function of the records it came from, and only for tables written thro
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
-from sqlalchemy import ColumnElement, Engine, Table, and_, delete, select
+from sqlalchemy import ColumnElement, Engine, Table, and_, delete
 
 from assigner.keys import TopicPartition
 from assigner.spark.sinks.columns import StateRow, check_columns
 from assigner.spark.sinks.fence import Fence, OnStale, stale_policy
 from assigner.spark.sinks.identity import SinkId
 from assigner.spark.sinks.outcome import Outcome, tell
-from assigner.spark.sinks.sql_commit import commit, read_fences
+from assigner.spark.sinks.sql_commit import commit, read_fences, read_states
 from assigner.spark.sinks.sql_database import open_database, parsed_url
 from assigner.spark.sinks.sql_staging import ORPHAN_SECONDS, Staged, stage, sweep, unstage
 from assigner.spark.sinks.sql_tables import LedgerTables, SinkTables, split_name
@@ -103,18 +103,10 @@ class SqlLedger:
         with engine.connect() as connection:
             return read_fences(connection, tables, self._place.sink)
 
-    def state(self, tp: TopicPartition) -> StateRow | None:
+    def states(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, StateRow]:
         engine, tables = self.opened()
-        states = tables.states.c
-        query = select(states.epoch, states.next_offset, states.state).where(
-            self._of_topic(tables.states, tp.topic), states.partition == tp.partition
-        )
         with engine.connect() as connection:
-            found = connection.execute(query).first()
-        if found is None:
-            return None
-        epoch, next_offset, state = found
-        return StateRow(topic=tp.topic, partition=tp.partition, epoch=epoch, next_offset=next_offset, state=state)
+            return read_states(connection, tables, self._place.sink, list(partitions))
 
     def reset(self, topic: str) -> None:
         engine, tables = self.opened()

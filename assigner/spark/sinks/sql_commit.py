@@ -27,6 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from assigner.keys import TopicPartition
+from assigner.spark.sinks.columns import StateRow
 from assigner.spark.sinks.fence import Fence, OnStale, Verdict, judge, merged
 from assigner.spark.sinks.identity import SinkId
 from assigner.spark.sinks.outcome import Outcome, StagedRowsLost, outcome_of
@@ -96,7 +97,7 @@ def _some_fences(
 ) -> dict[TopicPartition, Fence]:
     found: dict[TopicPartition, Fence] = {}
     for chunk in _chunks(partitions):
-        query = _fence_query(tables, sink).where(_is_one_of(tables, chunk))
+        query = _fence_query(tables, sink).where(_is_one_of(tables.fences, chunk))
         found.update(_fences(connection, query.with_for_update() if lock else query))
     return found
 
@@ -160,6 +161,19 @@ def _move_states(connection: Connection, tables: SinkTables, sink: SinkId, token
     return len(keys)
 
 
+def read_states(
+    connection: Connection, tables: LedgerTables, sink: SinkId, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, StateRow]:
+    states, found = tables.states, dict[TopicPartition, StateRow]()
+    columns = [states.c[name] for name in StateRow.__struct_fields__]
+    for chunk in _chunks(partitions):
+        query = select(*columns).where(_is_of(states, sink), _is_one_of(states, chunk))
+        for row in connection.execute(query):
+            one = StateRow(**row._mapping)
+            found[TopicPartition(one.topic, one.partition)] = one
+    return found
+
+
 def _clear_staging(connection: Connection, tables: SinkTables, staged: Sequence[Staged]) -> None:
     tokens = [each.token for each in staged]
     expected = sum(part.rows for each in staged for part in each.slices) + sum(len(each.states) for each in staged)
@@ -181,8 +195,8 @@ def _is_of(table: Any, sink: SinkId) -> ColumnElement[bool]:
     return and_(table.c.group_name == sink.group, table.c.sink == sink.name)
 
 
-def _is_one_of(tables: LedgerTables, partitions: Sequence[TopicPartition]) -> ColumnElement[bool]:
-    where = tuple_(tables.fences.c.topic, tables.fences.c.partition)
+def _is_one_of(table: Any, partitions: Sequence[TopicPartition]) -> ColumnElement[bool]:
+    where = tuple_(table.c.topic, table.c.partition)
     return where.in_([(tp.topic, tp.partition) for tp in partitions])
 
 
