@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 
 from assigner.backoff import Backoff
 from assigner.client.contact import Address, Contact, Dialling, Disconnected, Identity, Unavailable
+from assigner.client.hanging_up import hang_up
 from assigner.client.wire import Assembly
 from assigner.client.work import Work
 from assigner.clock import Clock
@@ -76,7 +77,7 @@ class Link:
                 self._tasks.start_soon(self._listen, self._contact, on_open)
         finally:
             # After the group: closing in the tick of a cancel would turn it into an error.
-            channel.close()
+            await hang_up(channel)
         return self._end or Broken("stopped")
 
     def spawn(self, task: Callable[[Contact], Coroutine[Any, Any, None]]) -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 from assigner.backoff import Backoff
 from assigner.client.contact import Address, Contact, Dialling, Disconnected, Identity, Unavailable
+from assigner.client.hanging_up import hang_up
 from assigner.client.link import Broken, Drained, End, Link, Refused
 from assigner.client.load_report import messages
 from assigner.client.work import Work
@@ -239,5 +240,5 @@ class Membership:
             # The service does not know the session any more, which is what was wanted.
             _log.debug("goodbye not needed", reason=str(error))
         finally:
-            channel.close()
+            await hang_up(channel)
         return True
