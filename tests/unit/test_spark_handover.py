@@ -20,7 +20,7 @@ from assigner.spark.sinks.fence import Fence
 from assigner.spark.tasks import TASK_BYTES, control_tasks
 from tests.acted_query import ActedQuery, Sink, Step, an_assigner, run_until
 from tests.acted_state import StatefulQuery, TallyTable
-from tests.mock_kafka import MockKafka
+from tests.mock_kafka import PARTITIONS, MockKafka
 
 TP = TopicPartition("t", 0)
 EVERY = 100
@@ -116,13 +116,22 @@ def assigner(topic: str) -> Iterator[EmbeddedAssigner]:
         yield running
 
 
+def a_query(
+    assigner: EmbeddedAssigner, kafka: MockKafka, topic: str, table: TallyTable, **options: str
+) -> StatefulQuery:
+    """It owns everything, has counted what is there, and stores no state again until it is told to."""
+    options = {"snapshotEvery": "1000000", **options}
+    query = StatefulQuery(assigner, kafka, "m", topic, table, None, **options)
+    run_until(lambda: len(query.held) == PARTITIONS and table.is_complete(kafka, topic), query)
+    return query
+
+
 @pytest.mark.parametrize("mode", [HandoffMode.EXCLUSIVE, HandoffMode.OVERLAP])
 def test_counts_go_on_when_partitions_move_to_a_query_that_joins(
     kafka: MockKafka, topic: str, table: TallyTable, mode: HandoffMode
 ) -> None:
     with an_assigner(topic, mode=mode) as assigner:
-        old = StatefulQuery(assigner, kafka, "old", topic, table)
-        run_until(lambda: table.is_complete(kafka, topic), old)
+        old = a_query(assigner, kafka, topic, table)
         new = StatefulQuery(assigner, kafka, "new", topic, table)
         run_until(lambda: len(old.held) == len(new.held) == 2, old, new)
         kafka.produce(topic, 10)
@@ -138,8 +147,7 @@ def test_counts_go_on_when_partitions_move_to_a_query_that_joins(
 def test_a_release_is_answered_only_after_the_state_is_in_the_sink(
     assigner: EmbeddedAssigner, kafka: MockKafka, topic: str, table: TallyTable
 ) -> None:
-    old = StatefulQuery(assigner, kafka, "old", topic, table, snapshotEvery="1000000")
-    run_until(lambda: len(old.held) == 4 and table.is_complete(kafka, topic), old)
+    old = a_query(assigner, kafka, topic, table)
     kafka.produce(topic, 5)
     run_until(lambda: table.is_complete(kafka, topic), old)
     member = old.reader._planning().link._member
@@ -167,8 +175,7 @@ def test_when_a_query_dies_another_one_goes_on_from_the_last_snapshot(
     kafka: MockKafka, topic: str, table: TallyTable
 ) -> None:
     with an_assigner(topic, ttl=1.5) as assigner:
-        old = StatefulQuery(assigner, kafka, "old", topic, table, snapshotEvery="1000000")
-        run_until(lambda: len(old.held) == 4 and table.is_complete(kafka, topic), old)
+        old = a_query(assigner, kafka, topic, table)
         kafka.produce(topic, 10)
         run_until(lambda: table.is_complete(kafka, topic), old)
         assert _end(table, TopicPartition(topic, 0)) == 10
@@ -186,8 +193,7 @@ def test_a_restarted_query_goes_on_with_the_states_of_its_checkpoint(
     kafka: MockKafka, topic: str, table: TallyTable, died: Step
 ) -> None:
     with an_assigner(topic, ttl=1.5) as assigner:
-        query = StatefulQuery(assigner, kafka, "m", topic, table, snapshotEvery="1000000")
-        run_until(lambda: len(query.held) == 4 and table.is_complete(kafka, topic), query)
+        query = a_query(assigner, kafka, topic, table)
         kafka.produce(topic, 10)
         run_until(lambda: query.batch(upto=died) is died)
         query.cut_off()
@@ -204,8 +210,7 @@ def test_a_restarted_query_goes_on_with_the_states_of_its_checkpoint(
 def test_a_drained_query_leaves_all_its_states_in_the_sink(
     assigner: EmbeddedAssigner, kafka: MockKafka, topic: str, table: TallyTable
 ) -> None:
-    query = StatefulQuery(assigner, kafka, "m", topic, table, snapshotEvery="1000000")
-    run_until(lambda: len(query.held) == 4 and table.is_complete(kafka, topic), query)
+    query = a_query(assigner, kafka, topic, table)
     kafka.produce(topic, 7)
     run_until(lambda: table.is_complete(kafka, topic), query)
     query.reader._planning().link.drain()
@@ -218,8 +223,7 @@ def test_a_drained_query_leaves_all_its_states_in_the_sink(
 def test_a_log_that_is_shorter_than_its_state_is_refused(
     assigner: EmbeddedAssigner, kafka: MockKafka, topic: str, table: TallyTable
 ) -> None:
-    query = StatefulQuery(assigner, kafka, "m", topic, table, failOnDataLoss="false")
-    run_until(lambda: len(query.held) == 4 and table.is_complete(kafka, topic), query)
+    query = a_query(assigner, kafka, topic, table, failOnDataLoss="false")
     start, end = query.checkpoint.batches[-1]
     query.checkpoint.batches[-1] = start, {key: {**at, "o": 99} if key != "~" else at for key, at in end.items()}
     with pytest.raises(DataLost, match=r"ledger\.reset"):
