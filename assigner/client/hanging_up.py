@@ -14,9 +14,8 @@ from grpclib.client import Channel
 async def hang_up(channel: Channel) -> None:
     protocol = channel._protocol
     transport = getattr(protocol.connection, "_transport", None) if protocol is not None else None
-    over_tls = transport is not None and transport.get_extra_info("ssl_object") is not None
     channel.close()
-    if over_tls:
+    if transport is not None and transport.get_extra_info("ssl_object") is not None:
         transport.abort()
         with anyio.CancelScope(shield=True):
             await anyio.lowlevel.checkpoint()

@@ -99,7 +99,7 @@ def test_with_a_certificate_of_its_own_a_query_is_let_in_where_one_is_asked_for(
     authority: Authority, kafka: MockKafka, assigner: EmbeddedAssigner
 ) -> None:
     sink = Sink()
-    query = ActedQuery(assigner, kafka, "m", TOPIC, sink, **authority.options)
+    query = ActedQuery(assigner, kafka, "m", TOPIC, sink, None, **authority.options)
     run_until(lambda: not sink.missing(kafka, TOPIC), query)
     query.stop()
     assert not sink.repeated
@@ -149,7 +149,9 @@ def running(*queries: ActedQuery) -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_a_query_is_drained_over_tls(authority: Authority, kafka: MockKafka, assigner: EmbeddedAssigner) -> None:
     """From elsewhere than the driver's machine, as with Spark Connect: by asking the assigner."""
-    first, second = (ActedQuery(assigner, kafka, name, TOPIC, Sink(), **authority.options) for name in ("m1", "m2"))
+    first, second = (
+        ActedQuery(assigner, kafka, name, TOPIC, Sink(), None, **authority.options) for name in ("m1", "m2")
+    )
     run_until(lambda: len(first.held) == len(second.held) == 2, first, second)
     with running(first, second):
         drain(AsSparkTellsIt(first), 30, tls=Tls(authority.ca, *authority.client))  # type: ignore[arg-type]
@@ -176,7 +178,7 @@ def test_a_query_that_is_not_let_in_fails_in_time(
     authority: Authority, kafka: MockKafka, assigner: EmbeddedAssigner, tmp_path: Path, shown: str, complaint: str
 ) -> None:
     options = {"no certificate": {"tlsCa": authority.ca}, "nothing": {}}.get(shown, Authority(tmp_path).options)
-    query = ActedQuery(assigner, kafka, "m", TOPIC, Sink(), assignerTimeout="0.5", **options)
+    query = ActedQuery(assigner, kafka, "m", TOPIC, Sink(), None, assignerTimeout="0.5", **options)
     with pytest.raises(AssignerError, match=complaint):
         query.batch()
     query.stop()
