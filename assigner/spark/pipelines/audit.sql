@@ -6,11 +6,12 @@
 -- that a run leaves open ends, for us, with the run.
 
 -- name: lines
--- The two hashes decide nearly every comparison when the lines are sorted; the names follow them in every window, so
--- that two partitions or holdings of one hash stay two.
+-- Numbers are sorted faster than names. 128 bits stand for a partition: that two of a million partitions have the same
+-- is less likely than that a disk lies. Of a partition and epoch, 64 bits stand for who holds it.
 SELECT
     xxhash64(`group`, topic, partition) AS tp,
-    xxhash64(`group`, topic, partition, epoch, member, session) AS holding,
+    xxhash64(partition, topic, `group`, 'tp') AS tp_too,
+    xxhash64(member, session) AS who,
     `group`, topic, partition, ts_us, member, session, epoch, event, cause, mode,
     coalesce(term, 0) * 1048576 + coalesce(part, 0) AS run,
     coalesce(seq, 0) AS seq,
@@ -26,9 +27,9 @@ SELECT
     max(epoch) OVER before AS highest_before
 FROM lines
 WINDOW
-    history AS (PARTITION BY tp, `group`, topic, partition ORDER BY run, seq, ts_us, opening, epoch),
+    history AS (PARTITION BY tp, tp_too ORDER BY run, seq, ts_us, opening, epoch),
     before AS (
-        PARTITION BY tp, `group`, topic, partition ORDER BY run, seq, ts_us, opening, epoch
+        PARTITION BY tp, tp_too ORDER BY run, seq, ts_us, opening, epoch
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
     )
 
@@ -38,9 +39,7 @@ SELECT
     lag(event) OVER holding_lines AS event_before,
     lag(run) OVER holding_lines AS run_before
 FROM numbered
-WINDOW holding_lines AS (
-    PARTITION BY holding, tp, `group`, topic, partition, epoch, member, session ORDER BY line
-)
+WINDOW holding_lines AS (PARTITION BY tp, tp_too, epoch, who ORDER BY line)
 
 -- name: turns
 -- Where a holding begins and where it ends. One that began and is mentioned again has no turn there, nor has one that
@@ -62,7 +61,7 @@ FROM mentions
 -- Each beginning with its end, if its run tells it; and the lines that say that nobody holds a partition. The end of
 -- a run lies behind all of its lines, and before those of the next run.
 SELECT
-    tp, `group`, topic, partition, event, cause, mode, ts_us, begins, epoch_fault, highest_before,
+    tp, tp_too, `group`, topic, partition, event, cause, mode, ts_us, begins, epoch_fault, highest_before,
     struct(run, line) AS place,
     struct(
         run,
@@ -80,9 +79,7 @@ FROM (
             lead(CASE WHEN begins OR ends THEN struct(ends, run, line, ts_us, event, cause) END)
                 IGNORE NULLS OVER holding_lines AS following
         FROM turns
-        WINDOW holding_lines AS (
-            PARTITION BY holding, tp, `group`, topic, partition, epoch, member, session ORDER BY line
-        )
+        WINDOW holding_lines AS (PARTITION BY tp, tp_too, epoch, who ORDER BY line)
     )
 )
 WHERE begins OR epoch_fault IS NOT NULL OR event = 'unowned'
@@ -102,16 +99,10 @@ SELECT
     lead(ts_us) OVER history IS NULL AS is_last
 FROM spans
 WINDOW
-    history AS (PARTITION BY tp, `group`, topic, partition ORDER BY place.line),
-    long_before AS (
-        PARTITION BY tp, `group`, topic, partition ORDER BY place.line ROWS BETWEEN UNBOUNDED PRECEDING AND 3 PRECEDING
-    ),
-    before AS (
-        PARTITION BY tp, `group`, topic, partition ORDER BY place.line ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    ),
-    so_far AS (
-        PARTITION BY tp, `group`, topic, partition ORDER BY place.line ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-    )
+    history AS (PARTITION BY tp, tp_too ORDER BY place.line),
+    long_before AS (PARTITION BY tp, tp_too ORDER BY place.line ROWS BETWEEN UNBOUNDED PRECEDING AND 3 PRECEDING),
+    before AS (PARTITION BY tp, tp_too ORDER BY place.line ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
+    so_far AS (PARTITION BY tp, tp_too ORDER BY place.line ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
 
 -- name: findings
 -- The lines that the three answers are made of, flat, because they are kept: beside each holding the one or two of
