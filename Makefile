@@ -10,8 +10,8 @@ BIN := $(VENV)/bin
 STORE ?= memory
 GRPC_PORT ?= 50051
 HTTP_PORT ?= 8080
-# Worker processes for the tests.
-JOBS ?= 2
+# Worker processes for the tests. One is long busy with the tests that start Spark; the others mostly wait for timers.
+JOBS ?= 3
 # Arguments for the tools: make test ARGS="-k lease", make bench ARGS="--quick".
 ARGS ?=
 
@@ -51,16 +51,19 @@ bench: install ## Measure the service; see docs for what the numbers mean
 	exec $(BIN)/python -m bench $(ARGS)
 
 .PHONY: test
-test: install ## Lint, then run all tests, against real etcd, Kafka and PostgreSQL where they can be had
+test: install ## Lint, then run all tests, against real etcd, Kafka, PostgreSQL and Spark where they can be had
 	$(MAKE) lint
 	$(BIN)/python tools/install_etcd.py || true
 	$(BIN)/python tools/install_kafka.py || true
 	$(BIN)/python tools/install_postgres.py || true
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not spark" $(ARGS)
+	$(BIN)/python tools/archive_spark.py || true
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 .PHONY: test-spark
-test-spark: install ## Run the tests that start Spark, which need Java 17
+test-spark: install ## Run only the tests that start Spark, which need Java 17
 	$(BIN)/python tools/install_kafka.py || true
+	$(BIN)/python tools/install_postgres.py || true
+	$(BIN)/python tools/archive_spark.py || true
 	$(BIN)/python -m pytest tests/spark $(ARGS)
 
 .PHONY: lint

@@ -53,8 +53,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in _MARKER_OF_FIXTURE:
                 item.add_marker(_MARKER_OF_FIXTURE[fixture])
-            if fixture == "kafka_broker":
-                # A broker takes some seconds and 300 MB: one worker starts it and runs all its tests.
+            if fixture == "kafka_broker" and item.get_closest_marker("xdist_group") is None:
+                # A broker takes some seconds and 300 MB: one worker starts it and runs all its tests, but for those
+                # that belong together for a reason of their own.
                 item.add_marker(pytest.mark.xdist_group("kafka"))
 
 

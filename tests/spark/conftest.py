@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
+import faulthandler
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from assigner.spark.requirements import MissingRequirement, require_java
+from tests.spark import jvms
 
 _HERE = Path(__file__).parent
 _SETTINGS = {
@@ -21,9 +21,10 @@ _SETTINGS = {
     "spark.driver.memory": "1g",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.session.timeZone": "UTC",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.log.level": "ERROR",
 }
+_PATIENCE = 600
+"""Seconds. JVMs on a busy machine may take longer than a test is usually given."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,15 +34,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("spark"))
 
 
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+@pytest.fixture(scope="session", autouse=True)
+def java() -> Iterator[None]:
+    """Whatever starts a JVM finds Java, or the test is skipped."""
     try:
         require_java()
     except MissingRequirement as missing:
         pytest.skip(str(missing))
-    # Workers import the project and the tests from this checkout, whatever directory Spark runs in.
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(_HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in jvms.environment().items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def patience() -> None:
+    faulthandler.dump_traceback_later(_PATIENCE, exit=True)
+
+
+@pytest.fixture(scope="session")
+def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     builder = SparkSession.builder.master("local[2]").appName("tests")
     for name, value in _SETTINGS.items():
         builder = builder.config(name, value)

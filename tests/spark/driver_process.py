@@ -15,13 +15,16 @@ from pathlib import Path
 import msgspec
 import psutil
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 import assigner.spark
 from assigner.spark.sinks import fenced_sql
 
 TABLE = "events"
-GO, HOLD, DOOM, HELD, BATCHES = "go", "hold", "doom", "held", "batches.jsonl"
-"""Start the query; hold each batch after it is written; die once a batch is written. Told: a batch is held; batches."""
+GO, HOLD, DOOM = "go", "hold", "doom"
+"""It is told: start the query; hold each batch after it is written; die once a batch is written."""
+UP, HELD, BATCHES = "up", "held", "batches.jsonl"
+"""It tells: the session is there; a batch is held; what became of each batch."""
 _LOOK_AGAIN = 0.02
 
 
@@ -101,18 +104,22 @@ def session() -> SparkSession:
     builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     builder = builder.config("spark.driver.memory", "512m").config("spark.log.level", "ERROR")
     builder = builder.config("spark.sql.shuffle.partitions", "1").config("spark.sql.catalogImplementation", "in-memory")
-    return builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC").getOrCreate()
+    return builder.getOrCreate()
+
+
+def start(spark: SparkSession, order: Order) -> StreamingQuery:
+    assigner.spark.register(spark)
+    rows = spark.readStream.format("assigned_kafka").options(**order.options).load()
+    writer = rows.writeStream.foreachBatch(Job(order)).option("checkpointLocation", order.checkpoint)
+    return writer.trigger(processingTime="500 milliseconds").start()
 
 
 def main() -> None:
     order = msgspec.json.decode(sys.argv[1], type=Order)
     spark = session()
-    assigner.spark.register(spark)
-    (Path(order.directory) / "up").touch()
+    (Path(order.directory) / UP).touch()
     wait_for(Path(order.directory) / GO)
-    rows = spark.readStream.format("assigned_kafka").options(**order.options).load()
-    writer = rows.writeStream.foreachBatch(Job(order)).option("checkpointLocation", order.checkpoint)
-    query = writer.trigger(processingTime="200 milliseconds").start()
+    query = start(spark, order)
     assigner.spark.drain_on_sigterm(query)
     query.awaitTermination()
     spark.stop()

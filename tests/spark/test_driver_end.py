@@ -6,7 +6,6 @@ Whether Python started the JVM or `spark-submit` started Python: the one that ge
 
 from __future__ import annotations
 
-import faulthandler
 import signal
 import sys
 from collections.abc import Iterator
@@ -24,12 +23,6 @@ from tests.spark.driver_process import TABLE, Order
 from tests.spark.drivers import SPARK_SUBMIT, Driver
 
 TOPIC = "orders"
-
-
-@pytest.fixture(autouse=True)
-def patience() -> None:
-    """A JVM on a busy machine may take longer than a test is usually given."""
-    faulthandler.dump_traceback_later(900, exit=True)
 
 
 @pytest.fixture

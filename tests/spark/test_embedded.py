@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import re
 import subprocess
@@ -43,7 +42,6 @@ def test_a_query_reads_its_share_from_the_embedded_assigner(
 
 
 def test_the_example_of_the_page_passes(tmp_path: Path) -> None:
-    faulthandler.dump_traceback_later(900, exit=True)
     files = dict(_FILE.findall(PAGE.read_text()))
     assert files.keys() == {"payments.py", "conftest.py", "test_payments.py"}
     for name, text in files.items():

@@ -1,13 +1,13 @@
 """Spark queries in one group, while records keep coming: one joins, one is killed with -9 and restarted, one drains.
 No record is lost, and in the fenced table none is there twice; in a plain one beside it, some are.
 
-Each query has a driver, a JVM and all the rest to itself; the kill ends them all, after the sink's transaction and
-before anybody is told of it.
+The query that is killed has a driver, a JVM and all the rest to itself; the kill ends them all, after the sink's
+transaction and before anybody is told of it. The others run in the session of the tests. How a driver of its own
+drains: see `test_driver_end.py`.
 """
 
 from __future__ import annotations
 
-import faulthandler
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +18,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from pyspark.sql import SparkSession
 from sqlalchemy import text
 
 from assigner.embedded import EmbeddedAssigner
@@ -31,13 +32,13 @@ from tests.mock_kafka import MockKafka
 from tests.real_kafka import KafkaBroker
 from tests.real_postgres import PostgresServer
 from tests.spark.driver_process import TABLE, Order
-from tests.spark.drivers import Driver
+from tests.spark.drivers import Driver, Member, SessionQuery
 from tests.spark.load import Load
 
 GROUP = "billing"
 TOPICS = [f"orders-{number}" for number in range(4)]
 PARTITIONS = [(topic, number) for topic in TOPICS for number in range(4)]
-RATE = 40
+RATE = 20
 """Records per second and partition."""
 
 Rows = Counter[tuple[str, int, int]]
@@ -45,19 +46,33 @@ Rows = Counter[tuple[str, int, int]]
 
 
 class Scene:
-    """A group over 16 partitions, drivers that read it, and the tables they write."""
+    """A group over 16 partitions, queries that read it, and the tables they write."""
 
-    def __init__(self, assigner: EmbeddedAssigner, bootstrap: str, url: str, directory: Path) -> None:
+    def __init__(
+        self, spark: SparkSession, assigner: EmbeddedAssigner, bootstrap: str, url: str, directory: Path
+    ) -> None:
+        self._spark = spark
         self._assigner = assigner
         self.bootstrap = bootstrap
         self._url = url
         self._directory = directory
-        self._drivers: list[Driver] = []
+        self._members: list[Member] = []
+
+    def query(self, member: str) -> SessionQuery:
+        """A query of a member, which starts at once. Of several with one name, each is a restart of the last one."""
+        query = SessionQuery(self._order(member), self._spark)
+        self._members.append(query)
+        return query
 
     def driver(self, member: str) -> Driver:
-        """A driver for a member. Of several with one name, which have one checkpoint, each is a restart."""
-        name = f"{member}-{len(self._drivers)}"
-        order = Order(
+        """A driver for a query of a member, which is still to start."""
+        driver = Driver(self._order(member))
+        self._members.append(driver)
+        return driver
+
+    def _order(self, member: str) -> Order:
+        name = f"{member}-{len(self._members)}"
+        return Order(
             directory=str(self._directory / name),
             options={
                 "assigner": self._assigner.address,
@@ -71,9 +86,6 @@ class Scene:
             url=self._url,
             plain=str(self._directory / "plain" / name),
         )
-        driver = Driver(order)
-        self._drivers.append(driver)
-        return driver
 
     def owned(self) -> Counter[str]:
         """How many partitions each member has."""
@@ -96,18 +108,12 @@ class Scene:
         return found
 
     def close(self) -> None:
-        for driver in self._drivers:
-            driver.close()
-
-
-@pytest.fixture(autouse=True)
-def patience() -> None:
-    """Three JVMs on a busy machine may take longer than a test is usually given."""
-    faulthandler.dump_traceback_later(900, exit=True)
+        for member in self._members:
+            member.close()
 
 
 @pytest.fixture
-def scenes(tmp_path: Path) -> Iterator[Callable[[str, str, HandoffMode], Scene]]:
+def scenes(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[str, str, HandoffMode], Scene]]:
     made: list[tuple[EmbeddedAssigner, Scene]] = []
 
     def make(bootstrap: str, url: str, mode: HandoffMode) -> Scene:
@@ -119,7 +125,7 @@ def scenes(tmp_path: Path) -> Iterator[Callable[[str, str, HandoffMode], Scene]]
             topics={GROUP: dict.fromkeys(TOPICS, 4)},
         )
         assigner = EmbeddedAssigner(settings).__enter__()
-        made.append((assigner, Scene(assigner, bootstrap, url, tmp_path)))
+        made.append((assigner, Scene(spark, assigner, bootstrap, url, tmp_path)))
         return made[-1][1]
 
     yield make
@@ -133,9 +139,11 @@ def scenes(tmp_path: Path) -> Iterator[Callable[[str, str, HandoffMode], Scene]]
 
 def act(scene: Scene, load: Load) -> int:
     """Let it all happen. Returns how many records were produced."""
-    first, second, restarted = scene.driver("first"), scene.driver("second"), scene.driver("second")
+    second = scene.driver("second")
+    # Queries that run meanwhile would only take from it what it needs to get ready.
+    second.wait_until_up()
     with load:
-        first.go()
+        first = scene.query("first")
         first.until(lambda: len(scene.next_offsets()) == len(PARTITIONS), "it has rows of all partitions")
 
         second.go()
@@ -146,16 +154,14 @@ def act(scene: Scene, load: Load) -> int:
         before = first.written
         first.until(lambda: scene.owned() == {"first": 16} and first.written > before, "it goes on alone")
 
-        restarted.go()
+        restarted = scene.query("second")
         restarted.until(lambda: scene.owned() == shared and restarted.written > 0, "it has its share again")
 
-        first.signal(signal.SIGTERM)
-        assert first.ended() == 0, first.log()
+        first.drain()
         restarted.until(lambda: scene.owned() == {"second": 16}, "it has what was let go")
         produced = load.stop()
     restarted.until(lambda: sum(scene.next_offsets().values()) == produced, "everything is written")
-    restarted.signal(signal.SIGTERM)
-    assert restarted.ended() == 0, restarted.log()
+    restarted.drain()
     return produced
 
 
