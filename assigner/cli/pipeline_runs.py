@@ -6,6 +6,7 @@ Spark is imported when a pipeline runs, so that the other commands work without 
 from __future__ import annotations
 
 import functools
+import math
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -22,6 +23,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from assigner.spark.pipelines.progress import Progress
+
+
+class Seconds(click.FloatRange):
+    """A span of time: not endless, and a number."""
+
+    def __init__(self, least: float, most: float = 1e9) -> None:
+        super().__init__(least, most)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = float(super().convert(value, param, ctx))
+        if math.isnan(found):
+            self.fail(f"{value} is not a number of seconds", param, ctx)
+        return found
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -59,16 +73,23 @@ class Run:
         self.spark = spark
         self.output = (job.output or tempfile.mkdtemp(prefix=f"assigner-{job.name}-")).rstrip("/")
         self._progress = progress
-        self._overwrite = job.overwrite or job.output is None
+        if job.output is not None:
+            from assigner.spark.pipelines.results import claim
+
+            claim(spark, self.output, overwrite=job.overwrite)
 
     def step(self, says: str) -> AbstractContextManager[None]:
         return self._progress.step(says)
 
-    def read(self, columns: Any, path: str | None = None) -> DataFrame:
+    def read(self, columns: Any, path: str | None = None, option: str = "--input") -> DataFrame:
+        """The user's data, of which there must be some: of nothing, every answer would be a good one."""
         from assigner.spark.pipelines.datasets import read
 
-        job = self.job
-        return read(self.spark, path or job.input or "", columns, form=job.form, skip_malformed=job.skip_malformed)
+        job, path = self.job, path or self.job.input or ""
+        found = read(self.spark, path, columns, form=job.form, skip_malformed=job.skip_malformed, option=option)
+        if found.isEmpty():
+            raise InvalidInput(f"{option} {path} has no rows; give data with some, or try --sample")
+        return found
 
     def sampled(self, name: str, data: Any, columns: Any) -> DataFrame:
         """Invented data, written like the user's would be, and read back."""
@@ -87,7 +108,7 @@ class Run:
         return self.spark.read.parquet(path)
 
     def _write(self, frame: DataFrame, path: str) -> None:
-        frame.write.mode("overwrite" if self._overwrite else "errorifexists").parquet(path)
+        frame.write.mode("overwrite").parquet(path)
 
     def tell(self, summary: dict[str, Any], *tables: Any) -> None:
         if self.job.as_json:
@@ -117,9 +138,10 @@ def _failing(job: Job) -> Iterator[None]:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    from assigner.spark.pipelines.datasets import unreadable
+    from assigner.spark.pipelines.complaints import about_input, cause, hush
     from assigner.spark.requirements import MissingRequirement
 
+    hush()
     try:
         yield
     except MissingRequirement as error:
@@ -127,17 +149,11 @@ def _failing(job: Job) -> Iterator[None]:
     except InvalidInput as error:
         raise Failure(USAGE, str(error), kind="invalid_input", as_json=job.as_json) from error
     except (PySparkException, Py4JJavaError) as error:
-        about_input = unreadable(error)
-        if about_input is not None:
-            raise Failure(USAGE, str(about_input), kind="invalid_input", as_json=job.as_json) from error
-        raise Failure(REFUSED, _said(error), kind="spark", as_json=job.as_json) from error
-
-
-def _said(error: Exception) -> str:
-    text = str(error).strip()
-    if "PATH_ALREADY_EXISTS" in text:
-        return f"{text.splitlines()[0]} Choose another --output, or pass --overwrite"
-    return f"Spark could not do it: {text[:2_000]}"
+        refused = about_input(error)
+        if refused is not None:
+            raise Failure(USAGE, str(refused), kind="invalid_input", as_json=job.as_json) from error
+        message = f"Spark could not do it: {cause(error)}; its log says more with --conf spark.log.level=INFO"
+        raise Failure(REFUSED, message, kind="spark", as_json=job.as_json) from error
 
 
 _OPTIONS = (

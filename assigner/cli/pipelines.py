@@ -15,13 +15,24 @@ from assigner.cli.connection import Target, split_address
 from assigner.cli.failures import REFUSED, Failure
 from assigner.cli.loads import publish, weights
 from assigner.cli.output import table
-from assigner.cli.pipeline_runs import Job, Run, running, runs_on_spark
+from assigner.cli.pipeline_runs import Job, Run, Seconds, running, runs_on_spark
+from assigner.errors import InvalidInput
 
 _EXAMPLES = 10
 """Rows of a table that are shown; all of them are in the output."""
+_PICTURES = (".svg", ".png", ".pdf")
 
 
-@click.group()
+class Pipelines(click.Group):
+    """An unknown name is answered with those there are."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            ctx.fail(f"there is no pipeline {args[0]!r}; choose one of {', '.join(self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Pipelines)
 def pipeline() -> None:
     """Bulk jobs on Spark: audit the ownership log, weigh partitions, attribute lag, compare strategies.
 
@@ -32,10 +43,10 @@ def pipeline() -> None:
 # --- audit -------------------------------------------------------------------------------------------------------
 
 
-@pipeline.command()
+@pipeline.command(short_help="Find overlaps of owners, gaps, and epochs that went back.")
 @click.option(
     "--overlap-limit",
-    type=click.FloatRange(min=0),
+    type=Seconds(0),
     default=120.0,
     show_default=True,
     metavar="SECONDS",
@@ -98,7 +109,7 @@ def _verdict(broken: int) -> Text:
 # --- loads -------------------------------------------------------------------------------------------------------
 
 
-@pipeline.command()
+@pipeline.command(short_help="Weigh partitions by their load; publish the weights.")
 @click.option("--of", type=click.Choice(["bytes", "records"]), default="bytes", show_default=True, help="What counts.")
 @click.option(
     "--by",
@@ -109,7 +120,7 @@ def _verdict(broken: int) -> Text:
 )
 @click.option(
     "--smoothing",
-    type=click.FloatRange(min=1),
+    type=Seconds(1),
     default=3_600.0,
     show_default=True,
     metavar="SECONDS",
@@ -117,20 +128,24 @@ def _verdict(broken: int) -> Text:
 )
 @click.option("--publish", "address", metavar="HOST:PORT", help="Publish the weights of --group to this instance.")
 @click.option("--group", metavar="GROUP", help="Whose weights to publish.")
-@click.option("--valid-for", type=click.FloatRange(1, 7 * 86_400), default=86_400.0, show_default=True)
+@click.option(
+    "--valid-for",
+    type=Seconds(1, 7 * 86_400),
+    default=86_400.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long published weights count.",
+)
 @click.option("--tls", is_flag=True, envvar="ASSIGNER_TLS", help="Publish over TLS.")
-@click.option("--tls-ca", envvar="ASSIGNER_TLS_CA", metavar="FILE")
-@click.option("--tls-cert", envvar="ASSIGNER_TLS_CERT", metavar="FILE")
-@click.option("--tls-key", envvar="ASSIGNER_TLS_KEY", metavar="FILE")
+@click.option("--tls-ca", envvar="ASSIGNER_TLS_CA", metavar="FILE", help="Publish over TLS; trust these authorities.")
+@click.option("--tls-cert", envvar="ASSIGNER_TLS_CERT", metavar="FILE", help="Certificate to show.")
+@click.option("--tls-key", envvar="ASSIGNER_TLS_KEY", metavar="FILE", help="Key of that certificate.")
 @runs_on_spark
 def loads(
     job: Job, of: str, by: str, smoothing: float, address: str | None, group: str | None, valid_for: float, **tls: Any
 ) -> None:
     """Weigh partitions by samples of what they carry, and publish the weights for plans by load."""
-    if (address is None) != (group is None):
-        raise click.UsageError("--publish and --group belong together: where to, and whose weights")
-    if address is not None:
-        split_address(address)
+    target = _target(job, address, group, tls)
     with running(job) as run:
         from assigner.spark.pipelines import loads as weighing
         from assigner.spark.pipelines import samples
@@ -140,18 +155,38 @@ def loads(
         weighed = run.write("weights", weighing.weigh(run.spark, taken, of=of, by=by, smoothing=smoothing))
         heaviest = weighed.orderBy(weighed["weight"].desc()).limit(_EXAMPLES).collect()
         summary: dict[str, Any] = {"partitions": weighed.count()}
-        if address is not None and group is not None:
-            target = Target(address=address, output="json" if job.as_json else "table", **tls)
-            summary["published"] = _publish(target, group, weighing.weights_of(weighed, group), valid_for)
+        if target is not None and group is not None:
+            content = weighing.weights_of(weighed, group)
+            summary["published"] = _publish(target, group, content, valid_for, f"{run.output}/weights")
         columns = ("group", "topic", "partition", "ewma", "p95", "weight", "samples")
         run.tell(summary, table("heaviest partitions", columns, _rows(heaviest, columns)), *_published(summary, group))
 
 
-def _publish(target: Target, group: str, content: dict[str, dict[str, float]], valid_for: float) -> int:
+def _target(job: Job, address: str | None, group: str | None, tls: dict[str, Any]) -> Target | None:
+    """Where to publish, if at all; what can't work is refused before anything is computed."""
+    if (address is None) != (group is None):
+        raise click.UsageError("--publish and --group belong together: where to, and whose weights")
+    if address is None:
+        return None
+    try:
+        split_address(address)
+    except click.BadParameter as error:
+        raise click.BadParameter(error.message, param_hint="--publish") from error
+    target = Target(address=address, output="json" if job.as_json else "table", **tls)
+    target.ssl_context()
+    return target
+
+
+def _publish(target: Target, group: str, content: dict[str, dict[str, float]], valid_for: float, kept: str) -> int:
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "weights.json"
         file.write_text(json.dumps(content))
-        return publish(target, group, weights(file), valid_for, keep_others=False)
+        try:
+            return publish(target, group, weights(file), valid_for, keep_others=False)
+        except Failure as failure:
+            said = failure.message.removesuffix("pass --address").rstrip("; ")
+            message = f"{said} The weights are in {kept} and were not published: check --publish and --group"
+            raise Failure(failure.exit_code, message, kind=failure.kind, as_json=failure.as_json) from failure
 
 
 def _published(summary: dict[str, Any], group: str | None) -> list[Text]:
@@ -163,11 +198,11 @@ def _published(summary: dict[str, Any], group: str | None) -> list[Text]:
 # --- lag ---------------------------------------------------------------------------------------------------------
 
 
-@pipeline.command()
+@pipeline.command(short_help="Attribute lag to owners and to moves.")
 @click.option("--events", metavar="PATH", help="The ownership event log that goes with --input.")
 @click.option(
     "--window",
-    type=click.FloatRange(min=1),
+    type=Seconds(1),
     default=300.0,
     show_default=True,
     metavar="SECONDS",
@@ -178,6 +213,8 @@ def lag(job: Job, events: str | None, window: float) -> None:
     """Attribute samples of lag to the owners of the time and to moves."""
     if job.input and not events:
         raise click.UsageError("give --events: the ownership event log, beside the samples of lag in --input")
+    if job.sample and events:
+        raise click.UsageError("--sample invents the ownership event log, too: leave out --events, or give --input")
     with running(job) as run:
         from assigner.spark.pipelines.lag import attribute
 
@@ -203,7 +240,7 @@ def _lag_input(run: Run, events: str | None) -> tuple[Any, Any]:
     from assigner.spark.pipelines.ownership_sample import sample_log
 
     if not run.job.sample:
-        return run.read(LAG_SAMPLES), run.read(OWNERSHIP_EVENTS, events)
+        return run.read(LAG_SAMPLES), run.read(OWNERSHIP_EVENTS, events, "--events")
     log = sample_log(faults=0.0)
     invented = run.sampled("lag", samples.lag_samples(log), LAG_SAMPLES)
     return invented, run.sampled("events", log.table(), OWNERSHIP_EVENTS)
@@ -212,26 +249,36 @@ def _lag_input(run: Run, events: str | None) -> tuple[Any, Any]:
 # --- simulate ----------------------------------------------------------------------------------------------------
 
 
-@pipeline.command()
+def _drawable(_context: click.Context, _option: click.Parameter, file: Path | None) -> Path | None:
+    if file is not None and file.suffix not in _PICTURES:
+        raise click.BadParameter(f"{str(file)!r} does not end in {', '.join(_PICTURES)}")
+    return file
+
+
+@pipeline.command(short_help="Compare strategies: which one should I choose?")
 @click.option("--strategy", multiple=True, metavar="NAME", help="A strategy to try; by default all that are installed.")
 @click.option(
     "--groups", type=click.IntRange(1, 100_000), default=40, show_default=True, help="Groups of the --sample."
 )
 @click.option(
-    "--warm", type=click.FloatRange(min=0), default=20.0, show_default=True, help="Seconds to warm a partition."
+    "--warm", type=Seconds(0), default=20.0, show_default=True, metavar="SECONDS", help="To warm a partition."
 )
 @click.option(
     "--handover",
-    type=click.FloatRange(min=0),
+    type=Seconds(0),
     default=0.5,
     show_default=True,
-    help="Seconds it stands still in a move.",
+    metavar="SECONDS",
+    help="That a partition stands still in a move.",
 )
 @click.option(
-    "--ttl", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds until a crash is known."
+    "--ttl", type=Seconds(0), default=30.0, show_default=True, metavar="SECONDS", help="Until a crash is known."
 )
 @click.option(
-    "--picture", type=click.Path(dir_okay=False, path_type=Path), help="SVG or PNG; by default in the output."
+    "--picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=_drawable,
+    help="A .svg, .png or .pdf file; by default strategies.svg in the output.",
 )
 @runs_on_spark
 def simulate(
@@ -248,10 +295,11 @@ def simulate(
         model = simulating.Model(warm=warm, handover=handover, ttl=ttl)
         outcomes = run.write("outcomes", simulating.simulate(run.spark, traces, strategy, model))
         compared = [row.asDict() for row in simulating.compare(run.spark, outcomes).collect()]
-        if not compared:
-            raise click.UsageError("the traces are empty: there is nothing to compare")
         file = picture or _beside(run.output)
-        draw(compared, file)
+        try:
+            draw(compared, file)
+        except OSError as error:
+            raise InvalidInput(f"{file} can't be written: {error.strerror}; say where with --picture FILE") from error
         columns = ("strategy", "moves_per_change", "imbalance", "imbalance_max", "pause_min_per_day", "plan_ms")
         shown = table("strategies, the best choice first", columns, _rows(compared, columns))
         run.tell(

@@ -16,6 +16,8 @@ import assigner.cli.submit
 from assigner.cli import main
 from assigner.cli.pipeline_runs import Job
 from assigner.cli.pipelines import pipeline
+from assigner.errors import InvalidInput
+from assigner.spark.pipelines.ownership_sample import sample_log
 from assigner.spark.pipelines.statements import statements
 
 NAMES = ("audit", "loads", "lag", "simulate")
@@ -47,8 +49,14 @@ def test_without_data_the_two_ways_to_have_some_are_named(name: str) -> None:
         (["audit", "--sample", "--conf", "nonsense"], "--conf 'nonsense' is not KEY=VALUE"),
         (["lag", "--input", "x", "--output", "y"], "give --events"),
         (["loads", "--sample", "--publish", "127.0.0.1:1"], "--publish and --group belong together"),
-        (["loads", "--sample", "--publish", "nowhere", "--group", "g"], "'nowhere' is not host:port"),
+        (["loads", "--sample", "--publish", "nowhere", "--group", "g"], "--publish: 'nowhere' is not host:port"),
+        (["loads", "--sample", "--publish", "h:1", "--group", "g", "--tls-ca", "/no"], "check the --tls options"),
+        (["loads", "--sample", "--smoothing", "nan"], "--smoothing': nan is not a number of seconds"),
+        (["lag", "--sample", "--events", "x"], "leave out --events, or give --input"),
+        (["lag", "--sample", "--window", "inf"], "--window': inf is not in the range"),
         (["simulate", "--sample", "--groups", "0"], "--groups"),
+        (["simulate", "--sample", "--picture", "x.bmp"], "--picture': 'x.bmp' does not end in .svg, .png, .pdf"),
+        (["adit", "--sample"], "there is no pipeline 'adit'; choose one of audit, lag, loads, simulate"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_starts(arguments: list[str], says: str) -> None:
@@ -72,6 +80,11 @@ def test_a_missing_extra_is_named_with_the_remedy() -> None:
     assert error["kind"] == "missing_requirement"
     assert "pyarrow" in error["message"]
     assert "pip install 'kafka-assigner[spark]'" in error["message"]
+
+
+def test_a_sample_without_overlaps_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"give an --overlap-limit of 0\.001 s or more"):
+        sample_log(overlap_limit=0.0)
 
 
 def test_missing_java_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

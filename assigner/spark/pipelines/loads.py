@@ -35,7 +35,7 @@ def weights_of(weights: DataFrame, group: str) -> dict[str, dict[str, float]]:
     chosen = weights.where(weights["group"] == group).select("topic", "partition", "weight")
     rows = chosen.limit(MAX_PUBLISHED + 1).collect()
     if not rows:
-        raise InvalidInput(f"there are no weights of group {group!r}; name a group of the samples")
+        raise InvalidInput(f"there are no weights of group {group!r}; name one whose partitions were sampled twice")
     if len(rows) > MAX_PUBLISHED:
         raise InvalidInput(f"group {group!r} has more than {MAX_PUBLISHED} partitions; publish them in parts")
     found: dict[str, dict[str, float]] = {}

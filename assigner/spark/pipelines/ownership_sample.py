@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from assigner.errors import InvalidInput
+
 EVENTS = pa.schema(
     [
         ("ts_us", pa.int64()),
@@ -35,6 +37,7 @@ EVENTS = pa.schema(
 )
 BEGIN_US = 1_700_000_000_000_000
 SECOND = 1_000_000
+SHORTEST_LIMIT = 0.001
 
 
 class Finding(NamedTuple):
@@ -78,6 +81,10 @@ def sample_log(
     overlap_limit: float = 120.0,
 ) -> SampleLog:
     """`faults`: how many of the chapters are faults. Every other group is an exclusive one."""
+    if overlap_limit < SHORTEST_LIMIT:
+        raise InvalidInput(
+            f"no sample has overlaps of {overlap_limit:g} s; give an --overlap-limit of {SHORTEST_LIMIT} s or more"
+        )
     chance = random.Random(seed)
     log = SampleLog()
     for number in range(groups):
@@ -118,11 +125,12 @@ class _Story:
     def _chapter(self, faults: float) -> Callable[[], None]:
         if self._chance.random() < faults:
             of_mode = self.overlap_in_exclusive if self._mode == "exclusive" else self.late_release
-            return self._chance.choice((of_mode, self.double, self.epoch_back, self.released_and_back))
+            of_both = (self.double, self.double_below, self.epoch_back, self.released_and_back, self.given_again)
+            return self._chance.choice((of_mode, self.clings, *of_both))
         usual: Sequence[Callable[[], None]] = (
             *(self.move, self.move, self.move, self.crash, self.blink, self.takeover),
             *(self.new_leader, self.lost_lines, self.lost_lines_and_owner, self.new_leader_in_a_gap),
-            *((self.new_leader_in_a_move, self.three_at_once) if self._mode == "overlap" else ()),
+            *((self.new_leader_in_a_move, self.three_at_once, self.clings) if self._mode == "overlap" else ()),
         )
         return self._chance.choice(usual)
 
@@ -196,16 +204,53 @@ class _Story:
         self._expect("overlaps", "handover", later, end)
         self._owner = third
 
+    def clings(self) -> None:
+        """One holds on while three follow each other: the last of them never met the second."""
+        kind = "exclusive" if self._mode == "exclusive" else "handover"
+        first, begins = self._owner, []
+        for _ in range(3):
+            before = self._owner
+            begins.append(self._now)
+            self._grant("joined")
+            if before != first:
+                since = begins[-1]
+                self._pass(self._limit // 8)
+                self._say("released", before, "joined")
+                self._expect("overlaps", kind, since, self._now)
+                self._expect("overlaps", kind, begins[-2], self._now)
+            self._pass(self._limit // 8)
+        self._say("released", first, "joined")
+        self._expect("overlaps", kind, begins[-1], self._now)
+
     # --- what must not happen ------------------------------------------------------------------------------------
 
     def double(self) -> None:
         """Two owners under one epoch: no sink can tell them apart."""
-        twin = Holder(self._name(), "twin", self._owner.epoch)
+        twin = Holder(self._name(), f"twin-{self._seq}", self._owner.epoch)
         start = self._now
         self._say("assigned", twin, "joined")
         self._expect("epochs", "repeated" if twin.epoch == self._highest else "back", start, None)
         self._expect("overlaps", "double", start, self._pass())
         self._say("released", twin, "joined")
+
+    def double_below(self) -> None:
+        """A second owner with an epoch that was over long ago."""
+        if self._owner.epoch < 2:
+            return self.double()
+        stale = Holder(self._name(), f"stale-{self._seq}", self._chance.randint(1, self._owner.epoch - 1))
+        start = self._now
+        self._say("assigned", stale, "joined")
+        self._expect("epochs", "back", start, None)
+        self._expect("overlaps", "double", start, self._pass())
+        self._say("lost", stale, "joined")
+        return None
+
+    def given_again(self) -> None:
+        """The same session under the same epoch, after it let go."""
+        self._say("released", self._owner, "joined")
+        self._expect("gaps", "handover", self._now, self._pass())
+        self._expect("epochs", "repeated", self._now, None)
+        self._say("assigned", self._owner, "joined")
 
     def overlap_in_exclusive(self) -> None:
         self._hand_over("exclusive", self._chance.randint(1, self._limit))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -124,6 +125,9 @@ def _happenings(group: str, table: pa.Table) -> list[Happening]:
         raise InvalidInput(
             f"group {group}: the trace says {', '.join(sorted(unknown))}; use topic, join, leave or crash"
         )
+    endless = next((one for one in found if not isfinite(one.value)), None)
+    if endless is not None:
+        raise InvalidInput(f"group {group}: {endless.what} {endless.name} has the value {endless.value}; use a number")
     return found
 
 
