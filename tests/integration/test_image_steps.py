@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import shlex
 import shutil
@@ -21,6 +22,7 @@ BUILDER, FINAL = read_dockerfile(ROOT / "Dockerfile")
 PREFIX = "/opt/assigner"
 READY_SECONDS = 30.0
 STOP_SECONDS = 15.0
+PATIENCE = 600
 
 # One worker runs them all: the environment takes half a minute to build.
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("image")]
@@ -51,6 +53,8 @@ def copy(origin: Path, target: Path) -> None:
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The environment that the final stage gets from the builder."""
+    # Beside other tests an installation may take longer than a test is usually given.
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
     directory = tmp_path_factory.mktemp("image")
     run_builder(BUILDER, directory / "source", directory / "assigner")
     # The sources are no part of the image: what runs must be what was installed.

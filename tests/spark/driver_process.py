@@ -111,7 +111,7 @@ def start(spark: SparkSession, order: Order) -> StreamingQuery:
     assigner.spark.register(spark)
     rows = spark.readStream.format("assigned_kafka").options(**order.options).load()
     writer = rows.writeStream.foreachBatch(Job(order)).option("checkpointLocation", order.checkpoint)
-    return writer.trigger(processingTime="500 milliseconds").start()
+    return writer.trigger(processingTime="1 second").start()
 
 
 def main() -> None:
