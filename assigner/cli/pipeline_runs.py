@@ -129,7 +129,7 @@ def running(job: Job) -> Iterator[Run]:
         from assigner.spark.pipelines.session import session
     except ImportError as error:
         raise Failure(USAGE, str(error), kind="missing_requirement", as_json=job.as_json) from error
-    with _failing(job), session(job.name, job.master, job.settings()) as spark:
+    with _failing(job), session(job.name, job.master, job.settings(), small=job.sample) as spark:
         yield Run(job, spark, Progress(spark, console(stderr=True)))
 
 

@@ -258,7 +258,7 @@ def _drawable(_context: click.Context, _option: click.Parameter, file: Path | No
 @pipeline.command(short_help="Compare strategies: which one should I choose?")
 @click.option("--strategy", multiple=True, metavar="NAME", help="A strategy to try; by default all that are installed.")
 @click.option(
-    "--groups", type=click.IntRange(1, 100_000), default=40, show_default=True, help="Groups of the --sample."
+    "--groups", type=click.IntRange(1, 100_000), default=24, show_default=True, help="Groups of the --sample."
 )
 @click.option(
     "--warm", type=Seconds(0), default=20.0, show_default=True, metavar="SECONDS", help="To warm a partition."

@@ -10,6 +10,8 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import anyio
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +21,10 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from assigner.cli import main
+from assigner.client import AssignerConsumer, Handler
 from assigner.embedded import EmbeddedAssigner
+from assigner.server import ServerSettings
+from assigner.settings import HttpSection, Settings
 from assigner.spark.pipelines import samples
 from assigner.spark.pipelines.audit import KINDS, VIOLATIONS, Audit, audit
 from assigner.spark.pipelines.datasets import LAG_SAMPLES, LOAD_SAMPLES, OWNERSHIP_EVENTS, TRACES, from_arrow
@@ -197,25 +202,39 @@ def test_a_partition_sampled_once_or_by_a_clock_that_stood_still_has_no_weight(s
     assert [(row.partition, row.weight) for row in found] == [(2, 0.5)]
 
 
-def test_weights_are_published_to_the_group(spark: SparkSession, tmp_path: Path) -> None:
-    pq.write_table(load_rows((0, 0, 1), (10, 0, 1_000), (0, 1, 1), (10, 1, 3_000)), tmp_path / "loads.parquet")
+def test_weights_are_published_to_the_group_which_plans_by_them(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [(at, partition, at * (300 if partition == 0 else 100)) for partition in range(4) for at in (0, 10)]
+    pq.write_table(load_rows(*rows), tmp_path / "loads.parquet")
     data = ("--input", str(tmp_path / "loads.parquet"), "--output", str(tmp_path / "out"), "--overwrite", "--json")
-    with EmbeddedAssigner(topics={"g": {"t": 2}}) as assigner:
-        assigner_that_was = assigner.address
-        result = pipeline("loads", *data, "--publish", assigner.address, "--group", "g")
+    quick = Settings(grpc=ServerSettings(port=0), http=HttpSection(port=0))
+    by_load = msgspec.structs.replace(quick.group, debounce=0.5, use_loads=True)
+    with EmbeddedAssigner(msgspec.structs.replace(quick, group=by_load), topics={"g": {"t": 4}}) as assigner:
+        address = assigner.address
+        result = pipeline("loads", *data, "--publish", address, "--group", "g")
         assert result.exit_code == 0, result.output
-        assert json.loads(result.stdout)["published"] == 2
-        shown = CliRunner(env={"ASSIGNER_ADDRESS": assigner.address}).invoke(main, ["loads", "g", "-o", "json"])
+        assert json.loads(result.stdout)["published"] == 4
+        shown = CliRunner(env={"ASSIGNER_ADDRESS": address}).invoke(main, ["loads", "g", "-o", "json"])
         told = {one["partition"]: one["weight"] for one in json.loads(shown.stdout)["heaviest"]}
-        assert told == pytest.approx({0: 100.0, 1: 300.0})
-        other = pipeline("loads", *data, "--publish", assigner.address, "--group", "nobody")
+        assert told == pytest.approx({0: 300.0, 1: 100.0, 2: 100.0, 3: 100.0})
+        assert anyio.run(shares_of_two, address) == {frozenset({0}), frozenset({1, 2, 3})}, "as much for each"
+        other = pipeline("loads", *data, "--publish", address, "--group", "nobody")
         assert other.exit_code == 2
         assert "there are no weights of group 'nobody'" in other.stderr
-    nowhere = pipeline("loads", *data, "--publish", assigner_that_was, "--group", "g")
+    nowhere = pipeline("loads", *data, "--publish", address, "--group", "g")
     assert nowhere.exit_code == 3
     assert (
         f"The weights are in {tmp_path / 'out' / 'weights'} and were not published: check --publish" in nowhere.stderr
     )
+
+
+async def shares_of_two(address: str) -> set[frozenset[int]]:
+    """Who has what, once all is settled: by counts it would be two and two."""
+    async with (
+        AssignerConsumer([address], "g", "a", ["t"], Handler()) as a,
+        AssignerConsumer([address], "g", "b", ["t"], Handler()) as b,
+    ):
+        await a.wait_for(lambda one: {len(one.partitions), len(b.partitions)} == {1, 3})
+        return {frozenset(tp.partition for tp in one.partitions) for one in (a, b)}
 
 
 # --- lag ---------------------------------------------------------------------------------------------------------

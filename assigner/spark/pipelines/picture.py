@@ -25,6 +25,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
         left, right = figure.subplots(1, 2, width_ratios=[3, 2])
         _choice(left, rows)
         _pauses(right, rows)
+        figure.legend(loc="outside lower left", ncols=3, frameon=False, fontsize=9)
         figure.suptitle(answer(rows), x=0.01, ha="left", fontweight="bold")
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
@@ -68,7 +69,6 @@ def _choice(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
     axes.set_ylabel("partitions of the fullest member minus the emptiest")
     axes.set_title("Moves and evenness: further down and left is better", loc="left", fontsize=10)
     axes.grid(color="#eeeeee")
-    axes.legend(frameon=False, fontsize=9)
 
 
 def _span(value: float, low: float, high: float) -> list[list[float]]:

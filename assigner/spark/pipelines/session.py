@@ -21,15 +21,26 @@ _LEAST, _MOST = 1, 8
 """GiB of memory for Spark on one machine."""
 
 
+_SMALL = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+    "spark.sql.codegen.wholeStage": "false",
+}
+
+
 @contextmanager
-def session(name: str, master: str = "", conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """`master`: where to run, unless `spark-submit` said so; empty: all cores of this machine."""
+def session(
+    name: str, master: str = "", conf: Mapping[str, str] | None = None, *, small: bool = False
+) -> Iterator[SparkSession]:
+    """`master`: where to run, unless `spark-submit` said so; empty: all cores of this machine. `small`: for data that
+    is read sooner than a program for it is compiled with care."""
     active = SparkSession.getActiveSession()
     if active is not None:
         yield active
         return
     require_java()
-    spark = _made(name, master, conf or {})
+    spark = _made(name, master, conf or {}, small=small)
     # What goes wrong is told once, by whoever catches it; on a cluster logs are somebody's business.
     spark.sparkContext.setLogLevel("OFF" if (spark.sparkContext.master or "").startswith("local") else "WARN")
     try:
@@ -38,7 +49,7 @@ def session(name: str, master: str = "", conf: Mapping[str, str] | None = None) 
         spark.stop()
 
 
-def _made(name: str, master: str, conf: Mapping[str, str]) -> SparkSession:
+def _made(name: str, master: str, conf: Mapping[str, str], *, small: bool) -> SparkSession:
     builder = SparkSession.builder.appName(f"assigner pipeline {name}").config("spark.sql.session.timeZone", "UTC")
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         if master:
@@ -46,14 +57,15 @@ def _made(name: str, master: str, conf: Mapping[str, str]) -> SparkSession:
     else:
         where = master or "local[*]"
         builder = builder.master(where)
-        for key, value in (_on_this_machine() if where.startswith("local") else _from_this_machine()).items():
+        here = _on_this_machine(small=small) if where.startswith("local") else _from_this_machine()
+        for key, value in here.items():
             builder = builder.config(key, value)
     for key, value in conf.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
 
-def _on_this_machine() -> dict[str, str]:
+def _on_this_machine(*, small: bool) -> dict[str, str]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     return {
@@ -63,6 +75,7 @@ def _on_this_machine() -> dict[str, str]:
         # Enough for sorts of a whole log to fit; Spark puts small ones together.
         "spark.sql.shuffle.partitions": str(16 * (os.cpu_count() or 1)),
         **_from_this_machine(),
+        **(_SMALL if small else {}),
     }
 
 
