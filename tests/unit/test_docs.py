@@ -156,7 +156,7 @@ def check_command(words: list[str]) -> None:
 
 @pytest.mark.processes
 def test_the_example_in_the_readme_runs(tmp_path: Path) -> None:
-    (example,) = blocks(ROOT / "README.md", "python")
+    example = next(blocks(ROOT / "README.md", "python"))
     with EmbeddedAssigner(topics={"billing": {"orders": 12}}) as assigner:
         program = tmp_path / "worker.py"
         program.write_text(example.replace("127.0.0.1:50051", assigner.address))
