@@ -13,12 +13,11 @@ from typing import Self
 import pyspark
 
 from tests.server_process import ServerProcess
+from tests.spark import jvms
 
 HOME = Path(pyspark.__file__).parent
 LOOPBACK = "127.0.0.1"
 READY = 120.0
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""What a JVM saves its time with that does not live long."""
 
 
 class StandaloneCluster:
@@ -37,8 +36,6 @@ class StandaloneCluster:
             place = ("--host", LOOPBACK, "--port", "0", "--webui-port", "0", "--cores", "1", "--memory", "1g")
             work = str(self._directory / f"work-{number}")
             self._start(f"worker-{number}", "worker.Worker", *place, "--work-dir", work, self.url)
-        for number in range(self._count):
-            self._said(f"worker-{number}", r"(Successfully registered with master)")
         return self
 
     def __exit__(
@@ -48,11 +45,14 @@ class StandaloneCluster:
             process.terminate(20)
 
     def submit(self, *arguments: str, within: float) -> tuple[int, str, str]:
-        """Run a program on the cluster; returns its status, what it said and what it complained of."""
+        """Run a program on the cluster; returns its status, what it said and what it complained of. It comes up while
+        the workers do, and waits for all of them."""
         confs = {
-            "spark.driver.extraJavaOptions": QUICK,
+            "spark.cores.max": str(self._count),
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{READY:.0f}s",
             "spark.driver.host": LOOPBACK,
-            "spark.executor.extraJavaOptions": QUICK,
+            "spark.executor.extraJavaOptions": jvms.environment()["SPARK_SUBMIT_OPTS"],
             "spark.executor.memory": "512m",
             "spark.sql.shuffle.partitions": "2",
             "spark.ui.enabled": "false",
@@ -90,11 +90,12 @@ class StandaloneCluster:
 
 
 def environment() -> dict[str, str]:
+    quick = jvms.environment()
     return {
         **os.environ,
+        **quick,
         "SPARK_HOME": str(HOME),
         "SPARK_LOCAL_IP": LOOPBACK,
-        "SPARK_DAEMON_JAVA_OPTS": QUICK,
-        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_DAEMON_JAVA_OPTS": quick["SPARK_SUBMIT_OPTS"],
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
