@@ -96,6 +96,23 @@ def test_missing_java_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch, 
     assert "Spark needs Java 17 and there is none: install it" in " ".join(result.output.split())
 
 
+@pytest.mark.parametrize(
+    ("master", "says"),
+    [
+        ("spark://127.0.0.1:1", "--master spark://127.0.0.1:1 can't be reached (127.0.0.1:1: [Errno 111]"),
+        ("spark://nowhere", "--master spark://nowhere is no address of a cluster; give spark://HOST:PORT"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_named_before_spark_looks_for_it(
+    monkeypatch: pytest.MonkeyPatch, master: str, says: str
+) -> None:
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    monkeypatch.setattr("assigner.spark.pipelines.session.require_java", lambda: None)
+    result = run("audit", "--sample", "--master", master)
+    assert result.exit_code == 2
+    assert says in " ".join(result.output.split())
+
+
 def test_commands_that_need_no_spark_do_not_import_it() -> None:
     script = "import sys; from assigner.cli import pipelines; print('pyspark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -7,6 +7,7 @@ and the interpreter are this process's own; on a cluster both have to be install
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ _LEAST, _MOST = 1, 8
 """GiB of memory for Spark on one machine."""
 
 
+_STANDALONE = "spark://"
+_MASTER_WITHIN = 10.0
 _SMALL = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.adaptive.enabled": "false",
@@ -40,6 +43,7 @@ def session(
         yield active
         return
     require_java()
+    _require_master(master)
     spark = _made(name, master, conf or {}, small=small)
     # What goes wrong is told once, by whoever catches it; on a cluster logs are somebody's business.
     spark.sparkContext.setLogLevel("OFF" if (spark.sparkContext.master or "").startswith("local") else "WARN")
@@ -47,6 +51,26 @@ def session(
         yield spark
     finally:
         spark.stop()
+
+
+def _require_master(master: str) -> None:
+    """Spark itself would try for a minute, with a stack trace for each time, and then wait for ever."""
+    if not master.startswith(_STANDALONE):
+        return
+    failed = []
+    for address in master.removeprefix(_STANDALONE).split(","):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise InvalidInput(f"--master {master} is no address of a cluster; give spark://HOST:PORT")
+        try:
+            socket.create_connection((host, int(port)), timeout=_MASTER_WITHIN).close()
+        except (OSError, OverflowError) as error:
+            failed.append(f"{address}: {error}")
+        else:
+            return
+    raise InvalidInput(
+        f"--master {master} can't be reached ({'; '.join(failed)}); is the cluster's master running there?"
+    )
 
 
 def _made(name: str, master: str, conf: Mapping[str, str], *, small: bool) -> SparkSession:
