@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container, Sequence
-from contextlib import closing
 from typing import TypeVar
 
 from grpclib.client import Channel
@@ -11,7 +10,9 @@ from grpclib.config import Configuration
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from assigner.client import TopicPartition, Unavailable
+from assigner.client.codec import Codec
 from assigner.client.contact import Contact, Identity, parse_address
+from assigner.client.hanging_up import hang_up
 from assigner.client.offsets import committed
 from assigner.proto.kafka_assigner import v1
 from assigner.spark.tls import Tls
@@ -57,11 +58,13 @@ async def _ask(addresses: Sequence[str], tls: Tls | None, question: Callable[[Ch
     for address in map(parse_address, addresses):
         config = Configuration(http2_connection_window_size=64 * 2**20, http2_stream_window_size=2**24)
         context = tls.context() if tls is not None else None
-        with closing(Channel(address.host, address.port, ssl=context, config=config)) as channel:
-            try:
-                return await question(channel)
-            except (GRPCError, StreamTerminatedError, Unavailable, OSError, TimeoutError) as error:
-                trouble = f"{address}: {error}"
+        channel = Channel(address.host, address.port, codec=Codec(), ssl=context, config=config)
+        try:
+            return await question(channel)
+        except (GRPCError, StreamTerminatedError, Unavailable, OSError, TimeoutError) as error:
+            trouble = f"{address}: {error}"
+        finally:
+            await hang_up(channel)
     raise Unavailable(f"no instance of the assigner answers ({trouble}); check option assigner")
 
 

@@ -17,6 +17,7 @@ from assigner.keys import TopicPartition
 from assigner.spark.fetching import read_ranges
 from assigner.spark.kafka_log import KafkaLog
 from assigner.spark.options import COMMITTED, EARLIEST, SourceOptions
+from assigner.spark.plain_words import briefly
 from assigner.spark.positions import Range
 from assigner.spark.schema import arrow_schema
 from assigner.spark.tasks import tasks_for
@@ -27,6 +28,7 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._schema = schema
 
+    @briefly
     def partitions(self) -> list[InputPartition]:
         log, options = KafkaLog(self._options), self._options
         known = log.partitions(options.topics)

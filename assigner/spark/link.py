@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from assigner.client import Unavailable
+from assigner.errors import Refused, UnknownTopic
 from assigner.logs import get_logger
 from assigner.spark.kafka_log import KafkaLog
 from assigner.spark.member import Member
@@ -109,7 +110,17 @@ class Link:
         await self._stopped.wait()
 
     def _explained(self, error: BaseException) -> BaseException:
-        if not isinstance(error, Unavailable):
-            return error
-        where = ",".join(self._options.assigner)
-        return Unavailable(f"the assigner at {where} is not reached: {error}; check option assigner")
+        """What the client says, in the words of the source's options."""
+        match error:
+            case Unavailable():
+                why = str(error).removesuffix("; check the addresses")
+                return Unavailable(
+                    f"the assigner at {','.join(self._options.assigner)} is not reached: {why}; check option assigner, "
+                    f"and option tls if it speaks TLS"
+                )
+            case UnknownTopic():
+                return UnknownTopic(f"option subscribe: {error}")
+            case Refused():
+                return Refused(f"{error} (options tls, tlsCa, tlsCert and tlsKey)" if self._options.tls else str(error))
+            case _:
+                return error

@@ -24,7 +24,7 @@ from assigner.client import AssignerConsumer, Ending, Handler, Ownership, Releas
 from assigner.client.changes import Changes
 from assigner.client.offsets import CommitFailed, CommittedOffset, OffsetAndMetadata
 from assigner.core.gate import GateClosed, StaleEpoch
-from assigner.errors import AssignerError, InvalidInput, Superseded
+from assigner.errors import AssignerError, InvalidInput, SourceUnavailable, Superseded, UnknownTopic
 from assigner.keys import TopicPartition
 from assigner.spark.asking import describe_at, is_share_complete
 from assigner.spark.claims import Claim, held_by
@@ -129,7 +129,7 @@ class Member(Handler):
                 _, outcome = self._taken.pop(partition.tp)
             if isinstance(outcome, Exception):
                 raise outcome
-        except (InvalidInput, SinkUnreadable) as error:
+        except (InvalidInput, SinkUnreadable, SourceUnavailable, UnknownTopic) as error:
             self._trouble = error
             self.changes.notify()
             raise

@@ -20,6 +20,7 @@ _MODULES = {
     "sqlalchemy": "SQLAlchemy",
 }
 OLDEST_SPARK = (4, 2)
+FIRST_PANDAS_NOT_KNOWN = (3, 0)
 OLDEST_JAVA = 17
 
 
@@ -34,21 +35,29 @@ def require_extra() -> None:
         raise MissingRequirement(
             f"assigner.spark needs {', '.join(missing)}; install the extra: pip install 'kafka-assigner[spark]'"
         )
-    found = _version("pyspark")
-    if found < OLDEST_SPARK:
-        wanted = ".".join(map(str, OLDEST_SPARK))
-        raise MissingRequirement(
-            f"assigner.spark needs pyspark {wanted} or later, {'.'.join(map(str, found))} is installed; "
-            f"pip install 'kafka-assigner[spark]'"
-        )
+    spark, pandas = _version("pyspark"), _version("pandas")
+    if spark is not None and spark < OLDEST_SPARK:
+        raise _unfit("pyspark", spark, f"{_text(OLDEST_SPARK)} or later")
+    if pandas is not None and pandas >= FIRST_PANDAS_NOT_KNOWN:
+        raise _unfit("pandas", pandas, f"below {_text(FIRST_PANDAS_NOT_KNOWN)}, since Spark does not know it yet")
 
 
-def _version(package: str) -> tuple[int, ...]:
+def _unfit(package: str, found: tuple[int, ...], wanted: str) -> MissingRequirement:
+    return MissingRequirement(
+        f"assigner.spark needs {package} {wanted}; {_text(found)} is installed: pip install 'kafka-assigner[spark]'"
+    )
+
+
+def _text(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _version(package: str) -> tuple[int, ...] | None:
     try:
         return tuple(int(part) for part in re.findall(r"\d+", version(package))[:2])
     except PackageNotFoundError:
         # Spark's own distributions bring pyspark without its metadata.
-        return OLDEST_SPARK
+        return None
 
 
 def require_java() -> None:

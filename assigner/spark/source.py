@@ -20,6 +20,7 @@ from assigner.errors import InvalidInput
 from assigner.spark.batch import BatchReader
 from assigner.spark.fetching import read_ranges
 from assigner.spark.options import SourceOptions, columns_wanted, read_options, refuse_unknown
+from assigner.spark.plain_words import briefly
 from assigner.spark.positions import OWNER_KEY, Owner, Positions
 from assigner.spark.rows import control_batch
 from assigner.spark.runner_process import RunnerProcess
@@ -37,14 +38,20 @@ class AssignedKafka(DataSource):
     def name(cls) -> str:
         return NAME
 
+    @briefly
     def schema(self) -> StructType:
         refuse_unknown(self.options)
+        if "member" in self.options:
+            # Only streams have one, so all that a stream needs can be checked before anything runs.
+            read_options(self.options, streaming=True)
         return row_schema(**columns_wanted(self.options))
 
+    @briefly
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options, streaming=False)
         return BatchReader(options, self._checked(schema, options))
 
+    @briefly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         options = read_options(self.options, streaming=True)
         return StreamReader(options, self._checked(schema, options))
@@ -74,16 +81,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         return ReadMaxRows(self._options.max_rows)
 
+    @briefly
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return self._planning().latest(start, _rows(limit, self._options.max_rows))
 
+    @briefly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         ranges, controls = self._planning().batch(start, end)
         return [*control_tasks(controls), *tasks_for(ranges, self._options)]
 
+    @briefly
     def commit(self, end: dict[str, Any]) -> None:
         self._planning().committed(end)
 
+    @briefly
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._planning().read_to_here()
 

@@ -21,6 +21,9 @@ class Tls(msgspec.Struct, frozen=True):
             if self.cert:
                 context.load_cert_chain(self.cert, self.key or None)
         except (OSError, ssl.SSLError) as error:
-            raise InvalidInput(f"the files of options tlsCa, tlsCert and tlsKey can't be used: {error}") from error
+            files = ", ".join(name for name in (self.ca, self.cert, self.key) if name)
+            raise InvalidInput(
+                f"files of options tlsCa, tlsCert and tlsKey ({files}) can't be used: {error}"
+            ) from error
         context.set_alpn_protocols(["h2"])
         return context

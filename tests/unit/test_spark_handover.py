@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from assigner.embedded import EmbeddedAssigner
-from assigner.errors import InvalidInput
+from assigner.errors import InvalidInput, SourceUnavailable
 from assigner.keys import TopicPartition
 from assigner.records import HandoffMode
 from assigner.spark.control_rows import ControlKind
 from assigner.spark.data_loss import DataLost
 from assigner.spark.handover import Control, controls_again, controls_between
+from assigner.spark.kafka_log import KafkaLog
 from assigner.spark.positions import Held, Holdings, Owner, Position, Positions
 from assigner.spark.sink_record import EpochsWentBack, SinkUnreadable
 from assigner.spark.sinks.fence import Fence
@@ -281,5 +282,18 @@ def test_offsets_that_say_nothing_about_a_partition_end_the_query(
 ) -> None:
     query = ActedQuery(assigner, kafka, "m", topic, Sink(), startingOffsets=f'{{"{topic}": {{"0": 3}}}}')
     with pytest.raises(InvalidInput, match="startingOffsets says nothing about"):
+        run_until(lambda: False, query)
+    query.stop()
+
+
+def test_a_broker_that_does_not_answer_while_partitions_are_taken_ends_the_query(
+    assigner: EmbeddedAssigner, kafka: MockKafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*_: object) -> None:
+        raise SourceUnavailable("Kafka did not answer")
+
+    monkeypatch.setattr(KafkaLog, "resolved", silent)
+    query = ActedQuery(assigner, kafka, "m", topic, Sink())
+    with pytest.raises(SourceUnavailable, match="did not answer"):
         run_until(lambda: False, query)
     query.stop()

@@ -118,7 +118,7 @@ def test_control_rows_bring_their_columns() -> None:
     options = read(controlRows="true", fence__path="/lake", snapshotEvery="7")
     assert (options.control_rows, options.epoch, options.snapshot_every) == (True, True, 7)
     assert options.fence == {"fence.path": "/lake"}
-    names = AssignedKafka({**STREAM, "controlRows": "true"}).schema().names
+    names = AssignedKafka({**STREAM, "controlRows": "true", "fence.path": "/lake"}).schema().names
     assert names[-2:] == ["epoch", "control"]
 
 
@@ -191,7 +191,13 @@ def test_a_missing_package_is_named_with_the_extra(monkeypatch: pytest.MonkeyPat
 
 def test_a_spark_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requirements, "version", lambda name: "4.1.3")
-    with pytest.raises(MissingRequirement, match=r"needs pyspark 4\.2 or later, 4\.1 is installed"):
+    with pytest.raises(MissingRequirement, match=r"needs pyspark 4\.2 or later; 4\.1 is installed"):
+        require_extra()
+
+
+def test_pandas_that_spark_does_not_know_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requirements, "version", lambda name: {"pandas": "3.1.1"}.get(name, "4.3.0"))
+    with pytest.raises(MissingRequirement, match=r"needs pandas below 3\.0.*; 3\.1 is installed"):
         require_extra()
 
 

@@ -145,8 +145,6 @@ def running(*queries: ActedQuery) -> Iterator[None]:
         thread.join()
 
 
-# The questions that `drain` asks end with their loop, before TLS has said goodbye.
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_a_query_is_drained_over_tls(authority: Authority, kafka: MockKafka, assigner: EmbeddedAssigner) -> None:
     """From elsewhere than the driver's machine, as with Spark Connect: by asking the assigner."""
     first, second = (
