@@ -37,7 +37,9 @@ def mismatches(state: GroupState) -> int:
 
 
 async def at_rest(world: World, **counts: int) -> GroupState:
-    state = await world.until_counts(**counts)
+    await world.until_counts(**counts)
+    # The generation of a group's first plan is written after the last of its assignments.
+    state = await world.until("the plan is written to its end", lambda state: state.plan.generation > 0)
     await anyio.sleep(1.0)
     after = await world.until_counts(**counts)
     assert after.plan.generation == state.plan.generation

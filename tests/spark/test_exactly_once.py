@@ -38,6 +38,7 @@ from tests.spark.load import Load
 GROUP = "billing"
 TOPICS = [f"orders-{number}" for number in range(4)]
 PARTITIONS = [(topic, number) for topic in TOPICS for number in range(4)]
+SHARED = {"first": 8, "second": 8}
 RATE = 20
 """Records per second and partition."""
 
@@ -139,30 +140,44 @@ def scenes(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[str, str, 
 
 def act(scene: Scene, load: Load) -> int:
     """Let it all happen. Returns how many records were produced."""
-    second = scene.driver("second")
-    # Queries that run meanwhile would only take from it what it needs to get ready.
-    second.wait_until_up()
     with load:
-        first = scene.query("first")
-        first.until(lambda: len(scene.next_offsets()) == len(PARTITIONS), "it has rows of all partitions")
-
-        second.go()
-        shared = {"first": 8, "second": 8}
-        second.until(lambda: scene.owned() == shared and second.written > 0, "it has its share")
-
-        assert second.die_after_writing() == -signal.SIGKILL
-        before = first.written
-        first.until(lambda: scene.owned() == {"first": 16} and first.written > before, "it goes on alone")
-
+        first = one_joins_and_is_killed(scene)
         restarted = scene.query("second")
-        restarted.until(lambda: scene.owned() == shared and restarted.written > 0, "it has its share again")
-
+        restarted.until(lambda: scene.owned() == SHARED and restarted.written > 0, "it has its share again")
         first.drain()
         restarted.until(lambda: scene.owned() == {"second": 16}, "it has what was let go")
         produced = load.stop()
-    restarted.until(lambda: sum(scene.next_offsets().values()) == produced, "everything is written")
-    restarted.drain()
+    write_the_rest(scene, restarted, produced)
     return produced
+
+
+def act_in_short(scene: Scene, load: Load) -> int:
+    """The same, but who was killed does not come back."""
+    with load:
+        first = one_joins_and_is_killed(scene)
+        produced = load.stop()
+    write_the_rest(scene, first, produced)
+    return produced
+
+
+def one_joins_and_is_killed(scene: Scene) -> SessionQuery:
+    """Returns the query that was there first and goes on alone."""
+    second = scene.driver("second")
+    # Queries that run meanwhile would only take from it what it needs to get ready.
+    second.wait_until_up()
+    first = scene.query("first")
+    first.until(lambda: len(scene.next_offsets()) == len(PARTITIONS), "it has rows of all partitions")
+    second.go()
+    second.until(lambda: scene.owned() == SHARED and second.written > 0, "it has its share")
+    assert second.die_after_writing() == -signal.SIGKILL
+    before = first.written
+    first.until(lambda: scene.owned() == {"first": 16} and first.written > before, "it goes on alone")
+    return first
+
+
+def write_the_rest(scene: Scene, last: SessionQuery, produced: int) -> None:
+    last.until(lambda: sum(scene.next_offsets().values()) == produced, "everything is written")
+    last.drain()
 
 
 def check(scene: Scene, load: Load, produced: int, report: Callable[[str], None]) -> None:
@@ -206,5 +221,5 @@ def test_nothing_is_lost_or_twice_on_a_real_broker(
     producer = Producer({"bootstrap.servers": kafka_broker.bootstrap, "linger.ms": 5, "enable.idempotence": True})
     load = Load(producer, PARTITIONS, RATE)
     scene = scenes(kafka_broker.bootstrap, postgres_server.new_schema(), HandoffMode.EXCLUSIVE)
-    produced = act(scene, load)
+    produced = act_in_short(scene, load)
     check(scene, load, produced, figures)
