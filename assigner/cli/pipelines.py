@@ -61,7 +61,7 @@ def audit(job: Job, overlap_limit: float, check: bool) -> None:
         from assigner.spark.pipelines.datasets import OWNERSHIP_EVENTS
         from assigner.spark.pipelines.ownership_sample import sample_log
 
-        invented = sample_log(overlap_limit=overlap_limit, partitions=256) if job.sample else None
+        invented = sample_log(overlap_limit=overlap_limit, partitions=128) if job.sample else None
         events = run.sampled("events", invented.table(), OWNERSHIP_EVENTS) if invented else run.read(OWNERSHIP_EVENTS)
         found = auditing.audit(run.spark, events, overlap_limit=overlap_limit)
         with run.step("following every partition"):
