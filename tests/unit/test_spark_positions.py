@@ -135,13 +135,27 @@ def test_what_is_in_doubt_stays_as_it_is() -> None:
 
 def test_after_a_restart_what_was_finished_counts_if_nobody_else_was_at_work() -> None:
     start = at({P0: Position(5, 0, 10)})
-    assert taken_up(start, holding(p0=Held(6, 5, 4))).of == {P0: Position(6, 10, 10)}
+    assert taken_up(start, holding(p0=Held(6, 5, 4))).of == {P0: Position(6, 10, 10, kept=True)}
     assert taken_up(start, holding(p0=Held(7, 6, 4))).of == {P0: Position(7, 4, 4)}
 
 
 def test_what_others_finished_meanwhile_counts_more() -> None:
     start = at({P0: Position(5, 0, 10)})
-    assert taken_up(start, holding(p0=Held(6, 5, 40))).of == {P0: Position(6, 40, 40)}
+    assert taken_up(start, holding(p0=Held(6, 5, 40))).of == {P0: Position(6, 40, 40, kept=True)}
+
+
+def test_what_is_to_be_let_go_is_read_no_further_and_says_so() -> None:
+    start = at({P0: Position(5, 0, 10), P1: Position(5, 0, 10)})
+    holdings = Holdings({P0: Held(5, 5, 0), P1: Held(5, 5, 0)}, leaving=frozenset({P0}))
+    end = advanced(taken_up(start, holdings), holdings.held, {P0: 99, P1: 99}, None)
+    assert end.of == {P0: Position(5, 0, 10, released=True), P1: Position(5, 0, 99)}
+    assert read_positions(json.loads(json.dumps(end.to_json())), OWNER) == end
+
+
+def test_what_was_given_away_does_not_count_when_it_stays_after_all() -> None:
+    start = at({P0: Position(5, 0, 10, released=True)})
+    assert taken_up(start, holding(p0=Held(5, 5, 8))).of == {P0: Position(5, 8, 8)}
+    assert taken_up(start, holding(p0=Held(6, 5, 8))).of == {P0: Position(6, 8, 8)}
 
 
 def test_a_batch_of_an_earlier_process_is_read_again_only_where_nobody_took_over() -> None:
