@@ -1,4 +1,8 @@
-"""One Spark session for all tests here. It takes some seconds and a JVM, so one worker runs them all."""
+"""One Spark session for all tests here that need one. It takes some seconds and a JVM, so one worker runs them all.
+
+Tests that start JVMs of their own need no session, and run beside those on another worker: in a row they would take as
+long as all other tests together.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE):
             item.add_marker("spark")
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            shares = "spark" in getattr(item, "fixturenames", ())
+            item.add_marker(pytest.mark.xdist_group("spark" if shares else "spark-processes"))
 
 
 @pytest.fixture(scope="session", autouse=True)
