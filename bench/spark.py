@@ -64,7 +64,8 @@ def _tell(line: str) -> None:
 
 
 def table_of_rates(found: Sequence[Rate]) -> Table:
-    table = Table(title="Rows per second, and seconds of CPU for a million rows", title_justify="left")
+    title = "Rows per second; seconds of CPU for a million rows, the query's start among them"
+    table = Table(title=title, title_justify="left")
     for heading in ("value", OURS, JVM, "ratio", "target", "CPU s", "CPU s (JVM)"):
         table.add_column(heading, justify="left" if heading == "value" else "right")
     for size in sorted({one.value_bytes for one in found}):
