@@ -52,19 +52,22 @@ bench: install ## Measure the service; see docs for what the numbers mean
 
 .PHONY: test
 test: install ## Lint, then run all tests, against real etcd, Kafka, PostgreSQL and Spark where they can be had
-	$(MAKE) lint
-	$(BIN)/python tools/install_etcd.py || true
-	$(BIN)/python tools/install_kafka.py || true
-	$(BIN)/python tools/install_postgres.py || true
-	$(BIN)/python tools/archive_spark.py || true
+	$(MAKE) -j lint get-etcd get-kafka get-postgres archive-spark
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 .PHONY: test-spark
 test-spark: install ## Run only the tests that start Spark, which need Java 17
-	$(BIN)/python tools/install_kafka.py || true
-	$(BIN)/python tools/install_postgres.py || true
-	$(BIN)/python tools/archive_spark.py || true
+	$(MAKE) -j get-kafka get-postgres archive-spark
 	$(BIN)/python -m pytest tests/spark $(ARGS)
+
+# What can't be had is told, and the tests that need it are skipped.
+.PHONY: get-etcd get-kafka get-postgres
+get-etcd get-kafka get-postgres: get-%: install
+	$(BIN)/python tools/install_$*.py || true
+
+.PHONY: archive-spark
+archive-spark: install
+	$(BIN)/python tools/archive_spark.py || true
 
 .PHONY: lint
 lint: install ## Check style, types and the import rules
