@@ -21,6 +21,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tools.cache import cache_directory
 
+# Each is some 200 MB, and every checkout with an environment of its own makes one.
+KEPT = 3
+
 # What tests do that start Spark: a query over files, a batch with a shuffle and a window, Python on Arrow batches.
 RECORDED = """
 import sys
@@ -78,6 +81,13 @@ def _make(place: Path) -> None:
         draft.rename(place)
 
 
+def prune(directory: Path, keep: int = KEPT) -> None:
+    """Remove all but the newest. A JVM that has one open goes on with it."""
+    oldest_last = sorted(directory.glob("spark-*.jsa"), key=lambda one: one.stat().st_mtime, reverse=True)
+    for one in oldest_last[keep:]:
+        one.unlink(missing_ok=True)
+
+
 def main() -> int:
     place = archive()
     if place is None:
@@ -93,6 +103,7 @@ def main() -> int:
     except OSError as failure:
         _say(f"{failure}\nThe tests marked `spark` take longer.")
         return 1
+    prune(place.parent)
     _say(f"archived in {place} in {time.monotonic() - started:.0f} s")
     return 0
 
