@@ -9,10 +9,11 @@ epoch, `value` the state (for `restore` only), and all other columns are null.
 
 - `restore`, with the first batch under a new epoch: the operator replaces its state by `value`, which is null if none
   is stored. Records follow from `offset` on, which is where that state ends.
-- `resume`, instead of it, if this query's own checkpoint had read exactly up to the offset it is granted: the operator
-  keeps its state under the new epoch.
+- `resume`, instead of it, if nobody else was at work since this query's own checkpoint: the operator keeps its state
+  under the new epoch.
 - `snapshot`, now and then: the operator emits its state.
-- `release`, when the partition is to be let go, with its last records: the operator emits its state and forgets it.
+- `release`, when the partition is to be let go, in the batch after its last records: the operator emits its state and
+  forgets it.
 
 In a batch, `restore` and `resume` count before all records, `release` and `snapshot` after them, wherever they stand.
 The operator answers `snapshot` and `release` by a row with `control` = `state` (see `assigner.spark.state`), which a

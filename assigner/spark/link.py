@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from assigner.client import Unavailable
-from assigner.errors import Refused, UnknownTopic
+from assigner.errors import UnknownTopic
 from assigner.logs import get_logger
 from assigner.spark.kafka_log import KafkaLog
 from assigner.spark.member import Member
@@ -120,7 +120,5 @@ class Link:
                 )
             case UnknownTopic():
                 return UnknownTopic(f"option subscribe: {error}")
-            case Refused():
-                return Refused(f"{error} (options tls, tlsCa, tlsCert and tlsKey)" if self._options.tls else str(error))
             case _:
                 return error

@@ -34,7 +34,7 @@ from assigner.spark.kafka_log import KafkaLog
 from assigner.spark.options import SourceOptions
 from assigner.spark.positions import Held, Holdings, Position, Positions, counts_still
 from assigner.spark.reporting import Reports
-from assigner.spark.sink_record import EpochsWentBack, SinkRecord, SinkUnreadable
+from assigner.spark.sink_record import EpochsWentBack, SinkRecord
 from assigner.spark.sinks.fence import UNTOUCHED, Fence
 
 CLOSE_SECONDS = 2.0
@@ -129,7 +129,7 @@ class Member(Handler):
                 _, outcome = self._taken.pop(partition.tp)
             if isinstance(outcome, Exception):
                 raise outcome
-        except (InvalidInput, SinkUnreadable, SourceUnavailable, UnknownTopic) as error:
+        except (InvalidInput, SourceUnavailable, UnknownTopic) as error:
             self._trouble = error
             self.changes.notify()
             raise

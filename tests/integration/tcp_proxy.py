@@ -36,17 +36,19 @@ class TcpProxy:
 
     async def _serve(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         self.connections += 1
+        # From the first moment on: a cut may come while the server is being dialled.
+        writers = {to_client}
+        self._writers.add(to_client)
         try:
             from_server, to_server = await asyncio.open_connection(self._host, self._port)
-        except OSError:
-            to_client.transport.abort()
-            return
-        writers = {to_client, to_server}
-        self._writers |= writers
-        try:
+            writers.add(to_server)
+            self._writers.add(to_server)
             await asyncio.gather(
                 self._pump(from_client, to_server, answers=False), self._pump(from_server, to_client, answers=True)
             )
+        except OSError:
+            # Nobody is there to speak to; the client finds its connection gone.
+            return
         finally:
             self._writers -= writers
             for writer in writers:
