@@ -267,7 +267,6 @@ async def test_closing_the_store_ends_its_watches(etcd_server: RunningEtcd, etcd
 
 async def test_sixty_four_writers_do_not_starve_a_watch(own_etcd: EtcdServer) -> None:
     seen = written = 0
-    behind: list[int] = []
     async with opened(own_etcd.endpoints) as store, store.watch("/", start_revision=2) as items:
 
         async def read() -> None:
@@ -276,17 +275,18 @@ async def test_sixty_four_writers_do_not_starve_a_watch(own_etcd: EtcdServer) ->
                 seen += len(item.events) if isinstance(item, Batch) else 0
 
         async def write(writer: int) -> None:
+            # How far a watch may fall behind depends on the machine. That it goes on at all while nobody stops writing
+            # does not: each write is a request of the loop that also reads the watch.
             nonlocal written
-            for _ in range(40):
+            while seen < 2_000 and written < 40_000:
                 await store.put(f"/{writer}", b"v" * 64)
                 written += 1
-                behind.append(written - seen)
 
         async with anyio.create_task_group() as reading:
             reading.start_soon(read)
             async with anyio.create_task_group() as writing:
                 for writer in range(64):
                     writing.start_soon(write, writer)
-            await eventually(lambda: seen >= written, within=3)
+            assert seen >= 2_000, f"the watch told {seen} of {written} events while they were written"
+            await eventually(lambda: seen >= written, within=15)
             reading.cancel_scope.cancel()
-    assert max(behind) < 2000
