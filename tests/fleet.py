@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[1]
 CONSUMER_TTL = 3.0
 LEADER_TTL = 3.0
 UP_WITHIN = 30.0
-"""For a process to start and be of use, on a machine that is busy with other things."""
+"""For a process to start or to do what it was told, on a machine that is busy with other things."""
 
 
 def until(condition: Callable[[], Any], within: float, what: str, every: float = 0.02) -> float:
@@ -240,7 +240,7 @@ class Fleet:
             and not self.truth.handoffs(group)
         )
 
-    def wait_shared(self, group: str, *names: str, partitions: int, within: float = 15.0) -> float:
+    def wait_shared(self, group: str, *names: str, partitions: int, within: float = UP_WITHIN) -> float:
         what = f"{names} share the {partitions} partitions of {group}"
         return until(lambda: self.is_shared(group, *names, partitions=partitions), within, what)
 

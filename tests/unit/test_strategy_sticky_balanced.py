@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,6 +13,7 @@ import pytest
 from assigner.errors import InvalidInput
 from assigner.strategy import NONE, IntArray, Members, Problem, Topics
 from strategies.sticky_balanced import strategy
+from tests.counted_calls import counted_calls
 from tests.problems import assert_even_per_topic, assert_valid, assign_by_name, loads, problem
 
 
@@ -351,21 +351,17 @@ def test_extreme_capacities_still_give_a_whole_plan() -> None:
 # --- scale ---
 
 
-def test_ten_thousand_partitions_take_milliseconds() -> None:
-    given, _ = after_join([1000] * 10, 100)
-    # The best of several runs, far above what it takes on an idle machine: only a change of order fails this.
-    assert min(_seconds(given) for _ in range(5)) < 0.1
+def test_fifty_times_the_partitions_take_no_more_steps() -> None:
+    """All are placed in passes over arrays; how long a pass takes is for `bench.strategies`."""
+    small, large = _calls([1000] * 10, 100), _calls([50_000] * 10, 10_000)
+    assert large < 2 * small
 
 
-def test_half_a_million_partitions_take_less_than_a_second() -> None:
-    given, _ = after_join([50_000] * 10, 10_000)
-    assert min(_seconds(given) for _ in range(3)) < 1.0
-
-
-def _seconds(given: Problem) -> float:
-    began = time.perf_counter()
-    strategy.assign(given)
-    return time.perf_counter() - began
+def _calls(counts: list[int], members: int) -> int:
+    given, _ = after_join(counts, members)
+    with counted_calls() as calls:
+        strategy.assign(given)
+    return calls.lap()
 
 
 def test_the_order_in_which_names_come_does_not_matter() -> None:

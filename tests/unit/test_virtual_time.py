@@ -24,7 +24,7 @@ async def test_an_hour_passes_in_no_time() -> None:
     before = clock.now()
     await anyio.sleep(3600)
     assert clock.now() == before + 3600
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
 
 
 async def test_timers_fire_in_the_order_of_their_times() -> None:
@@ -102,7 +102,7 @@ async def test_with_local_sockets_it_jumps_once_they_are_silent() -> None:
             assert await client.receive() == b"hello"
         tasks.cancel_scope.cancel()
     assert virtual_time.current().time() - before >= 60
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 def test_a_test_that_waits_for_nothing_is_told_where_it_waits() -> None:
