@@ -98,3 +98,38 @@ def most_promoted(given: Problem, planned: IntArray) -> int:
     )
     assert found.success, found.message
     return -round(float(found.fun))
+
+
+def with_standbys(given: Problem, count: int, standbys: object = None, rack: object = None) -> Problem:
+    total = len(given.owner)
+    present = np.full((total, 0), NONE, np.int32) if standbys is None else np.asarray(standbys, np.int32)
+    members = given.members if rack is None else replace(given.members, rack=np.asarray(rack, np.int32))
+    return replace(given, members=members, standbys=present, standby_count=count)
+
+
+def pairs(members: int, owner: IntArray, standbys: IntArray) -> IntArray:
+    """[owner, holder]: copies."""
+    table = np.zeros((members, members), np.int32)
+    for column in standbys.T:
+        there = column != NONE
+        np.add.at(table, (owner[there], column[there]), 1)
+    return table
+
+
+def promotable(members: int, owner: IntArray, width: int) -> tuple[IntArray, IntArray, IntArray]:
+    """([owner, holder]: copies that can be promoted for sure, and at most; [owner]: how many holders may have more than
+    for sure). One topic, equal members."""
+    own, total = loads(members, owner), len(owner)
+    floor, ceiling = total // (members - 1), -(-total // (members - 1))
+    sure, most = (np.tile(width * (share - own).clip(min=0), (members, 1)) for share in (floor, ceiling))
+    taken = np.maximum(own, floor)
+    remainders = width * (total - taken.sum() + taken).clip(min=0)
+    return sure, most, remainders
+
+
+def cold_pairs(members: int, owner: IntArray, standbys: IntArray) -> int:
+    """Copies that could not all be promoted if their owner died, over all owners."""
+    sure, most, remainders = promotable(members, owner, standbys.shape[1])
+    count = pairs(members, owner, standbys)
+    lucky = ((count > sure) & (most > sure)).sum(axis=1)
+    return int(np.maximum(count - most, 0).sum() + np.maximum(lucky - remainders, 0).sum())
