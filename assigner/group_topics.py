@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import anyio
 
-from assigner.clock import Clock
 from assigner.election import Term
 from assigner.errors import Refused
 from assigner.groups import make_known
 from assigner.keys import Keys
 from assigner.logs import get_logger
+from assigner.metrics import Metrics
 from assigner.mirror import Mirrors
 from assigner.records import TopicConfig
 from assigner.settings import Settings
@@ -22,11 +22,11 @@ log = get_logger("assigner.topics")
 
 
 class GroupTopics:
-    def __init__(self, store: Store, keys: Keys, settings: Settings, clock: Clock) -> None:
+    def __init__(self, store: Store, keys: Keys, settings: Settings, metrics: Metrics) -> None:
         self._store = store
         self._keys = keys
         self._settings = settings
-        self._clock = clock
+        self._metrics = metrics
         self._kafka = _kafka(settings)
 
     async def close(self) -> None:
@@ -66,8 +66,8 @@ class GroupTopics:
                 self._kafka,
                 term.fence,
                 self._settings.kafka.refresh_interval,
-                self._clock,
                 lambda: mirror.state.topics,
+                self._metrics,
             )
             await refresher.run()
 

@@ -84,7 +84,7 @@ class Instance:
         self.store = await self._open_store(stack)
         self.mirrors = await stack.enter_async_context(Mirrors(self.store, self.keys, settings.group).running())
         self.registry = Registry(self.mirrors, max_seats=settings.grpc.max_streams)
-        self.topics = GroupTopics(self.store, self.keys, settings, self.clock)
+        self.topics = GroupTopics(self.store, self.keys, settings, self.metrics)
         stack.push_async_callback(in_peace, self.topics.close, _CLOSE_WITHIN)
         self.load_reports = LoadReports(self.store, self.keys, self.clock, self.metrics, settings.loads)
         self.members = await stack.enter_async_context(self._membership().running())

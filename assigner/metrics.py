@@ -126,6 +126,15 @@ class Metrics:
             ["group", "outcome"],
             registry=registry,
         )
+        self._topic_lookups = Counter(
+            "assigner_topic_lookups",
+            "Looks at Kafka for a group's topics, by how they ended.",
+            ["group", "outcome"],
+            registry=registry,
+        )
+        self._topic_changes = Counter(
+            "assigner_topic_changes", "Topics of which Kafka told something new.", ["group"], registry=registry
+        )
         self._events = Counter(
             "assigner_ownership_events", "Lines of the ownership event log.", ["outcome"], registry=registry
         )
@@ -190,6 +199,12 @@ class Metrics:
     def offsets_committed(self, group: str, outcome: str, count: int) -> None:
         """`outcome`: committed, fenced, unknown_partition or failed."""
         self._offset_commits.labels(self._groups.label(group), outcome).inc(count)
+
+    def topics_looked_up(self, group: str, outcome: str, changed: int) -> None:
+        """`outcome`: ok, partial (Kafka did not tell of all topics) or failed."""
+        label = self._groups.label(group)
+        self._topic_lookups.labels(label, outcome).inc()
+        self._topic_changes.labels(label).inc(changed)
 
     def events_logged(self, outcome: str, count: int) -> None:
         """`outcome`: written or dropped."""

@@ -1,13 +1,12 @@
 """What topics there are and how many partitions they have: from settings, from an operator, or from Kafka."""
 
 from assigner.topics.kafka import KafkaSource
-from assigner.topics.refresh import Observer, TopicRefresher
+from assigner.topics.refresh import TopicRefresher
 from assigner.topics.source import SettingsSource, TopicAnswer, TopicMissing, TopicSource, TopicUnavailable
 from assigner.topics.writer import ensure_topic, set_topic
 
 __all__ = [
     "KafkaSource",
-    "Observer",
     "SettingsSource",
     "TopicAnswer",
     "TopicMissing",

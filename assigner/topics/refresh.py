@@ -17,7 +17,6 @@ import anyio
 import msgspec
 
 from assigner.backoff import Backoff
-from assigner.clock import Clock
 from assigner.errors import AssignerError
 from assigner.keys import Keys
 from assigner.logs import get_logger
@@ -31,20 +30,11 @@ INTERVAL = 30.0
 log = get_logger("assigner.topics")
 
 
-class Observer(Protocol):
+class Tally(Protocol):
     """Who counts what a refresher does."""
 
-    def refreshed(self, group: str, topics: int, changed: int, seconds: float) -> None: ...
-
-    def failed(self, group: str, reason: str) -> None: ...
-
-
-class Unobserved:
-    def refreshed(self, group: str, topics: int, changed: int, seconds: float) -> None:
-        pass
-
-    def failed(self, group: str, reason: str) -> None:
-        pass
+    def topics_looked_up(self, group: str, outcome: str, changed: int) -> None:
+        """`outcome`: ok, partial (Kafka did not tell of all topics) or failed."""
 
 
 class TopicRefresher:
@@ -56,10 +46,8 @@ class TopicRefresher:
         source: TopicSource,
         fence: CreateRevisionIs,
         interval: float,
-        clock: Clock,
         current: Callable[[], Mapping[str, Stored[TopicConfig]]],
-        *,
-        observer: Observer | None = None,
+        tally: Tally,
     ) -> None:
         """`current` gives the group's configurations as they are known now; `fence` is the leader's term."""
         self._store = store
@@ -68,9 +56,8 @@ class TopicRefresher:
         self._source = source
         self._fence = fence
         self._interval = interval
-        self._clock = clock
         self._current = current
-        self._observer = observer or Unobserved()
+        self._tally = tally
         self._backoff = Backoff(f"topics/{group}", first=1.0, most=max(interval, 1.0))
         self._doubts: dict[str, str] = {}
         """What was already reported of a topic, so that it is said once. No more entries than topics."""
@@ -82,7 +69,7 @@ class TopicRefresher:
                 await self.refresh()
             except AssignerError as error:
                 log.warning("topics not refreshed", group=self._group, error=str(error))
-                self._observer.failed(self._group, str(error))
+                self._tally.topics_looked_up(self._group, "failed", 0)
                 await self._backoff.pause()
             else:
                 self._backoff.reset()
@@ -90,21 +77,18 @@ class TopicRefresher:
 
     async def refresh(self) -> int:
         """One look; how many configurations were written. Raises what the source or the store raise."""
-        began = self._clock.now()
         mine = {topic: it for topic, it in self._current().items() if it.record.source == self._source.name}
         self._doubts = {topic: said for topic, said in self._doubts.items() if topic in mine}
         if not mine:
             return 0
         answers = await self._source.describe(sorted(mine))
-        changed, failures = 0, 0
+        changed, untold = 0, 0
         for topic, known in mine.items():
             answer = answers.get(topic, TopicUnavailable("no answer"))
-            failures += isinstance(answer, TopicUnavailable)
+            untold += isinstance(answer, TopicUnavailable)
             changed += await self._take(known, answer)
-        seconds = self._clock.now() - began
-        self._observer.refreshed(self._group, len(mine), changed, seconds)
-        if failures:
-            self._observer.failed(self._group, f"{failures} of {len(mine)} topics unavailable")
+        outcome = "ok" if not untold else "partial" if untold < len(mine) else "failed"
+        self._tally.topics_looked_up(self._group, outcome, changed)
         return changed
 
     async def _take(self, known: Stored[TopicConfig], answer: TopicAnswer) -> bool:

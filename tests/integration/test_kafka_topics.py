@@ -12,9 +12,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from assigner.clock import SystemClock
 from assigner.errors import SourceUnavailable, UnknownTopic
 from assigner.keys import Keys
+from assigner.metrics import Metrics
 from assigner.records import Stored, TopicConfig, stored
 from assigner.store import CreateRevisionIs, Found, Store
 from assigner.testing.waiting import eventually
@@ -249,7 +249,7 @@ async def refresh_once(store: Store, source: KafkaSource, topic: str) -> int:
     assert isinstance(found, Found)
     fence = CreateRevisionIs(leader, found.entry.create_revision)
     known = await current(store, topic)
-    refresher = TopicRefresher(store, Keys(), GROUP, source, fence, 30.0, SystemClock(), lambda: known)
+    refresher = TopicRefresher(store, Keys(), GROUP, source, fence, 30.0, lambda: known, Metrics())
     return await refresher.refresh()
 
 

@@ -32,6 +32,8 @@ NAMES = {
     "assigner_handoff_step_seconds": {"step"},
     "assigner_load_reports": {"group"},
     "assigner_offset_commits": {"group", "outcome"},
+    "assigner_topic_lookups": {"group", "outcome"},
+    "assigner_topic_changes": {"group"},
     "assigner_ownership_events": {"outcome"},
     "assigner_event_segments": {"outcome"},
     "assigner_load_writes": {"outcome"},
@@ -66,6 +68,7 @@ def busy(metrics: Metrics) -> Metrics:
     metrics.load_reported("g")
     metrics.loads_written("ok")
     metrics.offsets_committed("g", "fenced", 2)
+    metrics.topics_looked_up("g", "partial", 2)
     metrics.events_logged("written", 5)
     metrics.event_segment("complete")
     metrics.refused("NotRegistered")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 import anyio
+import msgspec
 import pytest
 
-from assigner.clock import LoopClock
 from assigner.errors import StoreUnavailable
 from assigner.keys import Keys
 from assigner.records import Stored, TopicConfig, encode, stored
@@ -38,14 +38,10 @@ class FakeSource:
 
 class Tally:
     def __init__(self) -> None:
-        self.looks: list[tuple[int, int]] = []
-        self.failures: list[str] = []
+        self.looks: list[tuple[str, int]] = []
 
-    def refreshed(self, group: str, topics: int, changed: int, seconds: float) -> None:
-        self.looks.append((topics, changed))
-
-    def failed(self, group: str, reason: str) -> None:
-        self.failures.append(reason)
+    def topics_looked_up(self, group: str, outcome: str, changed: int) -> None:
+        self.looks.append((outcome, changed))
 
 
 def config(count: int, topic_id: str = "id-1", racks: tuple[tuple[str, ...], ...] = ()) -> TopicConfig:
@@ -80,9 +76,8 @@ class Leader:
             self.source,
             self.fence,
             interval,
-            LoopClock(),
             lambda: self.known,
-            observer=self.tally,
+            self.tally,
         )
 
     async def look(self) -> TopicConfig:
@@ -102,7 +97,7 @@ async def test_growth_is_taken_over(leader: Leader) -> None:
     await leader.start(config(2))
     leader.source.answers["t"] = config(5)
     assert (await leader.look()).partition_count == 5
-    assert leader.tally.looks == [(1, 1)]
+    assert leader.tally.looks == [("ok", 1)]
 
 
 async def test_a_recreated_topic_gets_its_new_id_even_with_fewer_partitions(leader: Leader) -> None:
@@ -178,6 +173,15 @@ async def test_a_word_spoken_meanwhile_is_not_overwritten(leader: Leader) -> Non
     assert await leader.look() == operators
 
 
+async def test_a_look_that_did_not_tell_of_all_topics_is_counted_as_such(leader: Leader) -> None:
+    await leader.start(config(2), msgspec.structs.replace(config(2), topic="u"))
+    leader.source.answers = {"t": config(3), "u": TopicUnavailable("timed out")}
+    await leader.look()
+    leader.source.answers["t"] = TopicUnavailable("timed out")
+    await leader.look()
+    assert leader.tally.looks == [("partial", 1), ("failed", 0)]
+
+
 async def test_it_looks_again_after_each_interval(leader: Leader) -> None:
     await leader.start(config(2))
     leader.source.answers["t"] = config(2)
@@ -193,9 +197,9 @@ async def test_it_survives_a_source_and_a_store_that_fail(leader: Leader) -> Non
     leader.source.error = StoreUnavailable("no answer")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(leader.refresher(interval=0.01).run)
-        await eventually(lambda: bool(leader.tally.failures))
+        await eventually(lambda: ("failed", 0) in leader.tally.looks)
         leader.source.error = None
-        await eventually(lambda: (1, 1) in leader.tally.looks)
+        await eventually(lambda: ("ok", 1) in leader.tally.looks)
         tasks.cancel_scope.cancel()
     await leader.reread()
     assert leader.known["t"].record.partition_count == 3
