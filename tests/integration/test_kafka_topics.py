@@ -12,10 +12,14 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from assigner.client import AssignerConsumer, Handler
 from assigner.errors import SourceUnavailable, UnknownTopic
 from assigner.keys import Keys
 from assigner.metrics import Metrics
 from assigner.records import Stored, TopicConfig, stored
+from assigner.server import ServerSettings
+from assigner.service import Service
+from assigner.settings import HttpSection, KafkaSection, Settings
 from assigner.store import CreateRevisionIs, Found, Store
 from assigner.testing.waiting import eventually
 from assigner.topics import KafkaSource, TopicMissing, TopicRefresher, TopicUnavailable, ensure_topic
@@ -262,3 +266,22 @@ async def refreshed(
 
     await eventually(followed, within=30, every=0.05)
     return (await current(store, topic))[topic].record
+
+
+async def test_a_service_finds_a_topic_in_kafka_and_follows_its_growth(kafka: Kafka, topic: str) -> None:
+    settings = Settings(
+        grpc=ServerSettings(port=0),
+        http=HttpSection(port=0),
+        kafka=KafkaSection(bootstrap_servers=kafka.broker.bootstrap, refresh_interval=0.2),
+    )
+    await kafka.create(topic, 2)
+    async with (
+        Service(settings) as service,
+        AssignerConsumer(service.address, GROUP, "reader", [topic], Handler()) as reader,
+    ):
+        await eventually(lambda: len(reader.partitions) == 2, within=30)
+        await kafka.grow(topic, 5)
+        await eventually(lambda: len(reader.partitions) == 5, within=30)
+        counted = (await service.instance.metrics.render()).decode()
+    assert f'assigner_topic_changes_total{{group="{GROUP}"}} 1.0' in counted
+    assert f'assigner_topic_lookups_total{{group="{GROUP}",outcome="ok"}}' in counted
