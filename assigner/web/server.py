@@ -23,6 +23,8 @@ from assigner.web.liveness import Liveness
 _log = get_logger(__name__)
 
 MAX_BODY = 64 * 1024
+MAX_CONNECTIONS = 256
+"""Far more than probes and scrapes need, far less than the files that a process may have open."""
 _CLOSE_SECONDS = 2.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -55,6 +57,7 @@ class WebServer:
         self._clock = clock
         self._extra = tuple(routes)
         self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
         self._ticker: asyncio.Task[None] | None = None
         self.port = 0
 
@@ -76,14 +79,16 @@ class WebServer:
                 app.router.add_route(method, route.path, route.handler)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_SECONDS, keepalive_timeout=30)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._settings.host, self._settings.port, backlog=128)
+        loop = asyncio.get_running_loop()
         try:
-            await site.start()
+            self._listener = await loop.create_server(
+                self._admit, self._settings.host, self._settings.port, backlog=128
+            )
         except OSError as error:
             await self._runner.cleanup()
             where = f"{self._settings.host}:{self._settings.port}"
             raise InvalidInput(f"can't serve HTTP on {where}: {error.strerror}; choose another --http-port") from error
-        self.port = self._runner.addresses[0][1]
+        self.port = self._listener.sockets[0].getsockname()[1]
         _log.debug("http listening", host=self._settings.host, port=self.port)
         self._ticker = asyncio.create_task(self._liveness.run(self._metrics.loop_lag), name="liveness-ticker")
 
@@ -93,8 +98,21 @@ class WebServer:
             self._ticker.cancel()
             with suppress(asyncio.CancelledError):
                 await self._ticker
+        if self._listener is not None:
+            self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
+
+    def _admit(self) -> asyncio.Protocol:
+        """A new connection. When there are too many, those that are open longest make room: an answer takes a
+        moment, so they are idle, or of somebody who says nothing. A probe is never turned away for such."""
+        assert self._runner is not None
+        assert self._runner.server is not None
+        here = [one for one in self._runner.server.connections if one.transport is not None]
+        for oldest in here[: max(0, len(here) + 1 - MAX_CONNECTIONS)]:
+            oldest.force_close()
+            self._metrics.refused("http_connections")
+        return self._runner.server()
 
     # Handlers. ---------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import pytest
@@ -14,7 +14,7 @@ from assigner.clock import SystemClock
 from assigner.errors import InvalidInput
 from assigner.metrics import GroupSnapshot, Metrics
 from assigner.settings import HttpSection
-from assigner.web import Liveness, Route, WebServer
+from assigner.web import Liveness, Route, WebServer, server
 
 
 class SteppedClock:
@@ -163,6 +163,21 @@ async def test_many_scrapes_at_once_are_all_answered() -> None:
     async with running() as site:
         answers = await asyncio.gather(*(site.get("/metrics") for _ in range(20)))
         assert {status for status, _ in answers} == {200}
+
+
+async def test_those_who_connect_and_say_nothing_keep_no_probe_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 10)
+    async with running() as site, AsyncExitStack() as mutes:
+        streams = [
+            await mutes.enter_async_context(await anyio.connect_tcp("127.0.0.1", site.server.port)) for _ in range(25)
+        ]
+        assert await site.get("/livez") == (200, "ok\n")
+        for stream in streams[:15]:
+            with anyio.fail_after(15), pytest.raises(anyio.EndOfStream):
+                await stream.receive()
+        await streams[-1].send(b"GET /livez HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert b"200 OK" in await streams[-1].receive()
+        assert 'assigner_refusals_total{reason="http_connections"} 16.0' in (await site.metrics.render()).decode()
 
 
 async def test_further_routes_are_served_and_listed() -> None:
