@@ -5,9 +5,8 @@ stay where they are when nobody may have more remainders than its share. For ove
 even as they can be (found by looking for the most crowded members first), and a maximum flow says how much can stay
 under these loads. No solution that is as balanced moves fewer. A solution that meets a bound is the best there is; one
 that does not may be too, because a flow does not see everything: what is left may not fit the places left. Linear
-programs (`bench.strategy_linear`) do, up to some size. A bound is loose where even that is not asked: evenness per
-topic with overlapping subscriptions, and racks, both in large groups. Capacities, caps, holds, pins and weights are
-not looked at.
+programs (`bench.strategy_linear`) do, up to some size. A bound is loose where they are not asked: evenness per topic
+and racks, in large groups. Capacities, caps, holds, pins and weights are not looked at.
 """
 
 from __future__ import annotations
@@ -31,6 +30,8 @@ MOST_CELLS = 1_000_000
 """Members x topics up to which a bound is worked out."""
 MOST_COLUMNS = 60_000
 """Of linear programs."""
+MOST_COLUMNS_ALIKE = 600_000
+"""Of that for one subscription, which is simple: 5 s for 500,000."""
 MOST_KINDS = 12
 """Different subscriptions; every set of them is looked at."""
 
@@ -165,7 +166,8 @@ def _fewest(problem: Problem, held: Counts, part: _Part, balance: Balance, *, cl
     mine = held[np.ix_(part.members, part.topics)]
     sizes = problem.topics.partitions[part.topics]
     if part.alike and balance is Balance.BOTH:
-        return Bound(_above_floors(mine, sizes, closely=closely and mine.size <= MOST_COLUMNS), loose=False)
+        closely = closely and mine.size <= MOST_COLUMNS_ALIKE
+        return Bound(_above_floors(mine, sizes, closely=closely), loose=not closely)
     if part.alike:
         (tier,) = _tiers(problem, part)
         load = mine.sum(axis=1)

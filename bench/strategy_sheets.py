@@ -73,9 +73,9 @@ def grid_sheets(rows: Sequence[Row]) -> list[Sheet]:
 _TIME = "Milliseconds; in brackets how many times as long as Kafka's uniform assignor on the same input."
 _MOVES = (
     "Even both ways / even over all only / Kafka's uniform assignor. Behind a plus: how many more than the bound for "
-    "that kind of balance, with a ~ where the bound may be too low (overlapping subscriptions, racks); nothing where "
-    "there are more than 1,000,000 members x topics. Behind a minus: fewer, because the result was less even than that "
-    "or farther from its replicas."
+    "that kind of balance, with a ~ where the bound may be too low (large groups with overlapping subscriptions or "
+    "racks); nothing where there are more than 1,000,000 members x topics. Behind a minus: fewer, because the result "
+    "was less even than that or farther from its replicas."
 )
 
 

@@ -241,6 +241,14 @@ def test_repairing_topics_is_counted() -> None:
     assert fewest(given, Balance.BOTH) == fewest_moves(given, Balance.BOTH).moves == 4
 
 
+def test_what_a_flow_does_not_see_is_seen_by_the_close_look_and_said_to_be_missing_before() -> None:
+    """The third member needs two of different topics, and only one topic has any left."""
+    given = problem([2, 2, 2], 3, [NONE, NONE, 0, 1, 1, 0])
+    quick = fewest_moves(given, Balance.BOTH)
+    assert (quick.moves, quick.loose) == (0, True)
+    assert fewest(given, Balance.BOTH) == 1
+
+
 def test_overlapping_subscriptions_are_evened_by_chains() -> None:
     """A-{T1}-B-{T2}-C: 11, 10 and 9 become 10 each when A passes one on and B another."""
     wants = [[1, 0], [1, 1], [0, 1]]
