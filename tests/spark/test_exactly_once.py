@@ -151,15 +151,6 @@ def act(scene: Scene, load: Load) -> int:
     return produced
 
 
-def act_in_short(scene: Scene, load: Load) -> int:
-    """The same, but who was killed does not come back."""
-    with load:
-        first = one_joins_and_is_killed(scene)
-        produced = load.stop()
-    write_the_rest(scene, first, produced)
-    return produced
-
-
 def one_joins_and_is_killed(scene: Scene) -> SessionQuery:
     """Returns the query that was there first and goes on alone."""
     second = scene.driver("second")
@@ -221,5 +212,5 @@ def test_nothing_is_lost_or_twice_on_a_real_broker(
     producer = Producer({"bootstrap.servers": kafka_broker.bootstrap, "linger.ms": 5, "enable.idempotence": True})
     load = Load(producer, PARTITIONS, RATE)
     scene = scenes(kafka_broker.bootstrap, postgres_server.new_schema(), HandoffMode.EXCLUSIVE)
-    produced = act_in_short(scene, load)
+    produced = act(scene, load)
     check(scene, load, produced, figures)
