@@ -163,6 +163,10 @@ class ActedQuery:
         self._unfinished = False
         return Step.FINISHED
 
+    def finish_what_an_earlier_process_began(self) -> None:
+        if self._unfinished:
+            self.batch()
+
     def _write(self, batches: list[pa.RecordBatch]) -> None:
         self._sink.write([row for batch in batches for row in _rows(batch)])
 
