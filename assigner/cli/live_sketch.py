@@ -1,7 +1,4 @@
-"""A running group as a sketch: what it is now, with what is in flight counted where it goes.
-
-Not in it: a rollout that is on. A plan shows what would be balanced without it, and says so.
-"""
+"""A running group as a sketch: what it is now, with what is in flight counted where it goes."""
 
 from __future__ import annotations
 
@@ -36,6 +33,8 @@ def sketch_of(answer: DescribeGroupResponse) -> Sketch:
         strategy_options=options.get("strategy_options", {}),
         standby_count=options.get("standby_count", 0),
         copartitioned=tuple(tuple(topics) for topics in options.get("copartitioned", ())),
+        rollout=options.get("rollout", ""),
+        rollout_cap=options.get("rollout_cap", 0),
     )
 
 
@@ -66,6 +65,8 @@ def _member(one: ConsumerInfo, owned: Held, standbys: Held) -> SketchedMember:
         capacity=one.capacity,
         rack=one.rack,
         topics=tuple(one.topics),
+        deployment=one.generation,
+        registered_at=one.registered_at,
         owned=_frozen(owned.get(one.name, {})),
         standbys=_frozen(standbys.get(one.name, {})),
     )

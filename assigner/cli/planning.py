@@ -38,8 +38,8 @@ The file describes a group in JSON, in the form that --save writes:
    "members": [{"name": "A", "owned": {"orders": [0, 1, 2, 3]}},
                {"name": "B", "owned": {"orders": [4, 5, 6]}, "capacity": 2, "rack": "r1"}]}
 
-Members may also have topics, hold, cap, load, generation, standbys; topics have weights and replica_racks; the group
-has strategy, strategy_options, standby_count, copartitioned, pinned.
+Members may also have topics, hold, cap, load, generation, standbys, deployment, registered_at; topics have weights and
+replica_racks; the group has strategy, strategy_options, standby_count, copartitioned, pinned, rollout, rollout_cap.
 """
 
 
@@ -50,7 +50,7 @@ has strategy, strategy_options, standby_count, copartitioned, pinned.
     "--join",
     multiple=True,
     metavar="NAME[,KEY=VALUE...]",
-    help="A member more; keys: capacity, rack, cap, topics (separated by +).",
+    help="A member more; keys: capacity, rack, cap, deployment, topics (separated by +).",
 )
 @click.option("--leave", multiple=True, metavar="NAME", help="A member less.")
 @click.option("--capacity", multiple=True, metavar="NAME=X", help="Another capacity of a member.")
@@ -59,6 +59,7 @@ has strategy, strategy_options, standby_count, copartitioned, pinned.
 @click.option("--weight", multiple=True, metavar="TOPIC/N=X", help="Another weight of a partition; 1 is ordinary.")
 @click.option("--strategy", help="Another strategy.")
 @click.option("--option", multiple=True, metavar="KEY=VALUE", help="An option of the strategy; VALUE is JSON or text.")
+@click.option("--rollout", metavar="NAME", help="The deployment that takes over, auto, or '' for none.")
 @click.option("--standbys", type=click.IntRange(min=0), help="Standby copies of each partition.")
 @click.option("--explain", is_flag=True, help="Say of every partition why it moves.")
 @click.option("--save", type=click.Path(dir_okay=False), help="Write the group as it would be to a JSON file.")
@@ -95,8 +96,6 @@ async def _live(admin: Admin, group: str) -> Sketch:
     described = await admin.ask(admin.stub.describe_group, DescribeGroupRequest(group=group))
     sketch = sketch_of(described)
     options = described.options
-    if options is not None and options.rollout:
-        click.secho("note: a rollout is on; this is what would be balanced without it", fg="yellow", err=True)
     if options is None or not options.use_loads:
         return sketch
     loads = await admin.ask(admin.stub.describe_loads, DescribeLoadsRequest(group=group, limit=_MOST_LOADS))
@@ -132,6 +131,8 @@ def _edited(sketch: Sketch, edits: dict[str, Any]) -> Sketch:
     if edits["option"]:
         base = changes.get("strategy_options", sketch.strategy_options)
         changes["strategy_options"] = {**base, **dict(_pair("--option", text, _value, "") for text in edits["option"])}
+    if edits["rollout"] is not None:
+        changes["rollout"] = edits["rollout"]
     if edits["standbys"] is not None:
         changes["standby_count"] = edits["standbys"]
     return msgspec.structs.replace(sketch, **changes)
@@ -144,6 +145,7 @@ def _newcomer(text: str) -> SketchedMember:
         "capacity": float,
         "rack": str,
         "cap": int,
+        "deployment": str,
         "topics": lambda topics: tuple(topics.split("+")),
     }
     for setting in settings:
@@ -186,6 +188,8 @@ def _partition(text: str) -> TopicPartition:
 
 def _view(found: Answer, *, explain: bool) -> RenderableType:
     parts: list[RenderableType] = [_headline(found), Text(), _shares(found)]
+    if found.rollout is not None:
+        parts.insert(1, _rollout(found.rollout))
     if found.planned:
         parts += [Text(), _moves(found.planned, explain=explain)]
         if not explain and len(found.planned) > _SHOWN:
@@ -210,6 +214,11 @@ def _headline(found: Answer) -> Text:
     if found.cold_actives:
         text.append(f"; {found.cold_actives} start cold", "dim")
     return text
+
+
+def _rollout(name: str) -> Text:
+    who = f"deployment {name!r} takes" if name else "those without a deployment take"
+    return Text(f"a rollout is on: {who} over what others leave, and nothing moves for balance", "yellow")
 
 
 def _shares(found: Answer) -> RenderableType:

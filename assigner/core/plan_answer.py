@@ -11,7 +11,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from assigner.core.rollout import solve as under_rollout
 from assigner.core.sketch import Interned, Sketch, intern
+from assigner.core.sketched_rollout import rolled_out, taking_over
 from assigner.keys import TopicPartition
 from assigner.reasons import Reason
 from assigner.strategy import NONE, IntArray, Problem, Solution, Strategy
@@ -46,6 +48,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     strategy: str
+    rollout: str | None
+    """The deployment that takes over, if a rollout is on."""
     partitions: int
     moves: int
     """Partitions taken from a member that stays."""
@@ -67,11 +71,14 @@ class Solved:
     strategy: str
     interned: Interned
     solution: Solution
+    rollout: str | None
+    """The deployment that takes over, if a rollout is on. Nothing moves for balance then."""
 
 
 def solve(sketch: Sketch, strategy: Strategy) -> Solved:
-    interned = intern(sketch)
-    return Solved(strategy.name, interned, strategy.assign(interned.problem))
+    interned, rollout = rolled_out(sketch, intern(sketch))
+    solution = under_rollout(strategy, interned.problem, rollout)
+    return Solved(strategy.name, interned, solution, taking_over(sketch) if rollout else None)
 
 
 def answer(before: Sketch, solved: Solved) -> Answer:
@@ -82,6 +89,7 @@ def answer(before: Sketch, solved: Solved) -> Answer:
     planned = telling.moves()
     return Answer(
         strategy=solved.strategy,
+        rollout=solved.rollout,
         partitions=len(interned.partitions),
         moves=explanation.moves,
         lower_bound=explanation.lower_bound,

@@ -131,7 +131,7 @@ def applied(problem: Problem, rollout: Rollout) -> Problem:
     """The problem with the rollout's wishes in it. A cap never takes away what a member has."""
     members, owned = problem.members, problem.owner != NONE
     has = np.bincount(problem.owner[owned], minlength=members.count)
-    cap = np.where(rollout.cap == NONE, NONE, np.maximum(rollout.cap, has)).astype(np.int32)
+    cap = np.where(rollout.cap == NONE, members.cap, np.maximum(rollout.cap, has)).astype(np.int32)
     topic = np.repeat(np.arange(problem.topics.count, dtype=np.int32), problem.topics.partitions)
     stays = problem.pinned.copy()
     stays[owned] |= members.subscription[problem.owner[owned], topic[owned]]

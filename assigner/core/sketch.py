@@ -33,6 +33,9 @@ class SketchedMember(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     load: float | None = None
     generation: int = 0
     """Of its claims: where two members claim a partition, the higher one has it."""
+    deployment: str = ""
+    """The generation of consumers that it belongs to, for rollouts."""
+    registered_at: int = 0
     owned: dict[str, tuple[int, ...]] = {}
     standbys: dict[str, tuple[int, ...]] = {}
 
@@ -54,6 +57,9 @@ class Sketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     copartitioned: tuple[tuple[str, ...], ...] = ()
     pinned: tuple[str, ...] = ()
     """Partitions that must stay, as `topic/number`."""
+    rollout: str = ""
+    """The deployment that takes over from the others, or `auto`: the one with the latest registration."""
+    rollout_cap: int = 0
 
 
 @dataclass(frozen=True)

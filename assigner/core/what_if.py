@@ -15,9 +15,11 @@ _replace = msgspec.structs.replace
 
 
 def join(sketch: Sketch, member: SketchedMember) -> Sketch:
+    """One more, who registers after all others."""
     if any(known.name == member.name for known in sketch.members):
         raise InvalidInput(f"member {member.name} is in the group already; choose another name")
-    return _replace(sketch, members=(*sketch.members, member))
+    latest = max((known.registered_at for known in sketch.members), default=0)
+    return _replace(sketch, members=(*sketch.members, _replace(member, registered_at=latest + 1)))
 
 
 def leave(sketch: Sketch, name: str) -> Sketch:

@@ -103,6 +103,7 @@ def _member(member: Member) -> dict[str, Any]:
         "releasing": member.releasing,
         "evicted": consumer.evicted,
         "generation": consumer.generation,
+        "registered_at": consumer.registered_at,
         "standbys": member.standbys,
     }
 

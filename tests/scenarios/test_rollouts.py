@@ -9,12 +9,16 @@ from random import Random
 import anyio
 import pytest
 
+from assigner.core import what_if
 from assigner.core.group import GroupState
+from assigner.core.plan_answer import answer, solve
+from assigner.core.sketch import Sketch, SketchedMember, SketchedTopic
 from assigner.errors import AssignerError, InvalidInput, InvalidName
 from assigner.history import read_history
 from assigner.keys import TopicPartition
 from assigner.records import Assignment, Cause, HandoffMode, decode
 from assigner.store import PutEvent
+from assigner.strategy_registry import load
 from tests.world import BOTH_STORES, SteppedConsumer, World, tp, world_on
 
 pytestmark = pytest.mark.virtual_time
@@ -267,6 +271,35 @@ async def test_without_anybody_of_the_new_generation_left_the_old_one_carries_on
     await at_rest(world)
     await crash(world, newcomer)
     assert set(sizes(await at_rest(world, 3)).values()) == {3}
+
+
+async def test_what_is_asked_beforehand_is_what_happens(world: World) -> None:
+    """`assigner plan --leave` in the middle of a rollout, and then the very consumer dies."""
+    pods = await old_fleet(world, 4, 26)
+    await fleet(world, 3, NEW)
+    await crash(world, pods[0])
+    state = await at_rest(world, 6)
+    solved = solve(what_if.leave(sketched(state), pods[1].name), load(state.options.strategy))
+    await crash(world, pods[1])
+    after = await at_rest(world, 5)
+    asked = {move.partition: move.new for move in answer(sketched(state), solved).planned}
+    happened = {str(at): held.record.owner for at, held in after.assignments.items()}
+    assert asked == {at: owner for at, owner in happened.items() if at in asked}
+    assert len(asked) == len(state.owned[pods[1].name])
+
+
+def sketched(state: GroupState) -> Sketch:
+    members = tuple(
+        SketchedMember(
+            name=name,
+            deployment=stored.record.generation,
+            registered_at=stored.record.registered_at,
+            owned={"t": tuple(sorted(at.partition for at in state.owned.get(name, ())))},
+        )
+        for name, stored in state.consumers.items()
+    )
+    topics = tuple(SketchedTopic(name=name, partitions=it.record.partition_count) for name, it in state.topics.items())
+    return Sketch(members=members, topics=topics, rollout=state.options.rollout)
 
 
 async def test_when_the_rollout_is_over_the_rest_is_balanced(world: World) -> None:

@@ -123,7 +123,7 @@ def test_what_was_dropped_is_shown(tmp_path: Path) -> None:
     [
         (["--leave", "X"], "no member X; members: A, B, C"),
         (["--join", "A"], "member A is in the group already"),
-        (["--join", "D,size=3"], "'size=3' is not one of capacity, rack, cap, topics with a value"),
+        (["--join", "D,size=3"], "'size=3' is not one of capacity, rack, cap, deployment, topics with a value"),
         (["--join", "D,capacity=much"], "'much' is not a number"),
         (["--join", "D,capacity=-1"], "the capacity of D is -1.0; it must be finite and more than 0"),
         (["--capacity", "A=nan"], "the capacity of A is nan"),
@@ -166,6 +166,56 @@ def test_a_live_group_is_read_with_what_is_in_flight(address: str) -> None:
     found = planned("orders", "--address", address, "--strategy", "sticky_balanced")
     assert [(share["member"], share["after"]) for share in found["shares"]] == [("a", 6)]
     assert {move["partition"] for move in found["planned"]} == {"t/3", "t/5"}
+
+
+# --- rollouts ----------------------------------------------------------------------------------------------------
+
+
+def homes(found: dict[str, Any]) -> dict[str, list[str]]:
+    """Who gets what."""
+    return {
+        share["member"]: [move["partition"] for move in found["planned"] if move["new"] == share["member"]]
+        for share in found["shares"]
+        if share["gains"]
+    }
+
+
+def test_a_newcomer_of_a_rollout_waits_until_somebody_leaves(file: str) -> None:
+    newcomer = ("--file", file, "--join", "N,deployment=v2")
+    assert planned(*newcomer)["moves"] == 2
+    rolling = (*newcomer, "--rollout", "v2")
+    assert (planned(*rolling)["rollout"], planned(*rolling)["moves"]) == ("v2", 0)
+    assert homes(planned(*rolling, "--leave", "C")) == {"N": ["orders/7", "orders/8", "orders/9"]}
+    assert "a rollout is on: deployment 'v2' takes over what others leave" in plan(*rolling).stdout
+
+
+def test_by_auto_the_deployment_of_the_newcomer_takes_over(file: str) -> None:
+    found = planned("--file", file, "--rollout", "auto", "--join", "N,deployment=v2", "--leave", "C")
+    assert found["rollout"] == "v2"
+    assert homes(found) == {"N": ["orders/7", "orders/8", "orders/9"]}
+
+
+def test_a_members_own_cap_is_kept_in_a_rollout(file: str) -> None:
+    found = planned("--file", file, "--rollout", "v2", "--join", "N,deployment=v2,cap=1", "--leave", "C")
+    assert {name: len(got) for name, got in homes(found).items()} == {"A": 1, "B": 1, "N": 1}
+
+
+def test_a_cap_of_a_rollout_below_nothing_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "group.json"
+    path.write_text(json.dumps({**GROUP, "rollout": "v2", "rollout_cap": -1}))
+    result = plan("--file", str(path))
+    assert result.exit_code == 2
+    assert "rollout_cap is -1; it must be 0 (a fair share) or more" in result.stderr
+
+
+def test_the_rollout_of_a_live_group_arrives() -> None:
+    described = DescribeGroupResponse(
+        options=GroupOptions(rollout="auto", rollout_cap=7),
+        consumers=[ConsumerInfo(name="a", status="Ready", generation="v1", registered_at=5)],
+    )
+    sketch = sketch_of(described)
+    assert (sketch.rollout, sketch.rollout_cap) == ("auto", 7)
+    assert (sketch.members[0].deployment, sketch.members[0].registered_at) == ("v1", 5)
 
 
 def test_racks_standbys_and_weights_of_a_live_group_arrive() -> None:

@@ -365,6 +365,11 @@ class ConsumerInfo(betterproto2.Message):
     Of the deployment it belongs to, if it said so.
     """
 
+    registered_at: "int" = betterproto2.field(15, betterproto2.TYPE_UINT64)
+    """
+    Unix time in seconds.
+    """
+
 
 default_message_pool.register_message("kafka_assigner.v1", "ConsumerInfo", ConsumerInfo)
 
