@@ -10,6 +10,7 @@ from assigner.core.group import GroupState
 from assigner.core.handoffs import Verdict, judge, slowest, timeout
 from assigner.core.liveness import Fate, Liveness
 from assigner.core.pending import Pending
+from assigner.core.planning import rollout_of
 from assigner.core.transitions import Transitions
 from assigner.core.units import Units
 from assigner.core.writes import Write
@@ -125,17 +126,24 @@ class HandoffCare:
         return self._do.start(tps, target, handoff.cause, int(wall))
 
     def _elsewhere(self, tp: TopicPartition, handoff: Handoff) -> Stored[Consumer] | None:
-        """The least loaded consumer that wants the topic and has not failed at it; one with a copy, if there is one."""
-        failed = self._failures.of(tp)
+        """The least loaded consumer that wants the topic and has not failed at it; one with a copy, if there is one.
+        During a rollout those that it holds back come last."""
+        failed, named = self._failures.of(tp), holders(self._state, tp)
+        eligible = [found for name in self._state.consumers if (found := self._liveness.eligible(name))]
+        rollout = rollout_of(self._state, [consumer.record for consumer in eligible])
+
+        def order(number: int) -> tuple[int, bool, tuple[float, str]]:
+            name = eligible[number].record.consumer_name
+            reluctance = rollout.reluctance(number, len(self._state.touching(name))) if rollout else 0
+            return reluctance, name not in named, self._load(eligible[number])
+
         candidates = [
-            consumer
-            for name in self._state.consumers
-            if name not in failed and name != handoff.old_owner
-            if (consumer := self._liveness.eligible(name))
+            number
+            for number, consumer in enumerate(eligible)
+            if consumer.record.consumer_name not in failed and consumer.record.consumer_name != handoff.old_owner
             if not consumer.record.topics or tp.topic in consumer.record.topics
         ]
-        named = holders(self._state, tp)
-        return min(candidates, key=lambda c: (c.record.consumer_name not in named, self._load(c)), default=None)
+        return eligible[min(candidates, key=order)] if candidates else None
 
     def _load(self, consumer: Stored[Consumer]) -> tuple[float, str]:
         name = consumer.record.consumer_name

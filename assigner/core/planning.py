@@ -7,7 +7,7 @@ during a rollout all that have an owner.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -98,7 +98,7 @@ class Builder:
         )
         self._topics = _topics(state)
         self._wanted = _subscriptions(state, self._consumers)
-        self._rollout = _rollout(state, self._consumers)
+        self._rollout = rollout_of(state, self._consumers)
         self._weights, self._busy = self._loads(loads, wall)
 
     def _loads(self, loads: GroupLoads | None, wall: float) -> tuple[FloatArray | None, FloatArray | None]:
@@ -212,7 +212,8 @@ def _standbys(copies: list[IntArray], partitions: int) -> IntArray:
     return table
 
 
-def _rollout(state: GroupState, consumers: list[Consumer]) -> Rollout | None:
+def rollout_of(state: GroupState, consumers: Sequence[Consumer]) -> Rollout | None:
+    """What a rollout that is on asks of these consumers, who may own partitions."""
     options = state.options
     if not options.rollout:
         return None

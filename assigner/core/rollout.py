@@ -37,6 +37,12 @@ class Rollout:
     cap: IntArray
     """Most partitions a member of the new generation should have, or NONE."""
 
+    def reluctance(self, member: int, has: int) -> int:
+        """The higher, the later a member with so many partitions is asked to take one that somebody must have."""
+        if self.hold[member]:
+            return 1
+        return 2 if self.cap[member] != NONE and has >= self.cap[member] else 0
+
     def of_all(self, count: int) -> Rollout:
         """With rows for further members, of whom it asks nothing."""
         more = count - len(self.hold)

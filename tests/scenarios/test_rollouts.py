@@ -273,6 +273,25 @@ async def test_without_anybody_of_the_new_generation_left_the_old_one_carries_on
     assert set(sizes(await at_rest(world, 3)).values()) == {3}
 
 
+async def test_what_one_newcomer_can_not_warm_goes_to_another_and_not_to_one_on_hold(world: World) -> None:
+    await world.set_options(rollout=NEW)
+    await world.add_topic(partitions=4)
+    await world.start_instance()
+    pods = await fleet(world, 5)
+    await at_rest(world, 4)
+    newcomers = [await world.join(f"v2-{number:02}", generation=NEW, answers_warm=False) for number in range(2)]
+    await at_rest(world, 4)
+    await pods[0].deregister()
+    await world.until("one of them is asked", lambda s: bool(s.handoffs))
+    failing, other = newcomers if newcomers[0].to_warm else newcomers[::-1]
+    await failing.ready(*failing.to_warm, failure="no disk left")
+    # An old one has nothing to do either, and comes first by name.
+    await other.until("asked instead", lambda c: bool(c.to_warm))
+    await other.ready(*other.to_warm)
+    await pods[0].until("drained", lambda c: c.ended == "drained", within=60)
+    assert sizes(await at_rest(world))[other.name] == 1
+
+
 async def test_what_is_asked_beforehand_is_what_happens(world: World) -> None:
     """`assigner plan --leave` in the middle of a rollout, and then the very consumer dies."""
     pods = await old_fleet(world, 4, 26)
