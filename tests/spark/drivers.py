@@ -90,8 +90,10 @@ class Driver(Member):
         self._tell(GO)
 
     def hold(self) -> None:
-        """Hold the next batch when its rows are written, and wait until it is held."""
+        """Hold the next batch when its rows are written."""
         self._tell(HOLD)
+
+    def wait_until_held(self) -> None:
         self.until((self._directory / HELD).exists, "a batch is held")
 
     def go_on(self) -> None:
