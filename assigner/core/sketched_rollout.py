@@ -1,7 +1,7 @@
 """A rollout in a sketch: what the service would ask of its members while two deployments are there.
 
 Consumers that are leaving are no members of a sketch. The service counts them when it reckons how large the new
-deployment will be, so the caps of newcomers may be a little larger there.
+deployment will be, so the caps of newcomers may be a little smaller there.
 """
 
 from __future__ import annotations
