@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Self
 
+import anyio
 import pytest
 
 from assigner.backend import Presence, StoreSettings, load
 from assigner.clock import Clock, LoopClock
+from assigner.election import Term
+from assigner.errors import Refused, Superseded
 from assigner.keys import Keys
-from assigner.store import Found, Store
+from assigner.store import Committed, Found, Missing, Put, Store
 from assigner.testing.counting import CountingStore
 from assigner.testing.faults import FaultyStore
+from assigner.testing.waiting import eventually
 from backends.lease_elector import LeaseElector, open_elector
 from backends.memory import MemoryState, MemoryStore
 
@@ -98,3 +102,44 @@ def electorate(kind: str, request: pytest.FixtureRequest, *, ttl: float = 15.0) 
         return Electorate(lambda: MemoryStore(state), Keys(), ttl)
     endpoint = request.getfixturevalue("etcd_server").endpoint
     return Electorate(endpoint, Keys(request.getfixturevalue("etcd_prefix")), 3.0)
+
+
+class Candidate:
+    """A campaign under way in a task of its own."""
+
+    def __init__(self, voter: Voter, group: str) -> None:
+        self.voter = voter
+        self.group = group
+        self.term: Term | None = None
+        self.error: Exception | None = None
+        self.scope = anyio.CancelScope()
+        self.done = anyio.Event()
+
+    async def run(self) -> None:
+        with self.scope:
+            try:
+                self.term = await self.voter.elector.campaign(self.group)
+            except (Refused, Superseded) as error:
+                self.error = error
+        self.done.set()
+
+    async def won(self, within: float = 10.0) -> Term:
+        await eventually(lambda: self.term is not None, within=within, what=f"{self.voter.presence.name} leads")
+        assert self.term is not None
+        return self.term
+
+
+Campaign = Callable[[Voter, str], Awaitable[Candidate]]
+
+
+async def is_free(votes: Electorate, group: str) -> bool:
+    return isinstance(await votes.store.get(votes.keys.group(group).leader), Missing)
+
+
+async def write_fenced(votes: Electorate, term: Term, value: bytes) -> bool:
+    put = Put(votes.keys.group(term.group).plan, value)
+    return isinstance(await votes.store.transact([term.fence], [put]), Committed)
+
+
+def taking(_: str, compares: object, operations: tuple[object, ...]) -> bool:
+    return any(isinstance(operation, Put) and operation.key.endswith("leader") for operation in operations)

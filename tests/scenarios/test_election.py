@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-
 import anyio
 import pytest
 
 from assigner.clock import LoopClock
-from assigner.election import Term
-from assigner.errors import Refused, Superseded
-from assigner.records import Instance, LeaderRecord, decode, encode
-from assigner.store import Committed, Found, Missing, Put, read_all
+from assigner.errors import Refused
+from assigner.records import LeaderRecord, encode
 from assigner.testing.faults import Delay, LoseAnswer, Refuse
 from assigner.testing.waiting import eventually
-from tests.scenarios.electorate import ON_BOTH_STORES, Electorate, Voter, electorate
+from tests.scenarios.electorate import Campaign, Electorate, is_free, taking, write_fenced
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture(params=ON_BOTH_STORES)
-async def votes(request: pytest.FixtureRequest) -> AsyncIterator[Electorate]:
-    async with electorate(request.param, request) as world:
-        yield world
-
-
-@pytest.fixture
-async def memory(request: pytest.FixtureRequest) -> AsyncIterator[Electorate]:
-    async with electorate("memory", request) as world:
-        yield world
 
 
 class OddClock(LoopClock):
@@ -41,59 +24,6 @@ class OddClock(LoopClock):
 
     def now(self) -> float:
         return super().now() + self.slept
-
-
-class Candidate:
-    """A campaign under way in a task of its own."""
-
-    def __init__(self, voter: Voter, group: str) -> None:
-        self.voter = voter
-        self.group = group
-        self.term: Term | None = None
-        self.error: Exception | None = None
-        self.scope = anyio.CancelScope()
-        self.done = anyio.Event()
-
-    async def run(self) -> None:
-        with self.scope:
-            try:
-                self.term = await self.voter.elector.campaign(self.group)
-            except (Refused, Superseded) as error:
-                self.error = error
-        self.done.set()
-
-    async def won(self, within: float = 10.0) -> Term:
-        await eventually(lambda: self.term is not None, within=within, what=f"{self.voter.presence.name} leads")
-        assert self.term is not None
-        return self.term
-
-
-Campaign = Callable[[Voter, str], Awaitable[Candidate]]
-
-
-@pytest.fixture
-async def campaign() -> AsyncIterator[Campaign]:
-    tasks: list[asyncio.Task[None]] = []
-
-    async def start(voter: Voter, group: str) -> Candidate:
-        candidate = Candidate(voter, group)
-        tasks.append(asyncio.create_task(candidate.run()))
-        await anyio.sleep(0.05)
-        return candidate
-
-    yield start
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def is_free(votes: Electorate, group: str) -> bool:
-    return isinstance(await votes.store.get(votes.keys.group(group).leader), Missing)
-
-
-async def write_fenced(votes: Electorate, term: Term, value: bytes) -> bool:
-    put = Put(votes.keys.group(term.group).plan, value)
-    return isinstance(await votes.store.transact([term.fence], [put]), Committed)
 
 
 # --- winning and waiting -----------------------------------------------------------------------------------------
@@ -377,10 +307,6 @@ async def test_a_leader_key_deleted_while_its_watch_was_severed_ends_the_term(vo
 # --- doubtful outcomes -------------------------------------------------------------------------------------------
 
 
-def taking(_: str, compares: object, operations: tuple[object, ...]) -> bool:
-    return any(isinstance(operation, Put) and operation.key.endswith("leader") for operation in operations)
-
-
 async def test_a_win_whose_answer_was_lost_is_recognised(votes: Electorate) -> None:
     first = await votes.voter("first")
     first.store.inject(LoseAnswer(applied=True), kinds=["transact"], where=taking)
@@ -433,145 +359,3 @@ async def test_a_cancelled_campaign_leaves_nothing_behind(votes: Electorate, cam
     await anyio.sleep(0.6)
     assert await is_free(votes, "orders")
     assert (await first.elector.campaign("orders")).held()
-
-
-# --- a store that is away ----------------------------------------------------------------------------------------
-
-
-async def test_a_campaigner_that_cannot_reach_the_store_keeps_trying(votes: Electorate, campaign: Campaign) -> None:
-    first = await votes.voter("first")
-    first.store.inject(Refuse(), kinds=["get", "transact"], times=5)
-    candidate = await campaign(first, "orders")
-    assert candidate.term is None
-    await candidate.won(within=60.0)
-
-
-@pytest.mark.parametrize("held", [False, True])
-async def test_a_campaign_stops_promptly_while_the_store_is_dark(
-    votes: Electorate, campaign: Campaign, held: bool
-) -> None:
-    first, second = await votes.voter("first"), await votes.voter("second")
-    if held:
-        await first.elector.campaign("orders")
-        candidate = await campaign(second, "orders")
-        second.store.freeze()
-    else:
-        second.store.freeze()
-        candidate = await campaign(second, "orders")
-    began = votes.clock.now()
-    candidate.scope.cancel()
-    await candidate.done.wait()
-    assert votes.clock.now() - began < votes.ttl
-
-
-async def test_opening_waits_for_a_store_that_is_away_and_stops_on_request(memory: Electorate) -> None:
-    voter = await memory.stranger("first")
-    voter.store.inject(Refuse(), kinds=["grant"], times=5)
-    await voter.open(memory.keys, memory.clock)
-    assert (await voter.elector.campaign("orders")).held()
-    await voter.elector.close()
-    dark = await memory.stranger("dark")
-    dark.store.freeze()
-    began = memory.clock.now()
-    with anyio.move_on_after(20) as scope:
-        await dark.open(memory.keys, memory.clock)
-    assert scope.cancelled_caught
-    assert memory.clock.now() - began == pytest.approx(20)
-
-
-@pytest.mark.parametrize("hanging", [False, True])
-async def test_closing_frees_every_group_and_ends_in_time_even_if_the_store_hangs(
-    memory: Electorate, hanging: bool
-) -> None:
-    voter = await (await memory.stranger("first")).open(memory.keys, memory.clock)
-    terms = [await voter.elector.campaign(group) for group in ("a", "b")]
-    if hanging:
-        voter.store.freeze()
-    began = memory.clock.now()
-    await voter.elector.close()
-    assert memory.clock.now() - began <= 5.1
-    assert not any(term.held() for term in terms)
-    assert await is_free(memory, "a") is not hanging
-    await eventually(lambda: is_free(memory, "b"), within=memory.ttl + 1)
-    assert (await read_all(memory.store, memory.keys.instances)).entries == ()
-    with pytest.raises(Refused, match="closed"):
-        await voter.elector.campaign("a")
-
-
-async def test_closing_ends_waiting_campaigns(votes: Electorate, campaign: Campaign) -> None:
-    first, second = await votes.voter("first"), await votes.voter("second")
-    await first.elector.campaign("orders")
-    candidate = await campaign(second, "orders")
-    await second.elector.close()
-    await candidate.done.wait()
-    assert isinstance(candidate.error, Refused)
-
-
-async def test_closing_ends_a_campaign_in_the_middle_of_its_try(votes: Electorate, campaign: Campaign) -> None:
-    first = await votes.voter("first")
-    first.store.inject(Delay(1.0), kinds=["transact"], where=taking)
-    candidate = await campaign(first, "orders")
-    await first.elector.close()
-    await candidate.done.wait()
-    assert isinstance(candidate.error, Refused)
-    assert await is_free(votes, "orders")
-
-
-# --- presence ----------------------------------------------------------------------------------------------------
-
-
-async def presence_of(votes: Electorate, name: str) -> Instance | None:
-    seen = await votes.store.get(votes.keys.instance(name))
-    return decode(Instance, seen.entry.value)[0] if isinstance(seen, Found) else None
-
-
-async def test_an_instance_is_present_on_its_lease_and_says_when_it_drains(votes: Electorate) -> None:
-    first = await votes.voter("first")
-    await first.elector.campaign("orders")
-    seen = await votes.store.get(votes.keys.instance("first"))
-    assert isinstance(seen, Found)
-    assert seen.entry.lease == await votes.leader_lease("orders")
-    await first.elector.drain()
-    instance = await presence_of(votes, "first")
-    assert instance is not None
-    assert instance.draining
-    assert instance.address == "first:50051"
-
-
-async def test_a_deleted_presence_comes_back(votes: Electorate) -> None:
-    await votes.voter("first")
-    await votes.store.delete(votes.keys.instance("first"))
-
-    async def back() -> bool:
-        return await presence_of(votes, "first") is not None
-
-    await eventually(back)
-
-
-async def test_a_restarted_instance_takes_its_name_over_and_frees_the_groups_it_led(votes: Electorate) -> None:
-    crashed = await votes.voter("assigner-0")
-    await crashed.elector.campaign("orders")
-    crashed.store.freeze()
-    began = votes.clock.now()
-    restarted = await votes.voter("assigner-0")
-    assert (await restarted.elector.campaign("orders")).held()
-    assert votes.clock.now() - began < votes.ttl / 2
-
-
-async def test_an_instance_whose_name_was_taken_over_stops_leading_and_says_why(
-    votes: Electorate, campaign: Campaign
-) -> None:
-    older, other = await votes.voter("same"), await votes.voter("other")
-    term = await older.elector.campaign("orders")
-    await other.elector.campaign("elsewhere")
-    waiting = await campaign(older, "elsewhere")
-    newer = await votes.voter("same")
-    with anyio.fail_after(votes.ttl):
-        await term.wait_lost()
-        await waiting.done.wait()
-    assert isinstance(waiting.error, Superseded)
-    assert "a name of its own" in str(waiting.error)
-    with pytest.raises(Superseded):
-        await older.elector.campaign("more")
-    assert not await write_fenced(votes, term, b"stale")
-    assert (await newer.elector.campaign("orders")).held()

@@ -1,0 +1,39 @@
+"""Elections for all scenarios that have one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+
+from tests.scenarios.electorate import ON_BOTH_STORES, Campaign, Candidate, Electorate, Voter, electorate
+
+
+@pytest.fixture(params=ON_BOTH_STORES)
+async def votes(request: pytest.FixtureRequest) -> AsyncIterator[Electorate]:
+    async with electorate(request.param, request) as world:
+        yield world
+
+
+@pytest.fixture
+async def memory(request: pytest.FixtureRequest) -> AsyncIterator[Electorate]:
+    async with electorate("memory", request) as world:
+        yield world
+
+
+@pytest.fixture
+async def campaign() -> AsyncIterator[Campaign]:
+    tasks: list[asyncio.Task[None]] = []
+
+    async def start(voter: Voter, group: str) -> Candidate:
+        candidate = Candidate(voter, group)
+        tasks.append(asyncio.create_task(candidate.run()))
+        await anyio.sleep(0.05)
+        return candidate
+
+    yield start
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
