@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from assigner.api import Commands
 from assigner.core.standing import NOWHERE, News, Standing, standing
 from assigner.records import Step
-from tests.unit.test_core_standbys import Scene, tp
+from tests.standby_scene import Scene, tp
 
 ME = ("me", "me1")
 TP = tp(0)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,74 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assigner.errors import InvalidInput
-from assigner.explanation import Explanation
-from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Problem, Solution
-from strategies import weighted_swaps
+from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Problem
 from strategies.held import held
-from strategies.sticky_balanced import strategy as sticky_balanced
-from strategies.units import fold, unfold
-from strategies.weighted import solve
+from strategies.units import fold
 from strategies.weighted_goals import goals
 from strategies.weighted_parts import split
-from strategies.weighted_placing import deal
 from tests.problems import assert_rounded, assert_valid, loads, problem, problems, topic_of
+from tests.weighing import WEIGHTS, again, assign, group, joined, moves, weigh, weighed, weighted, weights
 
 many = settings(max_examples=120, deadline=None, derandomize=True)
-
-WEIGHTS = [0.01, 0.5, 1.0, 1.0, 1.1, 2.0, 3.0, 7.5, 40.0]
-
-
-def weigh(given: Problem, weight: Sequence[float] | FloatArray) -> Problem:
-    return replace(given, topics=replace(given.topics, weight=np.asarray(weight, np.float64)))
-
-
-@st.composite
-def weighted(draw: st.DrawFn, /, **kinds: Any) -> Problem:
-    raw = draw(problems(**kinds))
-    total = len(raw.owner)
-    return weigh(raw, draw(st.lists(st.sampled_from(WEIGHTS), min_size=total, max_size=total)))
-
-
-def assign(given: Problem, options: Mapping[str, Any] | None = None) -> Solution:
-    units = fold(given)
-    quick = solve(units, given.members, options or {})
-    owner = unfold(units, given, quick.owner)
-    return Solution(owner, np.empty((0, 0), np.int32), Explanation(given, owner, quick.lower_bound))
-
-
-def again(given: Problem, owner: IntArray, weight: FloatArray | None = None) -> Problem:
-    after = replace(given, owner=owner)
-    return after if weight is None else weigh(after, weight)
-
-
-def weights(given: Problem) -> FloatArray:
-    assert given.topics.weight is not None
-    return given.topics.weight
-
-
-def weighed(given: Problem, owner: IntArray) -> FloatArray:
-    """[member] what each has, by weight."""
-    some = owner != NONE
-    return np.bincount(owner[some], weights(given)[some], given.members.count).astype(np.float64)
-
-
-def moves(given: Problem, owner: IntArray) -> int:
-    """Of partitions that could have stayed."""
-    live = given.owner != NONE
-    live[live] = given.members.subscription[given.owner[live], topic_of(given)[live]]
-    return int((live & (given.owner != owner)).sum())
-
-
-def group(count: int, each: int, seed: int = 1) -> Problem:
-    """A group of `count` members with `each` partitions per member, weights from 1 to 100."""
-    dice = np.random.default_rng(seed)
-    total = count * each
-    return weigh(problem([total // 2, total - total // 2], count), dice.uniform(1, 100, total))
-
-
-def joined(given: Problem, owner: IntArray, newcomers: int = 1) -> Problem:
-    count = given.members.count + newcomers
-    return weigh(problem(given.topics.partitions.tolist(), count, owner), weights(given))
 
 
 # --- always ------------------------------------------------------------------------------------------------------
@@ -455,98 +394,3 @@ def test_members_make_room_for_what_nobody_else_may_have() -> None:
         problem([2, 2], 2, [0, 0, NONE, NONE], subscription=[[1, 1], [1, 0]], cap=[2, 2]), [1.0, 1.0, 5.0, 5.0]
     )
     assert assign(given).owner.tolist() == [1, 1, 0, 0]
-
-
-# --- how it is done ----------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(
-    members=st.integers(1, 150),
-    units=st.integers(0, 900),
-    scatter=st.sampled_from([0.0, 1.0, 50.0]),
-    capped=st.booleans(),
-    seed=st.integers(0, 9),
-)
-def test_dealing_in_runs_is_dealing_one_by_one(
-    members: int, units: int, scatter: float, capped: bool, seed: int
-) -> None:
-    dice = np.random.default_rng(seed)
-    level = np.round(dice.uniform(0, 1, members) * scatter, 1)
-    room = dice.integers(0, 9, members).astype(np.float64) if capped else np.full(members, np.inf)
-    weight = np.sort(np.round(dice.exponential(1, units) + 0.1, 1))[::-1]
-    assert deal(level, room, weight).tolist() == list(dealt_one_by_one(level, room, weight))
-
-
-def dealt_one_by_one(level: FloatArray, room: FloatArray, weight: FloatArray) -> Iterator[int]:
-    left = room.tolist()
-    heap = [(float(each), member) for member, each in enumerate(level) if left[member] > 0]
-    heapq.heapify(heap)
-    for more in weight.tolist():
-        if not heap:
-            yield NONE
-            continue
-        now, member = heapq.heappop(heap)
-        left[member] -= 1
-        if left[member] > 0:
-            heapq.heappush(heap, (now + more, member))
-        yield member
-
-
-@pytest.mark.parametrize(("limit", "value"), [("_MEMBERS", 1), ("_PARTNERS", 1), ("_PAIRS", 1), ("_FAILURES", 1)])
-def test_with_fewer_swaps_tried_the_limits_still_hold(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
-    monkeypatch.setattr(weighted_swaps, limit, value)
-    for seed in range(5):
-        given = group(12, 3, seed)
-        scattered = again(given, np.random.default_rng(seed).integers(0, 12, 36).astype(np.int32))
-        solution = assign(scattered, {"tolerance": 0})
-        assert_valid(scattered, solution)
-        assert weighed(given, solution.owner).max() <= weights(given).sum() / 12 + weights(given).max() + 1e-6
-        assert assign(again(given, solution.owner), {"tolerance": 0}).explanation.moves == 0
-
-
-# --- standbys ---
-
-
-def after_a_death(given: Problem, dead: int) -> Problem:
-    """The group without its member `dead`, whose partitions are nobody's."""
-    stays = np.arange(given.members.count) != dead
-    number = np.append(np.where(stays, np.cumsum(stays) - 1, NONE), NONE).astype(np.int32)
-    members = given.members
-    rest = replace(
-        members,
-        capacity=members.capacity[stays],
-        rack=members.rack[stays],
-        subscription=members.subscription[stays],
-        hold=members.hold[stays],
-        cap=members.cap[stays],
-    )
-    return replace(given, members=rest, owner=number[given.owner], standbys=number[given.standbys])
-
-
-@pytest.mark.parametrize("dead", [0, 7, 15])
-def test_what_a_dead_member_had_goes_to_holders_of_standbys(dead: int) -> None:
-    """Copies are spread by count, so of some twenty one or two may be too heavy for their holder."""
-    weight = np.random.default_rng(3).integers(1, 100, 320).astype(np.float64)
-    given = replace(weigh(problem([320], 16), weight), standby_count=1)
-    fresh = sticky_balanced.assign(given)
-    given = after_a_death(replace(given, owner=fresh.owner, standbys=fresh.standbys), dead)
-    solution = sticky_balanced.assign(given)
-    assert int((given.owner == NONE).sum()) > 10
-    assert solution.explanation.cold_actives <= 2
-    assert solution.explanation.moves == 0
-    load = weighed(given, solution.owner)
-    assert load.max() <= load.mean() * 1.1
-
-
-def test_a_holder_that_would_have_too_much_is_passed_over() -> None:
-    """All copies are on one member: it takes what it has room for, and the others the rest."""
-    given = weigh(problem([30], 3, [0] * 10 + [1] * 10 + [NONE] * 10), np.ones(30) + np.arange(30) / 100)
-    given = replace(given, standbys=np.zeros((30, 1), np.int32), standby_count=1)
-    load = weighed(given, assign(given).owner)
-    assert load.max() <= load.mean() * 1.1 + 1.29
-
-
-def test_alike_partitions_in_sets_of_different_sizes_are_counted_exactly() -> None:
-    given = problem([6, 6, 5], 4, copartition=[0, 0, NONE])
-    assert (sticky_balanced.assign(weigh(given, np.full(17, 2.5))).owner == sticky_balanced.assign(given).owner).all()
