@@ -1,7 +1,7 @@
 """A plan that takes ten seconds of pure Python: leases are renewed on time, nobody loses a session, the leader stays.
 
 The service runs on a loop of its own and the strategy burns on its worker thread, so both fight for the interpreter's
-lock, as they do in production. TTLs are a third of what the plan takes: whoever stood still for it would lose
+lock, as they do in production. TTLs are less than half of what the plan takes: whoever stood still for it would lose
 everything.
 """
 
@@ -28,7 +28,7 @@ from assigner.strategy import Problem, Solution, Strategy
 from assigner.strategy_registry import load
 
 GROUP, TOPIC, PARTITIONS = "billing", "orders", OFF_LOOP + 500
-TTL, BURNS = 3.0, 10.0
+TTL, BURNS = 4.5, 10.0
 
 
 class Burning:
