@@ -15,6 +15,10 @@ JOBS ?= 3
 # Arguments for the tools: make test ARGS="-k lease", make bench ARGS="--quick".
 ARGS ?=
 
+# Some machines forbid Python to keep what it compiled. Here every process would compile its imports anew: seconds for
+# each of the hundreds that the tests start.
+unexport PYTHONDONTWRITEBYTECODE
+
 # An environment is as new as what it was installed from, so its stamp carries that content's hash.
 fingerprint = $(shell cat $(1) pyproject.toml tools/install_environment.py | cksum | cut -d' ' -f1)
 DEV_STAMP := $(VENV)/.installed-$(call fingerprint,requirements/dev.lock requirements/build.lock)
