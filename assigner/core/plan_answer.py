@@ -13,7 +13,7 @@ import numpy as np
 
 from assigner.core.rollout import solve as under_rollout
 from assigner.core.sketch import Interned, Sketch, intern
-from assigner.core.sketched_rollout import rolled_out, taking_over
+from assigner.core.sketched_rollout import rolled_out
 from assigner.keys import TopicPartition
 from assigner.reasons import Reason
 from assigner.strategy import NONE, IntArray, Problem, Solution, Strategy
@@ -78,7 +78,7 @@ class Solved:
 def solve(sketch: Sketch, strategy: Strategy) -> Solved:
     interned, rollout = rolled_out(sketch, intern(sketch))
     solution = under_rollout(strategy, interned.problem, rollout)
-    return Solved(strategy.name, interned, solution, taking_over(sketch) if rollout else None)
+    return Solved(strategy.name, interned, solution, rollout.new if rollout else None)
 
 
 def answer(before: Sketch, solved: Solved) -> Answer:

@@ -31,6 +31,8 @@ _MOST = 2**31 - 1
 class Rollout:
     """What a rollout asks of a problem's members, one row each."""
 
+    new: str
+    """The generation that takes over."""
     hold: BoolArray
     """Of another generation than the new one. Only members that could be given partitions: who is on hold for another
     reason gets nothing even when wishes yield."""
@@ -47,6 +49,7 @@ class Rollout:
         """With rows for further members, of whom it asks nothing."""
         more = count - len(self.hold)
         return Rollout(
+            self.new,
             np.concatenate((self.hold, np.zeros(more, np.bool_))),
             np.concatenate((self.cap, np.full(more, NONE, np.int32))),
         )
@@ -83,11 +86,11 @@ def plan_rollout(
         return None
     hold = np.asarray([member.generation != new for member in members], np.bool_)
     if options.rollout_cap:
-        return Rollout(hold, np.where(hold, NONE, options.rollout_cap).astype(np.int32))
+        return Rollout(new, hold, np.where(hold, NONE, options.rollout_cap).astype(np.int32))
     rates = _rates(fleet, new, partitions)
     share = _Shares(rates)
     caps = [NONE if held else share.of(member) + unit - 1 for member, held in zip(members, hold, strict=True)]
-    return Rollout(hold, np.asarray(caps, np.int64).clip(max=_MOST).astype(np.int32))
+    return Rollout(new, hold, np.asarray(caps, np.int64).clip(max=_MOST).astype(np.int32))
 
 
 def _rates(fleet: Iterable[Consumer], new: str, partitions: Mapping[str, int]) -> dict[str, float]:

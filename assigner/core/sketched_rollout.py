@@ -10,16 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from assigner.core.rollout import Rollout, applied, new_generation, plan_rollout
+from assigner.core.rollout import Rollout, applied, plan_rollout
 from assigner.core.sketch import Interned, Sketch
 from assigner.errors import InvalidInput
 from assigner.records import Consumer, GroupOptions
 from assigner.strategy import NONE
-
-
-def taking_over(sketch: Sketch) -> str | None:
-    """The deployment that takes over from the others; None: no rollout is on."""
-    return new_generation(_consumers(sketch), sketch.rollout)
 
 
 def rolled_out(sketch: Sketch, interned: Interned) -> tuple[Interned, Rollout | None]:

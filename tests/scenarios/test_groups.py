@@ -25,12 +25,6 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[Electorate]:
         yield opened
 
 
-@pytest.fixture
-async def memory(request: pytest.FixtureRequest) -> AsyncIterator[Electorate]:
-    async with electorate("memory", request) as opened:
-        yield opened
-
-
 async def indexed(store: Store, keys: Keys) -> set[str]:
     page = await read_all(store, keys.groups)
     return {entry.key[len(keys.groups) :] for entry in page.entries}

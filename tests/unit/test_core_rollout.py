@@ -133,7 +133,7 @@ def rollout(members: int, hold: Sequence[int] = (), cap: dict[int, int] | None =
     held[list(hold)] = True
     for number, most in (cap or {}).items():
         capped[number] = most
-    return Rollout(held, capped)
+    return Rollout("new", held, capped)
 
 
 def solved(owned: Sequence[int], wishes: Rollout, *, orphans: int = 0) -> tuple[list[int], int]:
@@ -254,7 +254,7 @@ def rolling(draw: st.DrawFn) -> tuple[Problem, Rollout]:
     cap = draw(st.lists(st.integers(0, 6), min_size=count, max_size=count))
     held: BoolArray = np.asarray(hold, np.bool_) & ~given.members.hold
     members = replace(given.members, cap=np.full(count, NONE, np.int32))
-    return replace(given, members=members), Rollout(held, np.where(held, NONE, cap).astype(np.int32))
+    return replace(given, members=members), Rollout("new", held, np.where(held, NONE, cap).astype(np.int32))
 
 
 @given(rolling())
