@@ -326,11 +326,15 @@ async def test_a_win_that_comes_through_after_it_was_given_up_is_adopted(votes: 
     await first.elector.campaign("known")
     other = await second.elector.campaign("orders")
     candidate = await campaign(first, "orders")
-    late = encode(LeaderRecord(holder="first", lease_id=await votes.leader_lease("known"), address="first:50051"))
+    lease = await votes.leader_lease("known")
+    late = encode(LeaderRecord(holder="first", lease_id=lease, address="first:50051"))
     key = votes.keys.group("orders").leader
-    # The operator's view of a transaction that sat in a queue: our key appears while we wait for it to go.
+    # The operator's view of a transaction that sat in a queue: our key appears while we wait for it to go. A win in
+    # between would be another one, which the late one then takes away.
+    first.store.inject(Refuse(), kinds=["transact"], where=taking, times=None)
     await votes.store.delete(key)
-    await votes.store.put(key, late, lease=await votes.leader_lease("known"))
+    await votes.store.put(key, late, lease=lease)
+    first.store.heal()
     assert (await candidate.won()).held()
     assert not other.held() or "deleted" in await other.wait_lost()
 
