@@ -7,13 +7,26 @@ from io import StringIO
 
 from rich.console import Console
 
-from bench.store import MEASUREMENTS, measure_all, table
+from assigner.clock import SystemClock
+from backends.memory import MemoryState, MemoryStore
+from bench.store import MEASUREMENTS, Bench, measure_all, table
 
 
 def test_each_measurement_gives_a_rate_on_the_memory_store() -> None:
     rates = asyncio.run(measure_all(None, 0.1, memory=True))
     assert rates["memory"].keys() == MEASUREMENTS.keys()
     assert all(rate > 0 for rate in rates["memory"].values())
+
+
+async def test_a_measurement_whose_time_is_over_before_it_begins_still_counts_a_call() -> None:
+    called = []
+
+    async def work(number: int) -> None:
+        called.append(number)
+
+    bench = Bench(MemoryStore(MemoryState(SystemClock())), seconds=0)
+    assert await bench.repeat(work, at_once=3) > 0
+    assert sorted(called) == [0, 1, 2]
 
 
 def test_the_table_shows_both_stores_and_their_ratio() -> None:
