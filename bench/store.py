@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import sys
 import tempfile
@@ -37,17 +38,17 @@ class Bench(msgspec.Struct, frozen=True):
     seconds: float
 
     async def repeat(self, work: Callable[[int], Awaitable[object]], *, at_once: int = 1, each: int = 1) -> float:
-        """Calls per second (times `each`) of `work(number)`, by so many tasks at once."""
+        """Calls per second (times `each`) of `work(number)`, by so many tasks at once; each calls at least once."""
         done = 0
         began = time.perf_counter()
 
         async def one(task: int) -> None:
             nonlocal done
-            number = task
-            while time.perf_counter() - began < self.seconds:
+            for number in itertools.count(task, at_once):
                 await work(number)
-                number += at_once
                 done += each
+                if time.perf_counter() - began >= self.seconds:
+                    return
 
         await asyncio.gather(*(one(task) for task in range(at_once)))
         return done / (time.perf_counter() - began)

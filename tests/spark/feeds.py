@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,17 @@ class Feed:
         self._directory, self.checkpoint = directory / "feed", str(directory / "checkpoint")
         self._directory.mkdir(parents=True)
         self._numbers = itertools.count()
+        self._began = self._directory.stat().st_mtime_ns
 
     def give(self, rows: Iterable[dict[str, Any]]) -> None:
         table = pa.Table.from_pylist(list(rows), schema=to_arrow_schema(self._schema, timezone="UTC"))
-        draft = self._directory / f".draft-{next(self._numbers):05d}"
+        number = next(self._numbers)
+        draft = self._directory / f".draft-{number:05d}"
         pq.write_table(table, draft)
-        draft.rename(self._directory / f"{next(self._numbers):05d}.parquet")
+        # Spark orders files by their modification time in milliseconds alone; those that share one come in any order.
+        modified = self._began + number * 1_000_000_000
+        os.utime(draft, ns=(modified, modified))
+        draft.rename(self._directory / f"{number:05d}.parquet")
 
     def stream(self) -> DataFrame:
         reader = self._spark.readStream.schema(self._schema).option("maxFilesPerTrigger", 1)
