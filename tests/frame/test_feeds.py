@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -18,4 +19,4 @@ def test_files_given_in_a_row_have_modification_times_that_spark_can_tell_apart(
     files = sorted((tmp_path / "feed").glob("*.parquet"))
     milliseconds = [file.stat().st_mtime_ns // 1_000_000 for file in files]
     assert len(files) == 50
-    assert all(before < after for before, after in zip(milliseconds, milliseconds[1:], strict=False))
+    assert all(before < after for before, after in itertools.pairwise(milliseconds))
