@@ -1,22 +1,31 @@
 """A Store with faults on request, around any other store.
 
 Faults are injected for chosen calls and a chosen number of times, in the order they were injected; the first one that
-fits a call takes it. What the store may do to its user is what the contract allows: be late, refuse, leave the outcome
-unknown, hang until the call's deadline, end or compact a watch. It never lies.
+fits a call takes it. What the store may do to its user is what the contract allows: be late with the effect or with
+the answer, refuse, leave the outcome unknown and then act on it all the same, hang until the call's deadline, end or
+compact a watch. It never lies.
+
+| fault | effect | answer |
+|---|---|---|
+| `Delay(s)` | after s seconds | with the effect |
+| `AnswerAfter(s)` | at once | s seconds after the effect |
+| `Refuse()` | none | `StoreUnavailable` at once |
+| `LoseAnswer(applied)` | at once or never | `OutcomeUnknown` at once |
+| `EffectAfter(e, s)` | s seconds after the call | `OutcomeUnknown`, e seconds after the call |
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, assert_never
 
 import anyio
 import msgspec
 
-from assigner.errors import Compacted, OutcomeUnknown, StoreUnavailable, WatchEnded
+from assigner.errors import AssignerError, Compacted, OutcomeUnknown, StoreUnavailable, WatchEnded
 from assigner.store import (
     NO_LEASE,
     Compare,
@@ -58,7 +67,32 @@ class LoseAnswer(msgspec.Struct, frozen=True):
     applied: bool = True
 
 
-Fault = Delay | Refuse | LoseAnswer
+class EffectAfter(msgspec.Struct, frozen=True):
+    """The call raises `OutcomeUnknown` and takes effect after that. Both times are seconds since the call began.
+
+    This is what a request does that is still on its way when its deadline passes. The effect comes whatever became of
+    the caller, and by then it may be refused by its compares or by a lease that ended, as any late request may."""
+
+    error_after: float = 0.0
+    effect_after: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.error_after <= self.effect_after:
+            raise ValueError(
+                f"EffectAfter has its error after {self.error_after:g} s and its effect after {self.effect_after:g} s; "
+                "the effect comes last: use Delay or AnswerAfter for one that comes first"
+            )
+
+
+class AnswerAfter(msgspec.Struct, frozen=True):
+    """The call takes effect at once and its answer, be it an error, comes this many seconds later."""
+
+    seconds: float
+
+
+Fault = Delay | Refuse | LoseAnswer | EffectAfter | AnswerAfter
+WRITES_ONLY = LoseAnswer | EffectAfter
+"""Faults that leave an outcome unknown, which a read has none of."""
 
 
 class Injected:
@@ -96,6 +130,7 @@ class FaultyStore(Store):
         self._thawed = anyio.Event()
         self._thawed.set()
         self._watches: set[_FaultyWatch] = set()
+        self._late: set[asyncio.Task[None]] = set()
 
     # --- asking for faults -----------------------------------------------------------------------------------------
 
@@ -108,15 +143,20 @@ class FaultyStore(Store):
         where: Callable[..., bool] | None = None,
     ) -> Injected:
         """Have the next `times` calls (None: all) of these kinds take the fault. `where(kind, *arguments)` narrows
-        them down; a lost answer is for writes only."""
-        if isinstance(fault, LoseAnswer):
+        them down; faults that leave the outcome unknown are for writes only."""
+        if isinstance(fault, WRITES_ONLY):
             kinds = WRITES.intersection(kinds)
         injected = Injected(fault, kinds, times, where)
         self._injected.append(injected)
         return injected
 
+    @property
+    def late_effects(self) -> int:
+        """Calls that were given up by their callers (`EffectAfter`) and have yet to take effect."""
+        return len(self._late)
+
     def heal(self) -> None:
-        """Remove all faults and thaw."""
+        """Remove all faults and thaw. Effects that are still to come do come: nobody can call a request back."""
         self._injected.clear()
         self.thaw()
 
@@ -188,7 +228,10 @@ class FaultyStore(Store):
         return _FaultyWatch(self, prefix, start_revision)
 
     async def close(self) -> None:
+        """Late effects that have not happened yet never do."""
         self.heal()
+        for task in list(self._late):
+            await _drop(task)
         await self.inner.close()
 
     async def _call(self, kind: Kind, arguments: tuple[Any, ...], call: Callable[[], Awaitable[T]]) -> T:
@@ -206,9 +249,33 @@ class FaultyStore(Store):
                 if applied:
                     await call()
                 raise OutcomeUnknown(f"{kind}: the answer was lost on request")
+            case EffectAfter(error_after=error_after, effect_after=effect_after):
+                self._later(effect_after, call)
+                await anyio.sleep(error_after)
+                raise OutcomeUnknown(f"{kind}: no answer within {error_after:g} s")
+            case AnswerAfter(seconds=seconds):
+                try:
+                    return await call()
+                finally:
+                    await anyio.sleep(seconds)
+                    await self.wait_thawed(kind)
             case _:
                 assert_never(fault)
         return await call()
+
+    def _later(self, seconds: float, call: Callable[[], Awaitable[Any]]) -> None:
+        """Have the call take effect then, whoever waits for it or does not."""
+
+        async def act() -> None:
+            await anyio.sleep(seconds)
+            await self.wait_thawed_for_ever()
+            # Nobody is left to hear of it.
+            with suppress(AssignerError):
+                await call()
+
+        task = asyncio.create_task(act())
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
 
     def take(self, kind: Kind, arguments: tuple[Any, ...]) -> Fault | None:
         taken = next((injected for injected in self._injected if injected.takes(kind, arguments)), None)
@@ -258,9 +325,9 @@ class _FaultyWatch(AsyncIterator[WatchItem]):
         fault = self._store.take("watch", (self._prefix,))
         self._items = await self._context.__aenter__()
         self._store.opened(self)
-        if isinstance(fault, Refuse | LoseAnswer):
+        if isinstance(fault, Refuse | WRITES_ONLY):
             self.fail(WatchEnded(f"watch of {self._prefix!r}: refused on request"))
-        elif isinstance(fault, Delay):
+        elif isinstance(fault, Delay | AnswerAfter):
             await anyio.sleep(fault.seconds)
         return self
 
@@ -295,7 +362,7 @@ async def _read(items: AsyncIterator[WatchItem]) -> WatchItem:
     return await anext(items)
 
 
-async def _drop(task: asyncio.Task[WatchItem] | None) -> None:
+async def _drop(task: asyncio.Task[Any] | None) -> None:
     if task is not None:
         task.cancel()
         # Not awaited by itself: what it raises, if anything, concerns nobody any more.

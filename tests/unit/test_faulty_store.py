@@ -6,11 +6,20 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from assigner.errors import Compacted, OutcomeUnknown, StoreUnavailable, WatchEnded
+from assigner.errors import Compacted, LeaseNotFound, OutcomeUnknown, StoreUnavailable, WatchEnded
 from assigner.store import Absent, Batch, Found, Missing, Put
 from assigner.testing import virtual_time
 from assigner.testing.counting import CountingStore
-from assigner.testing.faults import WRITES, Delay, FaultyStore, LoseAnswer, Refuse
+from assigner.testing.faults import (
+    ALL,
+    WRITES,
+    AnswerAfter,
+    Delay,
+    EffectAfter,
+    FaultyStore,
+    LoseAnswer,
+    Refuse,
+)
 from backends.memory import MemoryStore
 
 pytestmark = pytest.mark.virtual_time
@@ -54,6 +63,138 @@ async def test_a_delayed_call_takes_effect_late(store: FaultyStore) -> None:
     before = virtual_time.current().time()
     await store.put("k", b"")
     assert virtual_time.current().time() == before + 30
+
+
+async def test_a_write_may_take_effect_after_its_caller_was_told_that_nobody_knows(store: FaultyStore) -> None:
+    store.inject(EffectAfter(error_after=5, effect_after=9))
+    before = virtual_time.current().time()
+    with pytest.raises(OutcomeUnknown):
+        await store.put("k", b"late")
+    assert virtual_time.current().time() == before + 5
+    assert store.late_effects == 1
+    assert isinstance(await store.get("k"), Missing)
+    await anyio.sleep(5)
+    found = await store.get("k")
+    assert isinstance(found, Found)
+    assert found.entry.value == b"late"
+    assert store.late_effects == 0
+
+
+async def test_a_late_effect_comes_after_everything_written_meanwhile(store: FaultyStore) -> None:
+    store.inject(EffectAfter(error_after=0, effect_after=10))
+    with pytest.raises(OutcomeUnknown):
+        await store.put("k", b"older")
+    await store.put("k", b"newer")
+    await anyio.sleep(11)
+    found = await store.get("k")
+    assert isinstance(found, Found)
+    assert found.entry.value == b"older"
+
+
+async def test_a_late_effect_is_refused_by_what_it_compares(store: FaultyStore) -> None:
+    store.inject(EffectAfter(error_after=0, effect_after=10))
+    with pytest.raises(OutcomeUnknown):
+        await store.transact([Absent("k")], [Put("k", b"older")])
+    await store.put("k", b"newer")
+    await anyio.sleep(11)
+    found = await store.get("k")
+    assert isinstance(found, Found)
+    assert found.entry.value == b"newer"
+    assert store.late_effects == 0
+
+
+async def test_a_late_effect_on_a_lease_that_ended_is_nobodys_error(store: FaultyStore) -> None:
+    granted = await store.grant(5)
+    store.inject(EffectAfter(error_after=0, effect_after=10))
+    with pytest.raises(OutcomeUnknown):
+        await store.put("k", b"", lease=granted.lease)
+    await anyio.sleep(11)
+    assert store.late_effects == 0
+    assert isinstance(await store.get("k"), Missing)
+
+
+async def test_a_late_effect_needs_no_caller_and_is_not_called_back(store: FaultyStore) -> None:
+    store.inject(EffectAfter(error_after=5, effect_after=9))
+    with anyio.move_on_after(1):
+        await store.put("k", b"")
+    store.heal()
+    await anyio.sleep(9)
+    assert isinstance(await store.get("k"), Found)
+
+
+async def test_a_late_effect_waits_for_a_frozen_store_and_never_comes_once_it_is_closed(store: FaultyStore) -> None:
+    store.inject(EffectAfter(error_after=0, effect_after=1), times=2)
+    with pytest.raises(OutcomeUnknown):
+        await store.put("k", b"")
+    store.freeze()
+    await anyio.sleep(60)
+    assert isinstance(await store.inner.get("k"), Missing)
+    store.thaw()
+    await anyio.sleep(1)
+    assert isinstance(await store.get("k"), Found)
+    with pytest.raises(OutcomeUnknown):
+        await store.put("never", b"")
+    await store.close()
+    assert store.late_effects == 0
+
+
+async def test_an_effect_before_its_error_is_no_late_effect() -> None:
+    with pytest.raises(ValueError, match="the effect comes last"):
+        EffectAfter(error_after=2, effect_after=1)
+
+
+async def test_an_answer_may_come_long_after_the_effect(store: FaultyStore) -> None:
+    store.inject(AnswerAfter(30), kinds={"put"})
+    before = virtual_time.current().time()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(store.put, "k", b"")
+        await anyio.sleep(1)
+        assert isinstance(await store.get("k"), Found)
+    assert virtual_time.current().time() == before + 30
+
+
+async def test_what_was_read_may_be_old_when_it_arrives(store: FaultyStore) -> None:
+    store.inject(AnswerAfter(30), kinds={"get"})
+    found: list[object] = []
+
+    async def read() -> None:
+        found.append(await store.get("k"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        await anyio.sleep(1)
+        await store.put("k", b"")
+    assert isinstance(found[0], Missing)
+
+
+async def test_an_error_may_be_late_too(store: FaultyStore) -> None:
+    store.inject(AnswerAfter(30))
+    before = virtual_time.current().time()
+    with pytest.raises(LeaseNotFound):
+        await store.put("k", b"", lease=12345)
+    assert virtual_time.current().time() == before + 30
+
+
+async def test_a_late_answer_does_not_get_past_a_freeze(store: FaultyStore) -> None:
+    store.inject(AnswerAfter(1), kinds={"put"})
+
+    async def put() -> None:
+        with pytest.raises(OutcomeUnknown):
+            await store.put("k", b"")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(put)
+        await anyio.sleep(0.5)
+        store.freeze()
+    store.thaw()
+    assert isinstance(await store.get("k"), Found)
+
+
+async def test_a_read_has_no_outcome_to_leave_unknown(store: FaultyStore) -> None:
+    fault = store.inject(EffectAfter(), kinds=ALL)
+    await store.get("k")
+    await store.list("")
+    assert fault.hits == 0
 
 
 async def test_faults_are_narrowed_down_and_removed(store: FaultyStore) -> None:
