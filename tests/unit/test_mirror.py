@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from assigner.clock import LoopClock
@@ -9,6 +11,7 @@ from assigner.core.group import Change
 from assigner.keys import Keys
 from assigner.mirror import SLICE, GroupMirror, Mirrors
 from assigner.records import Assignment, GroupOptions, encode
+from assigner.store import Page
 from assigner.testing.waiting import eventually
 from backends.memory import MemoryState, MemoryStore
 from tests.world import tp
@@ -48,3 +51,41 @@ async def test_a_listing_claims_its_revision_only_when_all_of_it_is_taken_in() -
         await eventually(lambda: mirror.listings == 1)
     assert [revision for revision, count in seen if count < MANY] == [0, 0, 0]
     assert seen[-1] == (last, MANY)
+
+
+class SlowlyAnswered(MemoryStore):
+    """Its listings are read at once and answered when the test says so."""
+
+    def __init__(self, state: MemoryState) -> None:
+        super().__init__(state)
+        self.answers = anyio.Event()
+        self.answers.set()
+        self.waiting = 0
+
+    async def list(self, prefix: str, *, after: str = "", limit: int = 1000, revision: int = 0) -> Page:
+        page = await super().list(prefix, after=after, limit=limit, revision=revision)
+        self.waiting += 1
+        await self.answers.wait()
+        self.waiting -= 1
+        return page
+
+
+async def test_a_resync_is_not_content_with_a_listing_that_was_under_way_before_it() -> None:
+    store, keys = SlowlyAnswered(MemoryState(LoopClock())), Keys()
+    seen: list[int] = []
+
+    async def resync() -> None:
+        await mirror.resync()
+        seen.append(len(mirror.state.assignments))
+
+    async with Mirrors(store, keys, GroupOptions()).running() as mirrors, mirrors.of("g") as mirror:
+        store.answers = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(resync)
+            await eventually(lambda: store.waiting == 1)
+            # Written after that listing was read: only another one can tell of it.
+            await store.put(keys.group("g").assignment(tp(0)), encode(Assignment(topic="t", partition=0, owner="a")))
+            tasks.start_soon(resync)
+            await anyio.lowlevel.checkpoint()
+            store.answers.set()
+    assert seen == [0, 1], "the second saw what was written before it was asked"
