@@ -51,6 +51,10 @@ class GroupMirror:
         self._stale = anyio.Event()
         """Set to have everything listed again."""
         self.listings = 0
+        self._begun = 0
+        """Listings begun, whether or not they came through."""
+        self._newest = 0
+        """Number, among those begun, of the newest listing that is taken in."""
 
     def listen(self, listener: Listener) -> None:
         self._listeners.append(listener)
@@ -70,10 +74,12 @@ class GroupMirror:
         )
 
     async def resync(self) -> None:
-        """List everything again now, and return when that is done."""
-        wanted = self.listings + 1
+        """List everything again, and return when that is done.
+
+        One that is under way may have been read before the question: it is the next that counts."""
+        wanted = self._begun + 1
         self._stale.set()
-        while self.listings < wanted:
+        while self._newest < wanted:
             await self._next_change()
 
     async def _next_change(self) -> None:
@@ -98,12 +104,15 @@ class GroupMirror:
                 await backoff.pause()
 
     async def _list(self) -> int:
+        self._begun += 1
+        number = self._begun
         page = await read_all(self._store, self.state.keys.prefix)
         # In the order of keys, not of revisions: what the mirror shows counts only when all of it is taken in.
         for part in _slices(self.state.replace(page.entries)):
             await self._take(part)
         self.state.revision = max(self.state.revision, page.revision)
         self.listings += 1
+        self._newest = number
         self._tell([])
         return page.revision
 
