@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from assigner.core.group import GroupState
 from assigner.core.schedule import Schedule
@@ -12,6 +13,19 @@ from assigner.records import Cause
 
 RETRY = 0.05
 """After a conflict: long enough for the mirror to show what it conflicted with."""
+
+
+class Timer(Enum):
+    DOUBT = auto()
+    """Somebody who was waited for is given up."""
+    EMPTY = auto()
+    """Nobody has been registered for so long that ownership is forgotten."""
+    LEASES = auto()
+    """Leases whose end is awaited are asked about."""
+    LOADS = auto()
+    """Loads may have become worth a plan."""
+    PLAN = auto()
+    """The plan's record was written by somebody else; the mirror will show it."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +43,7 @@ class Agenda:
         self._state = state
         self.dirty: dict[TopicPartition, None] = {}
         """Partitions to examine, in order."""
-        self.timers: Schedule[str] = Schedule()
+        self.timers: Schedule[Timer] = Schedule()
         self.stays: Schedule[TopicPartition] = Schedule()
         """Partitions whose move was given up, until they may be moved again."""
         self.plan_due: float | None = now
@@ -70,7 +84,7 @@ class Agenda:
     def forgive_stays(self) -> None:
         self.stays = Schedule()
 
-    def wake(self, now: float) -> list[str]:
+    def wake(self, now: float) -> list[Timer]:
         """Mark what is due; the timers that went off."""
         self.mark(self._retries.pop_due(now))
         free = self.stays.pop_due(now)

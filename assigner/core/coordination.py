@@ -16,20 +16,19 @@ from dataclasses import dataclass, field
 import msgspec
 
 from assigner.core import planning
-from assigner.core.agenda import RETRY, Agenda, Note
+from assigner.core.agenda import RETRY, Agenda, Note, Timer
 from assigner.core.failures import Failures
 from assigner.core.group import Change, GroupState
 from assigner.core.handoff_care import HandoffCare
 from assigner.core.liveness import Fate, Liveness
-from assigner.core.load_care import TIMER as LOADS
 from assigner.core.load_care import LoadCare
 from assigner.core.pending import Pending
 from assigner.core.plan_execution import PlanExecution
 from assigner.core.standby_keeping import StandbyKeeping
 from assigner.core.standby_plan import StandbyTarget
-from assigner.core.transitions import PLAN, Transitions
+from assigner.core.transitions import Transitions
 from assigner.core.units import Units
-from assigner.core.writes import Purpose, Write
+from assigner.core.writes import PlanSubject, Purpose, Write
 from assigner.keys import (
     AckKey,
     AssignmentKey,
@@ -104,9 +103,9 @@ class Coordination:
             self.liveness.inherited(consumer)
         self._mark_all()
         if any(name not in self.state.consumers for name in self.state.involved()):
-            self._agenda.timers.set("doubt", self.liveness.doubt_ends)
+            self._agenda.timers.set(Timer.DOUBT, self.liveness.doubt_ends)
         if not self._anyone():
-            self._agenda.timers.set("empty", now + 2 * self._ttl)
+            self._agenda.timers.set(Timer.EMPTY, now + 2 * self._ttl)
 
     def observe(self, change: Change, now: float) -> None:
         """Something in the store changed, by whoever's hand."""
@@ -155,8 +154,8 @@ class Coordination:
         self._pending.settle(write)
         self._settle_standbys(write)
         self._agenda.retry(write.touches, now)
-        if write.subject == PLAN:
-            self._agenda.timers.set(PLAN, now + RETRY)
+        if write.subject == PlanSubject():
+            self._agenda.timers.set(Timer.PLAN, now + RETRY)
         match write.purpose:
             case Purpose.PLAN:
                 self._execution.changes_something = True
@@ -183,7 +182,7 @@ class Coordination:
             self._mark_all()
             self._agenda.want_plan(Cause.LEFT, now)
         elif self.liveness.wanted:
-            self._agenda.timers.sooner("leases", now + LEASE_CHECK)
+            self._agenda.timers.sooner(Timer.LEASES, now + LEASE_CHECK)
 
     def reconcile(self, now: float) -> None:
         """Derive everything again: whatever was missed costs time, never correctness."""
@@ -226,7 +225,7 @@ class Coordination:
     @property
     def generation(self) -> int:
         """Of the plan being carried out: the next one until it is published."""
-        return self.state.plan.generation + (self._execution.changes_something or self._pending.about(PLAN))
+        return self.state.plan.generation + (self._execution.changes_something or self._pending.about(PlanSubject()))
 
     def statistics(self) -> dict[str, int]:
         return {
@@ -370,12 +369,12 @@ class Coordination:
 
     def _plan_is_busy(self) -> bool:
         """It is being written, or was a moment ago by somebody else: the mirror will show it."""
-        return self._pending.about(PLAN) or PLAN in self._agenda.timers
+        return self._pending.about(PlanSubject()) or Timer.PLAN in self._agenda.timers
 
     def _maybe_check_leases(self, out: Decisions, now: float) -> None:
-        if self.liveness.wanted and "leases" not in self._agenda.timers:
+        if self.liveness.wanted and Timer.LEASES not in self._agenda.timers:
             out.check_leases = tuple(sorted(self.liveness.wanted))
-            self._agenda.timers.set("leases", now + LEASE_CHECK)
+            self._agenda.timers.set(Timer.LEASES, now + LEASE_CHECK)
 
     def _emit(self, out: Decisions, write: Write, target: str = "") -> None:
         out.writes.append(write)
@@ -395,7 +394,7 @@ class Coordination:
         self._agenda.mark(self.state.touching(name))
         self._units.consumers_changed()
         if not self._anyone():
-            self._agenda.timers.sooner("empty", now + 2 * self._ttl)
+            self._agenda.timers.sooner(Timer.EMPTY, now + 2 * self._ttl)
         if after is None or after.record.status is Status.DRAINING:
             self._agenda.want_plan(Cause.LEFT if after is None else Cause.DRAINING, now)
         else:
@@ -403,7 +402,7 @@ class Coordination:
 
     def _keep_assignments(self) -> None:
         """Somebody is here: what was about to be forgotten stays."""
-        self._agenda.timers.clear("empty")
+        self._agenda.timers.clear(Timer.EMPTY)
         if self._remove:
             self._agenda.mark(self._remove)
             self._remove.clear()
@@ -435,13 +434,21 @@ class Coordination:
     def _wake(self, now: float, wall: float) -> None:
         self._agenda.mark(self._care.deadlines.pop_due(now))
         for timer in self._agenda.wake(now):
-            if timer == "doubt":
-                self._mark_all()
-                self._agenda.want_plan(Cause.LEFT, now, 0.0)
-            elif timer == LOADS:
-                self.loads.consider(now, wall)
-            elif timer == "empty" and not self._anyone():
-                self._remove.update(self.state.assignments, self.state.handoffs, self.state.standbys)
+            match timer:
+                case Timer.DOUBT:
+                    self._mark_all()
+                    self._agenda.want_plan(Cause.LEFT, now, 0.0)
+                case Timer.LOADS:
+                    self.loads.consider(now, wall)
+                case Timer.EMPTY:
+                    self._forget_if_empty()
+                case Timer.LEASES | Timer.PLAN:
+                    # Being awake is enough: what they held back is decided on in this turn.
+                    pass
+
+    def _forget_if_empty(self) -> None:
+        if not self._anyone():
+            self._remove.update(self.state.assignments, self.state.handoffs, self.state.standbys)
 
     def _next_wake(self) -> float | None:
         plans = not (self.state.options.paused or self._solving)

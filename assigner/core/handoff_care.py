@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assigner.core.agenda import Agenda, Note
+from assigner.core.agenda import Agenda, Note, Timer
 from assigner.core.copies import holders
 from assigner.core.deadlines import Deadlines
 from assigner.core.failures import Failures
@@ -13,7 +13,7 @@ from assigner.core.pending import Pending
 from assigner.core.planning import rollout_of
 from assigner.core.transitions import Transitions
 from assigner.core.units import Units
-from assigner.core.writes import Write
+from assigner.core.writes import ConsumerSubject, Write
 from assigner.keys import TopicPartition
 from assigner.records import Cause, Consumer, Handoff, Step, Stored
 
@@ -89,7 +89,7 @@ class HandoffCare:
                     return self._do.restamp((tp,), self._state.consumers[held.record.owner])
         self.await_doubt(handoff.old_owner, handoff.old_session, now)
         if self._liveness.awaited(handoff.new_owner, handoff.new_session, now):
-            self._agenda.timers.sooner("doubt", self._liveness.doubt_ends)
+            self._agenda.timers.sooner(Timer.DOUBT, self._liveness.doubt_ends)
         return None
 
     def await_doubt(self, name: str, session: str, now: float) -> None:
@@ -97,7 +97,7 @@ class HandoffCare:
         if self._liveness.fate(name, session, now) is Fate.DOUBT:
             until = self._liveness.doubt_until(name, session, now)
             if until is not None:
-                self._agenda.timers.sooner("doubt", until)
+                self._agenda.timers.sooner(Timer.DOUBT, until)
 
     def _old_fate(self, handoff: Handoff, now: float) -> Fate:
         return self._liveness.fate(handoff.old_owner, handoff.old_session, now)
@@ -162,7 +162,7 @@ class HandoffCare:
     def _evict(self, tp: TopicPartition, handoff: Handoff, now: float) -> Write | None:
         consumer = self._state.consumers[handoff.old_owner]
         self.deadlines.restart(tp, timeout(self._state, handoff.at), now)
-        if self._pending.about(handoff.old_owner):
+        if self._pending.about(ConsumerSubject(handoff.old_owner)):
             return None
         reason = f"did not let go of {tp} in time"
         self._agenda.note(Note("evicted", tp, handoff.old_owner, reason))

@@ -6,12 +6,10 @@ that an operator asks for need not wait for the time between two changes of weig
 
 from __future__ import annotations
 
-from assigner.core.agenda import Agenda
+from assigner.core.agenda import Agenda, Timer
 from assigner.core.group import GroupState
 from assigner.core.loads import GroupLoads, TopicSizes
 from assigner.records import Cause
-
-TIMER = "loads"
 
 
 class LoadCare:
@@ -23,7 +21,7 @@ class LoadCare:
     def changed(self, loads: GroupLoads | None, now: float) -> None:
         """They are others, or say something else. None: plans do not go by load."""
         self._loads = loads
-        self._agenda.timers.sooner(TIMER, now)
+        self._agenda.timers.sooner(Timer.LOADS, now)
 
     def consider(self, now: float, wall: float) -> None:
         """Ask for a plan if what is recorded is far from what plans are made by."""
@@ -31,7 +29,7 @@ class LoadCare:
         if at is None:
             return
         if at > now:
-            self._agenda.timers.sooner(TIMER, at)
+            self._agenda.timers.sooner(Timer.LOADS, at)
         else:
             self._agenda.want_plan(None, now)
 

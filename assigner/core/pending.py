@@ -6,14 +6,14 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable
 
-from assigner.core.writes import Purpose, Write
+from assigner.core.writes import Purpose, Subject, Write
 from assigner.keys import TopicPartition
 
 
 class Pending:
     def __init__(self) -> None:
         self._partitions: dict[TopicPartition, Write] = {}
-        self._subjects: dict[str, Write] = {}
+        self._subjects: dict[Subject, Write] = {}
         self._starting: dict[TopicPartition, str] = {}
         """Partitions whose handoff is being created -> its target; they count against the limits already."""
         self._committed: list[tuple[int, int, Write]] = []
@@ -31,7 +31,7 @@ class Pending:
         """Part of a plan is still on its way."""
         return self._plan_writes > 0
 
-    def about(self, subject: str) -> bool:
+    def about(self, subject: Subject) -> bool:
         return subject in self._subjects
 
     @property
@@ -65,7 +65,7 @@ class Pending:
             if self._partitions.get(tp) is write:
                 del self._partitions[tp]
                 self._starting.pop(tp, None)
-        if self._subjects.get(write.subject) is write:
+        if write.subject and self._subjects.get(write.subject) is write:
             del self._subjects[write.subject]
 
 

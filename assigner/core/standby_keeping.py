@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from assigner.core.agenda import Agenda
+from assigner.core.agenda import Agenda, Timer
 from assigner.core.copies import holders
 from assigner.core.group import GroupState
 from assigner.core.liveness import Liveness
@@ -84,7 +84,7 @@ class StandbyKeeping:
         """At most `budget` writes. Looks at no more than a few times as many partitions, so that others get a turn."""
         if self._look and self._somebody_may_return(now):
             # A plan without them spreads their copies over the others; there will be another one.
-            self._agenda.timers.sooner("doubt", self._liveness.doubt_ends)
+            self._agenda.timers.sooner(Timer.DOUBT, self._liveness.doubt_ends)
             self.abandon()
         given = 0
         for _ in range(min(5 * budget, len(self._look))):

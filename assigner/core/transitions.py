@@ -13,7 +13,7 @@ import msgspec
 from assigner.core.copies import copy_is_elsewhere, holds_copy
 from assigner.core.group import GroupState
 from assigner.core.liveness import Liveness
-from assigner.core.writes import Moved, Purpose, Write
+from assigner.core.writes import ConsumerSubject, Moved, PlanSubject, Purpose, Write
 from assigner.keys import TopicPartition
 from assigner.records import (
     Assignment,
@@ -29,8 +29,6 @@ from assigner.records import (
 )
 from assigner.store import Absent, Compare, Delete, ModRevisionIs, Operation, Put
 
-PLAN = "plan"
-"""What writes of the plan record are about."""
 Partitions = Sequence[TopicPartition]
 OffsetKey = Callable[[TopicPartition], str]
 
@@ -206,14 +204,14 @@ class Transitions:
             Purpose.EVICT,
             (ModRevisionIs(consumer.key, consumer.mod_revision),),
             (Put(consumer.key, consumer.encode(gone), consumer.lease),),
-            subject=consumer.record.consumer_name,
+            subject=ConsumerSubject(consumer.record.consumer_name),
         )
 
     def publish(self, plan: Plan, purpose: Purpose) -> Write:
         current = self._state.stored_plan
         compare: Compare = ModRevisionIs(current.key, current.mod_revision) if current else Absent(self._keys.plan)
         value = current.encode(plan) if current else encode(plan)
-        return Write(purpose, (compare,), (Put(self._keys.plan, value),), subject=PLAN)
+        return Write(purpose, (compare,), (Put(self._keys.plan, value),), subject=PlanSubject())
 
     def standbys(self, tp: TopicPartition, holders: tuple[str, ...]) -> Write:
         """Say who is to hold a copy. About nothing else: nobody's ownership depends on it."""

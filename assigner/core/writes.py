@@ -31,6 +31,19 @@ class Purpose(Enum):
     ANSWER = "answer"
 
 
+class PlanSubject(msgspec.Struct, frozen=True, gc=False):
+    """The group's plan record."""
+
+
+class ConsumerSubject(msgspec.Struct, frozen=True, gc=False):
+    """A consumer's registration."""
+
+    name: str
+
+
+Subject = PlanSubject | ConsumerSubject
+
+
 class Moved(msgspec.Struct, frozen=True, gc=False):
     """A partition that has another owner once the write is in."""
 
@@ -52,7 +65,7 @@ class Write(msgspec.Struct, frozen=True, eq=False, gc=False):
     touches: tuple[TopicPartition, ...] = ()
     """Partitions that must not be decided upon again before the outcome is known."""
     moves: tuple[Moved, ...] = ()
-    subject: str = ""
+    subject: Subject | None = None
     """What it is about, where that is not a partition."""
 
 
