@@ -333,6 +333,8 @@ class SteppedConsumer:
         self.session = self._registration.session
         self._scope: anyio.CancelScope | None = None
         self.instance: Instance | None = None
+        self.hears = True
+        """If not, the stream is read and nothing of it acted upon, as if it had stalled; renewals go on."""
         self.last_heard = 0.0
         """For clients that do not renew: when their connection last gave a sign of life."""
 
@@ -365,6 +367,8 @@ class SteppedConsumer:
 
     async def _take(self, commands: Commands) -> None:
         self.heard.append(commands)
+        if not self.hears:
+            return
         if commands.full:
             self.owned.clear()
             self.standbys.clear()
