@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from assigner.core.group import GroupState
+from assigner.core.group import Change, GroupState
 from assigner.core.liveness import Liveness
 from assigner.core.loads import GroupLoads
 from assigner.core.planning import Builder, Request, flat_partitions
@@ -47,7 +47,7 @@ class Scene:
         record = Standbys(topic=topic, partition=partition, holders=holders)
         self._put(KEYS.standby(TopicPartition(topic, partition)), record)
 
-    def handoff(self, partition: int, old: str, new: str, step: Step = Step.WARMING) -> None:
+    def handoff(self, partition: int, old: str, new: str, step: Step = Step.WARMING) -> Change:
         record = Handoff(
             topic="t",
             partition=partition,
@@ -58,11 +58,13 @@ class Scene:
             step=step,
             phase=step.phase,
         )
-        self._put(KEYS.handoff(TopicPartition("t", partition)), record)
+        return self._put(KEYS.handoff(TopicPartition("t", partition)), record)
 
-    def _put(self, key: str, record: msgspec.Struct, lease: int = 0) -> None:
+    def _put(self, key: str, record: msgspec.Struct, lease: int = 0) -> Change:
         self._revision += 1
-        self.state.apply(PutEvent(Entry(key, encode(record), self._revision, self._revision, 1, lease)))
+        change = self.state.apply(PutEvent(Entry(key, encode(record), self._revision, self._revision, 1, lease)))
+        assert change is not None
+        return change
 
     def request(
         self,

@@ -1,0 +1,68 @@
+"""What a coordinator and a mirror keep is bounded by what is there, not by what ever was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from assigner.core.coordination import Coordination
+from assigner.core.transitions import PLAN
+from assigner.keys import TopicPartition
+from assigner.records import Step
+from assigner.store import DeleteEvent
+from tests.unit.plan_scene import KEYS, Scene
+
+NAMES = 10_000
+T0 = TopicPartition("t", 0)
+
+
+def coordination(scene: Scene) -> Coordination:
+    return Coordination(scene.state, term=1, ttl=30.0, now=0.0, offset_key=str)
+
+
+def everybody_in_turn() -> Iterator[str]:
+    yield from (f"pod-{number}" for number in range(NAMES))
+
+
+def test_a_mirror_forgets_the_names_of_those_who_have_nothing_any_more() -> None:
+    scene = Scene()
+    scene.topic("t", 1)
+    for name in everybody_in_turn():
+        scene.owned(name, 0)
+        scene.handoff(0, name, f"{name}-next")
+        scene.copies(0, name)
+    state = scene.state
+    assert [len(table) for table in (state.owned, state.incoming, state.outgoing, state.copies)] == [1, 1, 1, 1]
+    for key in (KEYS.assignment(T0), KEYS.handoff(T0), KEYS.standby(T0)):
+        state.apply(DeleteEvent(key, 10**6))
+    assert not any((state.owned, state.incoming, state.outgoing, state.copies))
+    assert not state.involved()
+
+
+def test_to_ask_what_somebody_has_leaves_no_trace() -> None:
+    state = Scene().state
+    for name in everybody_in_turn():
+        assert not state.owned[name] | state.incoming[name] | state.outgoing[name] | state.copies[name]
+    assert not any((state.owned, state.incoming, state.outgoing, state.copies))
+
+
+def test_a_leader_forgets_who_warmed_something() -> None:
+    scene = Scene()
+    scene.topic("t", 1)
+    scene.owned("a", 0)
+    core = coordination(scene)
+    for name in everybody_in_turn():
+        for step in (Step.WARMING, Step.READY):
+            core.observe(scene.handoff(0, "a", name, step), 1.0)
+    assert not core._execution._warming
+
+
+@pytest.mark.parametrize("name", ["plan", "leases", "empty", "doubt"])
+def test_a_consumer_may_have_any_name(name: str) -> None:
+    scene = Scene()
+    scene.consumer(name)
+    core = coordination(scene)
+    core._pending.add(core._do.evict(scene.state.consumers[name], "too slow"))
+    assert not core._pending.about(PLAN)
+    assert core.generation == 0
