@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
+from assigner.records import HandoffMode
 from tests import switched_off as off
+from tests.scenarios import test_clean_up as clean_up
 from tests.scenarios import test_offsets as commits
 from tests.scenarios import test_offsets_in_trouble as offsets
 from tests.scenarios import test_rules_clients as clients
@@ -38,6 +40,13 @@ ABLATIONS: tuple[Ablation, ...] = (
         "who was taken for dead is not looked at again when its partition is given away",
         off.the_dead_are_not_looked_at_again,
         ownership.test_rule_1_an_owner_that_came_back_before_the_write_is_not_robbed,
+    ),
+    Ablation(
+        5,
+        "the clean-up of an empty group does not look who is back",
+        off.clean_up_does_not_look_who_is_back,
+        clean_up.test_rule_5_an_owner_that_is_back_before_the_removal_keeps_its_partitions,
+        {"mode": HandoffMode.OVERLAP},
     ),
     Ablation(
         2,

@@ -80,6 +80,10 @@ def reassigned_with_the_same_epoch(patch: Patch) -> None:
     _with_epoch(patch, "assign", _epoch_now)
 
 
+def clean_up_does_not_look_who_is_back(patch: Patch) -> None:
+    patch.setattr(Transitions, "_everybody_as_seen", lambda self, tp: [])
+
+
 def the_dead_are_not_looked_at_again(patch: Patch) -> None:
     patch.setattr(Transitions, "_previous_owner_as_seen", lambda self, tp: [])
 

@@ -161,6 +161,11 @@ class Coordination:
                 self._execution.changes_something = True
             case Purpose.ASSIGN | Purpose.HANDOFF | Purpose.STANDBYS:
                 self._agenda.want_plan(None, now, RETRY)
+            case Purpose.REMOVE:
+                # Not at once: whoever came back, the mirror does not show yet. If it came and went, it has its time.
+                self._remove.difference_update(write.touches)
+                if not self._anyone() and Timer.EMPTY not in self._agenda.timers:
+                    self._agenda.timers.set(Timer.EMPTY, now + RETRY)
             case _:
                 pass
 

@@ -7,7 +7,6 @@ listed in `unreadable`; nothing is ever deleted for being unreadable.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -70,6 +69,22 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     after: Stored[Any] | None
 
 
+class PartitionsByName(dict[str, set[TopicPartition]]):
+    """Consumer name -> partitions. Who has none is not in it, or names would pile up with every deploy."""
+
+    def __missing__(self, name: str) -> set[TopicPartition]:
+        return set()
+
+    def add(self, name: str, tp: TopicPartition) -> None:
+        self.setdefault(name, set()).add(tp)
+
+    def remove(self, name: str, tp: TopicPartition) -> None:
+        tps = self[name]
+        tps.discard(tp)
+        if not tps:
+            self.pop(name, None)
+
+
 class GroupState:
     """The mirror. Read its tables freely; change them only through `apply` and `replace`."""
 
@@ -93,10 +108,10 @@ class GroupState:
         self.unreadable_partitions: set[TopicPartition] = set()
         self.unreadable_consumers: set[str] = set()
         # Who touches what, so that a consumer's coming and going costs only its own partitions.
-        self.owned: defaultdict[str, set[TopicPartition]] = defaultdict(set)
-        self.incoming: defaultdict[str, set[TopicPartition]] = defaultdict(set)
-        self.outgoing: defaultdict[str, set[TopicPartition]] = defaultdict(set)
-        self.copies: defaultdict[str, set[TopicPartition]] = defaultdict(set)
+        self.owned = PartitionsByName()
+        self.incoming = PartitionsByName()
+        self.outgoing = PartitionsByName()
+        self.copies = PartitionsByName()
         """Partitions of which the consumer is on record as a holder of a copy."""
         self._defaults = defaults or GroupOptions()
         self._keys_seen: dict[str, int] = {}
@@ -127,11 +142,11 @@ class GroupState:
 
     def touching(self, name: str) -> set[TopicPartition]:
         """Every partition the consumer owns or that is on its way to or from it."""
-        return self.owned.get(name, _NOTHING) | self.incoming.get(name, _NOTHING) | self.outgoing.get(name, _NOTHING)
+        return self.owned[name] | self.incoming[name] | self.outgoing[name]
 
     def involved(self) -> set[str]:
         """Everybody who owns something or is an end of a handoff."""
-        return {name for table in (self.owned, self.incoming, self.outgoing) for name, tps in table.items() if tps}
+        return {*self.owned, *self.incoming, *self.outgoing}
 
     # --- keeping it up to date -----------------------------------------------------------------------------------
 
@@ -227,29 +242,29 @@ class GroupState:
     def _store_assignment(self, tp: TopicPartition, record: Stored[Assignment] | None) -> Stored[Any] | None:
         before = _swap(self.assignments, tp, record)
         if before:
-            self.owned[before.record.owner].discard(tp)
+            self.owned.remove(before.record.owner, tp)
             if record is None:
                 self.highest_gone = max(self.highest_gone, before.record.epoch)
         if record:
-            self.owned[record.record.owner].add(tp)
+            self.owned.add(record.record.owner, tp)
         return before
 
     def _store_handoff(self, tp: TopicPartition, record: Stored[Handoff] | None) -> Stored[Any] | None:
         before = _swap(self.handoffs, tp, record)
         if before:
-            self.incoming[before.record.new_owner].discard(tp)
-            self.outgoing[before.record.old_owner].discard(tp)
+            self.incoming.remove(before.record.new_owner, tp)
+            self.outgoing.remove(before.record.old_owner, tp)
         if record:
-            self.incoming[record.record.new_owner].add(tp)
-            self.outgoing[record.record.old_owner].add(tp)
+            self.incoming.add(record.record.new_owner, tp)
+            self.outgoing.add(record.record.old_owner, tp)
         return before
 
     def _store_standbys(self, tp: TopicPartition, record: Stored[Standbys] | None) -> Stored[Any] | None:
         before = _swap(self.standbys, tp, record)
         for name in before.record.holders if before else ():
-            self.copies[name].discard(tp)
+            self.copies.remove(name, tp)
         for name in record.record.holders if record else ():
-            self.copies[name].add(tp)
+            self.copies.add(name, tp)
         return before
 
     def _store_ack(self, tp: TopicPartition, router: str, record: Stored[Ack] | None) -> Stored[Any] | None:
@@ -260,7 +275,6 @@ class GroupState:
         return before
 
 
-_NOTHING: set[TopicPartition] = set()
 _NO_PLAN = Plan()
 
 

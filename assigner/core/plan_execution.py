@@ -101,7 +101,12 @@ class PlanExecution:
     def count_warming(self, change: Change) -> None:
         for record, step in ((change.before, -1), (change.after, 1)):
             if record and record.record.at is Step.WARMING:
-                self._warming[record.record.new_owner] += step
+                self._count_warming(record.record.new_owner, step)
+
+    def _count_warming(self, name: str, step: int) -> None:
+        self._warming[name] += step
+        if not self._warming[name]:
+            del self._warming[name]
 
     # --- from targets to moves -----------------------------------------------------------------------------------
 

@@ -121,8 +121,8 @@ class StandbyKeeping:
         """Somebody who owns or copies something was away when the term began, and is still waited for."""
         if now >= self._liveness.doubt_ends:
             return False
-        copying = {name for name, tps in self._state.copies.items() if tps}
-        return any(self._liveness.may_return(name, now) for name in self._state.involved() | copying)
+        names = {*self._state.involved(), *self._state.copies}
+        return any(self._liveness.may_return(name, now) for name in names)
 
     def _holders(self, target: StandbyTarget) -> tuple[str, ...] | None:
         """Who is to be on record now; None: that can't be said yet."""

@@ -228,12 +228,17 @@ class Transitions:
         return Write(Purpose.STANDBYS, (compare,), (put,))
 
     def remove(self, tps: Partitions) -> Write:
-        """Forget assignments and standbys. The floor must already be at or above the epochs."""
+        """Forget assignments and standbys. The floor must already be at or above the epochs.
+
+        Whoever held them must still be gone when it takes effect: one that is back was told that it owns them. Only
+        what exists no more goes whoever is there."""
         compares: list[Compare] = []
         operations: list[Operation] = []
         for tp in tps:
             compares += self._as_seen(tp)
             compares += self._standbys_as_seen(tp)
+            if self._exists(tp):
+                compares += self._everybody_as_seen(tp)
             operations += [Delete(self._keys.assignment(tp)), *self._end_handoff(tp), *self._drop_standbys(tp)]
         return Write(Purpose.REMOVE, _unique(compares), tuple(operations), tuple(tps))
 
@@ -273,6 +278,19 @@ class Transitions:
         """An owner taken for dead must still be gone when its partition is given away."""
         held = self._state.assignments.get(tp)
         return [self._liveness.as_seen(held.record.owner)] if held else []
+
+    def _everybody_as_seen(self, tp: TopicPartition) -> list[Compare]:
+        """The owner and both ends of the handoff."""
+        handoff = self._state.handoffs.get(tp)
+        ends = (handoff.record.old_owner, handoff.record.new_owner) if handoff else ()
+        return [*self._previous_owner_as_seen(tp), *map(self._liveness.as_seen, ends)]
+
+    def _exists(self, tp: TopicPartition) -> bool:
+        """As far as is known: a topic whose config can't be read is not gone."""
+        topic = self._state.topics.get(tp.topic)
+        if topic is None:
+            return self._keys.topic(tp.topic) in self._state.unreadable
+        return tp.partition < topic.record.partition_count
 
     def _end_handoff(self, tp: TopicPartition) -> list[Operation]:
         if tp not in self._state.handoffs:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pytest
-
 from assigner.core.coordination import Coordination
-from assigner.core.transitions import PLAN
 from assigner.keys import TopicPartition
 from assigner.records import Step
 from assigner.store import DeleteEvent
@@ -56,13 +53,3 @@ def test_a_leader_forgets_who_warmed_something() -> None:
         for step in (Step.WARMING, Step.READY):
             core.observe(scene.handoff(0, "a", name, step), 1.0)
     assert not core._execution._warming
-
-
-@pytest.mark.parametrize("name", ["plan", "leases", "empty", "doubt"])
-def test_a_consumer_may_have_any_name(name: str) -> None:
-    scene = Scene()
-    scene.consumer(name)
-    core = coordination(scene)
-    core._pending.add(core._do.evict(scene.state.consumers[name], "too slow"))
-    assert not core._pending.about(PLAN)
-    assert core.generation == 0
