@@ -11,7 +11,14 @@ from pyspark.sql.types import StructType
 
 from assigner.errors import AssignerError, InvalidInput
 from assigner.spark import sinks
-from assigner.spark.sinks import FencedParquetSource, FencedSqlSource, ParquetLedger, SqlLedger, ledger_of
+from assigner.spark.sinks import (
+    FencedParquetSource,
+    FencedSqlSource,
+    ParquetLedger,
+    SqlLedger,
+    ledger_of,
+    sql_place,
+)
 from tests.unit.sink_rows import SCHEMA, rows
 
 URL = "sqlite:////nowhere/sink.db"
@@ -118,3 +125,11 @@ def test_all_public_names_can_be_had() -> None:
     assert [name for name in sinks.__all__ if not hasattr(sinks, name)] == []
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         sinks.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "own", ["assigner_fences", "assigner_states", "assigner_states_staged", "billing.assigner_fences"]
+)
+def test_a_table_of_the_sinks_own_bookkeeping_is_refused(own: str) -> None:
+    with pytest.raises(InvalidInput, match="keeps its fences and states there; name another table"):
+        sql_place("sqlite:////tmp/x.db", own, group="billing")
