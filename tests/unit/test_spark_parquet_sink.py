@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import multiprocessing
 import os
 import time
@@ -224,8 +225,15 @@ def test_of_commits_on_the_same_contents_one_succeeds(tmp_path: Path) -> None:
 # --- the log -------------------------------------------------------------------------------------------------------
 
 
-def manifest(name: str, *, removed: list[str] | None = None) -> Manifest:
-    return Manifest(written_at=time.time(), added=[DataFile(name, 1, 1)], removed=removed or [])
+def named(what: str) -> str:
+    """A name as data files have it, the same for the same word."""
+    return f"{0:012d}-{hashlib.md5(what.encode()).hexdigest()}.parquet"
+
+
+def manifest(what: str, *, removed: list[str] | None = None) -> Manifest:
+    return Manifest(
+        written_at=time.time(), added=[DataFile(named(what), 1, 1)], removed=[named(one) for one in removed or []]
+    )
 
 
 @pytest.fixture
@@ -248,8 +256,8 @@ def test_reading_the_log_gives_what_its_commits_add_up_to(log: ManifestLog) -> N
     contents = grown(log, 3)
     assert log.append(contents, manifest("joined", removed=["file-1", "file-2"])) is not None
     found = log.read()
-    assert (found.number, set(found.files)) == (4, {"file-3", "joined"})
-    assert set(found.removed) == {"file-1", "file-2"}
+    assert (found.number, set(found.files)) == (4, {named("file-3"), named("joined")})
+    assert set(found.removed) == {named("file-1"), named("file-2")}
     assert log.read(contents) == found
 
 
@@ -277,7 +285,7 @@ def test_a_committer_that_slept_until_its_number_was_vacuumed_is_not_deceived(lo
     for path in log.outdated(time.time() + 10):
         path.unlink()
     assert log.append(asleep, manifest("late")) is None
-    assert "late" not in log.read().files
+    assert named("late") not in log.read().files
 
 
 def test_a_number_with_half_a_manifest_does_not_exist(log: ManifestLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +316,7 @@ def test_removed_files_are_forgotten_in_time(log: ManifestLog) -> None:
     after_old = log.append(contents, old)
     assert after_old is not None
     assert log.append(after_old, manifest("b", removed=["file-2"])) is not None
-    assert set(log.read().removed) == {"file-2"}
+    assert set(log.read().removed) == {named("file-2")}
 
 
 def test_a_link_whose_answer_was_lost_counts(log: ManifestLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +329,7 @@ def test_a_link_whose_answer_was_lost_counts(log: ManifestLog, monkeypatch: pyte
 
     monkeypatch.setattr("assigner.spark.sinks.manifests.os.link", repeated)
     assert log.append(log.read(), manifest("once")) is not None
-    assert set(log.read().files) == {"once"}
+    assert set(log.read().files) == {named("once")}
 
 
 def test_a_file_system_without_links_is_refused(log: ManifestLog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
+import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -31,9 +34,30 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 _Read = TypeVar("_Read")
 
+COMMITS = "_manifests"
+DATA, STATES = "_data", "_states"
+_FOLDERS = (DATA, STATES, COMMITS, f"{COMMITS}/whole")
+_NUMBER = re.compile(r"[0-9]{20}")
+
+# Manifests are read by members, readers and a vacuum that deletes: a name that leads elsewhere is no name.
+DataName = Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{12}-[0-9a-f]{32}\.parquet\Z")]
+StateName = Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{12}-[0-9a-f]{32}\.state\Z")]
+
+
+def new_data_name() -> DataName:
+    return f"{_new_stem()}.parquet"
+
+
+def new_state_name() -> StateName:
+    return f"{_new_stem()}.state"
+
+
+def _new_stem() -> str:
+    return f"{int(time.time()):012d}-{uuid.uuid4().hex}"
+
 
 class DataFile(msgspec.Struct, frozen=True):
-    name: str
+    name: DataName
     rows: int
     size: int
 
@@ -60,7 +84,7 @@ class StateFile(msgspec.Struct, frozen=True):
     at: Guarded
     epoch: int
     next_offset: int
-    name: str
+    name: StateName
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -70,7 +94,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Wall time, in seconds: only for how long to keep what it removed."""
     schema: str | None = None
     added: list[DataFile] = []
-    removed: list[str] = []
+    removed: list[DataName] = []
     fences: list[FenceEntry] = []
     states: list[StateFile] = []
     forgotten: list[Guarded] = []
@@ -97,7 +121,7 @@ class _Whole(msgspec.Struct, frozen=True, kw_only=True):
     files: list[DataFile]
     fences: list[FenceEntry]
     states: list[StateFile]
-    removed: dict[str, float]
+    removed: dict[DataName, float]
 
 
 def after(contents: Contents, manifest: Manifest) -> Contents:
@@ -120,14 +144,19 @@ class ManifestLog:
     """The manifests of one directory. Any number of processes may read and append."""
 
     def __init__(self, directory: Path) -> None:
-        self._commits = directory / "_manifests"
+        self._directory = directory
+        self._commits = directory / COMMITS
         self._wholes = self._commits / "whole"
 
     def prepare(self) -> None:
-        self._wholes.mkdir(parents=True, exist_ok=True)
+        """Make the folders of a fenced directory that are missing."""
+        for folder in _FOLDERS:
+            (self._directory / folder).mkdir(parents=True, exist_ok=True)
+        self._refuse_links()
 
     def read(self, known: Contents | None = None) -> Contents:
         """The contents now; `known` saves reading what led to them."""
+        self._refuse_links()
         contents = known or Contents()
         while True:
             contents = self._followed(self._from_whole(contents))
@@ -151,9 +180,9 @@ class ManifestLog:
 
     def outdated(self, before: float) -> list[Path]:
         """Manifests that nobody needs, since a whole one from before that time holds them."""
-        wholes = {path: int(path.stem) for path in self._wholes.glob("*.json") if path.stat().st_mtime < before}
+        wholes = {path: number for path, number in _numbered(self._wholes) if path.stat().st_mtime < before}
         last = max(wholes.values(), default=0)
-        commits = [path for path in self._commits.glob("*.json") if int(path.stem) <= last]
+        commits = [path for path, number in _numbered(self._commits) if number <= last]
         drafts = [path for path in self._commits.glob(".draft-*") if path.stat().st_mtime < before]
         return [*commits, *(path for path, number in wholes.items() if number < last), *drafts]
 
@@ -165,6 +194,8 @@ class ManifestLog:
             whole = _decoded(self._wholes / _name(last), _Whole)
         except FileNotFoundError:
             return contents
+        if whole.number != last:
+            raise _unreadable(self._wholes / _name(last), f"it holds the commits up to {whole.number}")
         return Contents(
             number=whole.number,
             schema=whole.schema,
@@ -181,7 +212,18 @@ class ManifestLog:
         return contents
 
     def _last_whole(self) -> int:
-        return max((int(path.stem) for path in self._wholes.glob("*.json")), default=0)
+        return max((number for _, number in _numbered(self._wholes)), default=0)
+
+    def _refuse_links(self) -> None:
+        for folder in _FOLDERS:
+            refuse_link(self._directory / folder)
+
+
+def refuse_link(path: Path) -> Path:
+    """Return a path of a fenced directory, or refuse it because it leads elsewhere."""
+    if path.is_symlink():
+        raise UnreadableRecord(f"{path} is a link, and a fenced directory has none; put back what belongs there")
+    return path
 
 
 def write_durably(path: Path, content: bytes) -> None:
@@ -224,6 +266,13 @@ def _name(number: int) -> str:
     return f"{number:020d}.json"
 
 
+def _numbered(folder: Path) -> Iterator[tuple[Path, int]]:
+    """The manifests in a folder with their numbers. Files of other names are somebody else's."""
+    for path in folder.glob("*.json"):
+        if _NUMBER.fullmatch(path.stem):
+            yield path, int(path.stem)
+
+
 def _whole(contents: Contents, now: float) -> _Whole:
     return _Whole(
         number=contents.number,
@@ -238,5 +287,9 @@ def _whole(contents: Contents, now: float) -> _Whole:
 def _decoded(path: Path, kind: type[_Read]) -> _Read:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except msgspec.MsgspecError as failure:
-        raise UnreadableRecord(f"{path} is no manifest: {failure}; nothing reads past it: restore the file") from None
+    except (msgspec.MsgspecError, RecursionError) as failure:
+        raise _unreadable(path, str(failure)) from None
+
+
+def _unreadable(path: Path, why: str) -> UnreadableRecord:
+    return UnreadableRecord(f"{path} is no manifest: {why}; nothing reads past it: restore the file")

@@ -28,10 +28,20 @@ from assigner.spark.sinks import parquet_files
 from assigner.spark.sinks.columns import StateRow, check_columns, data_columns
 from assigner.spark.sinks.fence import Fence, OnStale, stale_policy
 from assigner.spark.sinks.identity import SinkId
-from assigner.spark.sinks.manifests import Contents, Guarded, Manifest, ManifestLog, StateFile
+from assigner.spark.sinks.manifests import (
+    COMMITS,
+    DATA,
+    STATES,
+    Contents,
+    Guarded,
+    Manifest,
+    ManifestLog,
+    StateFile,
+    refuse_link,
+)
 from assigner.spark.sinks.outcome import Outcome, tell
 from assigner.spark.sinks.parquet_commit import Commit, fences_of
-from assigner.spark.sinks.parquet_files import DATA, FilesStaged
+from assigner.spark.sinks.parquet_files import FilesStaged
 from assigner.spark.sinks.target import FencedBatches
 
 _TRIES = 1_000
@@ -54,10 +64,13 @@ class ParquetTarget:
     place: ParquetPlace
     schema: StructType
 
+    @property
+    def staged_type(self) -> type[FilesStaged]:
+        return FilesStaged
+
     def prepare(self) -> None:
         with _writing_to(self.place.directory):
             ManifestLog(self.place.directory).prepare()
-            parquet_files.prepare(self.place.directory)
 
     def stage(self, batches: Iterable[pa.RecordBatch]) -> FilesStaged | None:
         with _writing_to(self.place.directory):
@@ -107,7 +120,7 @@ class ParquetLedger:
         return {tp: self._read(tp, file) for tp, file in found.items() if file is not None}
 
     def _read(self, tp: TopicPartition, found: StateFile) -> StateRow:
-        state = (self._place.directory / parquet_files.STATES / found.name).read_bytes()
+        state = refuse_link(self._place.directory / STATES / found.name).read_bytes()
         return StateRow(
             topic=tp.topic, partition=tp.partition, epoch=found.epoch, next_offset=found.next_offset, state=state
         )
@@ -150,12 +163,12 @@ def read_fenced(spark: SparkSession, path: str) -> DataFrame:
     schema = schema_of(directory, contents)
     if not contents.files:
         return spark.createDataFrame([], schema)
-    names = [(directory / DATA / name).as_uri() for name in contents.files]
+    names = [refuse_link(directory / DATA / name).as_uri() for name in contents.files]
     return spark.read.schema(schema).parquet(*names)
 
 
 def committed(directory: Path) -> Contents:
-    if not (directory / "_manifests").is_dir():
+    if not (directory / COMMITS).is_dir():
         raise InvalidInput(f"{directory} is no fenced directory; name the path that a fenced sink writes to")
     return ManifestLog(directory).read()
 

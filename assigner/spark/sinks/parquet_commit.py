@@ -14,9 +14,18 @@ from assigner.errors import InvalidInput, Refused
 from assigner.keys import TopicPartition
 from assigner.spark.sinks.fence import Fence, OnStale, Slice, Verdict, judge, merged
 from assigner.spark.sinks.identity import SinkId
-from assigner.spark.sinks.manifests import Contents, DataFile, FenceEntry, Guarded, Manifest, ManifestLog, StateFile
+from assigner.spark.sinks.manifests import (
+    DATA,
+    Contents,
+    DataFile,
+    FenceEntry,
+    Guarded,
+    Manifest,
+    ManifestLog,
+    StateFile,
+)
 from assigner.spark.sinks.outcome import Outcome, StagedRowsLost, outcome_of
-from assigner.spark.sinks.parquet_files import DATA, FilesStaged, passing
+from assigner.spark.sinks.parquet_files import FilesStaged, passing
 
 # Each lost race is another member's commit, so this many say that something else is wrong.
 _TRIES = 1_000

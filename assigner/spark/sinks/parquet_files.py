@@ -7,8 +7,6 @@ an error instead of rows that were refused.
 from __future__ import annotations
 
 import os
-import time
-import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +19,18 @@ from pyspark.sql.datasource import WriterCommitMessage
 from assigner.keys import TopicPartition
 from assigner.spark.sinks.columns import StateRow, check_columns, data_rows, slices_of, state_rows
 from assigner.spark.sinks.fence import Slice, merged
-from assigner.spark.sinks.manifests import DataFile, sync_folder, write_durably
+from assigner.spark.sinks.manifests import (
+    DATA,
+    STATES,
+    DataFile,
+    StateName,
+    new_data_name,
+    new_state_name,
+    refuse_link,
+    sync_folder,
+    write_durably,
+)
 
-DATA, STATES = "_data", "_states"
 _ROWS_PER_GROUP = 100_000
 _COMPRESSION = "zstd"
 
@@ -34,17 +41,12 @@ class FilesStaged(WriterCommitMessage):
 
     data: DataFile | None
     slices: list[Slice]
-    states: list[tuple[Slice, str]]
+    states: list[tuple[Slice, StateName]]
     """How far each state reaches, and its file."""
 
 
-def prepare(directory: Path) -> None:
-    for folder in (DATA, STATES):
-        (directory / folder).mkdir(parents=True, exist_ok=True)
-
-
 def stage(directory: Path, batches: Iterable[pa.RecordBatch]) -> FilesStaged | None:
-    slices, states = list[Slice](), list[tuple[Slice, str]]()
+    slices, states = list[Slice](), list[tuple[Slice, StateName]]()
 
     def rows() -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -62,7 +64,7 @@ def stage(directory: Path, batches: Iterable[pa.RecordBatch]) -> FilesStaged | N
 
 def write_rows(directory: Path, batches: Iterator[pa.RecordBatch]) -> DataFile | None:
     """Write rows into a new file, in groups of a size that is good to read. None: there were none."""
-    path = directory / DATA / f"{_new_name()}.parquet"
+    path = directory / DATA / new_data_name()
     writer: pq.ParquetWriter | None = None
     count = 0
     try:
@@ -80,10 +82,13 @@ def write_rows(directory: Path, batches: Iterator[pa.RecordBatch]) -> DataFile |
     return DataFile(path.name, count, path.stat().st_size)
 
 
+def open_rows(directory: Path, file: DataFile) -> pq.ParquetFile:
+    return pq.ParquetFile(refuse_link(directory / DATA / file.name))
+
+
 def passing(directory: Path, file: DataFile, floors: dict[TopicPartition, int]) -> DataFile | None:
     """A copy of a file with the rows that a verdict takes."""
-    source = pq.ParquetFile(directory / DATA / file.name)
-    with source:
+    with open_rows(directory, file) as source:
         return write_rows(directory, (_taken(batch, floors) for batch in source.iter_batches()))
 
 
@@ -114,14 +119,10 @@ def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def _write_state(directory: Path, state: StateRow) -> str:
-    name = f"{_new_name()}.state"
+def _write_state(directory: Path, state: StateRow) -> StateName:
+    name = new_state_name()
     write_durably(directory / STATES / name, state.state)
     return name
-
-
-def _new_name() -> str:
-    return f"{int(time.time()):012d}-{uuid.uuid4().hex}"
 
 
 def _sync_file(path: Path) -> None:

@@ -22,9 +22,10 @@ from pyspark.sql.types import StructType
 
 from assigner.errors import InvalidInput
 from assigner.spark.sinks.columns import check_columns
+from assigner.spark.sinks.manifests import DATA, refuse_link
 from assigner.spark.sinks.options import checked
 from assigner.spark.sinks.parquet import ParquetTarget, committed, local_directory, parquet_place, schema_of
-from assigner.spark.sinks.parquet_files import DATA, FilesStaged
+from assigner.spark.sinks.parquet_files import FilesStaged
 from assigner.spark.sinks.target import FencedStreamWriter, FencedWriter
 
 NAME = "fenced_parquet"
@@ -82,7 +83,7 @@ class _Reader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         names = committed(self._directory).files
-        return [_File(str(self._directory / DATA / name)) for name in names]
+        return [_File(str(refuse_link(self._directory / DATA / name))) for name in names]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, _File):

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from assigner.spark.sinks.manifests import Contents, DataFile, Manifest, ManifestLog
+from assigner.spark.sinks.manifests import DATA, STATES, Contents, DataFile, Manifest, ManifestLog
 from assigner.spark.sinks.parquet import committed, local_directory
-from assigner.spark.sinks.parquet_files import DATA, STATES, write_rows
+from assigner.spark.sinks.parquet_files import open_rows, write_rows
 
 ORPHAN_SECONDS = 24 * 3600
 TARGET_BYTES = 128 * 2**20
@@ -78,5 +77,5 @@ def _join(directory: Path, log: ManifestLog, group: list[DataFile]) -> int:
 
 def _rows(directory: Path, group: list[DataFile]) -> Iterator[pa.RecordBatch]:
     for file in group:
-        with pq.ParquetFile(directory / DATA / file.name) as source:
+        with open_rows(directory, file) as source:
             yield from source.iter_batches()

@@ -63,6 +63,10 @@ class SqlTarget:
     place: SqlPlace
     schema: StructType
 
+    @property
+    def staged_type(self) -> type[Staged]:
+        return Staged
+
     def prepare(self) -> None:
         self._tables.ensure(self._engine)
 

@@ -42,7 +42,7 @@ from assigner.names import MAX_NAME_BYTES
 from assigner.spark.sinks.columns import ORIGIN, data_columns
 from assigner.spark.sinks.sql_database import POSTGRESQL, is_postgresql
 
-FENCES, STATES = "assigner_fences", "assigner_states"
+FENCES, STATES, STAGED_STATES = "assigner_fences", "assigner_states", "assigner_states_staged"
 TOKEN = "staged_token"
 _TOKEN_LENGTH = 64
 # PostgreSQL cuts identifiers after 63 bytes.
@@ -77,7 +77,7 @@ class LedgerTables:
         self.fences = Table(FENCES, self._metadata, *_key_columns(), *_fence_columns())
         self.states = Table(STATES, self._metadata, *_key_columns(), *_state_columns())
         origin = (Column("topic", _NAME, nullable=False), Column("partition", Integer, nullable=False))
-        self.staged_states = self._staging(f"{STATES}_staged", *origin, *_state_columns())
+        self.staged_states = self._staging(STAGED_STATES, *origin, *_state_columns())
 
     @property
     def all(self) -> list[Table]:
@@ -136,6 +136,8 @@ def split_name(table: str) -> tuple[str | None, str]:
     namespace, _, name = table.rpartition(".")
     if not name:
         raise InvalidInput(f"option table is {table!r}; name a table, such as payments or billing.payments")
+    if name in (FENCES, STATES, STAGED_STATES):
+        raise InvalidInput(f"table {table} can't be the sink: it keeps its fences and states there; name another table")
     return namespace or None, name
 
 

@@ -4,10 +4,10 @@ stream, `foreachBatch` and a data source's writer, drive the same steps.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar, cast
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -26,6 +26,11 @@ _PACKED = "staged binary"
 
 class Target(Protocol[Staged]):
     """A place to write rows of one schema to. It is pickled to executors: it holds settings and no connections."""
+
+    @property
+    def staged_type(self) -> type[Staged]:
+        """What `stage` returns. Results of tasks are decoded as nothing else."""
+        ...
 
     def prepare(self) -> None:
         """Called before tasks stage; makes what is missing. Any number of processes may do so at once."""
@@ -60,7 +65,7 @@ class FencedBatches(Generic[Staged]):
         target = self._target(rows.schema)
         target.prepare()
         packed = rows.mapInArrow(_in_task(target), _PACKED).collect()
-        self.last = target.commit([cast(Staged, pickle.loads(row[0])) for row in packed], batch_id)
+        self.last = target.commit([msgspec.msgpack.decode(row[0], type=target.staged_type) for row in packed], batch_id)
         self.totals.add(self.last)
 
     def next_offsets(self) -> dict[TopicPartition, int]:
@@ -72,7 +77,7 @@ def _in_task(target: Target[Staged]) -> Callable[[Iterator[pa.RecordBatch]], Ite
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         staged = target.stage(batches)
         if staged is not None:
-            yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(staged)], pa.binary())], ["staged"])
+            yield pa.RecordBatch.from_arrays([pa.array([msgspec.msgpack.encode(staged)], pa.binary())], ["staged"])
 
     return stage
 
