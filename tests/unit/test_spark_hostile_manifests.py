@@ -131,7 +131,7 @@ def test_json_nested_without_end_is_an_unreadable_manifest(lake: Path) -> None:
 
 
 def test_a_sum_of_manifests_that_does_not_hold_what_its_name_says_is_unreadable(lake: Path) -> None:
-    forged = {"number": 3, "schema": None, "files": [], "fences": [], "states": [], "removed": {}}
+    forged: dict[str, Any] = {"number": 3, "schema": None, "files": [], "fences": [], "states": [], "removed": {}}
     (lake / "_manifests" / "whole" / f"{64:020d}.json").write_bytes(msgspec.json.encode(forged))
     with pytest.raises(UnreadableRecord, match="is no manifest"):
         committed(lake)
