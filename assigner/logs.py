@@ -9,6 +9,7 @@ process is killed are lost; an orderly end writes them.
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import queue
 import sys
@@ -21,6 +22,8 @@ from typing import Any, TextIO
 import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
+
+from assigner.printable import json_escaped
 
 QUEUE_LINES = 10_000
 # Libraries that say at INFO what is nobody's business.
@@ -192,11 +195,15 @@ def _formatter(as_json: bool, *, colours: bool) -> logging.Formatter:
             remove_meta,
             structlog.processors.format_exc_info,
             _order,
-            structlog.processors.JSONRenderer(default=str, ensure_ascii=False),
+            structlog.processors.JSONRenderer(serializer=_json),
         ]
     else:
         renderers = [remove_meta, structlog.dev.ConsoleRenderer(colors=colours, timestamp_key="time")]
     return structlog.stdlib.ProcessorFormatter(foreign_pre_chain=_shared(), processors=renderers)
+
+
+def _json(event: EventDict, **_options: Any) -> str:
+    return json_escaped(json.dumps(event, default=str, ensure_ascii=False))
 
 
 _FIRST = ("time", "level", "logger", "event", "group", "generation", "epoch", "cause")

@@ -1,8 +1,11 @@
 """What a group, a consumer, a topic or a session may be called.
 
 Kafka's own rule for topics (letters, digits, `.`, `_`, `-`, up to 249), opened to any printable text for the other
-names because they are percent-encoded where it matters. Refused: nothing at all, control characters, `.` and `..`
-(they mean a folder to too many tools), and more bytes than a key should have.
+names because they are percent-encoded where it matters. Refused: nothing at all, control and format characters, blanks
+around a name, `.` and `..` (they mean a folder to too many tools), and more bytes than a key should have.
+
+Not refused: names that look alike in different scripts. Teams write in their own, names are compared by their exact
+characters, and no rule tells a homograph from a word.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ def check_name(kind: str, name: str) -> str:
         raise InvalidName(f"{kind} {name[:20]!r}... is longer than {MAX_NAME_BYTES} bytes; shorten it")
     if not name.isprintable():
         raise InvalidName(f"{kind} {name!r} holds a character that can't be printed; use printable text only")
+    if name != name.strip():
+        raise InvalidName(f"{kind} {name!r} begins or ends with a blank; a reader would not see it: leave it out")
     if name in (".", ".."):
         raise InvalidName(f"{kind} {name!r} is reserved; choose another name")
     return name

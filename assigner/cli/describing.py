@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from assigner.cli.output import ranges, table
+from assigner.printable import one_line
 from assigner.proto.kafka_assigner.v1 import ConsumerInfo, DescribeGroupResponse, GroupSummary
 
 _STATUS_STYLE = {"Ready": "green", "Draining": "yellow"}
@@ -49,7 +50,7 @@ def _sections(answer: DescribeGroupResponse) -> Iterator[RenderableType]:
     summary = answer.summary or GroupSummary()
     yield table("", SUMMARY_COLUMNS, [summary_row(summary)])
     if answer.leader_address:
-        yield Text(f"leader at {answer.leader_address}; epochs above {answer.epoch_floor}", "dim")
+        yield Text(f"leader at {one_line(answer.leader_address)}; epochs above {answer.epoch_floor}", "dim")
     yield _titled("consumers", _consumers(answer), "no consumer is registered")
     yield _titled("ownership", _ownership(answer), "nothing is owned")
     if answer.standbys:
@@ -60,7 +61,7 @@ def _sections(answer: DescribeGroupResponse) -> Iterator[RenderableType]:
         yield _titled("quarantined (`assigner rebalance` tries again)", _quarantined(answer), "")
     if answer.unreadable:
         yield Text("\nunreadable records, left alone", "bold red")
-        yield Text("\n".join(answer.unreadable))
+        yield Text("\n".join(map(one_line, answer.unreadable)))
     if answer.history:
         yield _titled(f"last {_HISTORY_LINES} moves", _history(answer), "")
 

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import ssl
 from collections.abc import Iterator
@@ -21,6 +20,8 @@ from typing import IO, Any
 import click
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+
+from assigner.printable import as_json, shown
 
 REFUSED, USAGE, UNREACHABLE, TIMED_OUT = 1, 2, 3, 4
 
@@ -42,9 +43,9 @@ class Failure(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         if self.as_json:
-            click.echo(json.dumps({"error": {"kind": self.kind, "message": self.message}}), file=file, err=True)
+            click.echo(as_json({"error": {"kind": self.kind, "message": self.message}}), file=file, err=True)
         else:
-            click.secho(f"Error: {self.message}", fg="red", file=file, err=True)
+            click.secho(f"Error: {shown(self.message)}", fg="red", file=file, err=True)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from assigner.cli.connection import Admin, Target, ask, reaches_service
 from assigner.cli.output import console, fields_of, print_json, table
+from assigner.printable import one_line
 from assigner.proto.kafka_assigner.v1 import (
     DescribeLoadsRequest,
     DescribeLoadsResponse,
@@ -70,7 +71,7 @@ def _show(target: Target, group: str, limit: int) -> None:
     out.print(table("consumers", ("consumer", "share", "partitions", "busy"), _nodes(answer)))
     if answer.unreadable:
         out.print(Text("unreadable records, left alone", "bold red"))
-        out.print(Text("\n".join(answer.unreadable)))
+        out.print(Text("\n".join(map(one_line, answer.unreadable))))
 
 
 def _summary(answer: DescribeLoadsResponse) -> Text:

@@ -126,7 +126,7 @@ def _set(target: Target, group: str, wanted: list[NewOffsets], *, force: bool) -
     if target.as_json:
         print_json({"group": group, "partitions": answer.partitions})
     else:
-        click.echo(f"offsets of {answer.partitions} partitions of {group} set")
+        console().print(f"offsets of {answer.partitions} partitions of {group} set", markup=False)
 
 
 def new_offsets(file: Path) -> list[NewOffsets]:

@@ -7,28 +7,37 @@ may be added; none is renamed or removed.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from assigner.printable import as_json, one_line, shown
 from assigner.proto.kafka_assigner.v1 import DescribeGroupResponse
 
 _PIPE_WIDTH = 250
 
 
+class PlainConsole(Console):
+    """A console that shows control characters instead of sending them, whoever wrote them into what is printed."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(shown(segment.text), segment.style)
+
+
 def console(*, stderr: bool = False) -> Console:
-    made = Console(stderr=stderr, highlight=False)
+    made = PlainConsole(stderr=stderr, highlight=False)
     # A pipe has no width: what is cut to a terminal's there is lost to the program that reads it.
-    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
+    return made if made.is_terminal else PlainConsole(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
 
 
 def print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    click.echo(as_json(value, indent=2))
 
 
 def fields_of(message: Any) -> dict[str, Any]:
@@ -70,8 +79,14 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
         numeric = bool(rows) and all(_is_number(row[index]) for row in rows)
         made.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
     for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else Text(_shown(cell)) for cell in row))
+        made.add_row(*map(_cell, row))
     return made
+
+
+def _cell(value: Any) -> Text:
+    if not isinstance(value, Text):
+        return Text(one_line(_shown(value)))
+    return value if value.plain.isprintable() else Text(one_line(value.plain), value.style)
 
 
 def _is_number(cell: Any) -> bool:

@@ -9,6 +9,7 @@ from assigner.api import OffsetCommit, WantedOffsets
 from assigner.errors import InvalidInput, LimitReached
 from assigner.keys import TopicPartition
 from assigner.names import check_topic
+from assigner.printable import obeyed_by_terminals
 from assigner.proto.kafka_assigner import v1
 from assigner.server.requests import check_partition
 
@@ -113,6 +114,9 @@ def _metadata(field: str, text: str) -> str:
     size = len(text.encode())
     if size > MAX_METADATA:
         raise InvalidInput(f"{field} is {size} bytes long; at most {MAX_METADATA} are kept: shorten it")
+    obeyed = obeyed_by_terminals(text)
+    if obeyed:
+        raise InvalidInput(f"{field} holds {obeyed}, which a terminal would act upon; encode it, as base64 for example")
     return text
 
 

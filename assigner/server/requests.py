@@ -12,6 +12,7 @@ from assigner.api import Answer, Registration
 from assigner.errors import InvalidInput
 from assigner.keys import TopicPartition
 from assigner.names import check_name, check_topic
+from assigner.printable import one_line
 from assigner.proto.kafka_assigner import v1
 from assigner.records import GroupOptions, HandoffMode
 
@@ -19,6 +20,9 @@ MAX_FAILURE = 1_000
 """Characters of a failure's text that are kept."""
 MAX_PARTITION = 999_999_999
 """Kafka could count to 2^31, but no key of ours has more digits."""
+MAX_STRATEGY_OPTIONS = 16 * 1024
+"""Bytes of JSON; they are stored with the group and read with every plan."""
+MAX_NESTING = 20
 _MAX_CAPACITY = 1e9
 
 Caller = tuple[str, str, str]
@@ -89,7 +93,7 @@ def _batch(batch: Iterable[v1.PartitionAnswer]) -> Iterator[Answer]:
 
 def _answer(partition: v1.TopicPartition, handoff_id: str, failure: str) -> Answer:
     tp = TopicPartition(check_topic(partition.topic), check_partition(partition.partition))
-    return Answer(tp, _optional("handoff_id", handoff_id), failure[:MAX_FAILURE])
+    return Answer(tp, _optional("handoff_id", handoff_id), one_line(failure[:MAX_FAILURE])[:MAX_FAILURE])
 
 
 def check_partition(partition: int) -> int:
@@ -152,10 +156,29 @@ def option_changes(options: v1.GroupOptions | None) -> dict[str, Any]:
 
 
 def _json_object(text: str) -> dict[str, Any]:
+    size = len(text.encode())
+    if size > MAX_STRATEGY_OPTIONS:
+        raise InvalidInput(f"strategy_options has {size} bytes; at most {MAX_STRATEGY_OPTIONS} are kept: shorten it")
     try:
-        return msgspec.json.decode(text or "{}", type=dict[str, Any])
+        found = msgspec.json.decode(text or "{}", type=dict[str, Any])
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise InvalidInput(f"strategy_options is not a JSON object: {error}") from None
+    except RecursionError:
+        raise _too_deep() from None
+    _check_nesting(found, MAX_NESTING)
+    return found
+
+
+def _check_nesting(value: Any, left: int) -> None:
+    if left < 0:
+        raise _too_deep()
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for one in inner:
+        _check_nesting(one, left - 1)
+
+
+def _too_deep() -> InvalidInput:
+    return InvalidInput(f"strategy_options is nested more than {MAX_NESTING} levels deep; flatten it")
 
 
 def _handoff_mode(mode: str) -> HandoffMode:

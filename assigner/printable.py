@@ -1,0 +1,48 @@
+"""Text of others made fit for an operator's eyes: what a terminal would obey is spelt out instead.
+
+Names, failures and metadata come from whoever calls the service. A control sequence in them could retitle, clear or
+forge what an operator sees, and a bidirectional override could show it backwards. Nothing is dropped: each such
+character is written as its escape, so that it can still be told what was there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+_OBEYED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""What a terminal acts upon: controls but for tab and line ends, and marks of direction."""
+
+
+def one_line(text: str) -> str:
+    """The text without any character that can't be printed, line ends included."""
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def shown(text: str) -> str:
+    """The same, with its line ends kept."""
+    return "\n".join(map(one_line, text.split("\n")))
+
+
+def as_json(value: Any, *, indent: int | None = None) -> str:
+    """JSON that reads back as the value, with everything unprintable escaped."""
+    written = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
+    return json_escaped(written)
+
+
+def json_escaped(written: str) -> str:
+    """JSON with its unprintable characters escaped; those can only stand inside its texts, but for line ends."""
+    if written.isprintable():
+        return written
+    return "".join(one if one == "\n" or one.isprintable() else json.dumps(one)[1:-1] for one in written)
+
+
+def obeyed_by_terminals(text: str) -> str:
+    """The first character that a terminal would act upon, spelt out; empty: there is none."""
+    found = _OBEYED.search(text)
+    return _escaped(found.group()) if found else ""
+
+
+def _escaped(one: str) -> str:
+    return one if one.isprintable() else one.encode("unicode_escape").decode("ascii")
