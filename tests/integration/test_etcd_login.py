@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -33,16 +34,29 @@ def root(own_etcd: EtcdServer) -> Gateway:
     return gateway
 
 
-async def end_all_tokens(root: Gateway) -> None:
+async def end_all_tokens(root: Gateway, *, password: str = "secret") -> None:
     """A password that is set again ends its user's tokens, at once."""
     await anyio.to_thread.run_sync(lambda: root.login("root", "root"))
-    await root.ask_async("auth/user/changepw", name="app", password="secret")
+    await root.ask_async("auth/user/changepw", name="app", password=password)
 
 
 async def test_a_wrong_password_is_refused_at_the_opening(own_etcd: EtcdServer, root: Gateway) -> None:
     with pytest.raises(StoreRefused, match="check user and password"):
         async with opened(own_etcd.endpoints, user="app", password="wrong"):
             pass
+
+
+async def test_a_password_is_read_anew_from_its_file_at_each_login(
+    own_etcd: EtcdServer, root: Gateway, tmp_path: Path
+) -> None:
+    path = tmp_path / "password"
+    path.write_text("secret\n")
+    async with opened(own_etcd.endpoints, user="app", password_file=str(path)) as store:
+        await store.put("/app/k", b"")
+        path.write_text("rotated\n")
+        await end_all_tokens(root, password="rotated")
+        assert isinstance(await store.get("/app/k"), Found)
+        assert store.statistics().logins == 2
 
 
 async def test_no_user_where_one_is_wanted_is_refused(own_etcd: EtcdServer, root: Gateway) -> None:
