@@ -33,6 +33,8 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls_server_name: str | None = None
     user: str | None = None
     password: str | None = None
+    password_file: str | None = None
+    """Where the password is read from at each login, instead."""
 
 
 class Presence(msgspec.Struct, frozen=True):

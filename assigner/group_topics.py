@@ -76,4 +76,9 @@ def _kafka(settings: Settings) -> KafkaSource | None:
     kafka = settings.kafka
     if not kafka.bootstrap_servers:
         return None
-    return KafkaSource(kafka.bootstrap_servers, kafka.properties, timeout=kafka.metadata_timeout)
+    return KafkaSource(
+        kafka.bootstrap_servers,
+        kafka.properties,
+        timeout=kafka.metadata_timeout,
+        properties_file=kafka.properties_file,
+    )

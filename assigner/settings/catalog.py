@@ -5,6 +5,7 @@ The command line, the environment, the refusals, the JSON Schema and the referen
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -31,6 +32,8 @@ class Key(msgspec.Struct, frozen=True):
         return PREFIX + self.name.replace(".", "_").upper()
 
 
+SECRET_PROPERTY = re.compile(r"password|secret|token$|jaas|passphrase|oauthbearer\.config|\.pem$", re.IGNORECASE)
+"""Names of Kafka's properties whose values nobody may see."""
 _COUNT = Range(least=1)
 _PAUSE = Range(least=0, most=86_400)
 _WINDOW = Range(least=65_535, most=2**31 - 1)
@@ -83,6 +86,7 @@ _KEYS = (
     Key("store.tls_server_name", "Name the store's certificate must bear, if not the endpoint's."),
     Key("store.user", "User at the store."),
     Key("store.password", "Password at the store.", secret=True),
+    Key("store.password_file", "File with that password, read anew at each login.", rules.SECRET_FILE),
     Key("grpc.host", "Interface gRPC listens on.", rules.NOT_BLANK, "--grpc-host"),
     Key("grpc.port", "Port gRPC listens on; 0: any free one.", rules.PORT, "--grpc-port"),
     Key("grpc.insecure", "Serve without TLS on an address others can reach.", None, "--insecure"),
@@ -176,6 +180,11 @@ _KEYS = (
     Key("events.sync", "When events are forced to the disk: `segment` (before it is complete), `batch`, `never`."),
     Key("kafka.bootstrap_servers", "Brokers to discover partition counts from; empty: none.", None, "--kafka"),
     Key("kafka.properties", "Further librdkafka properties, such as sasl.* and ssl.*.", secret=True),
+    Key(
+        "kafka.properties_file",
+        "File with more of them, a name=value in a line, read anew when it changes.",
+        rules.PROPERTIES_FILE,
+    ),
     Key("kafka.refresh_interval", "Seconds between looks at the topics in Kafka.", rules.SECONDS),
     Key("kafka.metadata_timeout", "Seconds a metadata request may take.", rules.SECONDS),
     Key("log.level", "Least severity that is logged.", None, "--log-level"),

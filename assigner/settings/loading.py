@@ -14,10 +14,19 @@ from typing import Any, Union, get_args, get_origin
 import msgspec
 
 from assigner.errors import InvalidInput
+from assigner.secret_files import readable_by_everybody
 from assigner.settings import upstream
 from assigner.settings.catalog import Leaf, leaves
 from assigner.settings.model import Settings
-from assigner.settings.sources import Layer, Value, from_assignments, from_environment, from_file, from_flags
+from assigner.settings.sources import (
+    Layer,
+    Value,
+    from_assignments,
+    from_environment,
+    from_file,
+    from_flags,
+    open_secret,
+)
 
 DEFAULT = "default"
 _YES, _NO = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
@@ -172,7 +181,9 @@ def _contradictions(settings: Settings) -> list[str]:
     store = settings.store
     if bool(store.tls_cert) != bool(store.tls_key):
         found.append("store.tls_cert and store.tls_key go together; set both or neither")
-    if store.password and not store.user:
+    if store.password and store.password_file:
+        found.append("store.password and store.password_file are both set; keep the file")
+    if (store.password or store.password_file) and not store.user:
         found.append("store.password is set without store.user; set the user too")
     resident = upstream.group_at(settings.default_prefix, store.root)
     if resident and resident != settings.default_group:
@@ -197,4 +208,16 @@ def _cautions(settings: Settings) -> list[str]:
             f"store.request_timeout ({settings.store.request_timeout:g} s) leaves no second try within two thirds of "
             f"leader_ttl ({settings.leader_ttl:g} s): one slow request costs the leadership"
         )
+    for key, path in _secret_files(settings):
+        if path and readable_by_everybody(path):
+            found.append(open_secret(key, path))
     return found
+
+
+def _secret_files(settings: Settings) -> tuple[tuple[str, str | None], ...]:
+    return (
+        ("store.password_file", settings.store.password_file),
+        ("store.tls_key", settings.store.tls_key),
+        ("grpc.tls_key", settings.grpc.tls_key),
+        ("kafka.properties_file", settings.kafka.properties_file),
+    )

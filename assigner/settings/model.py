@@ -60,6 +60,8 @@ class KafkaSection(Section, frozen=True, kw_only=True):
     """Empty: partition counts are not discovered from Kafka."""
     properties: dict[str, str] = {}
     """librdkafka's properties, passed on."""
+    properties_file: str | None = None
+    """More of them, one `name=value` in a line; read again when the file changes."""
     refresh_interval: float = 60.0
     metadata_timeout: float = 15.0
 

@@ -11,6 +11,7 @@ from assigner.core.group import MAX_PARTITIONS
 from assigner.errors import AssignerError
 from assigner.keys import Keys
 from assigner.names import check_name, check_topic
+from assigner.secret_files import read_properties, read_secret
 
 
 class Range(msgspec.Struct, frozen=True):
@@ -108,6 +109,10 @@ def _address(value: str) -> str | None:
     return _endpoints((value,)) if value else None
 
 
+def _not_none(check: Callable[[str], object]) -> Callable[[Any], str | None]:
+    return _by_raising(lambda value: value is not None and check(value))
+
+
 def _not_blank(value: str) -> str | None:
     return None if value.strip() else "must not be empty"
 
@@ -123,4 +128,6 @@ PREFIX = Rule("begins and ends with /", _slashed)
 GROUP_PREFIX = Rule("empty, or ends with /", _group_prefix)
 ENDPOINTS = Rule("host:port or https://host:port, comma-separated", _endpoints)
 ADDRESS = Rule("host:port or empty", _address)
+SECRET_FILE = Rule("a file that can be read", _not_none(read_secret))
+PROPERTIES_FILE = Rule("a file that can be read", _not_none(read_properties))
 NOT_BLANK = Rule("not empty", _not_blank)

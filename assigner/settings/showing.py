@@ -12,13 +12,12 @@ from typing import Any
 
 import msgspec
 
-from assigner.settings.catalog import CATALOG, NOT_SETTINGS, Leaf, leaves
+from assigner.settings.catalog import CATALOG, NOT_SETTINGS, SECRET_PROPERTY, Leaf, leaves
 from assigner.settings.loading import DEFAULT, Loaded, wanted
 from assigner.settings.model import Settings
 from assigner.settings.upstream import NAMES, UNUSED
 
 REDACTED = "********"
-_SECRET_PROPERTY = re.compile(r"password|secret|token|jaas|passphrase|\.pem$", re.IGNORECASE)
 _USER_INFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -41,7 +40,10 @@ def _redact(leaf: Leaf, value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_redact(leaf, item) for item in value]
     if isinstance(value, dict) and leaf.key.secret:
-        return {name: REDACTED if _SECRET_PROPERTY.search(name) else item for name, item in value.items()}
+        return {
+            name: REDACTED if SECRET_PROPERTY.search(name) else _USER_INFO.sub(REDACTED, item)
+            for name, item in value.items()
+        }
     return value
 
 

@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 
 from assigner.errors import InvalidInput
-from assigner.settings.catalog import CATALOG, PREFIX
+from assigner.secret_files import readable_by_everybody
+from assigner.settings.catalog import CATALOG, PREFIX, SECRET_PROPERTY
 
 MAX_FILE_BYTES = 1_000_000
 
@@ -85,7 +86,13 @@ def from_file(path: str) -> Layer:
             values.append(Value(key, raw, origin))
         else:
             problems.append(f"{origin}: unknown key {key}{nearest(key, CATALOG)}")
-    return Layer(tuple(values), tuple(problems))
+    secrets = [value.key for value in values if CATALOG[value.key].secret and value.raw]
+    notes = [f"{origin}: {open_secret(', '.join(secrets), path)}"] if secrets and readable_by_everybody(path) else []
+    return Layer(tuple(values), tuple(problems), tuple(notes))
+
+
+def open_secret(what: str, path: str) -> str:
+    return f"{what} can be read by everybody on this machine; `chmod o-r {path}`"
 
 
 def _flatten(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
@@ -149,6 +156,18 @@ def from_assignments(assignments: Iterable[str]) -> Layer:
             problems.append(f"flag --set {text}: write it as KEY=VALUE")
         elif key not in CATALOG:
             problems.append(f"flag --set: unknown key {key}{nearest(key, CATALOG)}")
+        elif _holds_a_secret(key, raw):
+            problems.append(
+                f"flag --set {key}: a secret on the command line is in the process list for everybody to see; "
+                f"use {key}_file, or {CATALOG[key].environment}"
+            )
         else:
             values.append(Value(key, raw, f"flag --set {key}", text=True))
     return Layer(tuple(values), tuple(problems))
+
+
+def _holds_a_secret(key: str, raw: str) -> bool:
+    """Of a table of properties, by what they are called: most are no secrets."""
+    if not CATALOG[key].secret:
+        return False
+    return SECRET_PROPERTY.search(raw) is not None if raw.lstrip().startswith("{") else bool(raw)

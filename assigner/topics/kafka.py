@@ -20,6 +20,7 @@ import anyio.to_thread
 from assigner.errors import InvalidInput, InvalidName
 from assigner.names import check_topic
 from assigner.records import TopicConfig
+from assigner.secret_files import read_properties, stamp
 from assigner.topics.source import TopicAnswer, TopicMissing, TopicUnavailable
 
 CLIENT_ID = "kafka-assigner"
@@ -34,9 +35,15 @@ class KafkaSource:
     remedy = "create it in Kafka, or set it with `assigner topics set`"
 
     def __init__(
-        self, bootstrap_servers: str, properties: Mapping[str, str] | None = None, *, timeout: float = 15.0
+        self,
+        bootstrap_servers: str,
+        properties: Mapping[str, str] | None = None,
+        *,
+        timeout: float = 15.0,
+        properties_file: str | None = None,
     ) -> None:
-        """`timeout`: seconds that one request (up to 500 topics) may take."""
+        """`timeout`: seconds that one request (up to 500 topics) may take. `properties_file`: where more properties
+        are, looked at before each question."""
         if not bootstrap_servers.strip():
             raise InvalidInput("kafka bootstrap servers are empty; name at least one as host:port")
         self._properties = {
@@ -44,9 +51,12 @@ class KafkaSource:
             # Failures are answers here; librdkafka's own lines about each try would only drown the log.
             "log_level": "0",
             **(properties or {}),
-            "bootstrap.servers": bootstrap_servers,
         }
+        self._servers = {"bootstrap.servers": bootstrap_servers}
         self._timeout = timeout
+        self._file = properties_file
+        self._stamp: tuple[int, int] | None = None
+        """Of the file as the client was made by it."""
         self._client: _Client | None = None
         self._opening = anyio.Lock()
 
@@ -67,9 +77,17 @@ class KafkaSource:
 
     async def _open(self) -> _Client:
         async with self._opening:
+            at = await anyio.to_thread.run_sync(stamp, self._file) if self._file else None
+            if self._client is not None and at is not None and at != self._stamp:
+                await self.aclose()
             if self._client is None:
-                self._client = await anyio.to_thread.run_sync(_Client, self._properties, self._timeout)
+                self._client = await anyio.to_thread.run_sync(self._make)
+                self._stamp = at
             return self._client
+
+    def _make(self) -> _Client:
+        more = read_properties(self._file) if self._file else {}
+        return _Client({**self._properties, **more, **self._servers}, self._timeout)
 
 
 class _Client:

@@ -7,8 +7,10 @@ their life: the first request that is refused for its token gets a new one for a
 from __future__ import annotations
 
 import anyio
+import anyio.to_thread
 
-from assigner.errors import StoreRefused, StoreUnavailable
+from assigner.errors import InvalidInput, StoreRefused, StoreUnavailable
+from assigner.secret_files import read_secret
 from backends.etcd import rpc
 from backends.etcd.connection import Connection
 from backends.etcd.link import REQUIRE_LEADER, Link
@@ -16,10 +18,11 @@ from backends.etcd.verdict import Final, judge
 
 
 class Login:
-    def __init__(self, link: Link, user: str | None, password: str | None) -> None:
+    def __init__(self, link: Link, user: str | None, password: str | None, password_file: str | None = None) -> None:
         self._link = link
         self._user = user
         self._password = password
+        self._password_file = password_file
         self._metadata: rpc.Metadata | None = None if user else REQUIRE_LEADER
         self._lock = anyio.Lock()
         self.logins = 0
@@ -56,7 +59,10 @@ class Login:
         return StoreRefused(f"etcd refuses the login ({reason}); check user and password")
 
     async def _authenticate(self, connection: Connection, timeout: float) -> rpc.Metadata:
-        request = rpc.AuthenticateRequest(name=self._user, password=self._password or "")
+        password = self._password or ""
+        if self._password_file:
+            password = await anyio.to_thread.run_sync(password_from, self._password_file)
+        request = rpc.AuthenticateRequest(name=self._user, password=password)
         connection.enter()
         try:
             answer = await connection.authenticate(request, timeout=max(timeout, 0.001), metadata=REQUIRE_LEADER)
@@ -73,3 +79,11 @@ class Login:
             raise StoreUnavailable(stranger)
         self.logins += 1
         return (*REQUIRE_LEADER, ("token", answer.token))
+
+
+def password_from(path: str) -> str:
+    """The password in the file. One that can't be read now may be in the middle of being replaced: try again."""
+    try:
+        return read_secret(path)
+    except InvalidInput as error:
+        raise StoreUnavailable(f"no login at etcd: {error}") from error

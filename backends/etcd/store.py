@@ -83,7 +83,7 @@ class EtcdStore(Store):
         self._clock = clock
         self._timeout = timeout
         self._link = Link(settings, clock)
-        self._login = Login(self._link, settings.user, settings.password)
+        self._login = Login(self._link, settings.user, settings.password, settings.password_file)
         self._link.metadata = lambda: self._login.current or REQUIRE_LEADER
         self._calls = Calls(self._link, self._login, clock, timeout)
         self._keep_alives = KeepAlives(self._link, self._login, clock, self._calls, timeout)

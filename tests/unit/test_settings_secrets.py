@@ -12,6 +12,7 @@ from assigner.secret_files import read_properties, read_secret
 from assigner.settings import load
 from assigner.settings.showing import shown
 from assigner.topics import KafkaSource
+from backends.etcd.login import password_from
 
 FILE_KEYS = ("store.password_file", "kafka.properties_file")
 
@@ -162,7 +163,5 @@ async def test_properties_that_are_being_replaced_leave_the_client_that_works(tm
 
 
 def test_the_error_for_a_secret_that_went_away_may_be_tried_again() -> None:
-    from backends.etcd.login import password_from
-
     with pytest.raises(StoreUnavailable, match="/no/such/file"):
-        password_from(None, "/no/such/file")
+        password_from("/no/such/file")
