@@ -79,6 +79,10 @@ class StoreReadOnly(StoreError):
     """The store accepts no writes (for etcd: NOSPACE alarm, corruption)."""
 
 
+class StoreReplaced(StoreError):
+    """The store's data is not the one that was there before: lost, restored or taken away."""
+
+
 class TransactionTooLarge(StoreError):
     """More operations or bytes than the store takes in one transaction."""
 

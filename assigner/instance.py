@@ -22,11 +22,12 @@ from assigner.backoff import Backoff
 from assigner.clock import Clock, SystemClock
 from assigner.coordinator import Coordinators, CoordinatorSettings
 from assigner.election import LeaderElector, Term
-from assigner.errors import InvalidInput, StoreError, StoreUnavailable
+from assigner.errors import AssignerError, InvalidInput, StoreError, StoreUnavailable
 from assigner.event_log import EventLog
 from assigner.group_snapshot import snapshot
 from assigner.group_topics import GroupTopics
 from assigner.groups import discover
+from assigner.incarnation import Incarnation
 from assigner.leadership import Leadership, LeadershipSettings
 from assigner.load_operations import LoadOperations
 from assigner.load_reports import LoadReports
@@ -82,6 +83,7 @@ class Instance:
         await anyio.to_thread.run_sync(prepare, settings.group.strategy)
         self.events = await self._open_event_log(stack)
         self.store = await self._open_store(stack)
+        self.incarnation = Incarnation(self.store, self.keys, self.clock)
         self.mirrors = await stack.enter_async_context(Mirrors(self.store, self.keys, settings.group).running())
         self.registry = Registry(self.mirrors, max_seats=settings.grpc.max_streams)
         self.topics = GroupTopics(self.store, self.keys, settings, self.metrics)
@@ -157,7 +159,8 @@ class Instance:
     async def lead(self, address: str) -> None:
         """Make the instance known under `address` and lead what it should lead, until drained.
 
-        Raises `Superseded` when another process took over the instance's name."""
+        Raises `Superseded` when another process took over the instance's name, `StoreReplaced` when the store is not
+        the one it was."""
         presence = Presence(self.name, address, self.settings.leader_ttl)
         elector = await self._reach_store(presence)
         self.leadership = Leadership(
@@ -166,12 +169,31 @@ class Instance:
         self._elector = elector
         self._announced.set()
         log.info("instance ready", instance=presence.name, address=presence.address)
-        await self.leadership.run()
+        await self._lead_until_replaced(self.leadership)
+
+    async def _lead_until_replaced(self, leadership: Leadership) -> None:
+        ended: list[AssignerError] = []
+
+        async def watch_store() -> None:
+            ended.append(await self.incarnation.replaced())
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch_store)
+            try:
+                await leadership.run()
+            except AssignerError as error:
+                # Raised after the group, which would wrap it.
+                ended.append(error)
+            tasks.cancel_scope.cancel()
+        if ended:
+            raise ended[0]
 
     async def _reach_store(self, presence: Presence) -> LeaderElector:
         backoff = Backoff(presence.name)
         while True:
             try:
+                await self.incarnation.id()
                 await discover(self.store, self.keys)
                 await self.topics.apply_settings()
                 return await self._backend.elector(self.store, self.keys, presence, self.clock)

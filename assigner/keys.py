@@ -210,6 +210,7 @@ class Keys:
         self._default_prefix = default_prefix
         self.instances = root + "~instances/"
         self.groups = root + "~groups/"
+        self.incarnation = root + "~incarnation"
 
     def group(self, group: str) -> GroupKeys:
         if group == self.default_group and self._default_prefix:

@@ -245,6 +245,12 @@ class GroupIndex(msgspec.Struct, frozen=True, kw_only=True):
     """A group is of one kind; mixing is refused."""
 
 
+class StoreLife(msgspec.Struct, frozen=True, kw_only=True):
+    incarnation: str
+    began_at: int = 0
+    """Wall time in milliseconds, for display only."""
+
+
 class Router(msgspec.Struct, frozen=True, kw_only=True):
     router_name: str
     session: str = ANY_SESSION

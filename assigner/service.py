@@ -76,6 +76,7 @@ class Service:
             clock=instance.clock,
             ready=lambda: not instance.problems(),
             check_group=instance.keys.check_group,
+            incarnation=instance.incarnation.id,
         )
         await self.server.start()
         stack.push_async_callback(in_peace, self.server.close, _CLOSE_WITHIN)
@@ -95,7 +96,8 @@ class Service:
             try:
                 await self.instance.lead(self.address)
             except AssignerError as error:
-                # Another process took this instance's name: it can't lead, and serving on would only confuse.
+                # Another process took this instance's name, or the store lost its data: it can't lead, and serving on
+                # would only confuse.
                 log.error("stopping", error=str(error))
                 self._failure = error
                 self.stop()

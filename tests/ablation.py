@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from assigner.records import HandoffMode
 from tests import switched_off as off
 from tests.scenarios import test_clean_up as clean_up
+from tests.scenarios import test_incarnations as incarnations
 from tests.scenarios import test_offsets as commits
 from tests.scenarios import test_offsets_in_trouble as offsets
 from tests.scenarios import test_rules_clients as clients
@@ -182,6 +183,12 @@ ABLATIONS: tuple[Ablation, ...] = (
         ownership.test_rule_6_a_recreated_topic_drops_offset_and_handoff_and_its_epochs_continue,
     ),
     Ablation(7, "no grant is stale", off.no_grant_is_stale, clients.test_rule_7_a_released_epoch_stays_released),
+    Ablation(
+        7,
+        "an ownership of the store's last life is kept",
+        off.ownership_outlives_the_store,
+        incarnations.test_rule_7_the_same_epoch_in_a_new_life_is_another_ownership,
+    ),
     Ablation(
         7,
         "a higher epoch slips in under the handler",

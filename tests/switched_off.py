@@ -244,6 +244,14 @@ def no_grant_is_stale(patch: Patch) -> None:
     patch.setattr(client_facts.Partition, "is_stale", lambda self, epoch: False)
 
 
+def ownership_outlives_the_store(patch: Patch) -> None:
+    def changed(self: client_facts.Partition, why: str) -> None:
+        self.over = self.highest = -1
+
+    patch.setattr(client_facts.Partition, "begin_anew", changed)
+    patch.setattr(ClientState, "session_lost", lambda self, reason: [])
+
+
 def a_higher_epoch_slips_in(patch: Patch) -> None:
     patch.setattr(ClientState, "_keeps", lambda self, p: self.live and not p.spoiled and p.granted is not None)
 

@@ -87,6 +87,7 @@ def _update(update: Any) -> tuple[Commands, bool]:
         session=update.session,
         generation=update.generation,
         exclusive=update.exclusive,
+        incarnation=update.incarnation,
     )
     return commands, update.more
 

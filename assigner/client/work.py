@@ -5,6 +5,7 @@ The lease has a watcher, but no gate depends on it: gates are shut by the clock.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import anyio
@@ -23,6 +24,9 @@ from assigner.logs import get_logger
 _LONGEST_NAP = 1.0
 """A nap does not count suspension as the clock does, so the watcher looks at the clock at least this often."""
 
+STALE_PAUSE = 10.0
+"""Seconds between two lines about stale grants."""
+
 _log = get_logger(__name__)
 
 
@@ -35,6 +39,8 @@ class Work:
         self._concurrency = (handler_concurrency, warm_concurrency)
         self._lanes: Lanes | None = None
         self._gates: dict[TopicPartition, PartitionGate] = {}
+        self._untold_stale = 0
+        self._tell_stale_from = -math.inf
 
     def begin(self, tasks: TaskGroup) -> None:
         """Handlers run as tasks of this group until it ends."""
@@ -58,7 +64,32 @@ class Work:
     # --- events ----------------------------------------------------------------------------------------------------
 
     def heard(self, commands: Commands) -> None:
-        self._take(self.state.heard(commands))
+        incarnation, stale = self.state.incarnation, self.state.counts.stale
+        actions = self.state.heard(commands)
+        if incarnation not in ("", self.state.incarnation):
+            _log.warning(
+                "the service's store began anew: epochs count from the beginning, what was owned is void",
+                incarnation=self.state.incarnation,
+                before=incarnation,
+            )
+        if self.state.counts.stale > stale:
+            self._tell_stale(self.state.counts.stale - stale)
+        self._take(actions)
+
+    def _tell_stale(self, count: int) -> None:
+        """A line now and then, however many there are: the last of them stands for all."""
+        self._untold_stale += count
+        last, now = self.state.last_stale, self._clock.now()
+        if last is None or now < self._tell_stale_from:
+            return
+        _log.warning(
+            "stale grant left alone: a higher epoch was seen before",
+            partition=str(last.tp),
+            epoch=last.epoch,
+            seen=last.known,
+            grants=self._untold_stale,
+        )
+        self._untold_stale, self._tell_stale_from = 0, now + STALE_PAUSE
 
     def renewed(self, sent_at: float, ttl: float) -> None:
         self._take(self.state.renewed(sent_at, ttl))

@@ -51,6 +51,17 @@ class Commands(msgspec.Struct, frozen=True, kw_only=True):
     session: str = ""
     generation: int = 0
     exclusive: bool = False
+    incarnation: str = ""
+    """Which life of the service's store this is; empty: the service did not say."""
+
+
+class StaleGrant(msgspec.Struct, frozen=True):
+    """A grant that told of the past and was left alone."""
+
+    tp: TopicPartition
+    epoch: int
+    known: int
+    """The epoch that is over, or in force, already."""
 
 
 class Done(msgspec.Struct, frozen=True):

@@ -74,6 +74,13 @@ class Partition:
         """Whether a grant of this epoch tells of the past: such a grant never reopens a gate."""
         return epoch <= self.over or epoch < self.highest
 
+    def begin_anew(self, why: str) -> None:
+        """Epochs count from the beginning again: none that was seen before says anything about those to come."""
+        self.over = self.highest = -1
+        self.granted, self.why = None, why
+        # Even if the same number is granted again, it is another ownership.
+        self.spoiled = self.handed is not None
+
     def end(self, epoch: int) -> None:
         """Every epoch up to this one is over and stays so."""
         self.over = max(self.over, epoch)

@@ -35,6 +35,7 @@ from assigner.core.client_calls import (
     Ownership,
     Pause,
     ReleaseOrder,
+    StaleGrant,
     Start,
     Stopped,
     WarmOrder,
@@ -62,6 +63,9 @@ class ClientState:
         """The consumer is leaving: nothing begins any more."""
         self.letting_go = False
         """Everything is being released because nobody else will ask for it."""
+        self.incarnation = ""
+        """Of the service's store, as last heard."""
+        self.last_stale: StaleGrant | None = None
         self._max_partitions = max_partitions
         self._partitions: dict[TopicPartition, Partition] = {}
         self._answers: dict[AnswerKind, dict[TopicPartition, Answer]] = {kind: {} for kind in AnswerKind}
@@ -73,6 +77,7 @@ class ClientState:
     def heard(self, commands: Commands) -> list[Action]:
         if self.over or self.letting_go:
             return []
+        voided = self._begin_anew(commands.incarnation) if commands.incarnation else []
         touched: dict[TopicPartition, Partition] = {}
         for tp, epoch in commands.unassigned:
             self._unassign(self._touch(tp, touched), epoch)
@@ -87,7 +92,18 @@ class ClientState:
             self._want_warm(self._touch(warm.tp, touched), warm)
         for release in commands.releases:
             self._want_release(self._touch(release.tp, touched), release)
-        return self._settle_all(touched.values())
+        return voided + self._settle_all(touched.values())
+
+    def _begin_anew(self, incarnation: str) -> list[Action]:
+        """The store is another one than before: what it grants is not to be measured by the epochs of the last one, and
+        what the last one granted is void."""
+        before, self.incarnation = self.incarnation, incarnation
+        if before in ("", incarnation):
+            return []
+        why = f"the service's store began anew: {incarnation}, before {before}"
+        for p in self._partitions.values():
+            p.begin_anew(why)
+        return self.session_lost(why)
 
     def _touch(self, tp: TopicPartition, touched: dict[TopicPartition, Partition]) -> Partition:
         partition = touched[tp] = self._partition(tp)
@@ -127,6 +143,7 @@ class ClientState:
     def _grant(self, p: Partition, epoch: int) -> None:
         if p.is_stale(epoch):
             self.counts.stale += 1
+            self.last_stale = StaleGrant(p.tp, epoch, max(p.over, p.highest))
             return
         if p.granted is not None and epoch > p.granted:
             p.why = f"superseded by epoch {epoch}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -27,9 +27,21 @@ PATH = "/kafka_assigner.v1.KafkaAssigner/"
 _log = get_logger(__name__)
 
 
+async def unnamed() -> str:
+    """Of a store whose lives can't be told apart."""
+    return ""
+
+
 class ConsumerService:
-    def __init__(self, members: Members, requests: Requests, offsets: OffsetCalls) -> None:
+    def __init__(
+        self,
+        members: Members,
+        requests: Requests,
+        offsets: OffsetCalls,
+        incarnation: Callable[[], Awaitable[str]] = unnamed,
+    ) -> None:
         self._members = members
+        self._incarnation = incarnation
         self._offsets = offsets
         self._requests = requests
         self._departures: set[asyncio.Task[None]] = set()
@@ -52,20 +64,22 @@ class ConsumerService:
         request: v1.RegisterRequest = await receive(stream)
         registration = self._requests.registration(request)
         heard = cast(PeerConnection, stream._stream.connection).pulse.heard
+        # Before the group is read: what is granted is never older than the life of the store it is told with.
+        incarnation = await self._incarnation()
         seat = await self._members.register(registration, heard)
         try:
             # At once, so that the client knows it is registered before there is anything to say.
             await stream.send_initial_metadata()
             dialect = Dialect(packed=request.packed, cancels=bool(registration.session), standbys=request.standbys)
-            await self._relay(stream, seat, dialect)
+            await self._relay(stream, seat, dialect, incarnation)
         finally:
             await self._leave(seat)
 
-    async def _relay(self, stream: Stream[Any, Any], seat: Seat, dialect: Dialect) -> None:
+    async def _relay(self, stream: Stream[Any, Any], seat: Seat, dialect: Dialect, incarnation: str) -> None:
         opened = False
         async with aclosing(_closable(seat.commands())) as commands:
             async for change in commands:
-                opening = None if opened else Opening(seat.session, round(seat.ttl * 1000), seat.exclusive)
+                opening = None if opened else Opening(seat.session, round(seat.ttl * 1000), seat.exclusive, incarnation)
                 await deliver(stream, encode(change, dialect, opening))
                 opened = True
 

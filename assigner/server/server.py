@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import anyio
@@ -20,7 +20,7 @@ from assigner.server.admin_service import AdminService
 from assigner.server.calls import guarded
 from assigner.server.codec import ReadyBytesCodec
 from assigner.server.connection import PeerProtocol
-from assigner.server.consumer_service import ConsumerService
+from assigner.server.consumer_service import ConsumerService, unnamed
 from assigner.server.health import Readiness, health_service
 from assigner.server.offset_calls import OffsetCalls
 from assigner.server.reflection import with_reflection
@@ -52,13 +52,15 @@ class GrpcServer:
         clock: Clock,
         ready: Callable[[], bool],
         check_group: Callable[[str], str] = lambda name: check_name("group", name),
+        incarnation: Callable[[], Awaitable[str]] = unnamed,
     ) -> None:
+        """`incarnation`: the id of the store's life, told to consumers; empty: they can't tell one from another."""
         check_exposure(settings)
         self._settings = settings
         self._traffic = Traffic(settings, clock)
         self._readiness = Readiness(lambda: ready() and not self._traffic.draining)
         requests = Requests(default_group, check_group)
-        self._consumers = ConsumerService(members, requests, OffsetCalls(offsets, requests))
+        self._consumers = ConsumerService(members, requests, OffsetCalls(offsets, requests), incarnation)
         self._admin = AdminService(administration, requests)
         self._tls = TlsFiles(settings) if settings.tls_certificate else None
         self._background: set[asyncio.Task[None]] = set()

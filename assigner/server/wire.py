@@ -41,6 +41,7 @@ class Opening(msgspec.Struct, frozen=True):
     session: str
     ttl_ms: int
     exclusive: bool
+    incarnation: str = ""
 
 
 def encode(commands: Commands, dialect: Dialect, opening: Opening | None = None) -> Iterator[bytes | None]:
@@ -80,18 +81,19 @@ def _updates(
     if not (opening or commands.full or commands.assigned or commands.unassigned or standbys):
         return
     head = _scalars(commands, opening)
+    tail = _text(b"\xa2\x01", opening.incarnation) if opening else b""
     held, copies = list[bytes](), list[bytes]()
     size = 0
     for into, fragment in _parts(commands, dialect, held, copies):
         if size and size + len(fragment) > MAX_MESSAGE:
-            yield _update(held, copies, head, dialect, more=True)
+            yield _update(held, copies, head, dialect, more=True) + tail
             held.clear()
             copies.clear()
-            size, head = 0, _scalars(msgspec.structs.replace(commands, full=False), None)
+            size, head, tail = 0, _scalars(msgspec.structs.replace(commands, full=False), None), b""
         into.append(fragment)
         size += len(fragment)
         yield None
-    yield _update(held, copies, head, dialect, more=continued)
+    yield _update(held, copies, head, dialect, more=continued) + tail
 
 
 def _parts(

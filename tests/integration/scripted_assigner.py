@@ -139,6 +139,8 @@ class ScriptedAssigner(v1.KafkaAssignerBase):
         self.ttl = ttl
         self.owned = dict(owned or {})
         """What the first message of a stream says."""
+        self.incarnation = ""
+        """Of the store, which the first message of a stream tells."""
         self.opening: Callable[[Seat], None] = self.greet
         self.seats: list[Seat] = []
         self.renewals: list[v1.RenewRequest] = []
@@ -217,6 +219,7 @@ class ScriptedAssigner(v1.KafkaAssignerBase):
                     session=seat.request.session,
                     ttl_ms=int(self.ttl * 1000),
                     assigned_packed=packed(self.owned),
+                    incarnation=self.incarnation,
                 )
             )
         )

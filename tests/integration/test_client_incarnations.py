@@ -12,8 +12,10 @@ import anyio.to_thread
 import pytest
 
 from assigner.client import AssignerConsumer, Handler
+from assigner.keys import TopicPartition
 from assigner.testing.waiting import eventually
-from tests.integration.client_handler import QUICK
+from tests.integration.client_handler import QUICK, Recorder, consuming, owns
+from tests.integration.scripted_assigner import ScriptedAssigner
 from tests.ports import free_port
 from tests.server_process import ServerProcess
 
@@ -61,3 +63,39 @@ async def test_every_partition_is_worked_on_again_after_the_memory_store_was_res
                             within=WITHIN,
                             what="a and b share again",
                         )
+
+
+async def test_a_client_that_is_told_of_a_new_store_says_so_and_takes_its_grants(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    handler = Recorder()
+    async with ScriptedAssigner(owned={"p0": 5}) as service:
+        service.incarnation = "first"
+        async with consuming(service, handler) as consumer:
+            await owns(consumer, p0=5)
+            service.incarnation, service.owned = "second", {"p0": 1}
+            service.cut()
+            await owns(consumer, p0=1)
+    assert handler.calls[:3] == ["assigned orders/0@5", "revoked orders/0@5", "assigned orders/0@1"]
+    assert told(caplog, "the service's store began anew") == [("second", "first")]
+
+
+async def test_a_stale_grant_is_told_with_both_epochs_and_not_once_per_grant(caplog: pytest.LogCaptureFixture) -> None:
+    async with ScriptedAssigner(owned={"p0": 5}) as service, consuming(service, Handler()) as consumer:
+        await owns(consumer, p0=5)
+        for _ in range(50):
+            service.seat.update(p0=4)
+        await service.hears(lambda: consumer.statistics().stale_grants == 50)
+        assert consumer.partitions == {TopicPartition("orders", 0): 5}
+    told = [record.getMessage() for record in caplog.records if "stale grant" in record.getMessage()]
+    assert len(told) == 1
+    assert "orders/0" in told[0]
+    assert "epoch" in told[0]
+    assert "4" in told[0]
+    assert "5" in told[0]
+
+
+def told(caplog: pytest.LogCaptureFixture, event: str) -> list[tuple[str, str]]:
+    """The lines about a change of the store's life: the id now and before."""
+    lines = [record.msg for record in caplog.records if event in str(record.msg)]
+    return [(line["incarnation"], line["before"]) for line in lines if isinstance(line, dict)]

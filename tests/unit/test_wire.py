@@ -192,11 +192,12 @@ def test_a_client_that_asked_for_it_gets_one_batch() -> None:
 
 @pytest.mark.parametrize("dialect", [PLAIN, PACKED])
 def test_a_stream_opens_with_an_assignment_update_even_if_nothing_is_owned(dialect: Dialect) -> None:
-    opening = Opening("s-1", 30_000, True)
+    opening = Opening("s-1", 30_000, True, "life-1")
     first, *_ = parsed(Commands(full=True, warms=EVERYTHING.warms), dialect, opening)
     update = first.assignment
     assert first.WhichOneof("command") == "assignment"
     assert (update.full, update.session, update.ttl_ms, update.exclusive) == (True, "s-1", 30_000, True)
+    assert update.incarnation == "life-1"
     assert not update.assigned
     assert not update.assigned_packed
 

@@ -247,6 +247,12 @@ class AssignmentUpdate(betterproto2.Message):
         19, betterproto2.TYPE_MESSAGE, repeated=True
     )
 
+    incarnation: "str" = betterproto2.field(20, betterproto2.TYPE_STRING)
+    """
+    In the first message of a stream: which life of the service's store this is. Another one than before means that the
+    epochs began anew, and that whatever was granted before is void.
+    """
+
 
 default_message_pool.register_message(
     "kafka_assigner.v1", "AssignmentUpdate", AssignmentUpdate
