@@ -1,7 +1,8 @@
 """Offsets put in place by an operator: to skip, to read again, to begin anew.
 
 Meant for partitions that nobody works on, and written only while nobody owns them. By force they are written under
-the owner's nose: it does not hear of it, goes on where it is, and its next commit replaces them.
+the owner's nose: it does not hear of it, goes on where it is, and its next commit replaces them. Either way the offsets
+they replace are compared, as for a commit, so that no try takes effect once something later is on record.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from itertools import islice
 
 from assigner.clock import Clock
 from assigner.core.group import GroupState
-from assigner.errors import InvalidInput, Refused, UnknownTopic
+from assigner.core.offset_commits import COMPARES, revision_of, unchanged
+from assigner.errors import InvalidInput, OutcomeUnknown, Refused, StoreUnavailable, UnknownTopic
 from assigner.keys import Keys, TopicPartition
 from assigner.mirror import Mirrors
 from assigner.reading_together import read_together
 from assigner.records import Offset, encode
-from assigner.store import Absent, Committed, Compare, Delete, Found, Operation, Put, Store
+from assigner.store import Absent, Committed, Compare, Delete, Found, GetResult, Operation, Put, Store
 
+TRIES = 4
 _NAMED = 5
 """Partitions that a refusal names."""
 Wanted = Mapping[TopicPartition, int | None]
@@ -37,7 +40,7 @@ class OffsetSetting:
             if not force:
                 await self._check_unowned(group, tuple(offsets), "nothing was set")
             rest, done = iter(sorted(offsets)), 0
-            while part := tuple(islice(rest, self._store.limits.operations)):
+            while part := tuple(islice(rest, max(1, self._store.limits.operations // COMPARES))):
                 fences = () if force else tuple(Absent(mirror.state.keys.assignment(tp)) for tp in part)
                 await self._write(mirror.state, part, offsets, fences, done)
                 done += len(part)
@@ -47,9 +50,30 @@ class OffsetSetting:
         self, state: GroupState, part: Sequence[TopicPartition], offsets: Wanted, fences: Sequence[Compare], done: int
     ) -> None:
         operations = [self._operation(state, tp, offsets[tp]) for tp in part]
-        if not isinstance(await self._store.transact(fences, operations), Committed):
-            await self._check_unowned(state.keys.group, part, f"{done} were set")
-            raise Refused(f"partitions of group {state.keys.group!r} are being assigned; {done} were set: try again")
+        keys = [operation.key for operation in operations]
+        replaced = [revision_of(found) for found in await read_together(self._store, keys)]
+        doubtful = False
+        for _ in range(TRIES):
+            compares = [*fences, *map(unchanged, keys, replaced)]
+            try:
+                result = await self._store.transact(compares, operations, otherwise=keys)
+            except OutcomeUnknown:
+                # Tried again as it is: if it got through, that shows, and if not, it can't once this one has.
+                doubtful = True
+                continue
+            if isinstance(result, Committed) or (doubtful and all(map(_is_done, operations, result.reads))):
+                return
+            if fences:
+                await self._check_unowned(state.keys.group, part, f"{done} were set")
+            now = [revision_of(found) for found in result.reads]
+            if doubtful and now != replaced:
+                others = [str(tp) for tp, was, is_ in zip(part, replaced, now, strict=True) if was != is_]
+                raise Refused(
+                    f"{_named(others)} of group {state.keys.group!r} was committed or set by somebody else meanwhile; "
+                    f"{done} were set: look at what is on record and set the rest again"
+                )
+            replaced = now
+        raise StoreUnavailable(f"offsets of group {state.keys.group!r} are being changed; {done} were set: try again")
 
     def _operation(self, state: GroupState, tp: TopicPartition, offset: int | None) -> Operation:
         key = self._keys.offset(state.keys.group, tp)
@@ -63,11 +87,21 @@ class OffsetSetting:
         found = await read_together(self._store, [keys.assignment(tp) for tp in tps])
         owned = [str(tp) for tp, result in zip(tps, found, strict=True) if isinstance(result, Found)]
         if owned:
-            more = f" and {len(owned) - _NAMED} more" if len(owned) > _NAMED else ""
             raise Refused(
-                f"{', '.join(owned[:_NAMED])}{more} of group {group!r} have owners; {so_far}: stop the consumers and "
+                f"{_named(owned)} of group {group!r} have owners; {so_far}: stop the consumers and "
                 "wait until their partitions are given up, or use force"
             )
+
+
+def _is_done(operation: Operation, found: GetResult) -> bool:
+    if isinstance(operation, Delete):
+        return not isinstance(found, Found)
+    return isinstance(found, Found) and found.entry.value == operation.value
+
+
+def _named(tps: Sequence[str]) -> str:
+    more = f" and {len(tps) - _NAMED} more" if len(tps) > _NAMED else ""
+    return f"{', '.join(tps[:_NAMED])}{more}"
 
 
 def _check(state: GroupState, offsets: Wanted) -> None:

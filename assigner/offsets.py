@@ -2,7 +2,8 @@
 
 A commit is admitted by what the group's mirror shows, which costs no read; where the mirror says no, the store itself
 is asked, because the mirror may be behind what the consumer was told. Either way it is written only if the assignment
-that admitted it still stands. Who committed need not be registered any more: the assignment alone decides.
+that admitted it still stands and nobody has replaced the offset since. Who committed need not be registered any more:
+the assignment alone decides.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import anyio.lowlevel
 
 from assigner.api import FoundOffsets, OffsetCommit, RefusedCommit, WantedOffsets
 from assigner.clock import Clock
-from assigner.core.offset_commits import Admitted, CommitQueue, Committer, PendingCommit, judge
+from assigner.core.offset_commits import Admitted, CommitQueue, Committer, OffsetRevisions, PendingCommit, judge
 from assigner.keys import Keys
 from assigner.metrics import Metrics
 from assigner.mirror import GroupMirror, Mirrors
@@ -63,6 +64,10 @@ class OffsetKeeping:
     @property
     def transactions(self) -> int:
         return self._writer.transactions
+
+    @property
+    def revisions(self) -> OffsetRevisions:
+        return self._writer.revisions
 
     async def fetch(self, group: str, wanted: WantedOffsets) -> FoundOffsets:
         return await self._reading.fetch(group, wanted)

@@ -15,6 +15,7 @@ from tests.scenarios import test_clean_up as clean_up
 from tests.scenarios import test_incarnations as incarnations
 from tests.scenarios import test_offsets as commits
 from tests.scenarios import test_offsets_in_trouble as offsets
+from tests.scenarios import test_offsets_superseded as superseded
 from tests.scenarios import test_rules_clients as clients
 from tests.scenarios import test_rules_ownership as ownership
 from tests.scenarios import test_rules_running as running
@@ -351,5 +352,18 @@ ABLATIONS: tuple[Ablation, ...] = (
         "every plan is a new generation",
         off.every_plan_is_a_new_generation,
         running.test_rule_16_the_generation_follows_the_plan_and_is_raised_only_by_a_change,
+    ),
+    Ablation(
+        18,
+        "a commit does not compare the offset it replaces",
+        off.commits_do_not_compare_what_they_replace,
+        superseded.test_rule_18_an_answered_commit_is_not_replaced_by_an_earlier_try_of_the_one_before,
+    ),
+    Ablation(
+        18,
+        "an operator's offsets do not compare what they replace",
+        off.set_offsets_compare_nothing,
+        superseded.test_rule_18_what_an_operator_set_is_not_replaced_by_an_earlier_try,
+        {"force": True},
     ),
 )

@@ -37,7 +37,7 @@ from assigner.membership import Membership
 from assigner.mirror import GroupMirror
 from assigner.registry import Registry
 from assigner.relay import StreamSeat
-from assigner.store import NO_LEASE, Compare, Delete, Exists, Limits, Put, Renewed
+from assigner.store import NO_LEASE, Absent, Compare, Delete, Exists, Limits, Put, Renewed
 from assigner.unit_writer import Done, UnitWriter
 from backends.instance_lease import Hold, InstanceLease
 
@@ -129,6 +129,14 @@ def targets_are_names(patch: Patch) -> None:
 
 def commits_compare_nothing(patch: Patch) -> None:
     patch.setattr(PendingCommit, "fence", property(lambda self: Exists(self.assignment_key)))
+
+
+def commits_do_not_compare_what_they_replace(patch: Patch) -> None:
+    patch.setattr(PendingCommit, "unreplaced", property(lambda self: Exists(self.assignment_key)))
+
+
+def set_offsets_compare_nothing(patch: Patch) -> None:
+    patch.setattr("assigner.offset_setting.unchanged", lambda key, _: Absent(key + "~nothing"))
 
 
 def committers_are_names(patch: Patch) -> None:

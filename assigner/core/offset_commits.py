@@ -5,6 +5,9 @@ here from a record is written only if that very record still stands, so an owner
 refused by the store itself. Commits of any number of consumers share transactions; those of one partition are written
 one after the other, in the order they came.
 
+Each also compares the offset it is to replace. So of a commit's tries only one takes effect, and once another commit is
+on record none of them does any more, however late the store gets to it: what was answered stays.
+
 A lower offset than the last one is a commit like any other: an owner may want to go back, and Kafka allows it too.
 Not promised: an order between commits that reach the store by different instances at the same time.
 """
@@ -20,10 +23,14 @@ from assigner.api import OffsetCommit, Refusal, RefusedCommit
 from assigner.errors import LimitReached
 from assigner.keys import TopicPartition
 from assigner.records import ANY_SESSION, Assignment, Offset, Stored, encode
-from assigner.store import Limits, ModRevisionIs, Put
+from assigner.store import Absent, Compare, Found, GetResult, Limits, ModRevisionIs, Put
 
 MAX_WAITING = 200_000
 """Commits of partitions that wait for the store at one instance."""
+MAX_REVISIONS = 200_000
+"""Offsets whose revisions an instance remembers."""
+COMPARES = 2
+"""Of each commit: the assignment and the offset."""
 
 
 class Committer(msgspec.Struct, frozen=True):
@@ -54,9 +61,21 @@ def judge(
 
 
 class PendingCommit:
-    """A commit on its way to the store. `revision` is that of the assignment it was admitted by."""
+    """A commit on its way to the store. `revision` is that of the assignment it was admitted by, `replaces` that of the
+    offset it takes the place of (0: none)."""
 
-    __slots__ = ("assignment_key", "commit", "doubtful", "ended", "key", "revision", "value", "who", "withdrawn")
+    __slots__ = (
+        "assignment_key",
+        "commit",
+        "doubtful",
+        "ended",
+        "key",
+        "replaces",
+        "revision",
+        "value",
+        "who",
+        "withdrawn",
+    )
 
     def __init__(
         self, key: str, assignment_key: str, who: Committer, commit: OffsetCommit, admitted: Admitted, wall: float
@@ -66,6 +85,7 @@ class PendingCommit:
         self.key = key
         self.assignment_key = assignment_key
         self.revision = admitted.revision
+        self.replaces = 0
         self.value = encode(
             Offset(
                 offset=commit.offset,
@@ -91,8 +111,58 @@ class PendingCommit:
         return ModRevisionIs(self.assignment_key, self.revision)
 
     @property
+    def unreplaced(self) -> Compare:
+        """That nobody has committed or set the offset since."""
+        return unchanged(self.key, self.replaces)
+
+    @property
     def put(self) -> Put:
         return Put(self.key, self.value)
+
+    def is_written(self, found: GetResult) -> bool:
+        """Whether the record is the one of an earlier try whose answer was lost."""
+        return self.doubtful and isinstance(found, Found) and found.entry.value == self.value
+
+    def may_have_lost(self, found: GetResult) -> bool:
+        """Whether the offset was replaced while a try was on its way: by somebody who may be the later one."""
+        return self.doubtful and revision_of(found) != self.replaces
+
+
+def unchanged(key: str, revision: int) -> Compare:
+    """That the record is of this revision; 0: that there is none."""
+    return ModRevisionIs(key, revision) if revision else Absent(key)
+
+
+def revision_of(found: GetResult) -> int:
+    """0: there is none."""
+    return found.entry.mod_revision if isinstance(found, Found) else 0
+
+
+class OffsetRevisions:
+    """The revisions of the offsets that were committed last, as far as this instance knows.
+
+    A wrong one costs the commit that trusts it a second try, never more: so the longest unused may be forgotten."""
+
+    def __init__(self, most: int = MAX_REVISIONS) -> None:
+        self._most = most
+        self._revisions: OrderedDict[str, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._revisions)
+
+    def get(self, key: str) -> int:
+        """0: there is none, or nothing is known of it."""
+        return self._revisions.get(key, 0)
+
+    def put(self, key: str, revision: int) -> None:
+        """`revision` 0: there is none."""
+        if not revision:
+            self._revisions.pop(key, None)
+            return
+        self._revisions[key] = revision
+        self._revisions.move_to_end(key)
+        if len(self._revisions) > self._most:
+            self._revisions.popitem(last=False)
 
 
 class CommitQueue:
@@ -128,8 +198,8 @@ class CommitQueue:
     def take(self, limits: Limits) -> list[PendingCommit]:
         """The longest waiting ones, as many as fit into a transaction. Each must be ended."""
         taken: list[PendingCommit] = []
-        size = 0
-        while self._ready and len(taken) < limits.operations:
+        size, most = 0, max(1, limits.operations // COMPARES)
+        while self._ready and len(taken) < most:
             key, pending = self._ready.popitem(last=False)
             if pending.withdrawn:
                 self.ended(pending)

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from assigner.api import OffsetCommit, Refusal, RefusedCommit
-from assigner.core import offset_commits
+from assigner.core.offset_commits import OffsetRevisions
 from assigner.errors import Refused
 from assigner.instance import Instance
 from assigner.offset_writing import TRIES
@@ -246,14 +246,14 @@ async def test_an_operator_who_may_have_lost_to_a_commit_is_told_so(any_world: W
 # --- what an instance remembers ----------------------------------------------------------------------------------
 
 
-def test_an_instance_remembers_the_revisions_of_the_offsets_used_last_and_no_more() -> None:
-    known = offset_commits.OffsetRevisions(most=3)
+def test_an_instance_remembers_the_revisions_of_the_offsets_committed_last_and_no_more() -> None:
+    known = OffsetRevisions(most=3)
     for number in range(3):
         known.put(f"k{number}", number + 1)
-    assert known.get("k0") == 1
+    known.put("k0", 9)
     known.put("k3", 4)
     assert len(known) == 3
-    assert [known.get(f"k{number}") for number in range(4)] == [1, 0, 3, 4]
+    assert [known.get(f"k{number}") for number in range(4)] == [9, 0, 3, 4]
     known.put("k3", 0)
     assert len(known) == 2
 

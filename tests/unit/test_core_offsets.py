@@ -81,7 +81,8 @@ def test_a_transaction_takes_as_many_as_the_store_allows_the_first_ones_first() 
     queue = CommitQueue()
     commits = [pending(number) for number in range(10)]
     queue.add(commits)
-    limits = Limits(operations=4)
+    # Each commit has two compares.
+    limits = Limits(operations=8)
     assert [queue.take(limits) for _ in range(4)] == [commits[:4], commits[4:8], commits[8:], []]
 
 
