@@ -13,6 +13,7 @@ import anyio
 import msgspec
 
 from assigner.api import GroupDescription, GroupSummary, LoadDescription, Member, Ownership, Weights
+from assigner.core.conditions import conditions
 from assigner.core.group import GroupState
 from assigner.core.planning import flat_partitions
 from assigner.errors import InvalidInput, StoreUnavailable, UnknownGroup, UnreadableRecord
@@ -87,6 +88,7 @@ class Operations:
                 standbys=tuple(state.standbys[tp].record for tp in sorted(state.standbys)),
                 unreadable=tuple(f"{key}: {why}" for key, why in sorted(state.unreadable.items())),
                 history=history,
+                conditions=conditions(state),
             )
 
     async def topics(self, group: str) -> list[TopicConfig]:
@@ -106,7 +108,7 @@ class Operations:
         return await self._set_topic(group, config, force)
 
     async def set_options(self, group: str, changes: dict[str, Any]) -> GroupOptions:
-        return await self._change_options(group, lambda options: check_options(options, changes))
+        return await self._change_options(group, lambda options: check_options(options, changes, self._store.limits))
 
     async def rebalance(self, group: str) -> None:
         def ask(options: GroupOptions) -> GroupOptions:

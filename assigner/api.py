@@ -14,6 +14,7 @@ import msgspec
 from assigner.keys import TopicPartition
 from assigner.records import (
     Cause,
+    Condition,
     Consumer,
     GroupOptions,
     Handoff,
@@ -277,6 +278,8 @@ class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
     history: tuple[Move, ...]
     standbys: tuple[Standbys, ...] = ()
     """In order of topic and partition."""
+    conditions: tuple[Condition, ...] = ()
+    """What somebody should know of the group."""
 
 
 class Weights(msgspec.Struct, frozen=True):

@@ -26,7 +26,7 @@ from assigner.core.standby_plan import StandbyTarget
 from assigner.core.standby_plan import targets as standbys_of
 from assigner.core.writes import Moved, Purpose, Write
 from assigner.election import Term
-from assigner.errors import AssignerError, OutcomeUnknown, StoreError
+from assigner.errors import AssignerError, OutcomeUnknown, StoreError, TransactionTooLarge
 from assigner.event_log import EventLog
 from assigner.event_recording import EventRecording, NoRecording, Recording
 from assigner.explanation import Explanation
@@ -214,6 +214,8 @@ class Coordinator:
             case OutcomeUnknown():
                 assert self._tasks is not None
                 self._tasks.start_soon(self._read_again, write, outcome)
+            case TransactionTooLarge():
+                self.core.too_large(write, str(outcome), now)
             case StoreError():
                 self._log.warning("write failed", purpose=write.purpose.value, error=str(outcome))
                 self.core.refused(write, now + 0.5)

@@ -43,7 +43,7 @@ class Listener(Protocol):
 class GroupMirror:
     def __init__(self, store: Store, keys: GroupKeys, defaults: GroupOptions) -> None:
         self.group = keys.group
-        self.state = GroupState(keys, defaults)
+        self.state = GroupState(keys, defaults, store.limits)
         self._store = store
         self._listeners: list[Listener] = []
         self._moved: anyio.Event | None = None

@@ -7,9 +7,11 @@ from typing import Any
 
 import msgspec
 
+from assigner.core.copartitions import largest_set
 from assigner.errors import InvalidInput
 from assigner.names import check_name, check_topic
 from assigner.records import GroupOptions
+from assigner.store import Limits
 from assigner.strategy_registry import try_options
 
 _OURS = frozenset({"rebalance_requests"})
@@ -21,10 +23,11 @@ _AT_LEAST_ONE = ("max_concurrent_handoffs", "warm_concurrency", "quarantine_afte
 _LONGEST = 7 * 86_400
 MAX_STANDBYS = 10
 _MOST = 1_000_000
+_USUAL_LIMITS = Limits()
 
 
-def check_options(options: GroupOptions, changes: dict[str, Any]) -> GroupOptions:
-    """The options with the changes made, or `InvalidInput`."""
+def check_options(options: GroupOptions, changes: dict[str, Any], limits: Limits = _USUAL_LIMITS) -> GroupOptions:
+    """The options with the changes made, or `InvalidInput`. `limits`: of the store that the group lies in."""
     known = set(GroupOptions.__struct_fields__) - _OURS
     for name in changes:
         if name not in known:
@@ -39,6 +42,9 @@ def check_options(options: GroupOptions, changes: dict[str, Any]) -> GroupOption
     if not 0 <= wanted.standby_count <= MAX_STANDBYS:
         raise InvalidInput(f"group option standby_count must be 0 to {MAX_STANDBYS}, not {wanted.standby_count}")
     _check_copartitioned(wanted.copartitioned)
+    if "copartitioned" in changes:
+        # Sets that are on record are cut where they are used, and must not keep other options from being changed.
+        _check_sizes(wanted.copartitioned, limits)
     if wanted.rollout:
         check_name("generation in rollout", wanted.rollout)
     if changes.keys() & {"strategy", "strategy_options"}:
@@ -63,3 +69,13 @@ def _check_copartitioned(sets: tuple[tuple[str, ...], ...]) -> None:
             if topic in seen:
                 raise InvalidInput(f"topic {topic!r} is in two co-partition sets; a topic moves with one set only")
             seen.add(topic)
+
+
+def _check_sizes(sets: tuple[tuple[str, ...], ...], limits: Limits) -> None:
+    most = largest_set(limits)
+    for topics in sets:
+        if len(topics) > most:
+            raise InvalidInput(
+                f"the co-partition set of {min(topics)!r} has {len(topics)} topics; at most {most} can be moved as one "
+                f"in a transaction of {limits.operations} operations; name sets of fewer topics"
+            )

@@ -186,7 +186,7 @@ class GroupOptions(msgspec.Struct, frozen=True, kw_only=True):
     handoff_mode: HandoffMode = HandoffMode.OVERLAP
     standby_count: int = 0
     copartitioned: tuple[tuple[str, ...], ...] = ()
-    """Sets of topics with equal partition counts that move as one."""
+    """Sets of topics that move as one: partition n of each, as far as all of them have one."""
     debounce: float = 1.0
     warming_timeout: float = 300.0
     freeze_timeout: float = 10.0
@@ -215,12 +215,21 @@ class Quarantined(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """Something about a group that somebody should know. Readers may meet kinds they do not know."""
+
+    kind: str
+    message: str
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 0
     epoch_floor: int = 0
     quarantined: tuple[Quarantined, ...] = ()
     forgiven: int = 0
     """The `rebalance_requests` that last emptied the quarantine."""
+    conditions: tuple[Condition, ...] = ()
+    """What the leader alone can see of what is wrong with the group."""
 
 
 class LeaderRecord(msgspec.Struct, frozen=True, kw_only=True):

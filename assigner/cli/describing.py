@@ -59,6 +59,8 @@ def _sections(answer: DescribeGroupResponse) -> Iterator[RenderableType]:
         yield _titled("handoffs in flight", _handoffs(answer), "")
     if answer.quarantined:
         yield _titled("quarantined (`assigner rebalance` tries again)", _quarantined(answer), "")
+    if answer.conditions:
+        yield _titled("conditions", _conditions(answer), "")
     if answer.unreadable:
         yield Text("\nunreadable records, left alone", "bold red")
         yield Text("\n".join(map(one_line, answer.unreadable)))
@@ -157,6 +159,10 @@ def _handoffs(answer: DescribeGroupResponse) -> Table:
         for one in answer.handoffs
     ]
     return table("", ("partition", "from", "to", "step", "cause", "since"), rows)
+
+
+def _conditions(answer: DescribeGroupResponse) -> Table:
+    return table("", ("kind", "what"), [(one.kind, one.message) for one in answer.conditions])
 
 
 def _quarantined(answer: DescribeGroupResponse) -> Table:

@@ -17,6 +17,7 @@ import msgspec
 
 from assigner.core import planning
 from assigner.core.agenda import RETRY, Agenda, Note, Timer
+from assigner.core.conditions import OversizedWrites
 from assigner.core.failures import Failures
 from assigner.core.group import Change, GroupState
 from assigner.core.handoff_care import HandoffCare
@@ -43,6 +44,8 @@ from assigner.records import Cause, Consumer, Status, Stored
 
 LEASE_CHECK = 0.5
 """How often a lease whose end is awaited is asked about."""
+TOO_LARGE_PAUSE = 30.0
+"""Seconds before a write that was too large for the store is tried again, at the least."""
 BUDGET = 100
 """Writes per decision, so that a large plan leaves others their turn."""
 
@@ -75,6 +78,7 @@ class Coordination:
         self._agenda = Agenda(state, now)
         self._pending = Pending()
         self._failures = Failures(state)
+        self._oversized = OversizedWrites()
         self._units = Units(state)
         self._care = HandoffCare(
             state, self.liveness, self._do, self._agenda, self._pending, self._failures, self._units
@@ -141,6 +145,7 @@ class Coordination:
 
     def _settle(self, write: Write) -> None:
         self._pending.settle(write)
+        self._oversized.committed(write)
         self._agenda.mark(write.touches)
         self._settle_standbys(write)
 
@@ -168,6 +173,19 @@ class Coordination:
                     self._agenda.timers.set(Timer.EMPTY, now + RETRY)
             case _:
                 pass
+
+    def too_large(self, write: Write, why: str, now: float) -> None:
+        """The store takes no transaction of that size. Trying again at once would fail at once: it is tried again
+        after a while, and until it goes in it is a condition of the group."""
+        self._pending.settle(write)
+        self._settle_standbys(write)
+        self._oversized.add(write, why)
+        self._agenda.note(Note("write_too_large", write.touches[0] if write.touches else None, reason=why))
+        pause = max(TOO_LARGE_PAUSE, self.state.options.balance_backoff)
+        for tp in write.touches:
+            self._agenda.stays.set(tp, now + pause)
+        if write.subject == PlanSubject():
+            self._agenda.timers.set(Timer.PLAN, now + pause)
 
     def solved(self, targets: Iterable[planning.Target], standbys: Iterable[StandbyTarget] = ()) -> None:
         """The strategy has spoken. What changed since it was asked is left to the next plan."""
@@ -346,6 +364,7 @@ class Coordination:
     def _maybe_publish(self, out: Decisions) -> None:
         """Raise the generation once all of the plan is out; it tells which plan is in force, nobody acts by it."""
         quarantine = self._failures.next_quarantine()
+        self._tell_conditions(out)
         changed = self._execution.changes_something or quarantine != self.state.plan.quarantined
         if not changed or not self._execution.finished or self._pending.publishing or self._plan_is_busy():
             return
@@ -357,6 +376,12 @@ class Coordination:
             forgiven=self.state.options.rebalance_requests,
         )
         self._emit(out, self._do.publish(plan, Purpose.PLAN))
+
+    def _tell_conditions(self, out: Decisions) -> None:
+        found = self._oversized.conditions()
+        if found != self.state.plan.conditions and not self._plan_is_busy():
+            told = msgspec.structs.replace(self.state.plan, conditions=found)
+            self._emit(out, self._do.publish(told, Purpose.CONDITIONS))
 
     def _remove_assignments(self, out: Decisions, budget: int) -> None:
         """Raise the floor to the highest epoch that goes, then let the records go."""
@@ -414,7 +439,7 @@ class Coordination:
 
     def _topic_changed(self, topic: str, now: float) -> None:
         self._flat = None
-        self._units.refresh()
+        self._sets_changed()
         if self._anyone():
             # What was about to be removed may exist again.
             self._remove = {tp for tp in self._remove if tp.topic != topic}
@@ -423,7 +448,7 @@ class Coordination:
         self._agenda.want_plan(Cause.TOPIC_GREW, now)
 
     def _options_changed(self, change: Change, now: float) -> None:
-        self._units.refresh()
+        self._sets_changed()
         asked_before = change.before.record.rebalance_requests if change.before else 0
         if self.state.options.rebalance_requests > asked_before:
             self._failures.forgive()
@@ -435,6 +460,13 @@ class Coordination:
         if self.state.options.paused:
             self._execution.abandon()
             self._standbys.abandon()
+
+    def _sets_changed(self) -> None:
+        """What was too large to be written may be written otherwise now."""
+        self._units.refresh()
+        for tp in self._oversized.forget():
+            self._agenda.stays.clear(tp)
+            self._agenda.mark((tp,))
 
     def _wake(self, now: float, wall: float) -> None:
         self._agenda.mark(self._care.deadlines.pop_due(now))

@@ -2,44 +2,69 @@
 
 Topics look alike if they have as many partitions and the same subscribers. So such sets come and go with consumers;
 partitions already in flight go on as they began.
+
+What moves as one is written as one, so no set is larger than a transaction of the store allows. Larger ones are cut, in
+name order: topics that look alike as a matter of course, named ones only if they are on record from elsewhere, for an
+operator who names one is refused.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from assigner.core.group import GroupState
+from assigner.store import Limits
 
 BY_LIKENESS = "copartitioned"
 """The strategy that joins topics by itself."""
+_PER_TOPIC = 2
+"""What a write compares for each topic of a set: the assignment and the handoff. It puts no more than that."""
+_BESIDES = 4
+"""What it may compare besides: the leader's term, both ends' registrations, the group's options."""
+
+
+def largest_set(limits: Limits) -> int:
+    """The most topics whose partitions one transaction can give to another owner."""
+    return max(1, (limits.operations - _BESIDES) // _PER_TOPIC)
 
 
 def copartition_sets(state: GroupState) -> list[tuple[str, ...]]:
-    """Sets of two or more topics, each in name order. A named set with unequal counts can't move as one: its topics
-    count as if it were not there."""
+    """Sets of two or more topics, each in name order."""
     sets: list[tuple[str, ...]] = []
     for topics in state.options.copartitioned:
-        known = tuple(sorted({topic for topic in topics if topic in state.topics}))
-        counts = {state.topics[topic].record.partition_count for topic in known}
-        if len(known) > 1 and len(counts) == 1:
-            sets.append(known)
+        sets += _cut(state, sorted({topic for topic in topics if topic in state.topics}))
     if state.options.strategy == BY_LIKENESS:
         sets += _alike(state, {topic for topics in sets for topic in topics})
     return sets
+
+
+def slots(state: GroupState, topics: tuple[str, ...]) -> int:
+    """How many partitions of each topic move as one. Topics of a set never grow at the same instant: what the others
+    do not have yet moves by itself until they do."""
+    return min(state.topics[topic].record.partition_count for topic in topics)
 
 
 def companions_by_topic(state: GroupState) -> Mapping[str, tuple[str, ...]]:
     return {topic: topics for topics in copartition_sets(state) for topic in topics}
 
 
-def _alike(state: GroupState, taken: set[str]) -> list[tuple[str, ...]]:
+def _cut(state: GroupState, topics: list[str]) -> Iterator[tuple[str, ...]]:
+    most = largest_set(state.limits)
+    for first in range(0, len(topics), most):
+        part = tuple(topics[first : first + most])
+        if len(part) > 1:
+            yield part
+
+
+def _alike(state: GroupState, taken: set[str]) -> Iterator[tuple[str, ...]]:
     subscribers = _subscribers(state)
     found: defaultdict[tuple[int, tuple[int, ...]], list[str]] = defaultdict(list)
     for topic in sorted(state.topics):
         if topic not in taken:
             found[state.topics[topic].record.partition_count, subscribers.get(topic, ())].append(topic)
-    return [tuple(topics) for topics in found.values() if len(topics) > 1]
+    for topics in found.values():
+        yield from _cut(state, topics)
 
 
 def _subscribers(state: GroupState) -> dict[str, tuple[int, ...]]:

@@ -42,11 +42,12 @@ from assigner.records import (
     TopicConfig,
     stored,
 )
-from assigner.store import DeleteEvent, Entry, Event, PutEvent
+from assigner.store import DeleteEvent, Entry, Event, Limits, PutEvent
 
 K = TypeVar("K")
 R = TypeVar("R", bound=msgspec.Struct)
 
+_USUAL_LIMITS = Limits()
 _KINDS: dict[type, type[msgspec.Struct]] = {
     ConsumerKey: Consumer,
     AssignmentKey: Assignment,
@@ -88,8 +89,10 @@ class PartitionsByName(dict[str, set[TopicPartition]]):
 class GroupState:
     """The mirror. Read its tables freely; change them only through `apply` and `replace`."""
 
-    def __init__(self, keys: GroupKeys, defaults: GroupOptions | None = None) -> None:
+    def __init__(self, keys: GroupKeys, defaults: GroupOptions | None = None, limits: Limits = _USUAL_LIMITS) -> None:
+        """`limits`: of the store the group lies in."""
         self.keys = keys
+        self.limits = limits
         self.revision = 0
         self.consumers: dict[str, Stored[Consumer]] = {}
         self.assignments: dict[TopicPartition, Stored[Assignment]] = {}

@@ -38,19 +38,21 @@ class MoveQueue:
         self._by_target.setdefault(move.target, deque()).append(move)
         self._waiting += 1
 
-    def take(self, room: Callable[[str], int], total: int) -> Iterator[Move]:
-        """Moves to begin now: at most `total`, and per target what `room` says; turn by turn over the targets."""
-        open_targets = {target: room(target) for target in self._by_target}
-        while total > 0 and open_targets:
-            for target in list(open_targets):
+    def take(self, warming: Callable[[str], int], most: int, total: int) -> Iterator[Move]:
+        """Moves to begin now, turn by turn over the targets: until `total` partitions are on their way, and as long as
+        none of the targets warms more than `most`. What moves as one begins whatever its size where nothing else is
+        warmed, because it never gets smaller."""
+        busy = {target: warming(target) for target in self._by_target}
+        while total > 0 and busy:
+            for target in list(busy):
                 queue = self._by_target.get(target)
-                if not queue or open_targets[target] < len(queue[0].tps) or total <= 0:
-                    del open_targets[target]
+                if not queue or total <= 0 or 0 < busy[target] > most - len(queue[0].tps):
+                    del busy[target]
                     continue
                 move = queue.popleft()
                 if not queue:
                     del self._by_target[target]
                 self._waiting -= 1
-                open_targets[target] -= len(move.tps)
+                busy[target] += len(move.tps)
                 total -= len(move.tps)
                 yield move

@@ -51,8 +51,9 @@ class PlanExecution:
         """Of the rollout that was on when the plan was made."""
         self._targets: deque[planning.Target] = deque()
         """What the plan wants and has not yet been looked at."""
-        self._joint: dict[tuple[str, str, int, bool], Move] = {}
-        """Moves of partitions that move as one, being put together from the targets."""
+        self._joint: dict[tuple[str, str, int, tuple[str, str]], Move] = {}
+        """Moves of partitions that move as one, being put together from the targets: those of one owner, because a
+        handoff has one."""
         self._at_once: deque[Move] = deque()
         """Moves that wait for no room: nobody holds the partition, or it is in flight already."""
         self._queue = MoveQueue()
@@ -117,11 +118,11 @@ class PlanExecution:
         for _ in range(min(budget, len(self._targets))):
             target = self._targets.popleft()
             move = Move((target.tp,), target.owner, self._cause(target.tp, now))
-            unit = self._units.of(target.tp.topic)
+            unit = self._units.of(target.tp)
             if not unit:
                 self._add(move, now)
                 continue
-            key = (unit, target.owner, target.tp.partition, self._is_free(target.tp, now))
+            key = (unit, target.owner, target.tp.partition, self._holder(target.tp))
             joined = self._joint.get(key)
             self._joint[key] = Move((*joined.tps, target.tp), joined.target, joined.cause) if joined else move
         if not self._targets:
@@ -154,6 +155,10 @@ class PlanExecution:
             return Cause.ROLLOUT if replaced else Cause.DRAINING
         return next((cause for cause in _BY_WEIGHT if cause in self._causes), Cause.JOINED)
 
+    def _holder(self, tp: TopicPartition) -> tuple[str, str]:
+        held = self._state.assignments.get(tp)
+        return (held.record.owner, held.record.session) if held else ("", "")
+
     def _is_free(self, tp: TopicPartition, now: float) -> bool:
         """Nobody alive holds it, so it needs no handoff."""
         held = self._state.assignments.get(tp)
@@ -182,7 +187,7 @@ class PlanExecution:
             return []
         starting = self._pending.starting_by_target()
         limit = options.warm_concurrency
-        return list(self._queue.take(lambda name: limit - self._warming[name] - starting[name], room))
+        return list(self._queue.take(lambda name: self._warming[name] + starting[name], limit, room))
 
     def _begin(self, move: Move, now: float, wall: float) -> Write | None:
         target = self._liveness.eligible(move.target)

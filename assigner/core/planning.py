@@ -13,16 +13,17 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from assigner.core.copartitions import BY_LIKENESS, copartition_sets
+from assigner.core.copartitions import copartition_sets
 from assigner.core.copies import holders
 from assigner.core.group import GroupState
 from assigner.core.liveness import Fate, Liveness
 from assigner.core.loads import GroupLoads
 from assigner.core.racks import ReplicaRacks
 from assigner.core.rollout import Rollout, applied, plan_rollout
+from assigner.core.topic_rows import TopicRows
 from assigner.keys import TopicPartition
 from assigner.records import Consumer, Step
-from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Members, Problem, Solution, Topics, name_keys
+from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Members, Problem, Solution, name_keys
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,9 @@ class Builder:
         self._racks = ReplicaRacks(
             {topic: config.record.replica_racks for topic, config in state.topics.items()}, len(partitions)
         )
-        self._topics = _topics(state)
-        self._wanted = _subscriptions(state, self._consumers)
+        rows = TopicRows(state)
+        self._topics = rows.topics()
+        self._wanted = rows.columns(_subscriptions(state, self._consumers))
         self._rollout = rollout_of(state, self._consumers)
         self._weights, self._busy = self._loads(loads, wall)
 
@@ -105,7 +107,7 @@ class Builder:
         """Weights of partitions and loads of members, as far as they are known and wanted."""
         if loads is None or not self._state.options.use_loads:
             return None, None
-        sizes = list(zip(sorted(self._state.topics), self._topics.partitions.tolist(), strict=True))
+        sizes = [(topic, self._state.topics[topic].record.partition_count) for topic in sorted(self._state.topics)]
         busy = np.asarray([loads.busy(name, wall) for name in self._eligible], np.float64)
         return loads.weights(sizes, wall), None if np.isnan(busy).all() else busy
 
@@ -231,24 +233,6 @@ def _subscriptions(state: GroupState, consumers: list[Consumer]) -> BoolArray:
             wanted[row] = False
             wanted[row, [column[topic] for topic in consumer.topics if topic in column]] = True
     return wanted
-
-
-def _topics(state: GroupState) -> Topics:
-    names = sorted(state.topics)
-    counts = np.asarray([state.topics[name].record.partition_count for name in names], np.int32)
-    return Topics(partitions=counts, copartition=_copartition(state, names), key=name_keys(names))
-
-
-def _copartition(state: GroupState, names: list[str]) -> IntArray | None:
-    """Set number per topic; None: every topic moves by itself."""
-    sets = copartition_sets(state)
-    if state.options.strategy == BY_LIKENESS:
-        # It would join by itself what is not in a set, by the members of the plan alone. Partitions move as one where
-        # the sets here say so, and the two must agree.
-        together = {topic for topics in sets for topic in topics}
-        sets += [(name,) for name in names if name not in together]
-    numbers = {topic: number for number, topics in enumerate(sets) for topic in topics}
-    return np.asarray([numbers.get(name, NONE) for name in names], np.int32) if sets else None
 
 
 def targets(request: Request, solution: Solution) -> list[Target]:

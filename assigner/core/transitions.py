@@ -57,7 +57,7 @@ class Transitions:
             operations.append(self._put_assignment(tp, assignment))
             operations += self._end_handoff(tp)
             moves.append(self._moved(tp, assignment, cause))
-        return Write(Purpose.ASSIGN, _unique(compares), tuple(operations), tuple(tps), tuple(moves))
+        return Write(Purpose.ASSIGN, _unique(compares), tuple(operations), tuple(tps), tuple(moves), self._acks(tps))
 
     def restamp(self, tps: Partitions, target: Stored[Consumer]) -> Write:
         """The same name, a new session: raise the epoch so that the old session is fenced off."""
@@ -91,7 +91,7 @@ class Transitions:
             operations.append(Delete(self._offset_key(tp)))
             compares += self._standbys_as_seen(tp)
             operations += self._drop_standbys(tp)
-        return Write(Purpose.RESTAMP, _unique(compares), tuple(operations), tuple(tps))
+        return Write(Purpose.RESTAMP, _unique(compares), tuple(operations), tuple(tps), tidying=self._acks(tps))
 
     # --- handoffs ------------------------------------------------------------------------------------------------
 
@@ -129,8 +129,7 @@ class Transitions:
             operations.append(
                 Put(self._keys.handoff(tp), encode(handoff, current.extra if current else None)),
             )
-            operations += self._drop_acks(tp)
-        return Write(Purpose.HANDOFF, _unique(compares), tuple(operations), tuple(tps))
+        return Write(Purpose.HANDOFF, _unique(compares), tuple(operations), tuple(tps), tidying=self._acks(tps))
 
     def advance(self, tps: Partitions, step: Step) -> Write:
         compares: list[Compare] = []
@@ -160,9 +159,8 @@ class Transitions:
                 step = Step.COMPLETE
                 done = msgspec.structs.replace(handoff.record, step=step, phase=step.phase, epoch=assignment.epoch)
                 operations.append(Put(handoff.key, handoff.encode(done)))
-                operations += self._drop_acks(tp)
             moves.append(self._moved(tp, assignment, handoff.record.cause))
-        return Write(Purpose.FLIP, _unique(compares), tuple(operations), tuple(tps), tuple(moves))
+        return Write(Purpose.FLIP, _unique(compares), tuple(operations), tuple(tps), tuple(moves), self._acks(tps))
 
     def reaffirm(self, tps: Partitions) -> Write:
         """Cancel handoffs by saying again, with a higher epoch, that the old end is the owner."""
@@ -183,7 +181,7 @@ class Transitions:
             )
             operations.append(self._put_assignment(tp, owner))
             operations += self._end_handoff(tp)
-        return Write(Purpose.REAFFIRM, _unique(compares), tuple(operations), tuple(tps))
+        return Write(Purpose.REAFFIRM, _unique(compares), tuple(operations), tuple(tps), tidying=self._acks(tps))
 
     def finish(self, tps: Partitions) -> Write:
         """Nobody has to answer this handoff any more."""
@@ -193,7 +191,7 @@ class Transitions:
             compares += self._as_seen(tp)
             compares.append(self._liveness.as_seen(self._state.handoffs[tp].record.old_owner))
             operations += self._end_handoff(tp)
-        return Write(Purpose.FINISH, _unique(compares), tuple(operations), tuple(tps))
+        return Write(Purpose.FINISH, _unique(compares), tuple(operations), tuple(tps), tidying=self._acks(tps))
 
     # --- members, plan, removal ----------------------------------------------------------------------------------
 
@@ -240,7 +238,7 @@ class Transitions:
             if self._exists(tp):
                 compares += self._everybody_as_seen(tp)
             operations += [Delete(self._keys.assignment(tp)), *self._end_handoff(tp), *self._drop_standbys(tp)]
-        return Write(Purpose.REMOVE, _unique(compares), tuple(operations), tuple(tps))
+        return Write(Purpose.REMOVE, _unique(compares), tuple(operations), tuple(tps), tidying=self._acks(tps))
 
     # --- pieces --------------------------------------------------------------------------------------------------
 
@@ -293,12 +291,11 @@ class Transitions:
         return tp.partition < topic.record.partition_count
 
     def _end_handoff(self, tp: TopicPartition) -> list[Operation]:
-        if tp not in self._state.handoffs:
-            return self._drop_acks(tp)
-        return [Delete(self._keys.handoff(tp)), *self._drop_acks(tp)]
+        return [Delete(self._keys.handoff(tp))] if tp in self._state.handoffs else []
 
-    def _drop_acks(self, tp: TopicPartition) -> list[Operation]:
-        return [Delete(ack.key) for ack in self._state.acks.get(tp, {}).values()]
+    def _acks(self, tps: Partitions) -> tuple[Operation, ...]:
+        """Acknowledgements are about one handoff and void without it: there may be more of them than there is room."""
+        return tuple(Delete(ack.key) for tp in tps for ack in self._state.acks.get(tp, {}).values())
 
     def _standbys_as_seen(self, tp: TopicPartition) -> list[Compare]:
         stored = self._state.standbys.get(tp)

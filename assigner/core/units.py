@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from assigner.core.copartitions import BY_LIKENESS, companions_by_topic
+from assigner.core.copartitions import BY_LIKENESS, companions_by_topic, slots
 from assigner.core.group import GroupState
 from assigner.keys import TopicPartition
 
@@ -29,10 +29,10 @@ class Units:
             self._known = companions_by_topic(self._state)
         return self._known
 
-    def of(self, topic: str) -> str:
-        """The name of the set the topic belongs to; none: it moves by itself."""
-        topics = self._topics.get(topic)
-        return topics[0] if topics else ""
+    def of(self, tp: TopicPartition) -> str:
+        """The name of the set the partition moves with; none: it moves by itself."""
+        topics = self._topics.get(tp.topic)
+        return topics[0] if topics and tp.partition < slots(self._state, topics) else ""
 
     def in_flight(self, tp: TopicPartition, handoff_id: str) -> tuple[TopicPartition, ...]:
         """The partitions of the same set that are in the same handoff."""

@@ -26,6 +26,7 @@ class Purpose(Enum):
     FINISH = "finish"
     EVICT = "evict"
     PLAN = "plan"
+    CONDITIONS = "conditions"
     REMOVE = "remove"
     STANDBYS = "standbys"
     ANSWER = "answer"
@@ -65,6 +66,8 @@ class Write(msgspec.Struct, frozen=True, eq=False, gc=False):
     touches: tuple[TopicPartition, ...] = ()
     """Partitions that must not be decided upon again before the outcome is known."""
     moves: tuple[Moved, ...] = ()
+    tidying: tuple[Operation, ...] = ()
+    """What is left out, from its end, if the transaction has no room for it: it does no harm where it is."""
     subject: Subject | None = None
     """What it is about, where that is not a partition."""
 
@@ -88,18 +91,19 @@ def pack(waiting: Sequence[Write], limits: Limits, fence: Compare | None = None)
     taken: list[Write] = []
     for write in waiting:
         fresh = [compare for compare in write.compares if compare not in compares]
-        grown = size + sum(len(op.value) for op in write.operations if isinstance(op, Put))
+        wanted = [*write.operations, *write.tidying[: max(0, limits.operations - len(write.operations))]]
+        grown = size + sum(len(op.value) for op in wanted if isinstance(op, Put))
         if taken and (
             len(compares) + len(fresh) > limits.operations
-            or len(operations) + len(write.operations) > limits.operations
+            or len(operations) + len(wanted) > limits.operations
             or grown > limits.value_bytes
-            or any(op.key in keys for op in write.operations)
+            or any(op.key in keys for op in wanted)
             or any(compare.key in keys for compare in fresh)
         ):
             break
         compares.update(dict.fromkeys(fresh))
-        operations.extend(write.operations)
-        keys.update(op.key for op in write.operations)
+        operations.extend(wanted)
+        keys.update(op.key for op in wanted)
         size = grown
         taken.append(write)
     return Packed(tuple(taken), tuple(compares), tuple(operations))

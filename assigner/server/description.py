@@ -43,6 +43,8 @@ async def described(group: GroupDescription) -> bytes:
         reply.handoffs.add(**_handoff(handoff))
     async for one in in_steps(group.quarantined):
         reply.quarantined.add(**_quarantined(one))
+    for condition in group.conditions:
+        reply.conditions.add(kind=condition.kind, message=condition.message)
     async for move in in_steps(group.history):
         reply.history.add(**_move(move))
     return cast(bytes, reply.SerializeToString())

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
-from assigner.core.copartitions import companions_by_topic, copartition_sets
+from assigner.core.copartitions import companions_by_topic, copartition_sets, largest_set
 from assigner.core.units import Units
+from assigner.keys import TopicPartition
 from assigner.records import Status
+from assigner.store import Limits
 from assigner.strategy import NONE
 from strategies.copartitioned import sets
 from tests.unit.plan_scene import Scene
 
 
-def test_named_sets_of_equal_counts_move_as_one() -> None:
+def test_named_sets_move_as_one_as_far_as_their_topics_go_together() -> None:
     scene = Scene(copartitioned=[["b", "a"], ["c", "d"], ["e", "nowhere"]])
     for name, count in (("a", 2), ("b", 2), ("c", 2), ("d", 3), ("e", 2)):
         scene.topic(name, count)
-    assert copartition_sets(scene.state) == [("a", "b")]
-    scene.consumer("x")
-    copartition = scene.request().problem.topics.copartition
-    assert copartition is not None
-    assert copartition.tolist() == [0, 0, NONE, NONE, NONE]
+    assert copartition_sets(scene.state) == [("a", "b"), ("c", "d")]
+    scene.consumer("x", "a", "d")
+    scene.owned("x", 2, topic="d")
+    problem = scene.request().problem
+    assert problem.topics.copartition is not None
+    assert problem.topics.copartition.tolist() == [0, 0, 1, 1, NONE, NONE]
+    assert problem.topics.partitions.tolist() == [2, 2, 2, 2, 1, 2]
+    assert problem.members.subscription.tolist() == [[True, False, False, True, True, False]]
+    assert problem.owner.tolist() == [NONE] * 8 + [0] + [NONE] * 2
+    units = Units(scene.state)
+    assert [units.of(TopicPartition("d", number)) for number in range(3)] == ["c", "c", ""]
+
+
+def test_sets_are_cut_where_a_transaction_ends() -> None:
+    scene = Scene(copartitioned=[list("abcdefg")])
+    scene.state.limits = Limits(operations=10)
+    assert largest_set(scene.state.limits) == 3
+    for name in "abcdefghijk":
+        scene.topic(name, 2)
+    assert copartition_sets(scene.state) == [("a", "b", "c"), ("d", "e", "f")]
+    scene.options(strategy="copartitioned", copartitioned=[["a", "b"]])
+    assert copartition_sets(scene.state) == [("a", "b"), ("c", "d", "e"), ("f", "g", "h"), ("i", "j", "k")]
 
 
 def alike_scene() -> Scene:
@@ -51,10 +70,10 @@ def test_what_moves_as_one_follows_the_subscriptions() -> None:
     units = Units(scene.state)
     scene.consumer("z", "c", "d")
     units.consumers_changed()
-    assert [units.of(topic) for topic in "abcdefg"] == ["a", "a", "c", "c", "", "f", "f"]
+    assert [units.of(TopicPartition(topic, 0)) for topic in "abcdefg"] == ["a", "a", "c", "c", "", "f", "f"]
     scene.gone("z")
     units.consumers_changed()
-    assert [units.of(topic) for topic in "abcdefg"] == ["a", "a", "c", "c", "c", "f", "f"]
+    assert [units.of(TopicPartition(topic, 0)) for topic in "abcdefg"] == ["a", "a", "c", "c", "c", "f", "f"]
 
 
 def test_the_strategy_joins_no_others_than_those_that_move_as_one() -> None:

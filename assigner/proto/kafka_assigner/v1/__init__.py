@@ -13,6 +13,7 @@ __all__ = (
     "CommitOffsetsRequest",
     "CommitOffsetsResponse",
     "CommitRefusal",
+    "ConditionInfo",
     "ConsumerInfo",
     "DeregisterAction",
     "DeregisterRequest",
@@ -336,6 +337,21 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
+class ConditionInfo(betterproto2.Message):
+    kind: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    A word for programs, such as `write_too_large`. There may be new ones.
+    """
+
+    message: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+
+
+default_message_pool.register_message(
+    "kafka_assigner.v1", "ConditionInfo", ConditionInfo
+)
+
+
+@dataclass(eq=False, repr=False)
 class ConsumerInfo(betterproto2.Message):
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
@@ -471,6 +487,13 @@ class DescribeGroupResponse(betterproto2.Message):
     standbys: "list[TopicStandbys]" = betterproto2.field(
         13, betterproto2.TYPE_MESSAGE, repeated=True
     )
+
+    conditions: "list[ConditionInfo]" = betterproto2.field(
+        20, betterproto2.TYPE_MESSAGE, repeated=True
+    )
+    """
+    What somebody should know of the group because it can't mend it by itself.
+    """
 
 
 default_message_pool.register_message(

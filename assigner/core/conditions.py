@@ -1,0 +1,105 @@
+"""What somebody who looks at a group should know of it, because the group can't mend it by itself.
+
+Most conditions can be seen in the records by whoever has them. What only the leader finds out, it puts into the plan's
+record, so that every instance can tell and a new leader finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from assigner.core.copartitions import copartition_sets, largest_set, slots
+from assigner.core.group import GroupState
+from assigner.core.writes import Write
+from assigner.keys import TopicPartition
+from assigner.records import Condition
+
+SET_TOO_LARGE = "set_too_large"
+SET_UNEVEN = "set_uneven"
+WRITE_TOO_LARGE = "write_too_large"
+MOST = 20
+"""Conditions of one kind that are told; the rest is counted."""
+
+
+def conditions(state: GroupState) -> tuple[Condition, ...]:
+    """In a fixed order, so that they can be compared."""
+    return (*_bounded(_too_large(state)), *_bounded(_uneven(state)), *state.plan.conditions)
+
+
+def _too_large(state: GroupState) -> Iterator[Condition]:
+    most = largest_set(state.limits)
+    for topics in state.options.copartitioned:
+        if len(topics) > most:
+            yield Condition(
+                kind=SET_TOO_LARGE,
+                message=f"the co-partition set of {min(topics)!r} has {len(topics)} topics; a transaction of this "
+                f"store can move {most} as one, so it is cut into sets of {most} in name order; name smaller sets",
+            )
+
+
+def _uneven(state: GroupState) -> Iterator[Condition]:
+    for topics in copartition_sets(state):
+        counts = {state.topics[topic].record.partition_count for topic in topics}
+        if len(counts) > 1:
+            together = slots(state, topics)
+            yield Condition(
+                kind=SET_UNEVEN,
+                message=f"topics of the co-partition set of {topics[0]!r} have {together} to {max(counts)} partitions; "
+                f"partitions from {together} on move by themselves until the counts are equal",
+            )
+
+
+def _bounded(found: Iterable[Condition]) -> list[Condition]:
+    told = list(found)
+    if len(told) > MOST:
+        more = Condition(kind=told[MOST].kind, message=f"and {len(told) - MOST} more like these")
+        return [*told[:MOST], more]
+    return told
+
+
+class OversizedWrites:
+    """Writes that do not fit into a transaction although they are alone in it, by the topics they are about.
+
+    The leader's own; what is known of them is in the plan's record too."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[str, ...], Condition] = {}
+        self._held: dict[tuple[str, ...], set[TopicPartition]] = {}
+
+    def __len__(self) -> int:
+        return len(self._told)
+
+    def add(self, write: Write, why: str) -> None:
+        topics = _topics(write)
+        about = f"co-partition set of {topics[0]!r} ({len(topics)} topics)" if len(topics) > 1 else _one(write)
+        self._held.setdefault(topics, set()).update(write.touches)
+        self._told[topics] = Condition(
+            kind=WRITE_TOO_LARGE,
+            message=f"a write ({write.purpose.value}) about the {about} is too large for the store: {why}; it is tried "
+            "again now and then. Name smaller co-partition sets, or let the store take larger transactions",
+        )
+
+    def committed(self, write: Write) -> None:
+        """It fitted, so those before it would fit now."""
+        if self._told and write.touches:
+            topics = _topics(write)
+            self._told.pop(topics, None)
+            self._held.pop(topics, None)
+
+    def forget(self) -> set[TopicPartition]:
+        """What writes are about has changed; the partitions that were held back."""
+        held = set().union(*self._held.values())
+        self._told.clear()
+        self._held.clear()
+        return held
+
+    def conditions(self) -> tuple[Condition, ...]:
+        return tuple(_bounded(self._told[topics] for topics in sorted(self._told)))
+
+
+def _topics(write: Write) -> tuple[str, ...]:
+    return tuple(sorted({tp.topic for tp in write.touches}))
+
+
+def _one(write: Write) -> str:
+    return f"partition {write.touches[0]}" if write.touches else "group itself"
