@@ -237,9 +237,11 @@ class _Row:
         closed |= came.keys() - {end}
         if end == NONE:
             return False
-        other = min(self._cold[kind, end])
+        # A way round ends where it began: the unit found there is `unit` itself, and nobody is left to take its place.
+        other = NONE if end == seat else min(self._cold[kind, end])
         self._hand_along(end, came)
-        self._give(other, seat)
+        if other != NONE:
+            self._give(other, seat)
         return True
 
     def _reach(self, unit: int, closed: set[int], *, stop: bool) -> tuple[dict[int, tuple[int, int]], int]:
