@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("assigned_kafka")` known to the session."""
+    """Make `format("assigned_kafka")` known to the session, and watch that its queries lose no rows in file sinks."""
+    from assigner.spark.file_sink import warn_of_shared_directories
     from assigner.spark.source import AssignedKafka
 
     spark.dataSource.register(AssignedKafka)
+    warn_of_shared_directories(spark)
 
 
 def drain(query: StreamingQuery, timeout: float = 120.0, *, tls: Tls | None = None) -> None:

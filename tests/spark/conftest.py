@@ -27,6 +27,7 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.log.level": "ERROR",
 }
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _PATIENCE = 600
 """Seconds. JVMs on a busy machine may take longer than a test is usually given."""
 
@@ -66,3 +67,12 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     session = builder.config("spark.sql.warehouse.dir", warehouse).getOrCreate()
     yield session
     session.stop()
+
+
+@pytest.fixture
+def stateful(spark: SparkSession) -> Iterator[SparkSession]:
+    spark.conf.set(_PROVIDER, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
+    yield spark
+    spark.conf.unset(_PROVIDER)
+    for query in spark.streams.active:
+        query.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,6 @@ from tests.acted_query import GROUP, an_assigner
 from tests.acted_state import Tally, TallyTable
 from tests.mock_kafka import PARTITIONS, MockKafka
 from tests.spark.test_source import PATIENCE, eventually, options, owned
-
-_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-
-
-@pytest.fixture
-def stateful(spark: SparkSession) -> Iterator[SparkSession]:
-    spark.conf.set(_PROVIDER, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
-    yield spark
-    spark.conf.unset(_PROVIDER)
-    for query in spark.streams.active:
-        query.stop()
 
 
 def test_counts_go_on_when_a_query_joins_and_when_one_is_drained(stateful: SparkSession, tmp_path: Path) -> None:
