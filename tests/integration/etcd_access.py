@@ -125,5 +125,11 @@ class Gateway:
         self.login("root", "root")
 
 
+async def end_all_tokens(root: Gateway, *, password: str = "secret") -> None:
+    """A password that is set again ends its user's tokens, at once."""
+    await anyio.to_thread.run_sync(lambda: root.login("root", "root"))
+    await root.ask_async("auth/user/changepw", name="app", password=password)
+
+
 def b64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()

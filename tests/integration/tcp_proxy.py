@@ -15,6 +15,8 @@ class TcpProxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self.swallows_answers = False
         """While set, what the server says does not arrive."""
+        self.delay = 0.0
+        """Seconds by which each piece is late, in either direction."""
         self.endpoint = ""
         self.connections = 0
 
@@ -57,6 +59,8 @@ class TcpProxy:
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, answers: bool) -> None:
         with suppress(ConnectionError):
             while data := await source.read(65_536):
+                if self.delay:
+                    await asyncio.sleep(self.delay)
                 if answers and self.swallows_answers:
                     continue
                 sink.write(data)

@@ -14,7 +14,7 @@ from assigner.store import Found, Missing, Renewed, Written
 from assigner.testing.waiting import eventually
 from backends.etcd.store import EtcdStore
 from tests.conftest import StartEtcd
-from tests.integration.etcd_access import Gateway, b64, events_of, opened
+from tests.integration.etcd_access import Gateway, b64, end_all_tokens, events_of, opened
 from tests.real_etcd import EtcdServer, RunningEtcd
 
 
@@ -32,12 +32,6 @@ def root(own_etcd: EtcdServer) -> Gateway:
     gateway = Gateway(own_etcd)
     gateway.enable_auth("app", "secret", prefix="/app/")
     return gateway
-
-
-async def end_all_tokens(root: Gateway, *, password: str = "secret") -> None:
-    """A password that is set again ends its user's tokens, at once."""
-    await anyio.to_thread.run_sync(lambda: root.login("root", "root"))
-    await root.ask_async("auth/user/changepw", name="app", password=password)
 
 
 async def test_a_wrong_password_is_refused_at_the_opening(own_etcd: EtcdServer, root: Gateway) -> None:
