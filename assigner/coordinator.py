@@ -39,6 +39,7 @@ from assigner.metrics import Metrics
 from assigner.mirror import GroupMirror, Mirrors
 from assigner.store import Committed, LeaseGone, Store
 from assigner.strategy_registry import is_prepared, prepare
+from assigner.supervision import Work, unending
 from assigner.unit_writer import Outcome, UnitWriter
 
 OFF_LOOP = 2_000
@@ -140,14 +141,23 @@ class Coordinator:
         self._report_unreadable()
         try:
             async with anyio.create_task_group() as self._tasks:
-                for work in (self._writer.run, self._history.run, self._reconcile, self._loads.run):
-                    self._tasks.start_soon(work)
+                for name, work in self._loops().items():
+                    # A term that has lost one of them is given up as a whole: the next one starts from what is stored.
+                    self._tasks.start_soon(unending, name, work, name=f"{name} of {self.group}")
                 await self._loads.wait_listed()
                 await self._decide_until_lost()
                 self._tasks.cancel_scope.cancel()
         finally:
             self._recording.end()
             self._mirror.unlisten(self)
+
+    def _loops(self) -> dict[str, Work]:
+        return {
+            "writer": self._writer.run,
+            "history": self._history.run,
+            "reconcile": self._reconcile,
+            "loads": self._loads.run,
+        }
 
     def changed(self, changes: Sequence[Change]) -> None:
         try:

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -73,6 +73,10 @@ class LeaderElector(ABC):
     @abstractmethod
     def healthy(self) -> bool:
         """Whether the instance's lease is held, by its own clock: the store was reached lately."""
+
+    def problems(self) -> Sequence[str]:
+        """What keeps this elector from ever working again in this process; `/livez` tells it. Empty: nothing does."""
+        return ()
 
     @abstractmethod
     async def close(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -41,6 +42,7 @@ from assigner.registry import Registry
 from assigner.settings import Settings
 from assigner.store import Store
 from assigner.strategy_registry import prepare
+from assigner.supervision import Supervisor
 
 _CLOSE_WITHIN = 10.0
 
@@ -61,6 +63,7 @@ class Instance:
         self.clock: Clock = clock or SystemClock()
         self.keys = settings.keys()
         self.metrics = Metrics(max_groups=settings.metrics.max_groups, per_consumer=settings.metrics.per_consumer)
+        self.supervisor = Supervisor()
         self.leadership: Leadership | None = None
         self.draining = False
         self._backend = backend or load_backend(settings.store.backend)
@@ -84,14 +87,16 @@ class Instance:
         self.events = await self._open_event_log(stack)
         self.store = await self._open_store(stack)
         self.incarnation = Incarnation(self.store, self.keys, self.clock)
-        self.mirrors = await stack.enter_async_context(Mirrors(self.store, self.keys, settings.group).running())
+        self.mirrors = await stack.enter_async_context(self._mirrors().running())
         self.registry = Registry(self.mirrors, max_seats=settings.grpc.max_streams)
         self.topics = GroupTopics(self.store, self.keys, settings, self.metrics)
         stack.push_async_callback(in_peace, self.topics.close, _CLOSE_WITHIN)
         self.load_reports = LoadReports(self.store, self.keys, self.clock, self.metrics, settings.loads)
         self.members = await stack.enter_async_context(self._membership().running())
         loads = LoadOperations(self.store, self.keys, self.mirrors, self.clock)
-        offsets = OffsetKeeping(self.store, self.keys, self.mirrors, self.clock, self.metrics)
+        offsets = OffsetKeeping(
+            self.store, self.keys, self.mirrors, self.clock, self.metrics, supervisor=self.supervisor
+        )
         self.offsets = await stack.enter_async_context(offsets.running())
         setting = OffsetSetting(self.store, self.keys, self.mirrors, self.clock)
         self.operations = Operations(self.store, self.keys, self.mirrors, self.members, self.topics.set, loads, setting)
@@ -141,6 +146,9 @@ class Instance:
                 log.warning("store not reached", error=str(error), tries=backoff.tries + 1)
                 await backoff.pause()
 
+    def _mirrors(self) -> Mirrors:
+        return Mirrors(self.store, self.keys, self.settings.group, supervisor=self.supervisor)
+
     def _membership(self) -> Membership:
         return Membership(
             self.store,
@@ -152,6 +160,7 @@ class Instance:
             ttl=self.settings.consumer_ttl,
             ensure_topics=self.topics.ensure,
             load_reports=self.load_reports,
+            supervisor=self.supervisor,
         )
 
     # --- leading -------------------------------------------------------------------------------------------------
@@ -164,7 +173,14 @@ class Instance:
         presence = Presence(self.name, address, self.settings.leader_ttl)
         elector = await self._reach_store(presence)
         self.leadership = Leadership(
-            self.store, self.keys, elector, presence, self.clock, self._run_term, self._leadership_settings
+            self.store,
+            self.keys,
+            elector,
+            presence,
+            self.clock,
+            self._run_term,
+            self._leadership_settings,
+            self.supervisor,
         )
         self._elector = elector
         self._announced.set()
@@ -203,7 +219,11 @@ class Instance:
 
     async def _run_term(self, term: Term) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self.topics.refresh, term, self.mirrors)
+            refresh = partial(self.topics.refresh, term, self.mirrors)
+            tasks.start_soon(
+                partial(self.supervisor.keep, "topic refresh", refresh, group=term.group),
+                name=f"topics of {term.group}",
+            )
             await self.coordinators.run_term(term)
             tasks.cancel_scope.cancel()
 
@@ -222,6 +242,15 @@ class Instance:
         if not self._elector.healthy():
             return ["the store does not renew this instance's lease"]
         return []
+
+    def failures(self) -> list[str]:
+        """What only a restart of the process can cure."""
+        failed = self.supervisor.problems()
+        if hasattr(self, "store"):
+            failed += self.store.problems()
+        if self._elector is not None:
+            failed += self._elector.problems()
+        return failed
 
     def snapshots(self) -> list[GroupSnapshot]:
         self.metrics.streams(len(self.registry))

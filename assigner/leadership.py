@@ -9,6 +9,7 @@ Not promised: that work which ignores its cancellation stops. The term is given 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 import anyio
@@ -27,6 +28,7 @@ from assigner.keys import Keys, decode_segment
 from assigner.logs import get_logger
 from assigner.records import Instance
 from assigner.store import Store
+from assigner.supervision import Supervisor
 
 MAX_INSTANCES = 1_000
 COALESCE = 0.02
@@ -93,9 +95,11 @@ class Leadership:
         clock: Clock,
         run_term: Callable[[Term], Awaitable[None]],
         settings: LeadershipSettings | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         """`run_term` does a leader's work until it is cancelled."""
         self._settings = settings or LeadershipSettings()
+        self._supervisor = supervisor or Supervisor()
         self._elector = elector
         self._me = presence.name
         self._clock = clock
@@ -160,11 +164,12 @@ class Leadership:
         try:
             with self._scope:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._groups.run)
-                    tasks.start_soon(self._instances.run)
+                    keep = self._supervisor.keep
+                    tasks.start_soon(keep, "known groups", self._groups.run, name="known groups")
+                    tasks.start_soon(keep, "live instances", self._instances.run, name="live instances")
                     await self._groups.listed.wait()
                     await self._instances.listed.wait()
-                    await self._conduct(tasks)
+                    await keep("leadership", partial(self._conduct, tasks))
         finally:
             self._running = False
             self._stopped.set()
@@ -221,7 +226,7 @@ class Leadership:
         missing = sorted(known - self._tasks.keys())
         for group in missing[:STARTS]:
             self._tasks[group] = scope = anyio.CancelScope()
-            tasks.start_soon(self._contend, group, scope)
+            tasks.start_soon(self._contend, group, scope, name=f"leadership of {group}")
         for group in sorted(self._tasks.keys() - known):
             if group in self._reigns:
                 self._reigns[group].give_up("the group is gone")
@@ -248,15 +253,24 @@ class Leadership:
         )
         try:
             with scope:
-                while self._wants(group):
-                    term = await self._elector.campaign(group, give_way=lambda: self._give_way(group))
-                    await self._reign(term, backoff)
+                await self._supervisor.keep(
+                    "campaign",
+                    partial(self._campaign_and_lead, group, backoff),
+                    may_end=True,
+                    final=(AssignerError,),
+                    group=group,
+                )
         except AssignerError as error:
             # The elector tries again by itself: what it passes on is final.
             self._fail(error)
         finally:
             del self._tasks[group]
             self._notify()
+
+    async def _campaign_and_lead(self, group: str, backoff: Backoff) -> None:
+        while self._wants(group):
+            term = await self._elector.campaign(group, give_way=lambda: self._give_way(group))
+            await self._reign(term, backoff)
 
     def _wants(self, group: str) -> bool:
         return not self._stopping and group in self.groups
@@ -285,8 +299,8 @@ class Leadership:
         began = self._clock.now()
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._work, reign)
-                tasks.start_soon(self._notice_loss, reign)
+                tasks.start_soon(self._work, reign, name=f"term of {term.group}")
+                tasks.start_soon(self._notice_loss, reign, name=f"loss of {term.group}")
                 await reign.leave.wait()
                 await self._abdicate(reign)
                 tasks.cancel_scope.cancel()

@@ -17,6 +17,7 @@ from assigner.logs import get_logger
 from assigner.mirror import GroupMirror
 from assigner.records import Loads
 from assigner.store import Store
+from assigner.supervision import unending
 
 FIRST_LISTING = 5.0
 """Seconds a new leader waits for what is known of loads, because planning without it could move a lot."""
@@ -75,8 +76,8 @@ class LoadFollowing:
     async def _follow(self) -> None:
         following = Following(self._store, self._prefix, Loads, lambda: self._news.set(), limit=MAX_RECORDS)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(following.run)
-            tasks.start_soon(self._take_in, following)
+            tasks.start_soon(unending, "following of loads", following.run, name=f"loads under {self._prefix}")
+            tasks.start_soon(self._take_in, following, name=f"loads taken in from {self._prefix}")
             while self._mirror.state.options.use_loads:
                 await self._switched.wait()
                 self._switched = anyio.Event()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 import anyio
 import anyio.abc
@@ -38,6 +39,7 @@ from assigner.store import (
     Renewed,
     Store,
 )
+from assigner.supervision import Supervisor
 from assigner.unit_writer import UnitWriter
 
 TRIES = 8
@@ -61,6 +63,7 @@ class Membership:
         ttl: float,
         ensure_topics: EnsureTopics,
         load_reports: LoadReports,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._store = store
         self._keys = keys
@@ -71,6 +74,7 @@ class Membership:
         self._ttl = ttl
         self._ensure_topics = ensure_topics
         self._load_reports = load_reports
+        self._supervisor = supervisor or Supervisor()
         self._writer = UnitWriter(store)
         self._answers = Answers(store, self._writer)
         self._known: set[str] = set()
@@ -79,8 +83,8 @@ class Membership:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Membership]:
         async with anyio.create_task_group() as self._tasks:
-            self._tasks.start_soon(self._writer.run)
-            self._tasks.start_soon(self._load_reports.run)
+            self._tasks.start_soon(self._writer.run, self._supervisor, name="answers")
+            self._tasks.start_soon(self._supervisor.keep, "load reports", self._load_reports.run, name="load reports")
             yield self
             self._tasks.cancel_scope.cancel()
 
@@ -106,7 +110,17 @@ class Membership:
         seat.hold.push_async_callback(self._end_if_drained, seat, consumer.lease)
         if not registration.renews:
             assert self._tasks is not None
-            self._tasks.start_soon(self._renew_while_heard, seat, consumer.lease, heard)
+            self._tasks.start_soon(
+                partial(
+                    self._supervisor.keep,
+                    "renewal by pings",
+                    partial(self._renew_while_heard, seat, consumer.lease, heard),
+                    may_end=True,
+                    group=seat.group,
+                    consumer=seat.name,
+                ),
+                name=f"renewal of {seat.group}/{seat.name}",
+            )
         return seat
 
     async def _make_known(self, group: str) -> None:

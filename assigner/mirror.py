@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import NoReturn, Protocol
 
 import anyio
@@ -24,6 +25,7 @@ from assigner.keys import GroupKeys, Keys
 from assigner.logs import get_logger
 from assigner.records import GroupOptions
 from assigner.store import Batch, DeleteEvent, Event, Progress, PutEvent, Store, read_all
+from assigner.supervision import Supervisor
 
 SLICE = 128
 """Events applied before others get their turn."""
@@ -97,10 +99,6 @@ class GroupMirror:
                 await self._watch_until_stale(revision + 1)
             except StoreError as error:
                 log.info("mirroring anew", group=self.group, error=str(error))
-                await backoff.pause()
-            except Exception:
-                # One group's trouble must not take the others down with it; a fresh listing is the best cure there is.
-                log.exception("mirroring failed", group=self.group)
                 await backoff.pause()
 
     async def _list(self) -> int:
@@ -187,11 +185,20 @@ def _slices(events: Sequence[Event]) -> Iterable[Sequence[Event]]:
 class Mirrors:
     """The mirrors of the groups this instance has to do with, each loaded once and shared."""
 
-    def __init__(self, store: Store, keys: Keys, defaults: GroupOptions, *, linger: float = LINGER) -> None:
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        defaults: GroupOptions,
+        *,
+        linger: float = LINGER,
+        supervisor: Supervisor | None = None,
+    ) -> None:
         self._store = store
         self._keys = keys
         self._defaults = defaults
         self._linger = linger
+        self._supervisor = supervisor or Supervisor()
         self._open: dict[str, _Shared] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -231,12 +238,16 @@ class Mirrors:
                 raise LimitReached(f"this instance already works on {MAX_GROUPS} groups; add instances")
             mirror = GroupMirror(self._store, self._keys.group(group), self._defaults)
             shared = self._open[group] = _Shared(mirror)
-            self._tasks.start_soon(self._run, shared, name=f"mirror {group}")
+            self._tasks.start_soon(self._run, shared, name=f"life of mirror {group}")
         return shared
 
     async def _run(self, shared: _Shared) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(shared.mirror.run)
+            # One group's trouble must not take the others down with it; a fresh listing is the best cure there is.
+            group = shared.mirror.group
+            tasks.start_soon(
+                partial(self._supervisor.keep, "mirror", shared.mirror.run, group=group), name=f"mirror {group}"
+            )
             while shared.users or not await self._stays_idle(shared):
                 shared.idle = anyio.Event()
                 if shared.users:

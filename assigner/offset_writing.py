@@ -31,6 +31,7 @@ from assigner.logs import get_logger
 from assigner.reading_together import read_together
 from assigner.records import Assignment, Stored, stored
 from assigner.store import Committed, Conflict, Found, GetResult, Store
+from assigner.supervision import Supervisor
 
 TRIES = 4
 IN_FLIGHT = 8
@@ -77,10 +78,10 @@ class CommitWriter:
                 self._callers.pop(pending, None)
         return refused
 
-    async def run(self) -> None:
+    async def run(self, supervisor: Supervisor) -> None:
         async with anyio.create_task_group() as tasks:
-            for _ in range(IN_FLIGHT):
-                tasks.start_soon(self._work)
+            for number in range(IN_FLIGHT):
+                tasks.start_soon(supervisor.keep, "offset writer", self._work, name=f"offset writer {number}")
 
     async def _work(self) -> None:
         while True:

@@ -24,6 +24,7 @@ from assigner.offset_reading import OffsetReading
 from assigner.offset_writing import CommitWriter, verdict_on
 from assigner.reading_together import read_together
 from assigner.store import Store
+from assigner.supervision import Supervisor
 
 TOGETHER = 500
 """Commits that are judged before others get their turn."""
@@ -40,19 +41,21 @@ class OffsetKeeping:
         clock: Clock,
         metrics: Metrics,
         queue: CommitQueue | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._keys = keys
         self._store = store
         self._mirrors = mirrors
         self._clock = clock
         self._metrics = metrics
+        self._supervisor = supervisor or Supervisor()
         self._reading = OffsetReading(store, keys)
         self._writer = CommitWriter(store, CommitQueue() if queue is None else queue)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[OffsetKeeping]:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._writer.run)
+            tasks.start_soon(self._writer.run, self._supervisor, name="offset writers")
             yield self
             tasks.cancel_scope.cancel()
 

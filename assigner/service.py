@@ -42,7 +42,7 @@ class Service:
     ) -> None:
         self.settings = settings
         self.instance = Instance(settings, clock=clock, backend=backend, leadership=leadership)
-        self.liveness = Liveness(self.instance.clock, stall=settings.http.stall)
+        self.liveness = Liveness(self.instance.clock, stall=settings.http.stall, failures=self.instance.failures)
         self._stop = anyio.Event()
         self._stack = AsyncExitStack()
         self._failure: AssignerError | None = None
@@ -55,7 +55,7 @@ class Service:
             await stack.enter_async_context(self.instance)
             await self._serve(stack)
             tasks = await stack.enter_async_context(background())
-            tasks.start_soon(self._lead)
+            tasks.start_soon(self._lead, name="leading")
             self._stack = stack.pop_all()
         return self
 

@@ -261,6 +261,11 @@ class Store(ABC):
         """Everything under `prefix` from `start_revision` on. Leaving the context ends the watch on the server too.
         Iterating raises `Compacted` or `WatchEnded`; it never ends by itself."""
 
+    def problems(self) -> Sequence[str]:
+        """What keeps this store from ever working again in this process; `/livez` tells it. Empty: nothing does. A
+        server that can't be reached is no such thing."""
+        return ()
+
     @abstractmethod
     async def close(self) -> None:
         """End all watches and connections. Leases are left to their TTL."""

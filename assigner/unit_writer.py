@@ -13,11 +13,15 @@ import anyio
 import anyio.lowlevel
 
 from assigner.core.writes import Write, pack
-from assigner.errors import LeaseNotFound, LimitReached, StoreError, TransactionTooLarge
+from assigner.errors import LeaseNotFound, LimitReached, OutcomeUnknown, StoreError, TransactionTooLarge
+from assigner.logs import get_logger
 from assigner.store import Committed, Compare, Conflict, Store
+from assigner.supervision import Supervisor, unending
 
 IN_FLIGHT = 4
 MAX_WAITING = 200_000
+
+log = get_logger("assigner.unit_writer")
 
 Outcome = Committed | Conflict | StoreError
 """A `StoreError` that is not `OutcomeUnknown` means: not written."""
@@ -71,10 +75,12 @@ class UnitWriter:
             await ended.wait()
         return outcomes
 
-    async def run(self) -> None:
+    async def run(self, supervisor: Supervisor | None = None) -> None:
+        """Write until cancelled. Without a supervisor the first failure ends it."""
+        keep = supervisor.keep if supervisor else unending
         async with anyio.create_task_group() as tasks:
-            for _ in range(self._in_flight):
-                tasks.start_soon(self._work)
+            for number in range(self._in_flight):
+                tasks.start_soon(keep, "unit writer", self._work, name=f"unit writer {number}")
 
     async def _work(self) -> None:
         while True:
@@ -113,6 +119,10 @@ class UnitWriter:
             return Conflict(0)
         except StoreError as error:
             return error
+        except Exception as error:
+            # Whatever it is, those who wait are told, and the next ones get their turn.
+            log.exception("write failed in an unknown way")
+            return OutcomeUnknown(f"the write failed: {error!r}; read again")
 
 
 def _first(waiting: deque[tuple[Write, Done]], count: int) -> list[tuple[Write, Done]]:

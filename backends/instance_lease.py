@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import anyio
 import msgspec
@@ -47,6 +48,7 @@ from assigner.store import (
     Renewed,
     Store,
 )
+from assigner.supervision import Supervisor
 
 TRUST = 2 / 3
 """Of the TTL, from the sending of the last confirmed renewal: how long the lease is believed in."""
@@ -129,6 +131,7 @@ class InstanceLease:
         self._changed = anyio.Event()
         self._on_end: list[Callable[[], None]] = []
         self._work: asyncio.Task[None] | None = None
+        self.supervisor = Supervisor()
         self._granted = self._renewals = self._failed_renewals = 0
 
     # --- what the elector asks -------------------------------------------------------------------------------
@@ -192,18 +195,32 @@ class InstanceLease:
 
     async def _run(self) -> None:
         try:
-            while self._error is None:
-                await self._live_one_lease(await self._grant())
+            await self.supervisor.keep(
+                "instance lease",
+                self._one_lease_after_the_other,
+                may_end=True,
+                final=(AssignerError,),
+                instance=self._presence.name,
+            )
         except AssignerError as error:
             self._end(error)
-        except Exception as error:
-            # Going on without knowing what happened could mean leading without a lease: stop instead.
-            log.exception("lease failed", instance=self._presence.name)
-            self._end(AssignerError(f"the lease of instance {self._presence.name!r} failed: {error!r}; restart it"))
+
+    async def _one_lease_after_the_other(self) -> None:
+        try:
+            while self._error is None:
+                await self._live_one_lease(await self._grant())
+        finally:
+            # Going on without knowing what happened could mean leading without a lease: begin with a new one.
+            if self._hold is not None:
+                self._hold.lose("the work on the instance's lease ended")
 
     async def _live_one_lease(self, hold: Hold) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._be_present, hold)
+            present = partial(self._be_present, hold)
+            tasks.start_soon(
+                partial(self.supervisor.keep, "presence", present, may_end=True, instance=self._presence.name),
+                name=f"presence of {self._presence.name}",
+            )
             await self._renew(hold)
             tasks.cancel_scope.cancel()
         log.warning("lease lost", instance=self._presence.name, reason=hold.reason)

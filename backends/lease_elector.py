@@ -10,7 +10,8 @@ writes fail all the same.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -40,6 +41,7 @@ from assigner.store import (
     PutEvent,
     Store,
 )
+from assigner.supervision import report_failure
 from backends.instance_lease import Hold, InstanceLease, LeaseStatistics
 
 MAX_ATTEMPTS_IN_FLIGHT = 64
@@ -134,6 +136,9 @@ class LeaseElector(LeaderElector):
     def healthy(self) -> bool:
         return self._lease.statistics().held
 
+    def problems(self) -> Sequence[str]:
+        return self._lease.supervisor.problems()
+
     def statistics(self) -> ElectorStatistics:
         return ElectorStatistics(
             lease=self._lease.statistics(),
@@ -206,7 +211,7 @@ class LeaseElector(LeaderElector):
             return await asyncio.shield(attempt)
         except asyncio.CancelledError:
             if not attempt.cancelled():
-                self._spawn_attempt(group, self._undo(attempt))
+                self._spawn_attempt(group, self._undo(attempt)).add_done_callback(report_failure)
             elif not _being_cancelled():
                 raise Refused(f"the campaign for group {group!r} ended: the elector was closed") from None
             raise
@@ -269,7 +274,8 @@ class LeaseElector(LeaderElector):
         hold.on_loss(term.over)
         self._terms[group] = term
         self._last_term[group] = revision
-        self._guards[group] = self._spawn(self._guard(term), f"leader key of {group}")
+        guard = self._lease.supervisor.keep("leader key", partial(self._guard, term), may_end=True, group=group)
+        self._guards[group] = self._spawn(guard, f"leader key of {group}")
         self._won += 1
         return term
 

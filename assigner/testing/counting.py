@@ -103,6 +103,9 @@ class CountingStore(Store):
         async with self.inner.watch(prefix, start_revision=start_revision) as items:
             yield _Counted(items, self)
 
+    def problems(self) -> Sequence[str]:
+        return self.inner.problems()
+
     async def close(self) -> None:
         await self.inner.close()
 

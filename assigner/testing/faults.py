@@ -227,6 +227,9 @@ class FaultyStore(Store):
     def watch(self, prefix: str, *, start_revision: int) -> AbstractAsyncContextManager[AsyncIterator[WatchItem]]:
         return _FaultyWatch(self, prefix, start_revision)
 
+    def problems(self) -> Sequence[str]:
+        return self.inner.problems()
+
     async def close(self) -> None:
         """Late effects that have not happened yet never do."""
         self.heal()

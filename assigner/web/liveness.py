@@ -1,13 +1,14 @@
 """Whether the process still does its work, which is more than still answering.
 
 A ticker on the event loop measures how late it wakes up; every task without which the service is pointless has a
-pulse. `/livez` fails when the ticker or a pulse has been silent for too long, or when such a task ended: then a
-restart is the remedy. A store that can't be reached is no such reason: restarting does not bring it back.
+pulse. `/livez` fails when the ticker or a pulse has been silent for too long, when such a task ended, or when a
+supervised loop keeps failing: then a restart is the remedy. A store that can't be reached is no such reason:
+restarting does not bring it back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import anyio
@@ -43,8 +44,17 @@ class Pulse:
 
 
 class Liveness:
-    def __init__(self, clock: Clock, *, stall: float = 10.0, tick: float = TICK) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        stall: float = 10.0,
+        tick: float = TICK,
+        failures: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        """`failures`: what supervised loops can't get over by themselves."""
         self._clock = clock
+        self._failures = failures
         self._tick = tick
         self._ticker = Pulse("event loop", stall, clock)
         self._pulses: dict[str, Pulse] = {}
@@ -74,7 +84,7 @@ class Liveness:
     def problems(self) -> list[str]:
         """Empty: alive."""
         pulses = (self._ticker, *self._pulses.values())
-        return [problem for pulse in pulses if (problem := pulse.problem())]
+        return [problem for pulse in pulses if (problem := pulse.problem())] + list(self._failures())
 
     async def run(self, lag: Callable[[float], None]) -> None:
         """Tick until cancelled, telling `lag` how late each tick came."""

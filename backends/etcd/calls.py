@@ -6,7 +6,6 @@ received it; once it may have been, the answer is `OutcomeUnknown` and the calle
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable
 from enum import Enum
@@ -114,8 +113,10 @@ class _Attempts:
             sent = self._clock.now()
             if sent >= self._deadline:
                 self._give_up(self._reason or self._link.trouble())
+            method = connection.methods[self._kind]
             try:
-                answer = await _call(connection, self._kind, request, self._deadline - sent, metadata)
+                with connection.in_use():
+                    answer = await method(request, timeout=self._deadline - sent, metadata=metadata)
             except rpc.RpcError as error:
                 verdict = judge(error, answered_meanwhile=connection.last_answer > sent)
                 await self._react(verdict, connection, metadata)
@@ -130,10 +131,14 @@ class _Attempts:
             except StoreUnavailable as unavailable:
                 self._give_up(str(unavailable))
             try:
-                return connection, await self._login.metadata(connection, self._deadline - self._clock.now())
+                metadata = await self._login.metadata(connection, self._deadline - self._clock.now())
             except StoreUnavailable as silent:
                 self._link.report(connection, str(silent))
                 await self._pause(str(silent))
+                continue
+            # The login may have taken a while, and may have been made on another connection.
+            if not connection.failed.is_set():
+                return connection, metadata
 
     async def _react(self, verdict: Verdict, connection: Connection, metadata: rpc.Metadata) -> None:
         """Return if another try makes sense, else raise."""
@@ -174,17 +179,3 @@ class _Attempts:
         if self._maybe_done:
             raise OutcomeUnknown(f"the {self._kind} may or may not have happened ({reason}); read again")
         raise StoreUnavailable(f"etcd did not serve the {self._kind} in time: {reason}")
-
-
-async def _call(connection: Connection, kind: str, request: Any, timeout: float, metadata: rpc.Metadata) -> Any:
-    connection.enter()
-    try:
-        return await connection.methods[kind](request, timeout=timeout, metadata=metadata)
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if connection.closed and task is not None and not task.cancelling():
-            # Not our task was cancelled but the call, by the closing of the store.
-            raise OutcomeUnknown(f"the store was closed during a {kind}; read again") from None
-        raise
-    finally:
-        connection.leave()

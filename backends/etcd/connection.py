@@ -6,6 +6,9 @@ cancellation. So a connection that is given up is closed only after its last use
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import anyio
 
 from backends.etcd import rpc
@@ -39,17 +42,22 @@ class Connection:
         self.failed = anyio.Event()
         """Set once by whoever finds the member unusable; streams move on then."""
         self.reason = ""
-        self.closed = False
         self._users = 0
         self._unused = anyio.Event()
 
-    def enter(self) -> None:
-        self._users += 1
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep the channel open meanwhile, even if the connection fails.
 
-    def leave(self) -> None:
-        self._users -= 1
-        if self._users == 0 and self.failed.is_set():
-            self._unused.set()
+        To be entered before the first await after the connection was taken: whoever finds the member unusable while
+        nobody is in here closes the channel, and a request on a closed one can't even be sent."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if self._users == 0 and self.failed.is_set():
+                self._unused.set()
 
     def heard(self, now: float) -> None:
         self.last_answer = now
@@ -67,6 +75,5 @@ class Connection:
         await self._unused.wait()
 
     async def close(self) -> None:
-        self.closed = True
         with anyio.CancelScope(shield=True):
             await self._channel.close()

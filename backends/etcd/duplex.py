@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 
+from assigner.supervision import is_cancelled
 from backends.etcd import rpc
 from backends.etcd.connection import Connection
 from backends.etcd.rpc import StreamCall
@@ -19,25 +19,30 @@ from backends.etcd.rpc import StreamCall
 
 async def converse(
     connection: Connection,
-    call: StreamCall,
+    begin: Callable[[], StreamCall],
     *,
     next_request: Callable[[], Awaitable[Any]],
     receive: Callable[[Any], None],
     stop: anyio.Event,
 ) -> Any | None:
     """Talk until the stream ends; return grpc's error, or None after a clean end, a `stop` or a failed connection."""
-    connection.enter()
-    try:
-        async with anyio.create_task_group() as talk:
-            talk.start_soon(_write, call, next_request)
-            talk.start_soon(_cancel_on, connection.failed, talk.cancel_scope)
-            talk.start_soon(_cancel_on, stop, talk.cancel_scope)
-            error = await _read(call, receive)
-            talk.cancel_scope.cancel()
-            return error
-    finally:
-        call.cancel()
-        connection.leave()
+    if connection.failed.is_set():
+        return None
+    with connection.in_use():
+        try:
+            call = begin()
+        except rpc.UsageError:
+            return rpc.never_sent()
+        try:
+            async with anyio.create_task_group() as talk:
+                talk.start_soon(_write, call, next_request)
+                talk.start_soon(_cancel_on, connection.failed, talk.cancel_scope)
+                talk.start_soon(_cancel_on, stop, talk.cancel_scope)
+                error = await _read(call, receive)
+                talk.cancel_scope.cancel()
+                return error
+        finally:
+            call.cancel()
     return None
 
 
@@ -48,10 +53,11 @@ async def _read(call: StreamCall, receive: Callable[[Any], None]) -> Any | None:
     except rpc.RpcError as error:
         return error
     except asyncio.CancelledError:
-        # grpc's own, if the writer was cancelled first: anyio must see one of its own, or the cancellation would go
-        # past the conversation and end the task that holds it.
-        await anyio.lowlevel.checkpoint_if_cancelled()
-        raise
+        # It may be grpc's own, if the writer was cancelled first or the channel was closed: anyio must see one of its
+        # own, or the cancellation would go past the conversation and end the task that holds it.
+        if await is_cancelled():
+            raise
+        return rpc.cancelled()
     return None
 
 
@@ -59,7 +65,7 @@ async def _write(call: StreamCall, next_request: Callable[[], Awaitable[Any]]) -
     try:
         while True:
             await call.write(await next_request())
-    except (rpc.RpcError, asyncio.InvalidStateError):
+    except (rpc.RpcError, rpc.UsageError, asyncio.InvalidStateError):
         # The stream is over; the reader is told why.
         return
 

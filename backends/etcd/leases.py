@@ -101,17 +101,19 @@ class KeepAlives:
     # -- the stream ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve renewals until cancelled."""
+        """Serve renewals until cancelled. May be run again after a failure: those who wait are served then."""
         failures = 0
-        try:
-            while True:
-                await self._wait_for_work()
-                connection = await self._link.next_connection()
+        while True:
+            await self._wait_for_work()
+            connection = await self._link.next_connection()
+            with connection.in_use():
                 failures = 0 if await self._serve(connection) else failures + 1
-                await anyio.sleep(pause_before(failures) if failures else 0)
-        finally:
-            self._closed = True
-            self._fail_all(StoreUnavailable("the etcd store is closed; open a new one"))
+            await anyio.sleep(pause_before(failures) if failures else 0)
+
+    def close(self, reason: str) -> None:
+        """Take no more renewals and fail those that wait."""
+        self._closed = True
+        self._fail_all(StoreUnavailable(reason))
 
     async def _serve(self, connection: Connection) -> bool:
         """Use one stream to its end; return whether it answered anything."""
@@ -136,7 +138,7 @@ class KeepAlives:
         try:
             error = await converse(
                 connection,
-                connection.keep_alive(metadata=metadata),
+                lambda: connection.keep_alive(metadata=metadata),
                 next_request=self._next_request,
                 receive=receive,
                 stop=self._restart,

@@ -98,17 +98,16 @@ class Link:
     # -- the keeper ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Keep a connection until cancelled."""
-        try:
-            async with anyio.create_task_group() as closing:
-                while True:
-                    connection = await self._next_good()
-                    try:
-                        await self._watch_over(connection)
-                    finally:
-                        closing.start_soon(self._close_when_unused, connection)
-        finally:
-            self.shut("the etcd store is closed; open a new one")
+        """Keep a connection until cancelled. May be run again after a failure."""
+        async with anyio.create_task_group() as closing:
+            while True:
+                connection = await self._next_good()
+                try:
+                    await self._watch_over(connection)
+                finally:
+                    # Without a keeper nobody would notice its end.
+                    self.report(connection, self._closed or "is no longer watched over")
+                    closing.start_soon(self._close_when_unused, connection)
 
     def shut(self, reason: str) -> None:
         """Refuse all further requests."""

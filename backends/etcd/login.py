@@ -42,6 +42,11 @@ class Login:
         """
         if self._metadata is not None:
             return self._metadata
+        # Waiting for one's turn takes a while, in which the connection may fail.
+        with connection.in_use():
+            return await self._in_turn(connection, timeout)
+
+    async def _in_turn(self, connection: Connection, timeout: float) -> rpc.Metadata:
         async with self._lock:
             if self._metadata is None:
                 self._metadata = await self._authenticate(connection, timeout)
@@ -63,7 +68,6 @@ class Login:
         if self._password_file:
             password = await anyio.to_thread.run_sync(password_from, self._password_file)
         request = rpc.AuthenticateRequest(name=self._user, password=password)
-        connection.enter()
         try:
             answer = await connection.authenticate(request, timeout=max(timeout, 0.001), metadata=REQUIRE_LEADER)
         except rpc.RpcError as error:
@@ -73,8 +77,6 @@ class Login:
             if isinstance(verdict, Final):
                 raise StoreRefused(str(verdict.error)) from error
             raise StoreUnavailable(f"etcd did not answer the login: {verdict.reason}") from error
-        finally:
-            connection.leave()
         if (stranger := self._link.stranger(answer.header)) is not None:
             raise StoreUnavailable(stranger)
         self.logins += 1

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
 
-import anyio.lowlevel
 import grpc
 import grpc.aio
 import msgspec
@@ -43,7 +42,10 @@ from aetcd.rpc import (
     WatchStub,
 )
 
+from assigner.supervision import is_cancelled
+
 __all__ = [
+    "CHANNEL_CLOSED",
     "EOF",
     "AuthStub",
     "AuthenticateRequest",
@@ -73,6 +75,7 @@ __all__ = [
     "StreamMethod",
     "TxnRequest",
     "UnaryMethod",
+    "UsageError",
     "WatchCancelRequest",
     "WatchCreateRequest",
     "WatchProgressRequest",
@@ -80,11 +83,16 @@ __all__ = [
     "WatchResponse",
     "WatchStub",
     "cancellable",
+    "cancelled",
+    "never_sent",
     "open_channel",
 ]
 
 Code = grpc.StatusCode
 RpcError = grpc.aio.AioRpcError
+UsageError = grpc.aio.UsageError
+"""What is raised for a channel that is closed already: nothing was sent."""
+CHANNEL_CLOSED = "the channel was closed before the request was sent"
 EOF = grpc.aio.EOF
 """What a stream's `read` returns once the server has ended it in good order."""
 
@@ -99,20 +107,34 @@ class UnaryMethod(Protocol):
 
 
 def cancellable(method: UnaryMethod) -> UnaryMethod:
-    """The same method, for use in anyio's cancel scopes.
+    """The same method, for use in anyio's cancel scopes; all that can go wrong with it is an `RpcError`.
 
-    A call of grpc's answers a cancellation with a CancelledError of its own making. anyio does not know it for its
-    own: it would pass every scope and end the task, in silence."""
+    A call of grpc's answers a cancellation with a CancelledError of its own making, also when not the task but the
+    channel was given up. anyio does not know it for its own: it would pass every scope and end the task, in silence."""
 
     async def call(request: Any, *, timeout: float, metadata: Metadata, wait_for_ready: bool = False) -> Any:
         try:
             return await method(request, timeout=timeout, metadata=metadata, wait_for_ready=wait_for_ready)
-        except asyncio.CancelledError:
-            # Raises anyio's own, if a scope around us is cancelled.
-            await anyio.lowlevel.checkpoint_if_cancelled()
-            raise
+        except asyncio.CancelledError as error:
+            if await is_cancelled():
+                raise
+            raise cancelled() from error
+        except UsageError as error:
+            raise never_sent() from error
 
     return call
+
+
+def never_sent() -> Exception:
+    """An error as if grpc had told it: the channel was closed before the request could be sent."""
+    error: Exception = RpcError(Code.UNAVAILABLE, details=CHANNEL_CLOSED)
+    return error
+
+
+def cancelled() -> Exception:
+    """An error as if the server had told it: the call was given up, and not by the task that waits for it."""
+    error: Exception = RpcError(Code.CANCELLED, details="the call was cancelled with its channel")
+    return error
 
 
 class StreamCall(Protocol):

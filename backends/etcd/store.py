@@ -42,6 +42,7 @@ from assigner.store import (
     WatchItem,
     Written,
 )
+from assigner.supervision import Supervisor, Work
 from backends.etcd import rpc
 from backends.etcd.calls import AnswerTooLarge, Calls, Effect, Observer
 from backends.etcd.convert import prefix_range, to_compare, to_entry, to_get_result, to_key, to_operation, to_read
@@ -54,6 +55,7 @@ from backends.etcd.watches import Watches
 MAX_PAGE = 10_000
 CLOSING_GRACE = 1.0
 """Seconds for which `close` lets requests under way finish."""
+_CLOSED = "the etcd store is closed; open a new one"
 
 
 class Statistics(msgspec.Struct, frozen=True):
@@ -90,6 +92,7 @@ class EtcdStore(Store):
         self._watches = Watches(self._link, self._login, clock, self._calls, buffer or Buffer(), timeout)
         self._highest = 0
         self._closing = anyio.Event()
+        self._supervisor = Supervisor(longest_pause=2.0)
         self._running: asyncio.Task[None] | None = None
 
     # -- life ------------------------------------------------------------------------------------------------------
@@ -107,14 +110,32 @@ class EtcdStore(Store):
             raise
 
     async def _run(self) -> None:
-        async with anyio.create_task_group() as tasks:
-            for work in (self._link.run, self._keep_alives.run, self._watches.run):
-                tasks.start_soon(work)
-            await self._closing.wait()
-            self._link.shut("the etcd store is closed; open a new one")
-            with anyio.move_on_after(CLOSING_GRACE):
-                await self._calls.idle()
-            tasks.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as tasks:
+                for name, work in self._loops().items():
+                    tasks.start_soon(self._supervisor.keep, name, work, name=name)
+                await self._closing.wait()
+                self._link.shut(_CLOSED)
+                with anyio.move_on_after(CLOSING_GRACE):
+                    await self._calls.idle()
+                tasks.cancel_scope.cancel()
+        finally:
+            self._link.shut(_CLOSED)
+            self._keep_alives.close(_CLOSED)
+            self._watches.shut(_CLOSED)
+
+    def _loops(self) -> dict[str, Work]:
+        """By name, all that runs for as long as the store is open."""
+        return {
+            "etcd connection": self._link.run,
+            "etcd keep-alives": self._keep_alives.run,
+            "etcd watches": self._watches.run,
+        }
+
+    def problems(self) -> Sequence[str]:
+        if self._running is not None and self._running.done() and not self._closing.is_set():
+            return ["the etcd store has ended by itself"]
+        return self._supervisor.problems()
 
     async def close(self) -> None:
         self._closing.set()

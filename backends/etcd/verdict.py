@@ -19,7 +19,7 @@ from assigner.errors import (
     StoreRefused,
     TransactionTooLarge,
 )
-from backends.etcd.rpc import Code
+from backends.etcd.rpc import CHANNEL_CLOSED, Code
 
 
 class Final(msgspec.Struct, frozen=True):
@@ -80,7 +80,13 @@ _BY_MESSAGE: tuple[tuple[str, type[AssignerError], str], ...] = (
 _STALE_TOKEN = ("invalid auth token", "revision of auth store is old", "user name is empty")
 # Said before the request is handed to the members, so nothing was done.
 _UNUSABLE_MEMBER = ("no leader", "not capable", "not supported for learner", "unhealthy cluster")
-_NEVER_SENT = ("failed to connect", "connections to all backends failing", "DNS resolution", "resolution failed")
+_NEVER_SENT = (
+    "failed to connect",
+    "connections to all backends failing",
+    "DNS resolution",
+    "resolution failed",
+    CHANNEL_CLOSED,
+)
 _BUSY = ("too many requests",)
 # An election is under way; the member itself is as good as any other.
 _ELECTION = ("leader changed", "previous leader failure")

@@ -213,21 +213,23 @@ class Watches:
     # -- the stream ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve watches until cancelled."""
+        """Serve watches until cancelled. May be run again after a failure: each watch goes on where it stood."""
         failures = 0
-        try:
-            async with anyio.create_task_group() as tasks:
-                self._tasks = tasks
-                while True:
-                    while not self._open:
-                        self._work = anyio.Event()
-                        await self._work.wait()
-                    connection = await self._link.next_connection()
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            while True:
+                while not self._open:
+                    self._work = anyio.Event()
+                    await self._work.wait()
+                connection = await self._link.next_connection()
+                with connection.in_use():
                     failures = 0 if await self._serve(connection) else failures + 1
-                    await anyio.sleep(pause_before(failures) if failures else 0)
-        finally:
-            self._closed = True
-            self._end_all(WatchEnded("the etcd store was closed; open a new one"))
+                await anyio.sleep(pause_before(failures) if failures else 0)
+
+    def shut(self, reason: str) -> None:
+        """Take no more watches and end those that are open."""
+        self._closed = True
+        self._end_all(WatchEnded(reason))
 
     async def _serve(self, connection: Connection) -> bool:
         """Use one stream to its end; return whether anything came from it."""
@@ -249,7 +251,7 @@ class Watches:
                 asking.start_soon(self._ask_for_progress, connection)
                 error = await converse(
                     connection,
-                    connection.watch(metadata=metadata),
+                    lambda: connection.watch(metadata=metadata),
                     next_request=self._next_request,
                     receive=receive,
                     stop=self._restart,

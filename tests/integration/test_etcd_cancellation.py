@@ -99,7 +99,7 @@ async def test_a_conversation_that_is_stopped_stops_nobody_else() -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_after_a_moment, stop)
         ended = await converse(
-            connection, _CancelledByItsWriter(), next_request=nothing, receive=lambda _answer: None, stop=stop
+            connection, _CancelledByItsWriter, next_request=nothing, receive=lambda _answer: None, stop=stop
         )
     assert ended is None
 

@@ -109,6 +109,7 @@ async def all_served(store: EtcdStore, users: Users) -> None:
 
     await eventually(told, within=30, what="a watch that tells of the last write")
     assert not users.strange
+    assert not store.problems()
 
 
 async def test_a_store_outlives_cuts_at_any_moment(start_etcd: StartEtcd) -> None:
@@ -130,4 +131,4 @@ async def test_a_store_that_logs_in_outlives_cuts_at_any_moment(start_etcd: Star
         # Without a token every request has to log in first, on the connection that is about to be cut.
         await cut_again_and_again(proxy, between=lambda: end_all_tokens(root))
         await all_served(store, users)
-        assert store.statistics().logins > CUTS / 4
+        assert store.statistics().logins > 2
