@@ -47,6 +47,10 @@ class Superseded(AssignerError):
     """Another session of the same name took over; this one must stop."""
 
 
+class StreamReplaced(AssignerError):
+    """A later stream of the same session took this one's place. Whoever still wants it connects again."""
+
+
 class Evicted(AssignerError):
     """The leader ended this session because a handoff step passed its deadline."""
 

@@ -43,6 +43,8 @@ from assigner.supervision import Supervisor
 from assigner.unit_writer import UnitWriter
 
 TRIES = 8
+PUT_TRIES = 3
+"""Of one registration whose outcome the store does not tell."""
 MOST_DISPLACED = 8
 EnsureTopics = Callable[[str, Sequence[str]], Awaitable[None]]
 """(group, topics): make sure their partition counts are known, or raise."""
@@ -141,7 +143,7 @@ class Membership:
             compare: Compare = ModRevisionIs(key, current.mod_revision) if current else Absent(key)
             value = current.encode(record) if current else encode(record)
             try:
-                revision = await self._put(compare, Put(key, value, lease))
+                revision = await self._put(compare, Put(key, value, lease), granted=granted)
                 if revision:
                     await mirror.wait_for(revision)
                     log.info(
@@ -154,23 +156,37 @@ class Membership:
                     )
                     return Stored(record, key, revision, 0, lease)
             except BaseException:
-                if granted:
+                # Of a takeover it may be there all the same, and with it all that is known of whom it displaced: ended,
+                # it would leave the name to nobody. The client comes back to it, or it ends with its lease.
+                if granted and current is None:
                     await self._take_back(lease)
                 raise
             if granted:
                 await self._take_back(lease)
         raise StoreUnavailable(f"consumer {registration.name!r} is being registered by others too; try again")
 
-    async def _put(self, compare: Compare, put: Put) -> int:
-        """The revision of the registration; 0 if something else is there."""
-        try:
-            result = await self._store.transact([compare], [put])
-        except OutcomeUnknown:
-            # Taking it back on suspicion would unregister whoever it has displaced, too.
-            found = await self._store.get(put.key)
-            ours = isinstance(found, Found) and (found.entry.lease, found.entry.value) == (put.lease, put.value)
-            return found.entry.mod_revision if isinstance(found, Found) and ours else 0
-        return result.revision if isinstance(result, Committed) else 0
+    async def _put(self, compare: Compare, put: Put, *, granted: bool) -> int:
+        """The revision of the registration; 0 if something else is there and this one can't come any more."""
+        doubtful = False
+        for _ in range(PUT_TRIES):
+            try:
+                result = await self._store.transact([compare], [put])
+            except OutcomeUnknown:
+                # Asked again as it is: whichever of the two comes first, the other is refused by its compare.
+                doubtful = True
+                continue
+            if isinstance(result, Committed):
+                return result.revision
+            return await self._revision_if_ours(put, granted=granted) if doubtful else 0
+        raise OutcomeUnknown(f"the store did not say whether {put.key} was registered; register again")
+
+    async def _revision_if_ours(self, put: Put, *, granted: bool) -> int:
+        """Of a registration that got through unheard. On a lease of its own it is ours whatever was marked in it since;
+        on the one it had before, only byte for byte."""
+        found = await self._store.get(put.key)
+        if not isinstance(found, Found) or found.entry.lease != put.lease:
+            return 0
+        return found.entry.mod_revision if granted or found.entry.value == put.value else 0
 
     async def _take_back(self, lease: int) -> None:
         """Nobody has heard of this lease: end it, so that no ghost of a consumer is left behind."""

@@ -1,6 +1,8 @@
 """The streams at this instance: which consumer sits where, and the group mirrors they need.
 
-A seat is taken by name. A newer stream of the same name takes it over, and the older one's end never touches the newer.
+A seat is taken by name, and only by the session on record. A newer stream takes it over, and the older one's end never
+touches the newer. Where both are of one session, the older is told to connect again: which of the two its process still
+listens to, nobody here can know, because a call may arrive long after the one that followed it.
 """
 
 from __future__ import annotations
@@ -8,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 
-from assigner.errors import LimitReached, Superseded
+from assigner.errors import LimitReached, StreamReplaced
 from assigner.mirror import GroupMirror, Mirrors
-from assigner.relay import GroupRelay, StreamSeat
+from assigner.records import Consumer, Stored
+from assigner.relay import GroupRelay, StreamSeat, superseded
 
 MAX_SEATS = 50_000
 
@@ -41,14 +44,21 @@ class Registry:
             raise LimitReached(f"this instance serves {self._max_seats} streams already; connect to another one")
 
     def take(self, mirror: GroupMirror, name: str, session: str, ttl: float, hold: AsyncExitStack) -> StreamSeat:
-        """Seat a consumer. `hold` keeps the mirror; it is closed when the seat is left."""
+        """Seat a consumer. `hold` keeps the mirror; it is closed when the seat is left. Raises `Superseded` if another
+        session has the name by now, whose seat is left alone."""
+        current = mirror.state.consumers.get(name)
+        _check_on_record(current, session, mirror.group)
         relay = self._relays.get(mirror.group)
         if relay is None:
             relay = self._relays[mirror.group] = GroupRelay(mirror)
             mirror.listen(relay)
         before = relay.seats.get(name)
         if before:
-            before.end(Superseded(f"a newer stream of {name!r} took this one's place"))
+            before.end(
+                superseded(mirror.group, current.record)
+                if current and before.session != session
+                else StreamReplaced(f"a later stream of {name!r} took this one's place; connect again")
+            )
         else:
             self._count += 1
         seat = StreamSeat(mirror, name, session, ttl, lambda left: self._left(mirror, relay, left))
@@ -65,3 +75,8 @@ class Registry:
         if not relay.seats:
             mirror.unlisten(relay)
             del self._relays[mirror.group]
+
+
+def _check_on_record(current: Stored[Consumer] | None, session: str, group: str) -> None:
+    if current and current.record.session != session:
+        raise superseded(group, current.record)

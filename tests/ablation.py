@@ -19,6 +19,7 @@ from tests.scenarios import test_offsets_superseded as superseded
 from tests.scenarios import test_rules_clients as clients
 from tests.scenarios import test_rules_ownership as ownership
 from tests.scenarios import test_rules_running as running
+from tests.scenarios import test_session_races as races
 
 
 class Ablation(NamedTuple):
@@ -73,6 +74,12 @@ ABLATIONS: tuple[Ablation, ...] = (
         "a handoff goes on to whoever has the target's name",
         off.targets_are_names,
         ownership.test_rule_2_a_handoff_to_the_old_session_is_replaced,
+    ),
+    Ablation(
+        2,
+        "a stream takes its name's place whichever session is on record",
+        off.any_session_takes_the_seat,
+        races.test_rule_2_of_two_sessions_the_newer_stays_although_the_older_hears_of_its_registration_last,
     ),
     Ablation(
         3,

@@ -127,6 +127,10 @@ def targets_are_names(patch: Patch) -> None:
     patch.setattr(Builder, "__init__", forgetting_sessions)
 
 
+def any_session_takes_the_seat(patch: Patch) -> None:
+    patch.setattr("assigner.registry._check_on_record", lambda current, session, group: None)
+
+
 def commits_compare_nothing(patch: Patch) -> None:
     patch.setattr(PendingCommit, "fence", property(lambda self: Exists(self.assignment_key)))
 

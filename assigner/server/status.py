@@ -31,6 +31,8 @@ STATUSES: dict[type[errors.AssignerError], Status] = {
     errors.UnknownGroup: Status.NOT_FOUND,
     errors.Refused: Status.FAILED_PRECONDITION,
     errors.Superseded: Status.ABORTED,
+    # Not ABORTED, which ends a client for good: the session is still registered, and its process may be the only one.
+    errors.StreamReplaced: Status.UNAVAILABLE,
     errors.Evicted: Status.ABORTED,
     errors.TooSlow: Status.RESOURCE_EXHAUSTED,
     errors.LimitReached: Status.RESOURCE_EXHAUSTED,
