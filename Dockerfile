@@ -1,5 +1,6 @@
 # The service in an image: docker build -t kafka-assigner .
 # The steps are in tools/image_build.sh, which the tests run as they are, without Docker.
+# A tag moves. To build from what was looked at: docker build --build-arg PYTHON_IMAGE=python@sha256:... .
 ARG PYTHON_IMAGE=python:3.11-slim
 
 FROM ${PYTHON_IMAGE} AS builder

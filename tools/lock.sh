@@ -19,6 +19,8 @@ compile dev.lock "$@" pyproject.toml --extra kafka --group dev
 # shellcheck disable=SC2086
 compile run.lock pyproject.toml --extra kafka $constrained
 # shellcheck disable=SC2086
+compile spark.lock pyproject.toml --extra spark $constrained
+# shellcheck disable=SC2086
 echo uv | compile bootstrap.lock - $constrained
 # shellcheck disable=SC2086
 echo setuptools | compile build.lock - $constrained
