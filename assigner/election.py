@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
@@ -73,6 +73,10 @@ class LeaderElector(ABC):
     @abstractmethod
     def healthy(self) -> bool:
         """Whether the instance's lease is held, by its own clock: the store was reached lately."""
+
+    def restarts(self) -> Mapping[str, int]:
+        """How often each loop of the elector has failed and was restarted, by its name; for metrics."""
+        return {}
 
     def problems(self) -> Sequence[str]:
         """What keeps this elector from ever working again in this process; `/livez` tells it. Empty: nothing does."""

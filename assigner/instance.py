@@ -6,6 +6,8 @@ is waited for. Going down, groups are given up before anything else, so that ano
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -29,6 +31,7 @@ from assigner.group_snapshot import snapshot
 from assigner.group_topics import GroupTopics
 from assigner.groups import discover
 from assigner.incarnation import Incarnation
+from assigner.instance_metrics import InstanceSnapshot
 from assigner.leadership import Leadership, LeadershipSettings
 from assigner.load_operations import LoadOperations
 from assigner.load_reports import LoadReports
@@ -108,6 +111,7 @@ class Instance:
         )
         self._watch_depths()
         self.metrics.snapshots = self.snapshots
+        self.metrics.instance = self.snapshot
 
     async def _open_event_log(self, stack: AsyncExitStack) -> EventLog | None:
         wanted = self.settings.events
@@ -251,6 +255,24 @@ class Instance:
         if self._elector is not None:
             failed += self._elector.problems()
         return failed
+
+    def snapshot(self) -> InstanceSnapshot:
+        led = self.leadership.statistics() if self.leadership else None
+        restarts = Counter(self.supervisor.restarts)
+        for supervised in (self.store, self._elector):
+            restarts.update(supervised.restarts() if supervised else {})
+        return InstanceSnapshot(
+            tasks=len(asyncio.all_tasks()),
+            instances=led.instances if led else 0,
+            groups=led.groups if led else 0,
+            led=led.led if led else 0,
+            misplaced=led.misplaced if led else 0,
+            terms_won=led.terms_won if led else 0,
+            terms_lost=led.terms_lost if led else 0,
+            term_failures=led.crashes if led else 0,
+            handovers=led.handovers if led else 0,
+            restarts=restarts,
+        )
 
     def snapshots(self) -> list[GroupSnapshot]:
         self.metrics.streams(len(self.registry))

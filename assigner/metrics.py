@@ -23,6 +23,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from assigner.instance_metrics import InstanceSnapshot, instance_families
 from assigner.records import Cause, Status, Step
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -83,6 +84,8 @@ class Metrics:
         """`snapshots` is called on the event loop at each scrape."""
         self.registry = CollectorRegistry(auto_describe=False)
         self.snapshots = snapshots
+        self.instance: Callable[[], InstanceSnapshot] = InstanceSnapshot
+        """Called on the event loop at each scrape, as `snapshots` is."""
         self.per_consumer = per_consumer
         self._groups = BoundedNames(max_groups)
         self._reasons = BoundedNames(MAX_REASONS)
@@ -264,15 +267,22 @@ class Metrics:
         for queue, read in self._depths.items():
             self._depth.labels(queue).set(read())
         gathered = gather(self.snapshots(), self._groups)
-        return _Scrape(self.registry, gathered, self.per_consumer)
+        return _Scrape(self.registry, gathered, self.instance(), self.per_consumer)
 
 
 class _Scrape(Collector):
-    """What one scrape shows: the registry's own series, and the groups as they were when it began."""
+    """What one scrape shows: the registry's own series, and instance and groups as they were when it began."""
 
-    def __init__(self, registry: CollectorRegistry, groups: Mapping[str, GroupSnapshot], per_consumer: bool) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        groups: Mapping[str, GroupSnapshot],
+        instance: InstanceSnapshot,
+        per_consumer: bool,
+    ) -> None:
         self._registry = registry
         self._groups = groups
+        self._instance = instance
         self._per_consumer = per_consumer
 
     def collect(self) -> Iterator[Metric]:
@@ -280,6 +290,7 @@ class _Scrape(Collector):
             # The client adds a series per series with the time it was made, which nobody asks for.
             family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
             yield family
+        yield from instance_families(self._instance)
         yield from group_families(self._groups, per_consumer=self._per_consumer)
 
     def encode(self) -> bytes:

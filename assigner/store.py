@@ -24,7 +24,7 @@ acting late (its holder may be frozen): that is what epochs are for.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 import msgspec
@@ -260,6 +260,10 @@ class Store(ABC):
     def watch(self, prefix: str, *, start_revision: int) -> AbstractAsyncContextManager[AsyncIterator[WatchItem]]:
         """Everything under `prefix` from `start_revision` on. Leaving the context ends the watch on the server too.
         Iterating raises `Compacted` or `WatchEnded`; it never ends by itself."""
+
+    def restarts(self) -> Mapping[str, int]:
+        """How often each loop of the store has failed and was restarted, by its name; for metrics."""
+        return {}
 
     def problems(self) -> Sequence[str]:
         """What keeps this store from ever working again in this process; `/livez` tells it. Empty: nothing does. A

@@ -10,7 +10,7 @@ writes fail all the same.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -135,6 +135,9 @@ class LeaseElector(LeaderElector):
 
     def healthy(self) -> bool:
         return self._lease.statistics().held
+
+    def restarts(self) -> Mapping[str, int]:
+        return self._lease.supervisor.restarts
 
     def problems(self) -> Sequence[str]:
         return self._lease.supervisor.problems()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from assigner.store import (
@@ -102,6 +102,9 @@ class CountingStore(Store):
     async def _watch(self, prefix: str, start_revision: int) -> AsyncIterator[AsyncIterator[WatchItem]]:
         async with self.inner.watch(prefix, start_revision=start_revision) as items:
             yield _Counted(items, self)
+
+    def restarts(self) -> Mapping[str, int]:
+        return self.inner.restarts()
 
     def problems(self) -> Sequence[str]:
         return self.inner.problems()

@@ -17,7 +17,7 @@ compact a watch. It never lies.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, assert_never
@@ -226,6 +226,9 @@ class FaultyStore(Store):
 
     def watch(self, prefix: str, *, start_revision: int) -> AbstractAsyncContextManager[AsyncIterator[WatchItem]]:
         return _FaultyWatch(self, prefix, start_revision)
+
+    def restarts(self) -> Mapping[str, int]:
+        return self.inner.restarts()
 
     def problems(self) -> Sequence[str]:
         return self.inner.problems()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -131,6 +131,9 @@ class EtcdStore(Store):
             "etcd keep-alives": self._keep_alives.run,
             "etcd watches": self._watches.run,
         }
+
+    def restarts(self) -> Mapping[str, int]:
+        return self._supervisor.restarts
 
     def problems(self) -> Sequence[str]:
         if self._running is not None and self._running.done() and not self._closing.is_set():

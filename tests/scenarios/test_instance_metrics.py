@@ -36,7 +36,12 @@ async def test_terms_won_lost_and_handed_over_are_told(world: World) -> None:
     said = await scraped(instance)
     assert said["assigner_instances"] == said["assigner_groups"] == said["assigner_groups_led"] == 1
     assert said["assigner_terms_won_total"] == 1
-    assert said["assigner_terms_lost_total"] == said["assigner_term_failures_total"] == said["assigner_handovers_total"] == 0
+    assert (
+        said["assigner_terms_lost_total"]
+        == said["assigner_term_failures_total"]
+        == said["assigner_handovers_total"]
+        == 0
+    )
 
     await world.store.delete(world.group.leader)
     leadership = instance.leadership

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from assigner.instance_metrics import InstanceSnapshot
 from assigner.metrics import OTHER, BoundedNames, GroupSnapshot, Metrics, gather
 from assigner.records import Cause, Status, Step
 
@@ -50,6 +51,16 @@ NAMES = {
     "assigner_warm_actives": {"group"},
     "assigner_cold_actives": {"group"},
     "assigner_group_standbys": {"group"},
+    "assigner_groups": set(),
+    "assigner_groups_led": set(),
+    "assigner_groups_misplaced": set(),
+    "assigner_handovers": set(),
+    "assigner_instances": set(),
+    "assigner_loop_restarts": {"loop"},
+    "assigner_tasks": set(),
+    "assigner_term_failures": set(),
+    "assigner_terms_lost": set(),
+    "assigner_terms_won": set(),
 }
 
 
@@ -80,6 +91,7 @@ def busy(metrics: Metrics) -> Metrics:
     metrics.streams(2)
     metrics.connections(1)
     metrics.watch_depth("outbox", lambda: 7)
+    metrics.instance = lambda: InstanceSnapshot(tasks=3, restarts={"mirror": 1})
     return metrics
 
 

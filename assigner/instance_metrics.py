@@ -1,0 +1,57 @@
+"""Series about one instance: what it leads, how its terms went, its supervised loops and its tasks.
+
+They are read when they are asked for, from counts that are kept anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+
+class InstanceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """An instance as it is now. The last six are counted since its start."""
+
+    tasks: int = 0
+    instances: int = 0
+    groups: int = 0
+    led: int = 0
+    misplaced: int = 0
+    """Led here, but another instance should."""
+    terms_won: int = 0
+    terms_lost: int = 0
+    """Ended against the instance's will."""
+    term_failures: int = 0
+    handovers: int = 0
+    restarts: Mapping[str, int] = {}
+    """By the loop's name: a word of the program."""
+
+
+Read = Callable[[InstanceSnapshot], int]
+
+_GAUGES: tuple[tuple[str, str, Read], ...] = (
+    ("assigner_tasks", "Tasks on the event loop.", lambda it: it.tasks),
+    ("assigner_instances", "Live instances that this one sees, itself among them.", lambda it: it.instances),
+    ("assigner_groups", "Groups that this instance knows of.", lambda it: it.groups),
+    ("assigner_groups_led", "Groups that this instance leads.", lambda it: it.led),
+    ("assigner_groups_misplaced", "Groups led here that another instance should lead.", lambda it: it.misplaced),
+)
+_COUNTERS: tuple[tuple[str, str, Read], ...] = (
+    ("assigner_terms_won", "Terms won.", lambda it: it.terms_won),
+    ("assigner_terms_lost", "Terms that ended against the instance's will.", lambda it: it.terms_lost),
+    ("assigner_term_failures", "Terms given up because their work failed.", lambda it: it.term_failures),
+    ("assigner_handovers", "Groups given up so that another instance leads them.", lambda it: it.handovers),
+)
+
+
+def instance_families(instance: InstanceSnapshot) -> Iterator[Metric]:
+    for name, says, read in _GAUGES:
+        yield GaugeMetricFamily(name, says, value=read(instance))
+    for name, says, read in _COUNTERS:
+        yield CounterMetricFamily(name, says, value=read(instance))
+    restarts = CounterMetricFamily("assigner_loop_restarts", "Failed loops that were restarted.", labels=["loop"])
+    for loop, count in instance.restarts.items():
+        restarts.add_metric([loop], count)
+    yield restarts
