@@ -237,7 +237,7 @@ class Coordinator:
     async def _read_again(self, write: Write, error: OutcomeUnknown) -> None:
         self._log.warning("write of unknown outcome", purpose=write.purpose.value, error=str(error))
         await self._mirror.resync()
-        self.core.refused(write, self._clock.now())
+        self.core.refused(write, self._clock.now(), unknown=True)
         self._wake.set()
 
     async def _solve(self, request: Request) -> None:

@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 from assigner.records import HandoffMode
 from tests import switched_off as off
 from tests.scenarios import test_clean_up as clean_up
+from tests.scenarios import test_epoch_floor as floor
 from tests.scenarios import test_incarnations as incarnations
 from tests.scenarios import test_offsets as commits
 from tests.scenarios import test_offsets_in_trouble as offsets
 from tests.scenarios import test_offsets_superseded as superseded
+from tests.scenarios import test_outages as outages
 from tests.scenarios import test_rules_clients as clients
 from tests.scenarios import test_rules_ownership as ownership
 from tests.scenarios import test_rules_running as running
@@ -337,6 +339,12 @@ ABLATIONS: tuple[Ablation, ...] = (
         running.test_rule_15_while_the_plan_cannot_be_read_nothing_is_planned,
     ),
     Ablation(
+        8,
+        "balance does not wait for those who may be back",
+        off.balance_waits_for_nobody,
+        outages.test_rule_8_a_restart_of_the_service_moves_nothing_by_range,
+    ),
+    Ablation(
         16,
         "a plan is carried out whoever left since",
         off.a_plan_is_carried_out_whoever_left,
@@ -372,5 +380,12 @@ ABLATIONS: tuple[Ablation, ...] = (
         off.set_offsets_compare_nothing,
         superseded.test_rule_18_what_an_operator_set_is_not_replaced_by_an_earlier_try,
         {"force": True},
+    ),
+    Ablation(
+        18,
+        "the floor is raised only before a removal",
+        off.the_floor_does_not_follow,
+        floor.test_rule_18_epochs_only_rise_although_a_service_without_epochs_was_here_meanwhile,
+        {"deletes": False},
     ),
 )

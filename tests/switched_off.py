@@ -19,6 +19,7 @@ from assigner.coordinator import Coordinator
 from assigner.core import client_facts, handoffs, writes
 from assigner.core.client_state import ClientState
 from assigner.core.coordination import Coordination, Decisions
+from assigner.core.epoch_floor import EpochFloor
 from assigner.core.gate import Lease
 from assigner.core.group import GroupState
 from assigner.core.handoffs import Verdict
@@ -227,6 +228,15 @@ def removal_leaves_the_floor(patch: Patch) -> None:
         self._remove.clear()
 
     patch.setattr(Coordination, "_remove_assignments", changed)
+
+
+def the_floor_does_not_follow(patch: Patch) -> None:
+    patch.setattr(EpochFloor, "is_due", lambda self, now: False)
+    patch.setattr(EpochFloor, "raised", lambda self, plan: plan)
+
+
+def balance_waits_for_nobody(patch: Patch) -> None:
+    patch.setattr(Liveness, "after_an_outage", lambda self, now: False)
 
 
 def the_floor_does_not_count(patch: Patch) -> None:
@@ -463,6 +473,7 @@ def a_plan_goes_by_the_sessions_it_was_made_for(patch: Patch) -> None:
 
 def the_generation_is_published_first(patch: Patch) -> None:
     patch.setattr(PlanExecution, "finished", property(lambda self: True))
+    patch.setattr(PlanExecution, "writing", property(lambda self: False))
     patch.setattr(Pending, "publishing", property(lambda self: False))
 
 

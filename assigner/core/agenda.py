@@ -24,6 +24,8 @@ class Timer(Enum):
     """Leases whose end is awaited are asked about."""
     LOADS = auto()
     """Loads may have become worth a plan."""
+    FLOOR = auto()
+    """The epoch floor is to follow the epochs."""
     PLAN = auto()
     """The plan's record was written by somebody else; the mirror will show it."""
 
@@ -47,6 +49,7 @@ class Agenda:
         self.stays: Schedule[TopicPartition] = Schedule()
         """Partitions whose move was given up, until they may be moved again."""
         self.plan_due: float | None = now
+        self._planned_at = now - RETRY
         self.causes: set[Cause] = set()
         """Why the next plan is wanted."""
         self._retries: Schedule[TopicPartition] = Schedule()
@@ -70,6 +73,19 @@ class Agenda:
             self.causes.add(cause)
         at = now + (self._state.options.debounce if delay is None else delay)
         self.plan_due = at if self.plan_due is None else min(at, self.plan_due)
+
+    def plan_is_due(self, now: float) -> bool:
+        """Never two plans in a row without a pause, however short the debounce."""
+        if self.plan_due is None:
+            return False
+        self.plan_due = max(self.plan_due, self._planned_at + RETRY)
+        return now >= self.plan_due
+
+    def take_plan(self, now: float) -> set[Cause]:
+        """A plan is made now; its causes."""
+        self.plan_due, self._planned_at = None, now
+        causes, self.causes = self.causes, set()
+        return causes
 
     def note(self, note: Note) -> None:
         self._notes.append(note)

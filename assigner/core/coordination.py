@@ -18,6 +18,7 @@ import msgspec
 from assigner.core import planning
 from assigner.core.agenda import RETRY, Agenda, Note, Timer
 from assigner.core.conditions import OversizedWrites
+from assigner.core.epoch_floor import EpochFloor
 from assigner.core.failures import Failures
 from assigner.core.group import Change, GroupState
 from assigner.core.handoff_care import HandoffCare
@@ -95,6 +96,11 @@ class Coordination:
         """Of the plan being made."""
         self._planned_around: set[Cause] | None = None
         """The causes of a plan that had to leave moves in flight as they were."""
+        self._postponed: set[Cause] = set()
+        """The causes of plans that left balance for later, because not everybody may be back yet."""
+        self._floor = EpochFloor(state, self._agenda)
+        self._publishing = self._unpublished = 0
+        """The generation last asked to be written, and the one whose write failed, or may have."""
         self._remove: set[TopicPartition] = set()
         self._flat: list[TopicPartition] | None = None
         self._adopt(now)
@@ -138,6 +144,7 @@ class Coordination:
             self._settle(write)
 
     def committed(self, write: Write, revision: int) -> None:
+        self._execution.ended(write, applied=True)
         if self.state.revision >= revision:
             self._settle(write)
         else:
@@ -154,8 +161,9 @@ class Coordination:
         if write.purpose is Purpose.STANDBYS:
             self._standbys.settled(write)
 
-    def refused(self, write: Write, now: float) -> None:
-        """A compare failed, or the outcome was unknown and has been read since: decide again."""
+    def refused(self, write: Write, now: float, *, unknown: bool = False) -> None:
+        """A compare failed, or the outcome was `unknown` and has been read since: decide again."""
+        self._execution.ended(write, applied=unknown)
         self._pending.settle(write)
         self._settle_standbys(write)
         self._agenda.retry(write.touches, now)
@@ -163,7 +171,7 @@ class Coordination:
             self._agenda.timers.set(Timer.PLAN, now + RETRY)
         match write.purpose:
             case Purpose.PLAN:
-                self._execution.changes_something = True
+                self._unpublished = self._publishing
             case Purpose.ASSIGN | Purpose.HANDOFF | Purpose.STANDBYS:
                 self._agenda.want_plan(None, now, RETRY)
             case Purpose.REMOVE:
@@ -228,6 +236,7 @@ class Coordination:
             for write in self._standbys.writes(now, budget - len(out.writes)):
                 self._emit(out, write)
             self._maybe_publish(out)
+            self._maybe_raise_floor(out, now)
             self._make_good(now)
             self._maybe_plan(out, now, wall)
             self._maybe_check_leases(out, now)
@@ -242,13 +251,18 @@ class Coordination:
     @property
     def settled(self) -> bool:
         """Nothing is under way and nothing waits to begin."""
-        idle = self._execution.finished and not self._execution.changes_something
+        idle = self._execution.finished and not self._has_news
         return idle and not len(self._pending) and not self.state.handoffs and not self._standbys.writing
 
     @property
     def generation(self) -> int:
         """Of the plan being carried out: the next one until it is published."""
-        return self.state.plan.generation + (self._execution.changes_something or self._pending.about(PlanSubject()))
+        return self.state.plan.generation + (self._has_news or self._pending.purpose(PlanSubject()) is Purpose.PLAN)
+
+    @property
+    def _has_news(self) -> bool:
+        """Something of the plan went in that no published generation tells of."""
+        return self._execution.changes_something or self.state.plan.generation < self._unpublished
 
     def statistics(self) -> dict[str, int]:
         return {
@@ -321,20 +335,22 @@ class Coordination:
             out.more = True
 
     def _begin_plan(self, out: Decisions, now: float, wall: float) -> bool:
-        due = self._agenda.plan_due
-        if due is None or now < due or self._solving or self.state.options.paused:
+        if self._solving or self.state.options.paused or not self._agenda.plan_is_due(now):
             return False
         if self._agenda.dirty or self._execution.urgent:
             # Restamps and answers come first: the plan must see who really is there.
             out.more = True
             return False
-        self._agenda.plan_due = None
-        self._causes, self._agenda.causes = self._agenda.causes, set()
+        self._causes = self._agenda.take_plan(now)
         if not self.state.topics or not any(self.liveness.eligible(name) for name in self.state.consumers):
             return False
         self._solving = True
         loads = self.loads.begin_plan(self._causes, now, wall)
         self._planned_around = set(self._causes) if self.state.handoffs else None
+        not_all_back = self.liveness.after_an_outage(now)
+        if not_all_back:
+            self._postponed |= self._causes
+            self._agenda.timers.sooner(Timer.DOUBT, self.liveness.doubt_ends)
         self._builder = planning.Builder(
             self.state,
             self.liveness,
@@ -343,6 +359,7 @@ class Coordination:
             partitions=self._partitions(),
             loads=loads,
             wall=wall,
+            only_unowned=not_all_back,
         )
         return True
 
@@ -365,13 +382,15 @@ class Coordination:
         """Raise the generation once all of the plan is out; it tells which plan is in force, nobody acts by it."""
         quarantine = self._failures.next_quarantine()
         self._tell_conditions(out)
-        changed = self._execution.changes_something or quarantine != self.state.plan.quarantined
-        if not changed or not self._execution.finished or self._pending.publishing or self._plan_is_busy():
+        changed = self._has_news or quarantine != self.state.plan.quarantined
+        under_way = not self._execution.finished or self._execution.writing or self._pending.publishing
+        if not changed or under_way or self._plan_is_busy():
             return
         self._execution.changes_something = False
+        self._publishing = self.state.plan.generation + 1
         plan = msgspec.structs.replace(
-            self.state.plan,
-            generation=self.state.plan.generation + 1,
+            self._floor.raised(self.state.plan),
+            generation=self._publishing,
             quarantined=quarantine,
             forgiven=self.state.options.rebalance_requests,
         )
@@ -383,6 +402,10 @@ class Coordination:
             told = msgspec.structs.replace(self.state.plan, conditions=found)
             self._emit(out, self._do.publish(told, Purpose.CONDITIONS))
 
+    def _maybe_raise_floor(self, out: Decisions, now: float) -> None:
+        if self._floor.is_due(now) and not self._plan_is_busy():
+            self._emit(out, self._do.publish(self._floor.raised(self.state.plan), Purpose.FLOOR))
+
     def _remove_assignments(self, out: Decisions, budget: int) -> None:
         """Raise the floor to the highest epoch that goes, then let the records go."""
         tables = (self.state.assignments, self.state.handoffs, self.state.standbys)
@@ -391,8 +414,7 @@ class Coordination:
             return
         highest = max((held.record.epoch for tp in self._remove if (held := self.state.assignments.get(tp))), default=0)
         if self.state.plan.epoch_floor < highest:
-            raised = msgspec.structs.replace(self.state.plan, epoch_floor=highest)
-            self._emit(out, self._do.publish(raised, Purpose.REMOVE))
+            self._emit(out, self._do.publish(self._floor.raised(self.state.plan), Purpose.FLOOR))
             return
         for tp in [tp for tp in sorted(self._remove) if tp not in self._pending][: budget - len(out.writes)]:
             self._emit(out, self._do.remove((tp,)))
@@ -474,12 +496,14 @@ class Coordination:
             match timer:
                 case Timer.DOUBT:
                     self._mark_all()
+                    self._agenda.causes |= self._postponed
+                    self._postponed.clear()
                     self._agenda.want_plan(Cause.LEFT, now, 0.0)
                 case Timer.LOADS:
                     self.loads.consider(now, wall)
                 case Timer.EMPTY:
                     self._forget_if_empty()
-                case Timer.LEASES | Timer.PLAN:
+                case Timer.LEASES | Timer.PLAN | Timer.FLOOR:
                     # Being awake is enough: what they held back is decided on in this turn.
                     pass
 

@@ -104,8 +104,10 @@ class GroupState:
         self.stored_options: Stored[GroupOptions] | None = None
         self.stored_plan: Stored[Plan] | None = None
         self.leader: Stored[LeaderRecord] | None = None
-        self.highest_gone = 0
-        """The highest epoch of an assignment that was deleted, by whoever's hand, while the mirror was there."""
+        self.highest_epoch = 0
+        """Of all assignments that were ever mirrored, also those that were deleted or rewritten since."""
+        self.departed: dict[str, Consumer] = {}
+        """Who went and still has something -> its last registration."""
         self.unreadable: dict[str, str] = {}
         """Key -> why it can't be read."""
         self.unreadable_partitions: set[TopicPartition] = set()
@@ -217,7 +219,7 @@ class GroupState:
                 return self._store_handoff(tp, record)
             case ConsumerKey(name):
                 (self.unreadable_consumers.add if unreadable else self.unreadable_consumers.discard)(name)
-                return _swap(self.consumers, name, record)
+                return self._store_consumer(name, record)
             case AckKey(tp, router):
                 return self._store_ack(tp, router, record)
             case TopicKey(topic):
@@ -242,14 +244,30 @@ class GroupState:
         elif other not in self.unreadable:
             self.unreadable_partitions.discard(tp)
 
+    def _store_consumer(self, name: str, record: Stored[Consumer] | None) -> Stored[Any] | None:
+        before = _swap(self.consumers, name, record)
+        if record:
+            self.departed.pop(name, None)
+        elif before and self._has_something(name):
+            self.departed[name] = before.record
+        return before
+
+    def _has_something(self, name: str) -> bool:
+        return any(name in table for table in (self.owned, self.incoming, self.outgoing))
+
+    def _forget_departed(self, *names: str) -> None:
+        for name in names:
+            if name in self.departed and not self._has_something(name):
+                del self.departed[name]
+
     def _store_assignment(self, tp: TopicPartition, record: Stored[Assignment] | None) -> Stored[Any] | None:
         before = _swap(self.assignments, tp, record)
         if before:
             self.owned.remove(before.record.owner, tp)
-            if record is None:
-                self.highest_gone = max(self.highest_gone, before.record.epoch)
+            self._forget_departed(before.record.owner)
         if record:
             self.owned.add(record.record.owner, tp)
+            self.highest_epoch = max(self.highest_epoch, record.record.epoch)
         return before
 
     def _store_handoff(self, tp: TopicPartition, record: Stored[Handoff] | None) -> Stored[Any] | None:
@@ -257,6 +275,7 @@ class GroupState:
         if before:
             self.incoming.remove(before.record.new_owner, tp)
             self.outgoing.remove(before.record.old_owner, tp)
+            self._forget_departed(before.record.new_owner, before.record.old_owner)
         if record:
             self.incoming.add(record.record.new_owner, tp)
             self.outgoing.add(record.record.old_owner, tp)

@@ -42,6 +42,7 @@ class Liveness:
         self._over: set[int] = set()
         self.wanted: set[int] = set()
         """Leases whose end the leader waits for."""
+        self._outage = False
 
     @property
     def doubt_ends(self) -> float:
@@ -119,6 +120,16 @@ class Liveness:
         began, and that was less than a TTL ago. For what hangs on names and not on sessions."""
         known = name in self._state.consumers or name in self._state.unreadable_consumers or name in self._heard
         return not known and now < self.doubt_ends
+
+    def after_an_outage(self, now: float) -> bool:
+        """Whether the service seems to have been away, so that more consumers may come back than are known of: for
+        one TTL, if somebody who owns or copies something, or was registered when the term began, was missing."""
+        if now >= self.doubt_ends:
+            return False
+        if not self._outage:
+            known = {*self._state.involved(), *self._state.copies, *(name for name, _ in self._inherited)}
+            self._outage = any(self.may_return(name, now) for name in known)
+        return self._outage
 
     def doubt_until(self, name: str, session: str, now: float) -> float | None:
         """When a doubt resolves by time alone; None if it takes an event."""

@@ -34,6 +34,11 @@ class Pending:
     def about(self, subject: Subject) -> bool:
         return subject in self._subjects
 
+    def purpose(self, subject: Subject) -> Purpose | None:
+        """What the write about it that is under way is for, if there is one."""
+        write = self._subjects.get(subject)
+        return write.purpose if write else None
+
     @property
     def starting(self) -> dict[TopicPartition, str]:
         return self._starting

@@ -61,8 +61,10 @@ class PlanExecution:
         for handoff in state.handoffs.values():
             if handoff.record.at is Step.WARMING:
                 self._warming[handoff.record.new_owner] += 1
+        self._under_way: set[Write] = set()
+        """Writes that began moves and whose outcome is not known."""
         self.changes_something = False
-        """The plan being carried out moved at least one partition; cleared by whoever publishes it."""
+        """At least one write of the plan being carried out went in; cleared by whoever publishes it."""
 
     # --- what there is to do -------------------------------------------------------------------------------------
 
@@ -90,6 +92,10 @@ class PlanExecution:
     @property
     def finished(self) -> bool:
         return not (self.urgent or len(self._queue))
+
+    @property
+    def writing(self) -> bool:
+        return bool(self._under_way)
 
     @property
     def queued(self) -> int:
@@ -135,12 +141,10 @@ class PlanExecution:
             return
         if self._is_free(move.tps[0], now) or any(tp in self._state.handoffs for tp in move.tps):
             self._at_once.append(move)
-            self.changes_something = True
             return
         held = self._state.assignments[move.tps[0]].record
         if self._liveness.fate(held.owner, held.session, now) is Fate.ALIVE:
             self._queue.add(move)
-            self.changes_something = True
 
     def _cause(self, tp: TopicPartition, now: float) -> Cause:
         held = self._state.assignments.get(tp)
@@ -166,8 +170,19 @@ class PlanExecution:
 
     # --- from moves to writes ------------------------------------------------------------------------------------
 
+    def ended(self, write: Write, *, applied: bool) -> None:
+        """A write's outcome is known. `applied`: it went in, or may have."""
+        if write in self._under_way:
+            self._under_way.remove(write)
+            self.changes_something |= applied
+
     def writes(self, now: float, wall: float, budget: int) -> Iterator[tuple[Write, str]]:
         """At most `budget` writes to begin moves with, each with the target it adds work to."""
+        for write, target in self._writes(now, wall, budget):
+            self._under_way.add(write)
+            yield write, target
+
+    def _writes(self, now: float, wall: float, budget: int) -> Iterator[tuple[Write, str]]:
         given = 0
         while self._at_once and given < budget:
             move = self._at_once.popleft()

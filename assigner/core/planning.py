@@ -2,7 +2,7 @@
 
 Members and topics are taken in name order, so the result depends on nothing but the state. What must not move now is
 pinned: partitions in flight to their target, those whose owner may yet come back, those given up on for a while, and
-during a rollout all that have an owner.
+all that have an owner during a rollout and after an outage of the service.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class Request:
     partitions: tuple[TopicPartition, ...]
     lost: tuple[TopicPartition, ...]
     """Partitions in flight to a consumer that can't take them any more: they need an answer even if it is `stay`."""
+    away: int = 0
+    """How many of the members, at the end, are absent: they are there for what they have and can be given nothing."""
     rollout: Rollout | None = None
     """The rolling deploy whose wishes are in the problem; `rollout.solve` knows when they have to yield."""
 
@@ -71,12 +73,15 @@ class Builder:
         partitions: list[TopicPartition],
         loads: GroupLoads | None = None,
         wall: float = 0.0,
+        only_unowned: bool = False,
     ) -> None:
-        """`stays` says which partitions must not move whatever the plan. `wall`: the time that loads go by."""
+        """`stays` says which partitions must not move whatever the plan. `wall`: the time that loads go by.
+        `only_unowned`: nothing moves for balance, because not everybody may be back who was there."""
         self._state = state
         self._liveness = liveness
         self._now = now
         self._stays = stays
+        self._only_unowned = only_unowned
         self._partitions = partitions
         self._eligible = [name for name in sorted(state.consumers) if liveness.eligible(name)]
         self._index = {name: number for number, name in enumerate(self._eligible)}
@@ -162,7 +167,7 @@ class Builder:
 
     def _put(self, owner: int, *, pinned: bool) -> None:
         self._owners.append(owner)
-        self._pins.append(pinned)
+        self._pins.append(pinned or (self._only_unowned and owner != NONE))
 
     def _add_copies(self, tps: list[TopicPartition]) -> None:
         found: list[tuple[int, int, int]] = []
@@ -190,13 +195,15 @@ class Builder:
         rollout = self._rollout.of_all(len(names)) if self._rollout else None
         if rollout:
             problem = applied(problem, rollout)
-        return Request(options.strategy, problem, names, tuple(self._partitions), tuple(self._lost), rollout)
+        return Request(
+            options.strategy, problem, names, tuple(self._partitions), tuple(self._lost), len(self._holders), rollout
+        )
 
     def _members(self, racks: dict[str, int]) -> Members:
         consumers, away = self._consumers, len(self._holders)
         everything = np.ones((away, self._wanted.shape[1]), np.bool_)
         return Members(
-            capacity=np.asarray([c.capacity for c in consumers] + [1.0] * away, np.float64),
+            capacity=np.asarray([*(c.capacity for c in consumers), *map(self._capacity, self._holders)], np.float64),
             rack=np.asarray([racks.get(c.rack, NONE) for c in consumers] + [NONE] * away, np.int32),
             subscription=np.concatenate((self._wanted, everything)),
             hold=np.asarray([False] * len(consumers) + [True] * away, np.bool_),
@@ -204,6 +211,12 @@ class Builder:
             load=None if self._busy is None else np.concatenate((self._busy, np.full(away, np.nan))),
             key=name_keys([*self._eligible, *self._holders]),
         )
+
+    def _capacity(self, name: str) -> float:
+        """Of somebody who can't be given anything now: as it last said."""
+        registered = self._state.consumers.get(name)
+        last = registered.record if registered else self._state.departed.get(name)
+        return last.capacity if last else 1.0
 
 
 def _standbys(copies: list[IntArray], partitions: int) -> IntArray:
@@ -236,7 +249,8 @@ def _subscriptions(state: GroupState, consumers: list[Consumer]) -> BoolArray:
 
 
 def targets(request: Request, solution: Solution) -> list[Target]:
-    """What the solution changes, and what it says of partitions that lost their target."""
+    """What the solution changes, and what it says of partitions that lost their target. Those that would go to
+    somebody absent wait for it where they are."""
     changed = np.nonzero(solution.owner != request.problem.owner)[0]
     result = [_target(request, solution, int(number)) for number in changed]
     if request.lost:
@@ -248,4 +262,5 @@ def targets(request: Request, solution: Solution) -> list[Target]:
 
 def _target(request: Request, solution: Solution, number: int) -> Target:
     owner = int(solution.owner[number])
-    return Target(request.partitions[number], request.members[owner] if owner != NONE else "")
+    there = NONE < owner < len(request.members) - request.away
+    return Target(request.partitions[number], request.members[owner] if there else "")

@@ -82,7 +82,7 @@ class StandbyKeeping:
 
     def writes(self, now: float, budget: int) -> Iterator[Write]:
         """At most `budget` writes. Looks at no more than a few times as many partitions, so that others get a turn."""
-        if self._look and self._somebody_may_return(now):
+        if self._look and self._liveness.after_an_outage(now):
             # A plan without them spreads their copies over the others; there will be another one.
             self._agenda.timers.sooner(Timer.DOUBT, self._liveness.doubt_ends)
             self.abandon()
@@ -116,13 +116,6 @@ class StandbyKeeping:
         if key in state.unreadable or tp in state.unreadable_partitions or tp.topic not in state.topics:
             return True
         return any(name in state.unreadable_consumers for name in holders(state, tp))
-
-    def _somebody_may_return(self, now: float) -> bool:
-        """Somebody who owns or copies something was away when the term began, and is still waited for."""
-        if now >= self._liveness.doubt_ends:
-            return False
-        names = {*self._state.involved(), *self._state.copies}
-        return any(self._liveness.may_return(name, now) for name in names)
 
     def _holders(self, target: StandbyTarget) -> tuple[str, ...] | None:
         """Who is to be on record now; None: that can't be said yet."""

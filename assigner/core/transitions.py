@@ -245,8 +245,8 @@ class Transitions:
     def next_epoch(self, tp: TopicPartition) -> int:
         held = self._state.assignments.get(tp)
         if held is None:
-            # The floor covers what we deleted; somebody else's hand knows of no floor.
-            return max(self._state.highest_gone, self._state.plan.epoch_floor) + 1
+            # The floor covers what we deleted, and lags a little; somebody else's hand knows of no floor.
+            return max(self._state.highest_epoch, self._state.plan.epoch_floor) + 1
         return max(held.record.epoch, self._state.plan.epoch_floor) + 1
 
     def _assignment(self, tp: TopicPartition, owner: Consumer) -> Assignment:

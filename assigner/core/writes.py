@@ -27,6 +27,7 @@ class Purpose(Enum):
     EVICT = "evict"
     PLAN = "plan"
     CONDITIONS = "conditions"
+    FLOOR = "floor"
     REMOVE = "remove"
     STANDBYS = "standbys"
     ANSWER = "answer"

