@@ -64,6 +64,10 @@ test-spark: install ## Run only the tests that start Spark, which need Java 17
 	$(MAKE) -j get-kafka get-postgres archive-spark
 	$(BIN)/python -m pytest tests/spark $(ARGS)
 
+.PHONY: test-attacks
+test-attacks: install ## Attack a running service, lightly and heavily: takes minutes and both cores
+	$(BIN)/python -m pytest tests/attacks -m "attack or not attack" $(ARGS)
+
 # What can't be had is told, and the tests that need it are skipped.
 .PHONY: get-etcd get-kafka get-postgres
 get-etcd get-kafka get-postgres: get-%: install
