@@ -24,14 +24,21 @@ from h2.errors import ErrorCodes
 from h2.exceptions import H2Error
 
 from assigner.errors import InvalidInput, LimitReached, TooSlow
-from assigner.server.status import ERROR_KEY, Answer, answer_to
+from assigner.server.status import ERROR_KEY, Answer, answer_to, short
 from assigner.server.traffic import SHUTTING_DOWN, Reason, Traffic
+from assigner.server.turns import Share
 
 Headers = list[tuple[str, str]]
 Work = Callable[[Stream[Any, Any]], Awaitable[None]]
 
 _ENTRY_OVERHEAD = 32
 """What HTTP/2 counts per header besides its text."""
+_URGENT = frozenset({"Renew", "PartitionReady", "PartitionReleased"})
+"""What a consumer's lease and handoffs wait for."""
+_PER_CONSUMER = 10
+"""Calls that each consumer of a connection allows it to have in progress besides those that any connection has."""
+_ALWAYS = 4
+"""Calls besides its streams that a connection with consumers has room for, however full the instance is."""
 _LAST_WORDS = 5.0
 """Seconds for the trailers of a failed call to leave; a peer that takes none is cut off."""
 
@@ -59,10 +66,11 @@ class Call:
 
 def guarded(method: str, work: Work) -> Work:
     """The work, with every error translated to a status and sent."""
+    urgent = method.rpartition("/")[2] in _URGENT
 
     async def run(stream: Stream[Any, Any]) -> None:
         http2 = cast(CallStream, stream._stream)
-        await http2.traffic.turns.take()
+        await http2.traffic.turns.take(http2.share, urgent=urgent)
         try:
             await http2.call.run(work, stream)
         except H2Error:
@@ -93,7 +101,15 @@ class CallStream(Http2Stream):
     call: Call
     max_message_bytes: int
     traffic: Traffic
+    share: Share
+    release: Callable[[], None] | None = None
     _in_body = False
+
+    def release_once(self) -> None:
+        """Forget the stream."""
+        release, self.release = self.release, None
+        if release is not None:
+            release()
 
     async def recv_data(self, size: int) -> bytes:
         """A message's prefix, then its body, in turns. Where a prefix is due, nothing at all is the end."""
@@ -129,6 +145,7 @@ class CallStream(Http2Stream):
                 continue
             part = data[sent : sent + min(window, http2.max_outbound_frame_size)]
             sent += len(part)
+            cast(Any, self.connection).earned += 1
             http2.send_data(self.id, part, end_stream=end_stream and sent == size)
             self.connection.flush()
             if sent == size:
@@ -146,7 +163,9 @@ class Calls(AbstractHandler):
         self._tasks: dict[Http2Stream, tuple[Call, asyncio.Task[None]]] = {}
         self.idle_since = traffic.clock.now()
         self.ever_called = False
+        self.share = Share()
         self.on_idle: Callable[[], None] = lambda: None
+        self.on_refused: Callable[[Reason | None], None] = lambda _: None
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -155,53 +174,82 @@ class Calls(AbstractHandler):
         self.ever_called = True
         refusal = self._refusal(headers)
         if refusal is not None:
+            reason, answer = refusal
+            if reason is not None:
+                self._traffic.refuse(reason)
             release_stream()
-            _refuse(stream, refusal)
+            _refuse(stream, answer)
+            self.on_refused(reason)
             return
         method = self._methods[dict(headers)[":path"]]
         call = Call(streaming=method.cardinality.server_streaming)
         mine = cast(CallStream, stream)
         mine.call = call
+        mine.release = release_stream
         task = asyncio.get_running_loop().create_task(
-            request_handler(self._methods, stream, headers, self._codec, None, self._dispatch, release_stream)
+            request_handler(self._methods, stream, headers, self._codec, None, self._dispatch, mine.release_once)
         )
         self._tasks[stream] = (call, task)
-        self._traffic.call_began()
-        task.add_done_callback(lambda _: self._ended(stream))
+        self._traffic.call_began(stranger=not self.share.consumers)
+        task.add_done_callback(lambda _: self._ended(mine))
 
-    def _ended(self, stream: Http2Stream) -> None:
+    def _ended(self, stream: CallStream) -> None:
         del self._tasks[stream]
+        # A task that is cancelled before its first step does nothing, not even that.
+        stream.release_once()
         self.idle_since = self._traffic.clock.now()
         if not self._tasks:
             self.on_idle()
-        self._traffic.call_ended()
+        self._traffic.call_ended(stranger=not self.share.consumers)
 
-    def _refusal(self, headers: Headers) -> Answer | None:
+    def consumer_joined(self) -> None:
+        """A consumer was registered by one of the calls."""
+        if not self.share.consumers:
+            self._traffic.strangers_calls -= len(self._tasks)
+        self.share.consumers += 1
+
+    def consumer_left(self) -> None:
+        self.share.consumers -= 1
+        if not self.share.consumers:
+            self._traffic.strangers_calls += len(self._tasks)
+
+    def _refusal(self, headers: Headers) -> tuple[Reason | None, Answer] | None:
         settings, traffic = self._traffic.settings, self._traffic
         if traffic.draining:
-            traffic.refuse(Reason.DRAINING)
-            return SHUTTING_DOWN
-        # Calls that were cancelled but have not ended yet count too, so opening and resetting streams gains nothing.
-        if len(self._tasks) >= settings.max_streams_per_connection:
-            return self._full(Reason.STREAMS_PER_CONNECTION, settings.max_streams_per_connection, "connection")
-        if traffic.in_progress >= settings.max_streams:
-            return self._full(Reason.STREAMS, settings.max_streams, "instance")
+            return Reason.DRAINING, SHUTTING_DOWN
+        full = self._full()
+        if full is not None:
+            return full
         size = sum(len(name) + len(value) + _ENTRY_OVERHEAD for name, value in headers)
         if size > settings.max_metadata_bytes:
-            traffic.refuse(Reason.METADATA_SIZE)
             limit = settings.max_metadata_bytes
-            return _limit(f"the metadata is {size} bytes long; at most {limit} are taken: send less")
+            text = f"the metadata is {size} bytes long; at most {limit} are taken: send less"
+            return Reason.METADATA_SIZE, _limit(text)
         if not _readable(headers):
-            traffic.refuse(Reason.METADATA)
-            return Answer(Status.INVALID_ARGUMENT, "the headers are malformed", InvalidInput.__name__)
+            return Reason.METADATA, Answer(Status.INVALID_ARGUMENT, "the headers are malformed", InvalidInput.__name__)
         path = dict(headers)[":path"]
         if path not in self._methods:
-            return Answer(Status.UNIMPLEMENTED, f"there is no method {path}; see the services by reflection", "")
+            text = short(f"there is no method {path}") + "; see the services by reflection"
+            return None, Answer(Status.UNIMPLEMENTED, text, "")
         return None
 
-    def _full(self, reason: Reason, limit: int, where: str) -> Answer:
-        self._traffic.refuse(reason)
-        return _limit(f"{limit} calls are in progress on this {where}, the most it takes: use another {where}")
+    def _full(self) -> tuple[Reason, Answer] | None:
+        """Whether there is room for another call. Those that were cancelled but have not ended yet count too, so
+        opening and resetting streams gains nothing."""
+        settings, traffic = self._traffic.settings, self._traffic
+        here, consumers = len(self._tasks), self.share.consumers
+        room = settings.max_streams_without_consumer + _PER_CONSUMER * consumers
+        if here >= settings.max_streams_per_connection:
+            return _no_room(Reason.STREAMS_PER_CONNECTION, settings.max_streams_per_connection, "connection")
+        if here >= room:
+            text = f"{room} calls are in progress, the most for a connection with {consumers} consumers: try again, "
+            return Reason.STREAMS_PER_CONNECTION, _limit(text + "or use another connection")
+        if consumers:
+            if traffic.in_progress >= settings.max_streams and here >= consumers + _ALWAYS:
+                return _no_room(Reason.STREAMS, settings.max_streams, "instance")
+        elif traffic.in_progress >= settings.max_streams or traffic.strangers_calls >= traffic.strangers_room:
+            return _no_room(Reason.STREAMS, min(settings.max_streams, traffic.strangers_room), "instance")
+        return None
 
     def end(self, answer: Answer, *, streaming_only: bool) -> None:
         for call, _ in list(self._tasks.values()):
@@ -218,6 +266,10 @@ class Calls(AbstractHandler):
         """The peer is gone: nobody is left to be answered."""
         for _, task in list(self._tasks.values()):
             task.cancel()
+
+
+def _no_room(reason: Reason, limit: int, where: str) -> tuple[Reason, Answer]:
+    return reason, _limit(f"{limit} calls are in progress on this {where}, the most it takes: use another {where}")
 
 
 def _limit(text: str) -> Answer:

@@ -7,7 +7,8 @@ Nothing a peer sends may raise out of here, and nothing it leaves unread may pil
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 from grpclib.config import Configuration
@@ -18,13 +19,15 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import (
+    ConnectionTerminated,
     DataReceived,
     Event,
     PingAckReceived,
-    PingReceived,
-    PriorityUpdated,
     RemoteSettingsChanged,
+    RequestReceived,
+    StreamEnded,
     StreamReset,
+    TrailersReceived,
 )
 from h2.exceptions import FrameTooLargeError, H2Error
 from h2.settings import SettingCodes, Settings
@@ -38,13 +41,25 @@ from assigner.server.traffic import Reason, Traffic
 _MAX_UNREAD = 1024 * 1024
 """Bytes of acknowledgements and the like that a peer may provoke without reading."""
 _MAX_CONTROL_FRAMES = 10_000
-"""Frames that carry no data, per ping interval."""
+"""Frames that carry no data, per ping interval and consumer of the connection; a tenth of it while the instance has
+more to do than it can."""
+_RESET, _REFUSED = 5, 5
+"""A call that was given up, or refused, counts as so many such frames: it costs as much."""
+_EARNED = 4
+"""Such frames that each piece of data we send allows for: its reader makes room in its windows."""
+_MAX_OVERSIZED = 8
+"""Calls with too much metadata, per ping interval."""
+_SLICE = 1024
+"""Bytes that are worked off at a time while others wait."""
+_TLS_UNREAD = 32 * 1024
+"""Bytes of TLS that are kept while the connection waits for its turn; asyncio's default is 256 KiB."""
 _received = memoryview(bytearray(8 * 1024))
 """Where asyncio puts what it reads, for all connections: it is taken out in the same callback. Its size bounds the
 work of one callback: a request's headers are some 50 bytes long and take 100 us."""
 _FRAME_HEADER = 9
 _PING, _LAST_PING = b"assigner", b"farewell"
-_CONTROL = (PingReceived, RemoteSettingsChanged, PriorityUpdated, StreamReset)
+_OF_CALLS = (RequestReceived, DataReceived, StreamEnded, TrailersReceived, ConnectionTerminated)
+"""Events of calls. All others, those of frames that nobody knows included, are of frames without data."""
 _CLOSE_GRACE = 2.0
 """Seconds for the last bytes to leave after a close."""
 _GOODBYE = 0.5
@@ -74,13 +89,13 @@ class Pulse:
 class Http2(H2Connection):
     def __init__(self, settings: ServerSettings) -> None:
         super().__init__(_HTTP2)
-        largest = 4 * settings.max_metadata_bytes
+        largest = 2 * settings.max_metadata_bytes
         # Announced in the first frame, so that no client works by h2's default of 100 streams.
         self.local_settings = Settings(
             client=False,
             initial_values={
                 SettingCodes.MAX_CONCURRENT_STREAMS: settings.max_streams_per_connection,
-                SettingCodes.MAX_HEADER_LIST_SIZE: largest,
+                SettingCodes.MAX_HEADER_LIST_SIZE: settings.max_metadata_bytes,
                 SettingCodes.INITIAL_WINDOW_SIZE: settings.stream_window,
             },
         )
@@ -106,12 +121,25 @@ class Http2(H2Connection):
 class PeerConnection(Connection):
     traffic: Traffic
     pulse: Pulse
+    calls: Calls
+    earned = 0
+    """Frames without data that the peer may send because of what we sent, since the last tick."""
 
     def create_stream(self, *, stream_id: int | None = None, wrapper: Any = None) -> CallStream:
         stream = CallStream(self, self._connection, self._transport, stream_id=stream_id, wrapper=wrapper)
         stream.max_message_bytes = self.traffic.settings.max_message_bytes
         stream.traffic = self.traffic
+        stream.share = self.calls.share
         return stream
+
+    @contextmanager
+    def with_consumer(self) -> Iterator[None]:
+        """While a consumer is registered over the connection."""
+        self.calls.consumer_joined()
+        try:
+            yield
+        finally:
+            self.calls.consumer_left()
 
     def initialize(self) -> None:
         """grpclib's own pings are not used: they close a dead connection only once its buffer was sent."""
@@ -146,13 +174,19 @@ class PeerProtocol(asyncio.BufferedProtocol):
         self._settings = traffic.settings
         self._calls = Calls(traffic, methods, codec)
         self._calls.on_idle = self._now_idle
+        self._calls.on_refused = self._refused
+        self._share = self._calls.share
+        self._unread = b""
+        self._waiting = False
+        """For a turn to work off what was read."""
         self._opened = traffic.clock.now()
         self.pulse = Pulse(self._opened)
         self._shook_hands = False
         self._leaving = False
         self._said_goodbye = False
         self._control_frames = 0
-        self._ticked = self._opened
+        self._oversized = 0
+        self._ticked = self._pinged = self._opened
         self._timer: asyncio.TimerHandle | None = None
 
     # --- what asyncio calls ---
@@ -167,6 +201,10 @@ class PeerProtocol(asyncio.BufferedProtocol):
         self._connection = PeerConnection(self._http2, self._transport, config=Configuration())
         self._connection.traffic = self._traffic
         self._connection.pulse = self.pulse
+        self._connection.calls = self._calls
+        bound_reading = getattr(self._transport, "set_read_buffer_limits", None)
+        if bound_reading is not None:
+            bound_reading(high=_TLS_UNREAD)
         self._processor = Processor(self._calls, self._connection)
         self._connection.flush()
         if not self._traffic.arrived(self):
@@ -183,10 +221,37 @@ class PeerProtocol(asyncio.BufferedProtocol):
         self.data_received(bytes(_received[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
+        """Work the bytes off in the connection's turn. Until it comes nothing more is read."""
         self.pulse.at = self._traffic.clock.now()
+        self._unread += data
+        if self._waiting or self._traffic.turns.read(self._share, self._work_all_off):
+            return
+        self._waiting = True
+        self._transport.pause_reading()
+        self._traffic.turns.read_later(self._share, self._work_slice_off)
+
+    def _work_all_off(self) -> None:
+        data, self._unread = self._unread, b""
+        self._work_off(data)
+
+    def _work_slice_off(self) -> None:
+        data, self._unread = self._unread[:_SLICE], self._unread[_SLICE:]
+        self._work_off(data)
+        if self._transport.is_closing() or self._said_goodbye:
+            self._unread = b""
+        if self._unread:
+            self._traffic.turns.read_later(self._share, self._work_slice_off)
+        else:
+            self._waiting = False
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def _work_off(self, data: bytes) -> None:
         try:
             for event in self._feed(data):
                 self._processor.process(event)
+                if self._said_goodbye:
+                    return
             self._connection.flush()
         except Exception as error:  # noqa: BLE001 - h2 and hpack raise many kinds on bad input
             self._offended(error)
@@ -202,6 +267,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._share.forget()
         self._processor.close(reason="Connection lost")
         self._traffic.left(self)
 
@@ -218,17 +284,33 @@ class PeerProtocol(asyncio.BufferedProtocol):
             raise FrameTooLargeError("a frame is longer than announced as the most")
         self._connection.flush()
         for event in events:
-            if isinstance(event, _CONTROL) or (isinstance(event, DataReceived) and not event.data):
-                self._control_frames += 1
+            if not isinstance(event, _OF_CALLS) or (isinstance(event, DataReceived) and not event.data):
+                self._control_frames += _RESET if isinstance(event, StreamReset) else 1
             if isinstance(event, RemoteSettingsChanged):
                 self._shook_hands = True
             elif isinstance(event, PingAckReceived) and event.ping_data == _LAST_PING:
                 self._farewell()
-        if self._control_frames > _MAX_CONTROL_FRAMES:
-            self._traffic.refuse(Reason.FLOOD)
-            self._goodbye(ErrorCodes.ENHANCE_YOUR_CALM, b"too many frames that carry no data")
-            return []
-        return events
+        return [] if self._floods() else events
+
+    def _floods(self) -> bool:
+        """Whether the peer sent more that leads to nothing than it may; it is then told and closed."""
+        each = _MAX_CONTROL_FRAMES // 10 if self._traffic.turns.late else _MAX_CONTROL_FRAMES
+        if self._control_frames > each * (1 + self._share.consumers) + _EARNED * self._connection.earned:
+            self._flooded(b"too many frames that carry no data, or calls that were refused or given up")
+        elif self._oversized > _MAX_OVERSIZED:
+            self._flooded(b"too many calls with too much metadata")
+        else:
+            return False
+        return True
+
+    def _flooded(self, text: bytes) -> None:
+        self._traffic.refuse(Reason.FLOOD)
+        self._goodbye(ErrorCodes.ENHANCE_YOUR_CALM, text)
+
+    def _refused(self, reason: Reason | None) -> None:
+        """A call of the peer was refused."""
+        self._control_frames += _REFUSED
+        self._oversized += reason is Reason.METADATA_SIZE
 
     def _offended(self, error: Exception) -> None:
         """The peer broke the protocol, in whatever way h2 or grpclib found out."""
@@ -255,21 +337,24 @@ class PeerProtocol(asyncio.BufferedProtocol):
         now = self._traffic.clock.now()
         # If the loop or the machine stood still, what peers sent meanwhile is not read yet: judge them next time.
         late = now - self._ticked > 2 * pause + 1.0
-        self._ticked, self._control_frames = now, 0
+        self._ticked, self._control_frames, self._oversized, self._connection.earned = now, 0, 0, 0
         if self._said_goodbye or self._connection.is_closing() or (not late and self._overdue(now)):
             return
-        try:
-            self._http2.ping(_PING)
-            self._connection.flush()
-        except H2Error:
-            self.abort()
-            return
+        if self._share.consumers or now - self._pinged >= self._settings.ping_timeout / 3:
+            # Only consumers are renewed by their pings; of others it is enough to know now and then that they live.
+            self._pinged = now
+            try:
+                self._http2.ping(_PING)
+                self._connection.flush()
+            except H2Error:
+                self.abort()
+                return
         self._schedule()
 
     def _overdue(self, now: float) -> bool:
         """Whether the connection's time is over; it is then closed."""
         settings, age = self._settings, now - self._opened
-        if now - self.pulse.at > settings.ping_timeout:
+        if now - self.pulse.at > settings.ping_timeout and not self._waiting:
             self._cut(Reason.DEAD_PEER)
         elif not self._shook_hands and age >= settings.handshake_timeout:
             self._cut(Reason.HANDSHAKE)

@@ -63,15 +63,16 @@ class ConsumerService:
     async def register(self, stream: Stream[v1.RegisterRequest, v1.AssignmentCommand]) -> None:
         request: v1.RegisterRequest = await receive(stream)
         registration = self._requests.registration(request)
-        heard = cast(PeerConnection, stream._stream.connection).pulse.heard
+        connection = cast(PeerConnection, stream._stream.connection)
         # Before the group is read: what is granted is never older than the life of the store it is told with.
         incarnation = await self._incarnation()
-        seat = await self._members.register(registration, heard)
+        seat = await self._members.register(registration, connection.pulse.heard)
         try:
-            # At once, so that the client knows it is registered before there is anything to say.
-            await stream.send_initial_metadata()
-            dialect = Dialect(packed=request.packed, cancels=bool(registration.session), standbys=request.standbys)
-            await self._relay(stream, seat, dialect, incarnation)
+            with connection.with_consumer():
+                # At once, so that the client knows it is registered before there is anything to say.
+                await stream.send_initial_metadata()
+                dialect = Dialect(packed=request.packed, cancels=bool(registration.session), standbys=request.standbys)
+                await self._relay(stream, seat, dialect, incarnation)
         finally:
             await self._leave(seat)
 

@@ -15,19 +15,20 @@ _PIECE = 64 * 1024
 
 async def deliver(stream: Stream[Any, Any], messages: Iterable[bytes | None]) -> None:
     """Send the messages; a `None` lets others run. Raises `TooSlow`."""
-    turns = cast(CallStream, stream._stream).traffic.turns
-    await turns.take()
+    http2 = cast(CallStream, stream._stream)
+    turns, share = http2.traffic.turns, http2.share
+    await turns.take(share)
     waiting = bytearray()
     for message in messages:
         if message is None:
-            await turns.take()
+            await turns.take(share)
             continue
         waiting += b"\0" + len(message).to_bytes(4, "big")
         waiting += message
         while len(waiting) >= _PIECE:
             await _write(stream, bytes(waiting[:_PIECE]))
             del waiting[:_PIECE]
-            await turns.take()
+            await turns.take(share)
     if waiting:
         await _write(stream, bytes(waiting))
 

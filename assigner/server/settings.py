@@ -32,10 +32,12 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_streams: int = 20_000
     """Calls in progress over all connections."""
     max_streams_per_connection: int = 1_000
+    max_streams_without_consumer: int = 100
+    """Of a connection over which no consumer is registered; each that is adds ten, up to the bound above."""
     max_message_bytes: int = 1024 * 1024
     """Of one request."""
     max_metadata_bytes: int = 16 * 1024
-    """Of a call's headers; a connection whose headers exceed four times this is closed."""
+    """Of a call's headers; a connection whose headers exceed twice this is closed."""
     max_batch: int = 1_000
     """Elements of any list in a request."""
     stream_window: int = 256 * 1024

@@ -67,9 +67,9 @@ def answer_to(error: Exception, method: str) -> Answer:
         case Answer():
             return error
         case GRPCError():
-            return Answer(error.status, _short(error.message or ""), "")
+            return Answer(error.status, short(error.message or ""), "")
         case errors.AssignerError():
-            return Answer(_status(type(error)), _short(str(error)), type(error).__name__)
+            return Answer(_status(type(error)), short(str(error)), type(error).__name__)
         case NotImplementedError():
             # What grpclib raises for a compressed message.
             return Answer(Status.UNIMPLEMENTED, "compression is not supported; send messages uncompressed", "")
@@ -87,5 +87,5 @@ def _status(kind: type) -> Status:
     return next(STATUSES[base] for base in kind.__mro__ if base in STATUSES)
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."

@@ -79,6 +79,10 @@ class Traffic:
         self.turns = Turns()
         self.peers: set[Peer] = set()
         self.in_progress = 0
+        self.strangers_calls = 0
+        """Of those, on connections without a registered consumer."""
+        self.strangers_room = max(1, settings.max_streams // 2)
+        """The rest is kept for connections with one."""
         self.draining = False
         self._calls = 0
         self._refused: Counter[Reason] = Counter()
@@ -99,12 +103,14 @@ class Traffic:
         self.peers.discard(peer)
         self._changed.set()
 
-    def call_began(self) -> None:
+    def call_began(self, *, stranger: bool) -> None:
         self.in_progress += 1
+        self.strangers_calls += stranger
         self._calls += 1
 
-    def call_ended(self) -> None:
+    def call_ended(self, *, stranger: bool) -> None:
         self.in_progress -= 1
+        self.strangers_calls -= stranger
         self._changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:

@@ -99,6 +99,7 @@ _KEYS = (
     Key("grpc.max_connections", "Connections at once.", _COUNT),
     Key("grpc.max_streams", "Calls in progress at once, over all connections.", _COUNT),
     Key("grpc.max_streams_per_connection", "Calls in progress at once on one connection.", _COUNT),
+    Key("grpc.max_streams_without_consumer", "The same while no consumer is registered over it.", _COUNT),
     Key("grpc.max_message_bytes", "Bytes of one request.", _COUNT),
     Key("grpc.max_metadata_bytes", "Bytes of one call's headers.", _COUNT),
     Key("grpc.max_batch", "Elements of any list in a request.", _COUNT),

@@ -6,7 +6,7 @@ import asyncio
 import resource
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from grpclib.const import Status
@@ -139,11 +139,63 @@ async def test_more_streams_than_a_connection_may_have_are_refused() -> None:
 
 async def test_a_well_behaved_client_may_open_a_thousand_streams_on_one_connection(service: Serving) -> None:
     stub = service.consumer()
-    streams = [stub.register(v1.RegisterRequest(consumer_name=f"c{number}")) for number in range(1_000)]
-    openings = await asyncio.gather(*(anext(stream) for stream in streams))
+    openings: list[Any] = []
+    streams: list[Any] = []
+    # Room grows with the consumers that are registered: a hundred at a time never meet a bound.
+    for hundred in range(10):
+        names = [f"c{100 * hundred + number}" for number in range(100)]
+        streams += [stub.register(v1.RegisterRequest(consumer_name=name)) for name in names]
+        openings += await asyncio.gather(*(anext(stream) for stream in streams[-100:]))
     assert all(opening.assignment and opening.assignment.full for opening in openings)
     assert service.server.statistics().streams == 1_000
     assert service.server.statistics().connections == 1
+
+
+async def test_a_connection_without_a_consumer_has_a_hundred_calls_and_ten_more_for_each_that_registers(
+    service: Serving,
+) -> None:
+    async with raw_peer(service.server.port) as peer:
+        # Nothing of them arrives but the headers, so all of them wait.
+        waiting = [peer.open() for _ in range(101)]
+        status, text = await peer.status(waiting[100])
+        assert status == Status.RESOURCE_EXHAUSTED.value
+        assert "100 calls are in progress" in text
+        peer.h2.reset_stream(waiting[0])
+        peer.flush()
+        await eventually(lambda: service.server.statistics().streams == 99)
+        peer.send(peer.open(REGISTER), framed(REGISTRATION), end=True)
+        await service.seat("raw")
+        await eventually(lambda: service.server.statistics().streams == 100)
+        more = [peer.open() for _ in range(11)]
+        assert (await peer.status(more[10]))[0] == Status.RESOURCE_EXHAUSTED.value
+        assert service.server.statistics().streams == 110
+        assert service.refused("streams_per_connection") == 2
+
+
+async def test_half_of_the_calls_are_kept_for_connections_with_a_consumer() -> None:
+    async with serving(max_streams=20) as service, AsyncExitStack() as stack:
+        consumer = service.consumer()
+        stream = consumer.register(v1.RegisterRequest(consumer_name="c"))
+        await anext(stream)
+        strangers = [await stack.enter_async_context(raw_peer(service.server.port)) for _ in range(2)]
+        for stranger in strangers:
+            for _ in range(8):
+                stranger.open()
+        await eventually(lambda: service.refused("streams") == 6)
+        assert service.server.statistics().streams == 11
+        await consumer.renew(v1.RenewRequest(consumer_name="c"))
+
+
+async def test_a_consumers_renewal_gets_through_however_full_the_instance_is() -> None:
+    async with serving(max_streams=3) as service:
+        consumers = [service.consumer() for _ in range(3)]
+        held = [stub.register(v1.RegisterRequest(consumer_name=f"c{n}")) for n, stub in enumerate(consumers)]
+        for stream in held:
+            await anext(stream)
+        assert service.server.statistics().streams == 3
+        for number, stub in enumerate(consumers):
+            await stub.renew(v1.RenewRequest(consumer_name=f"c{number}"))
+        assert service.refused("streams") == 0
 
 
 async def test_more_streams_than_the_instance_may_have_are_refused() -> None:
@@ -159,14 +211,15 @@ async def test_more_streams_than_the_instance_may_have_are_refused() -> None:
         await still_serves(service)
 
 
-async def test_ten_thousand_streams_of_a_rude_peer_stay_bounded(service: Serving) -> None:
+async def test_a_rude_peer_that_goes_on_opening_streams_is_closed(service: Serving) -> None:
     async with raw_peer(service.server.port) as peer:
-        for _ in range(100):
+        with suppress(ConnectionError):
             for _ in range(100):
-                peer.open(REGISTER)
-            await peer.writer.drain()
-        await eventually(lambda: service.refused("streams_per_connection") == 9_000, within=60)
-        assert service.server.statistics().streams == 1_000
+                for _ in range(100):
+                    peer.open(REGISTER)
+                await peer.writer.drain()
+        await eventually(lambda: service.refused("flood") == 1, within=60)
+        assert service.refused("streams_per_connection") < 2_500
         await still_serves(service)
     await eventually(lambda: service.server.statistics().streams == 0)
 
@@ -179,6 +232,17 @@ async def test_opening_and_resetting_streams_in_haste_leaves_nothing_behind(serv
         await peer.writer.drain()
         await still_serves(service)
         await eventually(lambda: service.server.statistics().streams == 0)
+
+
+async def test_a_call_that_is_reset_before_it_began_is_forgotten(service: Serving) -> None:
+    async with raw_peer(service.server.port) as peer:
+        for _ in range(50):
+            peer.h2.reset_stream(peer.open(REGISTER))
+        peer.flush()
+        await eventually(lambda: service.server.statistics().calls == 50)
+        await eventually(lambda: service.server.statistics().streams == 0)
+        (connection,) = cast(set[PeerProtocol], service.server._traffic.peers)
+        assert not connection._processor.streams
 
 
 async def test_one_connection_too_many_is_told_and_closed() -> None:
@@ -307,15 +371,56 @@ async def test_a_loop_that_stood_still_takes_no_peer_for_dead() -> None:
 # --- floods ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_flood_of_pings_closes_the_connection(service: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(b"\0\0\x08\6\0\0\0\0\x0012345678", id="ping"),
+        pytest.param(b"\0\0\x08\6\1\0\0\0\x0012345678", id="ping_ack"),
+        pytest.param(b"\0\0\0\4\0\0\0\0\0", id="settings"),
+        pytest.param(b"\0\0\0\4\1\0\0\0\0", id="settings_ack"),
+        pytest.param(b"\0\0\4\x08\0\0\0\0\0\0\0\0\1", id="window_update"),
+        pytest.param(b"\0\0\5\2\0\0\0\0\1\0\0\0\0\1", id="priority"),
+        pytest.param(b"\0\0\0\xee\0\0\0\0\0", id="unknown"),
+        pytest.param(b"\0\0\0\0\0\0\0\0\1", id="empty_data"),
+    ],
+)
+async def test_a_flood_of_frames_without_data_closes_the_connection(
+    service: Serving, monkeypatch: pytest.MonkeyPatch, frame: bytes
+) -> None:
     monkeypatch.setattr(connection_module, "_MAX_CONTROL_FRAMES", 500)
     async with raw_peer(service.server.port) as peer:
-        for _ in range(600):
-            peer.h2.ping(b"12345678")
-        peer.flush()
+        peer.open()
+        peer.writer.write(600 * frame)
         await peer.until_closed()
         assert peer.goodbye is not None
+        assert b"no data" in (peer.goodbye.additional_data or b"")
     assert service.refused("flood") == 1
+
+
+async def test_calls_with_too_much_metadata_are_refused_and_after_a_few_the_connection_is_closed(
+    service: Serving,
+) -> None:
+    async with raw_peer(service.server.port) as peer:
+        for _ in range(20):
+            peer.open(extra=[("x", "x" * 17_000)])
+        await peer.until_closed()
+        assert peer.goodbye is not None
+        assert peer.goodbye.additional_data == b"too many calls with too much metadata"
+    assert service.refused("flood") == 1
+    assert service.refused("metadata_size") <= 10
+
+
+async def test_calls_that_are_given_up_in_haste_close_the_connection(
+    service: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "_MAX_CONTROL_FRAMES", 500)
+    async with raw_peer(service.server.port) as peer:
+        for _ in range(200):
+            peer.h2.reset_stream(peer.open(REGISTER))
+        peer.flush()
+        await peer.until_closed()
+    assert service.refused("flood") == 1
+    await eventually(lambda: service.server.statistics().streams == 0)
 
 
 async def test_a_frame_longer_than_allowed_is_not_awaited(service: Serving) -> None:
