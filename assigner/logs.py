@@ -12,6 +12,7 @@ import atexit
 import json
 import logging
 import queue
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from assigner.printable import json_escaped
+from assigner.printable import as_json, json_escaped
 
 QUEUE_LINES = 10_000
 # Libraries that say at INFO what is nobody's business.
@@ -172,9 +173,32 @@ def _text_notice(dropped: int) -> str:
     return f"[{dropped} log lines were dropped: the reader is too slow]"
 
 
+class Line(dict[str, Any]):
+    """What is logged, as fields for a formatter that knows them and as text for every other."""
+
+    def __str__(self) -> str:
+        told = (f"{name}={_worded(value)}" for name, value in self.items() if name not in _ELSEWHERE)
+        return " ".join((str(self.get("event", "")), *told))
+
+
+_ELSEWHERE = frozenset({"event", "logger", "level", "time", "exc_info", "stack"})
+"""Fields that a record of the standard library has a place of its own for."""
+_PLAIN = re.compile(r"[^\s\"'=\\]+")
+
+
+def _worded(value: object) -> str:
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) and text.isprintable() else as_json(text)
+
+
+def _for_any_formatter(logger: WrappedLogger, name: str, event: EventDict) -> tuple[tuple[Line], dict[str, Any]]:
+    """A record that our own formatter takes apart and that others find readable."""
+    passed = {"extra": {"_logger": logger, "_name": name}, "exc_info": event.get("exc_info")}
+    return (Line(event),), passed
+
+
 def _processors() -> list[Processor]:
-    formatter = structlog.stdlib.ProcessorFormatter.wrap_for_formatter
-    return [structlog.stdlib.filter_by_level, *_shared(), formatter]
+    return [structlog.stdlib.filter_by_level, *_shared(), _for_any_formatter]
 
 
 def _shared() -> list[Processor]:

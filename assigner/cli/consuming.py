@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import socket
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ import click
 from rich.text import Text
 
 from assigner.cli.connection import Target, reaches_service
-from assigner.cli.failures import REFUSED, UNREACHABLE, Failure
+from assigner.cli.failures import REFUSED, TIMED_OUT, UNREACHABLE, Failure
 from assigner.cli.output import console
 from assigner.client import (
     AssignerConsumer,
@@ -27,6 +27,7 @@ from assigner.client import (
     Unavailable,
     WarmOrder,
 )
+from assigner.client.consumer import DRAIN_WITHIN
 from assigner.clock import Clock, SystemClock
 from assigner.errors import AssignerError
 
@@ -42,6 +43,10 @@ _STYLES = {
     "no standby": "dim",
 }
 _GOLDEN = 0.618
+
+
+class NotDrained(Exception):
+    """The consumer had to leave before all was handed over."""
 
 
 class Tell(Protocol):
@@ -126,6 +131,14 @@ def _spread(seconds: float, partition: int) -> float:
 @click.option("--warm-seconds", type=click.FloatRange(min=0), default=0.0, help="About how long warming takes.")
 @click.option("--release-seconds", type=click.FloatRange(min=0), default=0.0, help="About how long releasing takes.")
 @click.option("--drain", is_flag=True, help="Hand everything over before leaving; a second signal leaves at once.")
+@click.option(
+    "--drain-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=DRAIN_WITHIN,
+    show_default=True,
+    metavar="SECONDS",
+    help="For --drain; then leave all the same.",
+)
 @reaches_service
 def consume(target: Target, group: str, name: str | None, **wishes: Any) -> None:
     """Join GROUP as a consumer and print what happens, until SIGTERM or SIGINT."""
@@ -133,6 +146,12 @@ def consume(target: Target, group: str, name: str | None, **wishes: Any) -> None
     tell = Teller(as_json=target.as_json, clock=SystemClock())
     try:
         anyio.run(_consume, target, group, name, wishes, tell)
+    except NotDrained as error:
+        message = (
+            f"left before everything was handed over, within {wishes['drain_timeout']:g} s or by a second signal: "
+            "its partitions move when its lease ends; look whether the service runs, or raise --drain-timeout"
+        )
+        raise Failure(TIMED_OUT, message, kind="not_drained", as_json=target.as_json) from error
     except Unavailable as error:
         remedy = "is `assigner serve` running? pass --address"
         message = f"can't reach {target.address} ({error}): {remedy}"
@@ -154,37 +173,23 @@ async def _consume(target: Target, group: str, name: str, wishes: dict[str, Any]
         tls=target.ssl_context(),
         connect_timeout=target.timeout,
     )
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with consumer:
-            tell("joined", group=group, consumer=name, session=consumer.session)
-            ending = await _until_told(consumer, signals, drain=wishes["drain"])
+    told: list[signal.Signals] = []
+    drain_within: float = wishes["drain_timeout"] if wishes["drain"] else 0.0
+
+    def on_signal(number: signal.Signals) -> None:
+        told.append(number)
+        if drain_within and len(told) == 1:
+            tell("draining", consumer=name, within=drain_within)
+
+    async def tell_joined() -> None:
+        await consumer.wait_for(lambda one: one.is_connected)
+        tell("joined", group=group, consumer=name)
+
+    joined = asyncio.create_task(tell_joined())
+    try:
+        ending = await consumer.run_until_signal(drain_within=drain_within, on_signal=on_signal)
+    finally:
+        joined.cancel()
     tell("left", how=ending.value)
-
-
-async def _until_told(consumer: AssignerConsumer, signals: Any, *, drain: bool) -> Ending:
-    """Until a signal, or until the service ends it. An error of the consumer is raised as it is."""
-    outcome: list[Ending | AssignerError] = []
-
-    async def watch() -> None:
-        try:
-            outcome.append(await consumer.closed())
-        except AssignerError as error:
-            outcome.append(error)
-        tasks.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch)
-        await anext(signals)
-        if drain:
-            tasks.start_soon(_drain, consumer)
-            await anext(signals)
-        tasks.cancel_scope.cancel()
-    if outcome and isinstance(outcome[0], AssignerError):
-        raise outcome[0]
-    return outcome[0] if outcome and isinstance(outcome[0], Ending) else Ending.LEFT
-
-
-async def _drain(consumer: AssignerConsumer) -> None:
-    # What ends the consumer is told by whoever watches it.
-    with suppress(AssignerError):
-        await consumer.drain()
+    if drain_within and told and ending is not Ending.DRAINED:
+        raise NotDrained

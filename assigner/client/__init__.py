@@ -8,7 +8,7 @@ from assigner.client.membership import Ending, Timing
 from assigner.client.offsets import CommitFailed, CommittedOffset, Fenced, OffsetAndMetadata
 from assigner.core.client_calls import Ownership, ReleaseOrder, WarmOrder
 from assigner.core.gate import GateClosed, Shut, StaleEpoch
-from assigner.errors import Evicted, Superseded
+from assigner.errors import Evicted, InvalidInput, InvalidName, Superseded, UnknownTopic
 from assigner.keys import TopicPartition
 
 __all__ = [
@@ -20,6 +20,8 @@ __all__ = [
     "Fenced",
     "GateClosed",
     "Handler",
+    "InvalidInput",
+    "InvalidName",
     "OffsetAndMetadata",
     "Ownership",
     "PartitionGate",
@@ -31,5 +33,6 @@ __all__ = [
     "Timing",
     "TopicPartition",
     "Unavailable",
+    "UnknownTopic",
     "WarmOrder",
 ]

@@ -1,7 +1,7 @@
 """A consumer of a group, as an async context manager.
 
     async with AssignerConsumer(["127.0.0.1:50051"], "billing", "worker-1", ["orders"], MyHandler()) as consumer:
-        await consumer.closed()
+        await consumer.run_until_signal()
 
 Inside the block the consumer is registered, renews its session, calls the handler and answers for it; the program
 asks a partition's gate before it works. Leaving the block shuts the gates, lets the handler know, and tells the
@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import signal
 import ssl
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
@@ -24,7 +26,7 @@ import msgspec
 
 from assigner.client.contact import Dialling, Identity, Unavailable, parse_address
 from assigner.client.gates import PartitionGate
-from assigner.client.handler import Handler
+from assigner.client.handler import Handler, warn_of_misspelt
 from assigner.client.membership import Ending, Membership, Timing, new_session
 from assigner.client.offsets import CommittedOffset, OffsetAndMetadata, Owned, commit, committed, plain
 from assigner.client.work import Work
@@ -34,6 +36,11 @@ from assigner.errors import AssignerError, InvalidInput
 from assigner.keys import TopicPartition
 from assigner.logs import get_logger
 from assigner.names import check_name, check_topic
+
+DRAIN_WITHIN = 20.0
+"""Seconds for handing over after a signal."""
+LEAVE_WITHIN = 3.0
+"""Seconds for handlers to stop when that was not enough."""
 
 _log = get_logger(__name__)
 
@@ -45,6 +52,8 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     """Of the instance that serves the stream, if any."""
     links: int
     """How often the consumer registered: more than 1 means that it came back."""
+    failed_tries: int
+    """How often contact was lost, or not made."""
     lease_left: float
     """Seconds the gates stay open without another renewal."""
     owned: int
@@ -87,6 +96,7 @@ class AssignerConsumer:
         """`addresses`: `host:port` of one or more instances. `group` may be empty for the service's default group,
         and `topics` for every topic of the group. `connect_timeout`: seconds to get registered for the first time;
         None: for as long as it takes."""
+        warn_of_misspelt(handler)
         self._clock = clock or SystemClock()
         self._timing = timing
         self._connect_timeout = connect_timeout
@@ -97,7 +107,7 @@ class AssignerConsumer:
             group=check_name("group", group) if group else "",
             name=check_name("consumer", name),
             session=check_name("session", session) if session is not None else new_session(),
-            topics=tuple(check_topic(topic) for topic in topics),
+            topics=_checked_topics(topics),
             capacity=_checked_capacity(capacity),
             rack=rack,
             address=advertised_address,
@@ -113,10 +123,16 @@ class AssignerConsumer:
         )
         self._task: asyncio.Task[None] | None = None
         self._ending: Ending | BaseException | None = None
+        self._close_within = timing.close_timeout
 
     # --- the block -------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
+        await self._enter(lambda: False)
+        return self
+
+    async def _enter(self, is_told_to_leave: Callable[[], bool]) -> None:
+        """Begin, and wait until the consumer is registered or told to leave."""
         if self._task is not None:
             raise RuntimeError("an AssignerConsumer is entered once; make another one")
         self._work.changes.attach(asyncio.get_running_loop())
@@ -125,11 +141,13 @@ class AssignerConsumer:
         self._task = asyncio.create_task(self._run(), name=f"assigner-consumer {self._membership.who.name}")
         try:
             with anyio.move_on_after(self._connect_timeout):
-                await self.wait_for(lambda _: self._membership.registered or self._ending is not None)
+                await self.wait_for(
+                    lambda _: self._membership.registered or self._ending is not None or is_told_to_leave()
+                )
         except BaseException:
             await self.close()
             raise
-        if not self._membership.registered:
+        if not self._membership.registered and not is_told_to_leave():
             await self.close()
             if isinstance(self._ending, AssignerError):
                 raise self._ending
@@ -137,12 +155,41 @@ class AssignerConsumer:
                 f"not registered within {self._connect_timeout} s: "
                 f"{self._membership.last_failure or 'no answer'}; check the addresses"
             )
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def run_until_signal(
+        self, *, drain_within: float = DRAIN_WITHIN, on_signal: Callable[[signal.Signals], None] | None = None
+    ) -> Ending:
+        """Work until SIGTERM or SIGINT, then drain for up to `drain_within` seconds, then leave what is left undone;
+        a second signal leaves at once. For a program's main task, inside the block or instead of it; returns how the
+        consumer ended, and raises what `closed` raises.
+
+        The default ends within the 30 s that Kubernetes grants, also if the service is gone and a handler hangs."""
+        told: list[signal.Signals] = []
+
+        def note(number: signal.Signals) -> None:
+            told.append(number)
+            _log.info("told to leave", consumer=self.name, signal=number.name, times=len(told))
+            if on_signal is not None:
+                on_signal(number)
+            self._work.changes.notify()
+
+        async with _noting_signals(note):
+            if self._task is None:
+                await self._enter(lambda: bool(told))
+            await self.wait_for(lambda _: self._ending is not None or bool(told))
+            if self._ending is None and self._membership.registered and drain_within > 0:
+                self._membership.drain()
+                with anyio.move_on_after(drain_within):
+                    await self.wait_for(lambda _: self._ending is not None or len(told) > 1)
+            if self._ending is None:
+                self._close_within = 0.0 if len(told) > 1 else LEAVE_WITHIN
+            await self.close()
+        return await self.closed()
 
     async def close(self) -> None:
         """Leave at once: what leaving the block does. May be called repeatedly."""
@@ -247,6 +294,7 @@ class AssignerConsumer:
             connected=self.is_connected,
             address=str(link.address) if link is not None and link.opened else "",
             links=self._membership.links,
+            failed_tries=self._membership.failed_tries,
             lease_left=max(0.0, state.lease.deadline - now),
             owned=len(state.owned(now)),
             standbys=len(state.standbys()),
@@ -290,10 +338,32 @@ class AssignerConsumer:
         self._work.leave(ending.value if isinstance(ending, Ending) else str(ending))
         if not self._membership.registered:
             return
-        if await self._work.at_rest(self._timing.close_timeout):
+        if await self._work.at_rest(self._close_within):
             await self._membership.farewell()
         else:
             _log.warning("work is still under way: the session is left to end by itself", consumer=self.name)
+
+
+@asynccontextmanager
+async def _noting_signals(note: Callable[[signal.Signals], None]) -> AsyncIterator[None]:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+
+        async def listen() -> None:
+            async for number in signals:
+                note(number)
+
+        listening = asyncio.create_task(listen(), name="assigner-signals")
+        try:
+            yield
+        finally:
+            listening.cancel()
+            await asyncio.wait([listening])
+
+
+def _checked_topics(topics: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(topics, str):
+        raise InvalidInput(f"topics is the text {topics!r}; give a list, [{topics!r}]")
+    return tuple(check_topic(topic) for topic in topics)
 
 
 def _checked_capacity(capacity: float) -> float:

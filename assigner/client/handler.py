@@ -6,8 +6,17 @@ that is not needed may be left out.
 
 from __future__ import annotations
 
+import inspect
+from difflib import get_close_matches
+
 from assigner.core.client_calls import Ownership, ReleaseOrder, WarmOrder
 from assigner.keys import TopicPartition
+from assigner.logs import get_logger
+
+_LIKENESS = 0.75
+"""From 0 to 1: how like one of the handler's methods another one's name must be to be taken for a slip."""
+
+_log = get_logger(__name__)
 
 
 class Handler:
@@ -40,3 +49,13 @@ class Handler:
     async def standby_removed(self, partition: TopicPartition) -> None:
         """The copy is not wanted any more. Not called when the partition becomes ours (the copy is what `warm` and
         `assigned` begin with), nor when the consumer closes: after a restart the copy is asked for again."""
+
+
+def warn_of_misspelt(handler: Handler) -> None:
+    """Say which methods of a handler nobody will ever call, because their names are almost ours."""
+    ours = [name for name in vars(Handler) if not name.startswith("_")]
+    for name, _ in inspect.getmembers(type(handler), inspect.iscoroutinefunction):
+        meant = get_close_matches(name, ours, n=1, cutoff=_LIKENESS)
+        if not name.startswith("_") and name not in ours and meant:
+            written = f"{type(handler).__name__}.{name}"
+            _log.warning("handler method is never called: it is none of ours", method=written, meant=meant[0])

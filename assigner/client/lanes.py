@@ -35,6 +35,7 @@ from assigner.core.client_calls import (
     Pause,
     Start,
     Stopped,
+    WarmOrder,
 )
 from assigner.keys import TopicPartition
 from assigner.logs import get_logger
@@ -42,7 +43,27 @@ from assigner.logs import get_logger
 MAX_REASON = 500
 """Characters of a failure that are reported to the service."""
 
+MAX_FAILED_AT = 100
+"""Places of failures that are remembered; beyond it they are told in full again."""
+
 _log = get_logger(__name__)
+
+_METHODS: dict[type[Call], str] = {
+    CallAssigned: "assigned",
+    CallWarm: "warm",
+    CallRelease: "release",
+    CallRevoked: "revoked",
+    CallDiscard: "discard",
+    CallStandby: "standby_added",
+    CallNoStandby: "standby_removed",
+}
+
+
+def _named(call: Call) -> dict[str, str]:
+    """The handler's method and the partition, for a line of the log."""
+    about = getattr(call, "owned", None) or getattr(call, "tp", None) or getattr(call, "order", None)
+    partition = about.tp if isinstance(about, WarmOrder) else about
+    return {"call": _METHODS.get(type(call), ""), "partition": str(partition)}
 
 
 class _Job:
@@ -98,6 +119,8 @@ class Lanes:
         self._gate = gate
         self._finished = finished
         self._jobs: dict[TopicPartition, _Job] = {}
+        self._failed_at: set[tuple[object, ...]] = set()
+        """Where handlers failed, so that each place is told in full once."""
 
     def take(self, actions: Iterable[Action]) -> None:
         for action in actions:
@@ -162,12 +185,26 @@ class Lanes:
             if scope.cancel_called or (task is not None and task.cancelling()):
                 raise
             # The handler awaited something that others cancelled: its failure, not our end.
-            _log.warning("handler failed", call=repr(call), reason="cancelled from elsewhere")
+            _log.warning("handler failed", **_named(call), reason="cancelled from elsewhere")
             return Failed("a task that the handler waited for was cancelled")
         except Exception as error:  # noqa: BLE001  (whatever a handler raises, its lane goes on)
-            _log.exception("handler failed", call=repr(call))
-            return Failed(f"{type(error).__name__}: {error}"[:MAX_REASON])
+            reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
+            _log.error("handler failed", **_named(call), reason=reason, exc_info=self._if_new(call, error))
+            return Failed(reason)
         return Done()
+
+    def _if_new(self, call: Call, error: Exception) -> Exception | None:
+        """The error, for its traceback, unless the same call failed at the same place before."""
+        last = error.__traceback__
+        while last is not None and last.tb_next is not None:
+            last = last.tb_next
+        where = (type(call), type(error), last and last.tb_frame.f_code, last and last.tb_lineno)
+        if where in self._failed_at:
+            return None
+        if len(self._failed_at) >= MAX_FAILED_AT:
+            self._failed_at.clear()
+        self._failed_at.add(where)
+        return error
 
     async def _perform(self, call: Call) -> None:
         match call:

@@ -77,6 +77,11 @@ class Membership:
         self.link: Link | None = None
         self.links = 0
         self.last_failure = ""
+        self.failed_tries = 0
+        """How often contact was lost or not made."""
+        self._tries = 0
+        """Of them in a row."""
+        self._tried = addresses[0]
         self._addresses = addresses
         self._dialling = dialling
         self._clock = clock
@@ -114,7 +119,7 @@ class Membership:
     # --- one link after another ------------------------------------------------------------------------------------
 
     async def _link_up(self) -> End:
-        address = self._addresses[self._turn]
+        address = self._tried = self._addresses[self._turn]
         self._turn = (self._turn + 1) % len(self._addresses)
         link = Link(address, self.who, self._dialling, self._clock, self._work, self._timing.call_timeout)
         self.link = link
@@ -124,6 +129,7 @@ class Membership:
             self.link = None
             self._work.changes.notify()
             if link.renewals:
+                self._tries = 0
                 self._pauses.reset()
                 self._untried = len(self._addresses)
 
@@ -157,8 +163,20 @@ class Membership:
         await self._pause()
 
     def _note(self, reason: str) -> None:
-        self.last_failure = reason
-        _log.warning("contact lost", group=self.who.group, consumer=self.who.name, reason=reason)
+        self.last_failure = f"{self._tried}: {reason}"
+        self.failed_tries += 1
+        self._tries += 1
+        if self._tries & (self._tries - 1) == 0:
+            # The 1st, 2nd, 4th, 8th ... in a row: an outage of an hour is a handful of lines.
+            lost = "contact lost" if self.registered else "no contact yet"
+            _log.warning(
+                lost,
+                group=self.who.group,
+                consumer=self.who.name,
+                address=str(self._tried),
+                reason=reason,
+                tries=self._tries,
+            )
         self._work.changes.notify()
 
     async def _pause(self) -> None:

@@ -11,9 +11,11 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Self
 
 import click
 import pytest
@@ -24,6 +26,7 @@ from tests.ablation import ABLATIONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PATIENCE = 60.0
 RULES = range(1, 17)
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -157,19 +160,48 @@ def check_command(words: list[str]) -> None:
 @pytest.mark.processes
 def test_the_example_in_the_readme_runs(tmp_path: Path) -> None:
     example = next(blocks(ROOT / "README.md", "python"))
-    with EmbeddedAssigner(topics={"billing": {"orders": 12}}) as assigner:
-        program = tmp_path / "worker.py"
-        program.write_text(example.replace("127.0.0.1:50051", assigner.address))
-        output = tmp_path / "output"
-        with output.open("w") as sink:
-            worker = subprocess.Popen([sys.executable, "-u", str(program)], stdout=sink, stderr=sink, cwd=ROOT)
-        try:
-            deadline = time.monotonic() + 30
-            while output.read_text().count("mine now") < 12:
-                assert worker.poll() is None, output.read_text()
-                assert time.monotonic() < deadline, output.read_text()
-                time.sleep(0.05)
-        finally:
-            worker.terminate()
-            worker.wait(10)
-    assert "mine now: orders/3@1" in output.read_text()
+    with EmbeddedAssigner(topics={"billing": {"orders": 12}}) as assigner, ExitStack() as stack:
+        text = example.replace("127.0.0.1:50051", assigner.address)
+        first = stack.enter_context(Example(tmp_path / "first", text))
+        first.says("mine now", 12)
+        second = stack.enter_context(Example(tmp_path / "second", text.replace("worker-1", "worker-2")))
+        second.says("mine now", 6)
+        second.says("getting ready for", 6)
+        first.says("to worker-2", 6)
+        first.process.terminate()
+        assert first.process.wait(PATIENCE) == 0
+        second.says("mine now", 12)
+    assert "mine now: orders/3@1" in first.output
+    assert first.output.count("handing over") == 12
+    assert "Traceback" not in first.output
+
+
+class Example:
+    """A program of the docs as a process."""
+
+    def __init__(self, directory: Path, text: str) -> None:
+        directory.mkdir()
+        self._program, self._output = directory / "example.py", directory / "output"
+        self._program.write_text(text)
+
+    def __enter__(self) -> Self:
+        with self._output.open("w") as sink:
+            command = [sys.executable, "-u", str(self._program)]
+            self.process = subprocess.Popen(command, stdout=sink, stderr=sink, cwd=ROOT)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(PATIENCE)
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    def says(self, words: str, times: int) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while self.output.count(words) < times:
+            assert self.process.poll() is None, self.output
+            assert time.monotonic() < deadline, self.output
+            time.sleep(0.05)
