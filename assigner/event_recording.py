@@ -20,6 +20,7 @@ from assigner.election import Term
 from assigner.event_log import EventLog, LoggedEvent
 from assigner.logs import get_logger
 from assigner.mirror import GroupMirror
+from assigner.names import session_digest
 
 log = get_logger("assigner.event_recording")
 
@@ -103,7 +104,7 @@ class EventRecording:
             topic=event.tp.topic,
             partition=event.tp.partition,
             member=event.holding.member,
-            session=event.holding.session,
+            session=session_digest(event.holding.session),
             epoch=event.holding.epoch,
             event=event.event.value,
             cause=event.cause,

@@ -25,9 +25,11 @@ from assigner.keys import Keys
 from assigner.load_reports import LoadReports
 from assigner.logs import get_logger
 from assigner.mirror import GroupMirror, Mirrors
-from assigner.records import ANY_SESSION, Consumer, Displaced, HandoffMode, Status, Stored, encode, stored
+from assigner.names import session_digest
+from assigner.records import Consumer, Displaced, HandoffMode, Status, Stored, encode
+from assigner.registrations import anybody, check_not_displaced, look_up, registered
 from assigner.registry import Registry
-from assigner.relay import StreamSeat, evicted, superseded
+from assigner.relay import StreamSeat, evicted
 from assigner.store import (
     Absent,
     Committed,
@@ -105,9 +107,7 @@ class Membership:
             mirror = await hold.enter_async_context(self._mirrors.of(registration.group))
             _check_mode(mirror, registration)
             consumer = await self._enter(mirror, registration)
-            seat = self._registry.take(
-                mirror, registration.name, consumer.record.session, consumer.record.ttl, hold.pop_all()
-            )
+            seat = self._registry.take(mirror, registration.name, consumer.record.session, consumer.record.ttl, hold)
         assert seat.hold is not None
         seat.hold.push_async_callback(self._end_if_drained, seat, consumer.lease)
         if not registration.renews:
@@ -135,8 +135,8 @@ class Membership:
         session = registration.session or f"minted-{secrets.token_hex(8)}"
         key = mirror.state.keys.consumer(registration.name)
         for attempt in range(TRIES):
-            current = await self._current(mirror, registration.name, fresh=attempt > 0)
-            _check_not_displaced(current, session, mirror.group)
+            current = await look_up(self._store, mirror, registration.name, fresh=attempt > 0)
+            check_not_displaced(current, session, mirror.group)
             _check_not_evicted(current, session)
             lease, ttl, granted = await self._lease(current, session)
             record = _record(registration, session, current, ttl, self._instance, self._clock.wall())
@@ -150,7 +150,7 @@ class Membership:
                         "registered",
                         group=mirror.group,
                         consumer=registration.name,
-                        session=session,
+                        session=session_digest(session),
                         resumed=not granted,
                         takeover=bool(record.displaced),
                     )
@@ -205,14 +205,6 @@ class Membership:
         granted = await self._store.grant(self._ttl)
         return granted.lease, granted.ttl, True
 
-    async def _current(self, mirror: GroupMirror, name: str, *, fresh: bool) -> Stored[Consumer] | None:
-        """The registration, from the mirror or straight from the store. An unreadable one is an error: it is not
-        ours to overwrite."""
-        if not fresh and name not in mirror.state.unreadable_consumers:
-            return mirror.state.consumers.get(name)
-        result = await self._store.get(mirror.state.keys.consumer(name))
-        return stored(Consumer, result.entry) if isinstance(result, Found) else None
-
     async def _renew_while_heard(self, seat: StreamSeat, lease: int, heard: Callable[[], float]) -> None:
         """For clients that do not call Renew: their connection's signs of life renew the lease."""
         pause = seat.ttl / 3
@@ -236,7 +228,7 @@ class Membership:
 
     async def renew(self, group: str, name: str, session: str) -> float:
         async with self._mirrors.of(group) as mirror:
-            consumer = await self._registered(mirror, name, session)
+            consumer = await registered(self._store, mirror, name, session)
             if consumer.record.evicted:
                 raise evicted(consumer.record)
             renewed = await self._store.keep_alive(consumer.lease)
@@ -244,33 +236,19 @@ class Membership:
                 raise NotRegistered(f"the lease of {name!r} ended; register again")
             return renewed.ttl
 
-    async def _registered(self, mirror: GroupMirror, name: str, session: str) -> Stored[Consumer]:
-        """The registration of that session (any, if it names none). A mirror that lags is not believed."""
-        consumer: Stored[Consumer] | None = None
-        for fresh in (False, True):
-            consumer = await self._current(mirror, name, fresh=fresh)
-            if consumer and session in (ANY_SESSION, consumer.record.session):
-                return consumer
-        _check_not_displaced(consumer, session, mirror.group)
-        raise NotRegistered(
-            f"consumer {name!r} is not registered in group {mirror.group!r}"
-            + (f" with session {session!r}" if session else "")
-            + "; register first"
-        )
-
     async def ready(self, group: str, name: str, session: str, answers: Sequence[Answer]) -> list[Refused]:
         async with self._mirrors.of(group) as mirror:
-            consumer = await self._registered(mirror, name, session)
+            consumer = await registered(self._store, mirror, name, session)
             return await self._answers.ready(mirror, consumer, self._registry.seat(group, name), answers)
 
     async def released(self, group: str, name: str, session: str, answers: Sequence[Answer]) -> list[Refused]:
         async with self._mirrors.of(group) as mirror:
-            consumer = await self._registered(mirror, name, session)
+            consumer = await registered(self._store, mirror, name, session)
             return await self._answers.released(mirror, consumer, answers)
 
     async def report_load(self, group: str, name: str, session: str, report: LoadReport) -> LoadReceipt:
         async with self._mirrors.of(group) as mirror:
-            consumer = await self._registered(mirror, name, session)
+            consumer = await registered(self._store, mirror, name, session)
             return self._load_reports.take(mirror.state, consumer.record, report, len(self._registry))
 
     # --- leaving -------------------------------------------------------------------------------------------------
@@ -280,14 +258,14 @@ class Membership:
             if gates_closed and await self._end_displaced(mirror, name, session):
                 return False
             for _ in range(TRIES):
-                consumer = await self._registered(mirror, name, session)
+                consumer = await registered(self._store, mirror, name, session)
                 # Said before it goes, so that nobody waits for it to come back.
                 if not await self._drain(mirror, consumer):
                     continue
                 if not gates_closed:
                     return _has_to_wait(mirror, name)
                 await self._store.revoke(consumer.lease)
-                log.info("deregistered", group=group, consumer=name, session=session)
+                log.info("deregistered", group=group, consumer=name, session=session_digest(session))
                 return False
         raise StoreUnavailable(f"consumer {name!r} is being changed by others too; try again")
 
@@ -299,7 +277,8 @@ class Membership:
         for displaced in current.record.displaced:
             if displaced.session == session:
                 await self._store.revoke(displaced.lease)
-                log.info("displaced session ended", group=mirror.group, consumer=name, session=session)
+                digest = session_digest(session)
+                log.info("displaced session ended", group=mirror.group, consumer=name, session=digest)
                 return True
         return False
 
@@ -322,23 +301,18 @@ class Membership:
         """An operator's wish: the same as the consumer's own."""
         async with self._mirrors.of(group) as mirror:
             for _ in range(TRIES):
-                if await self._drain(mirror, await self._registered(mirror, name, ANY_SESSION)):
+                if await self._drain(mirror, await anybody(self._store, mirror, name)):
                     return mirror
         raise StoreUnavailable(f"consumer {name!r} is being changed by others too; try again")
 
 
 def _check_mode(mirror: GroupMirror, registration: Registration) -> None:
-    if mirror.state.options.handoff_mode is HandoffMode.EXCLUSIVE and not registration.renews:
+    keeps_a_session = registration.renews and registration.session
+    if mirror.state.options.handoff_mode is HandoffMode.EXCLUSIVE and not keeps_a_session:
         raise RefusedError(
             f"group {mirror.group!r} hands partitions over exclusively, which needs clients that renew their session; "
-            "use a client that calls Renew, or set the group's handoff_mode to overlap"
+            "use a client that names one and calls Renew, or set the group's handoff_mode to overlap"
         )
-
-
-def _check_not_displaced(current: Stored[Consumer] | None, session: str, group: str) -> None:
-    """A session that lost its name stays the loser, or two processes would take turns for ever."""
-    if current and any(displaced.session == session for displaced in current.record.displaced):
-        raise superseded(group, current.record)
 
 
 def _check_not_evicted(current: Stored[Consumer] | None, session: str) -> None:
@@ -380,6 +354,7 @@ def _record(
         instance=instance,
         ttl=ttl,
         renews=registration.renews,
+        minted=not registration.session,
         displaced=_displaced(current, session),
     )
 

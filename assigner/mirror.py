@@ -216,6 +216,11 @@ class Mirrors:
         shared = self._open.get(group)
         return shared.mirror if shared and shared.mirror.listings else None
 
+    def users(self, group: str) -> int:
+        """How many hold on to the group's mirror."""
+        shared = self._open.get(group)
+        return shared.users if shared else 0
+
     @asynccontextmanager
     async def of(self, group: str, *, within: float = 10.0) -> AsyncIterator[GroupMirror]:
         """The group's mirror, loaded, kept for at least as long as the context is open."""

@@ -10,6 +10,7 @@ characters, and no rule tells a homograph from a word.
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 from assigner.errors import InvalidName
@@ -30,6 +31,13 @@ def check_name(kind: str, name: str) -> str:
     if name in (".", ".."):
         raise InvalidName(f"{kind} {name!r} is reserved; choose another name")
     return name
+
+
+def session_digest(session: str) -> str:
+    """What is shown of a session, in logs, answers and errors: enough to tell two apart, too little to use one.
+
+    The same everywhere and for ever, so that what different places say of a session can be put together."""
+    return hashlib.blake2b(session.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest() if session else ""
 
 
 def check_topic(name: str) -> str:

@@ -3,7 +3,7 @@
 A commit is admitted by what the group's mirror shows, which costs no read; where the mirror says no, the store itself
 is asked, because the mirror may be behind what the consumer was told. Either way it is written only if the assignment
 that admitted it still stands and nobody has replaced the offset since. Who committed need not be registered any more:
-the assignment alone decides.
+the assignment alone decides. Only a client that names no session must be, because its registration tells its session.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from assigner.mirror import GroupMirror, Mirrors
 from assigner.offset_reading import OffsetReading
 from assigner.offset_writing import CommitWriter, verdict_on
 from assigner.reading_together import read_together
+from assigner.records import ANY_SESSION
+from assigner.registrations import registered
 from assigner.store import Store
 from assigner.supervision import Supervisor
 
@@ -76,8 +78,10 @@ class OffsetKeeping:
         return await self._reading.fetch(group, wanted)
 
     async def commit(self, group: str, name: str, session: str, commits: Sequence[OffsetCommit]) -> list[RefusedCommit]:
-        who = Committer(group, name, session)
         async with self._mirrors.of(group) as mirror:
+            if session == ANY_SESSION:
+                session = (await registered(self._store, mirror, name, session)).record.session
+            who = Committer(group, name, session)
             pending, refused = await self._admit(mirror, who, commits)
             refused += await self._writer.write(pending)
         self._count(group, len(commits) - len(refused), refused)

@@ -44,8 +44,8 @@ class Registry:
             raise LimitReached(f"this instance serves {self._max_seats} streams already; connect to another one")
 
     def take(self, mirror: GroupMirror, name: str, session: str, ttl: float, hold: AsyncExitStack) -> StreamSeat:
-        """Seat a consumer. `hold` keeps the mirror; it is closed when the seat is left. Raises `Superseded` if another
-        session has the name by now, whose seat is left alone."""
+        """Seat a consumer. What `hold` keeps is the seat's from then on, and is let go when it is left. Raises
+        `Superseded` if another session has the name by now, whose seat is left alone."""
         current = mirror.state.consumers.get(name)
         _check_on_record(current, session, mirror.group)
         relay = self._relays.get(mirror.group)
@@ -62,7 +62,7 @@ class Registry:
         else:
             self._count += 1
         seat = StreamSeat(mirror, name, session, ttl, lambda left: self._left(mirror, relay, left))
-        seat.hold = hold
+        seat.hold = hold.pop_all()
         relay.seats[name] = seat
         relay.judge(seat)
         return seat

@@ -20,6 +20,7 @@ from assigner.errors import AssignerError, Evicted, NotRegistered, Superseded
 from assigner.keys import AssignmentKey, ConsumerKey, HandoffKey, StandbyKey, TopicPartition
 from assigner.logs import get_logger
 from assigner.mirror import GroupMirror
+from assigner.names import session_digest
 from assigner.records import Consumer, HandoffMode, Status
 
 MOST_AT_ONCE = 5_000
@@ -172,7 +173,8 @@ class GroupRelay:
 def superseded(group: str, by: Consumer) -> Superseded:
     where = f" at {by.address}" if by.address else ""
     return Superseded(
-        f"another process{where} registered as {by.consumer_name!r} in group {group!r} (session {by.session!r}); "
+        f"another process{where} registered as {by.consumer_name!r} in group {group!r} "
+        f"(session {session_digest(by.session)}); "
         "give each process a name of its own"
     )
 

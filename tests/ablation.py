@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from assigner.records import HandoffMode
 from tests import switched_off as off
+from tests.scenarios import test_calls_without_a_session as sessions
 from tests.scenarios import test_clean_up as clean_up
 from tests.scenarios import test_epoch_floor as floor
 from tests.scenarios import test_incarnations as incarnations
@@ -367,6 +368,20 @@ ABLATIONS: tuple[Ablation, ...] = (
         "every plan is a new generation",
         off.every_plan_is_a_new_generation,
         running.test_rule_16_the_generation_follows_the_plan_and_is_raised_only_by_a_change,
+    ),
+    Ablation(
+        17,
+        "any session will do",
+        off.any_session_will_do,
+        sessions.test_rule_17_a_call_without_a_session_does_nothing_for_a_consumer_that_has_one,
+        {"call": "Deregister with closed gates"},
+    ),
+    Ablation(
+        17,
+        "exclusive groups take clients without a session",
+        off.exclusive_takes_clients_without_a_session,
+        sessions.test_rule_17_exclusive_groups_take_no_client_without_a_session,
+        {"renews": True},
     ),
     Ablation(
         18,

@@ -128,6 +128,19 @@ def targets_are_names(patch: Patch) -> None:
     patch.setattr(Builder, "__init__", forgetting_sessions)
 
 
+def any_session_will_do(patch: Patch) -> None:
+    patch.setattr("assigner.registrations.may_act", lambda consumer, session: True)
+
+
+def exclusive_takes_clients_without_a_session(patch: Patch) -> None:
+    original = membership._check_mode
+
+    def changed(mirror: GroupMirror, registration: Registration) -> None:
+        original(mirror, msgspec.structs.replace(registration, session="any"))
+
+    patch.setattr(membership, "_check_mode", changed)
+
+
 def any_session_takes_the_seat(patch: Patch) -> None:
     patch.setattr("assigner.registry._check_on_record", lambda current, session, group: None)
 
@@ -146,7 +159,8 @@ def set_offsets_compare_nothing(patch: Patch) -> None:
 
 def committers_are_names(patch: Patch) -> None:
     def changed(who: Committer, *args: Any, **kwargs: Any) -> Any:
-        return judge(Committer(who.group, who.name), *args, **kwargs)
+        held = args[1]
+        return judge(Committer(who.group, who.name, held.record.session if held else ""), *args, **kwargs)
 
     patch.setattr("assigner.offsets.judge", changed)
     patch.setattr("assigner.offset_writing.judge", changed)

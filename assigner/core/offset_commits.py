@@ -37,7 +37,7 @@ class Committer(msgspec.Struct, frozen=True):
     group: str
     name: str
     session: str = ANY_SESSION
-    """None: name and epoch say enough, because a takeover raises the epoch."""
+    """Of the owner, as it was registered; none only of owners that upstream's server wrote."""
 
 
 class Admitted(msgspec.Struct, frozen=True, gc=False):
@@ -54,7 +54,7 @@ def judge(
     if held is None:
         return RefusedCommit(commit.tp, Refusal.FENCED if exists else Refusal.UNKNOWN_PARTITION)
     record = held.record
-    ours = record.owner == who.name and who.session in (ANY_SESSION, record.session)
+    ours = record.owner == who.name and record.session == who.session
     if ours and record.epoch == commit.epoch:
         return Admitted(held.mod_revision, record.topic_id)
     return RefusedCommit(commit.tp, Refusal.FENCED, record.epoch, record.owner)

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, TypeVar, cast
 
 from assigner.api import GroupDescription, GroupSummary, Member
+from assigner.names import session_digest
 from assigner.records import Handoff, Move, Quarantined, TopicConfig
 from assigner.server.messages import message_class
 from assigner.server.requests import options_message
@@ -93,7 +94,7 @@ def _member(member: Member) -> dict[str, Any]:
     consumer = member.consumer
     return {
         "name": consumer.consumer_name,
-        "session": consumer.session,
+        "session": session_digest(consumer.session),
         "status": consumer.status.value,
         "capacity": consumer.capacity,
         "rack": consumer.rack,

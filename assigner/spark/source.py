@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from assigner.errors import InvalidInput
+from assigner.names import session_digest
 from assigner.spark.batch import BatchReader
 from assigner.spark.fetching import read_ranges
 from assigner.spark.options import SourceOptions, columns_wanted, read_options, refuse_unknown
@@ -107,7 +108,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "assigner": ",".join(self._options.assigner),
             "group": self._options.group,
             "member": self._options.member,
-            "session": self._planner.link.session,
+            "session": session_digest(self._planner.link.session),
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }

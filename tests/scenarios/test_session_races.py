@@ -75,6 +75,21 @@ async def test_rule_2_of_two_sessions_the_newer_stays_although_the_older_hears_o
     assert (await world.until_counts(a=4)).consumers["a"].record.session == "newer"
 
 
+async def test_a_registration_that_is_refused_its_place_keeps_nothing(world: World) -> None:
+    """Its group's mirror least of all, which would be watched for ever."""
+    faults = await world.start_faulty(leads=False)
+    faults.inject(AnswerAfter(1.0), kinds={"transact"}, where=registers(world, "older"))
+    older, ends = SteppedConsumer(world, "a", session="older"), list[AssignerError]()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(connect, older, world, ends)
+        await session_on_record(world, "older")
+        newer = await world.join("a", session="newer")
+    assert isinstance(ends[0], Superseded)
+    newer.crash()
+    users = world.instances["i1"].mirrors.users
+    await eventually(lambda: users(GROUP) == 0, within=20, what="nobody uses the mirror")
+
+
 async def test_a_second_stream_of_the_same_session_ends_the_first_in_a_way_that_may_be_retried(world: World) -> None:
     await world.add_topic(partitions=2)
     instance = await world.start_instance()

@@ -49,10 +49,10 @@ def test_anybody_else_is_told_who_has_it_under_which_epoch(assignment: Stored[As
     )
 
 
-def test_who_names_no_session_is_known_by_name_and_epoch() -> None:
+def test_who_names_no_session_is_nobody_who_has_one() -> None:
     nameless = Committer("g", "a")
-    assert isinstance(judge(nameless, wish(), held(session="minted"), exists=True), Admitted)
-    assert not isinstance(judge(nameless, wish(epoch=2), held(session="minted"), exists=True), Admitted)
+    assert not isinstance(judge(nameless, wish(), held(session="minted"), exists=True), Admitted)
+    assert isinstance(judge(nameless, wish(), held(session=""), exists=True), Admitted)
 
 
 def test_an_owner_written_before_sessions_and_epochs_were_known_may_commit_as_it_is_known() -> None:

@@ -356,6 +356,9 @@ class ConsumerInfo(betterproto2.Message):
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     session: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    A digest: the session itself is known to its process only.
+    """
 
     status: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
 
