@@ -263,6 +263,7 @@ class Coordinator:
                 standbys=len(standbys),
                 moves=said.moves,
                 lower_bound=said.lower_bound,
+                unproved=said.unproved,
                 imbalance=said.imbalance,
                 seconds=round(seconds, 4),
             )

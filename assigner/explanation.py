@@ -1,8 +1,8 @@
 """What a solution costs and achieves, counted from the problem and the result alone.
 
 Nothing here trusts the strategy: moves, imbalance, mismatches and cold starts are counted from the arrays. Only the
-lower bound is the strategy's own claim. Counting takes longer than planning does, so each figure is worked out when
-somebody asks for it.
+lower bound, and whether the search for the best was given up, are the strategy's own claims. Counting takes longer than
+planning does, so each figure is worked out when somebody asks for it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ class Explanation:
     """No solution as valid and as balanced moves fewer."""
     by_rule: bool = False
     """The strategy follows a rule that does not look at present owners."""
+    unproved: bool = False
+    """The strategy gave up its search for the best plan, because the group is too large for it: a more even one, or one
+    with fewer moves, may exist."""
 
     @cached_property
     def moves(self) -> int:

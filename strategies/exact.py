@@ -1,11 +1,15 @@
 """The whole way from units to owners: a good first deal, made exact, and the units found that fit the counts.
 
 The first deal is even per row and nearly so over all, and keeps most of what members have; making it exact
-(`strategies.improving`) is then mostly a proof that it is. Above `MOST_CELLS` rows x members the first deal is all
-there is, and the lower bound is an estimate from below.
+(`strategies.improving`) is then mostly a proof that it is.
 
-A result that is not proved replaces what is only if it is really better, and is then tried again from there until it
-is not: so that, given its own result, this returns the same again.
+Where that takes more work than the budget allows, or there are more than `MOST_CELLS` rows x members, nothing is dealt
+anew: present owners stay, what has none is filled in, and gifts make things better one by one (`strategies.keeping`).
+The lower bound is an estimate from below then. Only where nobody has anything is the best deal found so far taken, and
+made better by gifts.
+
+Not proved either: sets of different sizes. Such a result replaces what is only if it is really better, and is then
+tried again from there until it is not.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from assigner.strategy import NONE, IntArray, Members
 from strategies.bounding import lower_bound
 from strategies.case import Case, cost, settle, with_nobody
 from strategies.held import Held, held
+from strategies.keeping import keep_and_fill, only_gifts
 from strategies.placement import place
 from strategies.quotas import Quotas, quotas
 from strategies.rack_classes import Classes
@@ -32,9 +37,6 @@ MOST_CELLS = 4_000_000
 
 BUDGET = 2_000_000_000
 """Places looked at before giving up on exactness: some seconds of work."""
-
-_ATTEMPTS = 3
-"""For large problems, whose first deal takes seconds."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,32 @@ def solve(
     first = _Attempt(units, members, levels, classes)
     if first.flawless(units.owner):
         return Exact(units.owner, True, 0)
-    owner, proved = first.run(start, budget)
-    attempts = _ATTEMPTS if first.large else len(units.owner)
+    owner, proved = units.owner, False
+    if first.fresh or not first.large:
+        owner, proved = first.run(start, budget)
+    if not proved and (budget.gone or first.large or first.blind):
+        owner = first.kept(owner)
+    else:
+        owner = _until_no_better(owner, proved, first, budget)
+    return Exact(owner, proved, 0 if proved else lower_bound(first.case, first.count(owner)))
+
+
+def fewest_moves(units: Units, members: Members, owner: IntArray) -> int:
+    """A lower bound on moves, in partitions, from what `units` says to anything as even as `owner`."""
+    attempt = _Attempt(units, members, (), None)
+    return lower_bound(attempt.case, attempt.count(owner))
+
+
+def _until_no_better(owner: IntArray, proved: bool, first: _Attempt, budget: Budget) -> IntArray:
+    """Sets of different sizes are not traded for each other: what came out may look different in its own light."""
+    attempts = len(owner)
     while not (proved or budget.gone or first.flawless(owner)) and attempts > 1:
-        better, _ = _Attempt(replace(units, owner=owner), members, levels, classes).run(None, budget)
+        units = replace(first.units, owner=owner)
+        better, _ = _Attempt(units, first.members, first.levels, first.classes).run(None, budget)
         if better is owner:
             break
         owner, attempts = better, attempts - 1
-    return Exact(owner, proved, 0 if proved else lower_bound(first.case, first.count(owner)))
+    return owner
 
 
 class _Attempt:
@@ -79,6 +99,8 @@ class _Attempt:
         self.case = _case(self.plan, units)
         self.large = self.case.held.size > MOST_CELLS
         self.blind = classes is not None and classes.units.count * members.count > MOST_CELLS
+        self.fresh = bool((self.now.owner == NONE).all())
+        """Nobody has anything to keep."""
 
     def run(self, start: IntArray | None, budget: Budget) -> tuple[IntArray, bool]:
         """New owners, the very array of `units` if they are as good; and whether that is proved."""
@@ -87,6 +109,25 @@ class _Attempt:
         if not proved and self._worth(self.units.owner) <= self._worth(owner):
             return self.units.owner, False
         return owner, proved
+
+    def kept(self, dealt: IntArray) -> IntArray:
+        """Owners where nothing is dealt anew; the very array of `units` if none changes. `dealt`: the best deal found,
+        for when nobody has anything."""
+        case, now, rows, order = self.case, self.now, self.units, np.arange(len(self.units.owner), dtype=np.int32)
+        if self.classes is not None and not self.blind:
+            rows, order = self.classes.units, self.classes.order
+            now = self._in_classes(self.classes)
+            case = _class_case(self.case, self.classes, now)
+        supply = rows.partitions - np.bincount(now.row[now.fixed & (now.owner == NONE)], minlength=rows.count)
+        count = keep_and_fill(case, supply.astype(np.int32), self.levels)
+        owner = np.empty_like(self.units.owner)
+        owner[order] = place(now, count, case.held)
+        if self.fresh:
+            count = only_gifts(case, _count(now.row, dealt[order], case.held.shape), self.levels)
+            other = np.empty_like(owner)
+            other[order] = place(now, count, case.held)
+            owner = min(owner, other, key=self._worth)
+        return self.units.owner if bool((owner == self.units.owner).all()) else owner
 
     def flawless(self, owner: IntArray) -> bool:
         """Whether one look tells that nothing could be better but moves."""
@@ -116,10 +157,9 @@ class _Attempt:
         return place(self.now, count, self.case.held), proved and not self.blind
 
     def _by_class(self, classes: Classes, total: IntArray, budget: Budget) -> tuple[IntArray, bool]:
-        row = np.repeat(np.arange(classes.units.count, dtype=np.int32), classes.units.partitions)
-        now = Held(self.now.owner[classes.order], self.now.fixed[classes.order], row)
+        now = self._in_classes(classes)
         case = _class_case(self.case, classes, now)
-        stuck = np.bincount(row[now.fixed & (now.owner == NONE)], minlength=len(classes.row))
+        stuck = np.bincount(now.row[now.fixed & (now.owner == NONE)], minlength=len(classes.row))
         moves_first = self.levels.index("moves") < self.levels.index("racks")
         topics = np.unique(classes.row)
         count = split_by_class(case, total[topics], classes.units.partitions - stuck, moves_first)
@@ -127,6 +167,10 @@ class _Attempt:
         owner = np.empty_like(self.units.owner)
         owner[classes.order] = place(now, count, case.held)
         return owner, proved
+
+    def _in_classes(self, classes: Classes) -> Held:
+        row = np.repeat(np.arange(classes.units.count, dtype=np.int32), classes.units.partitions)
+        return Held(self.now.owner[classes.order], self.now.fixed[classes.order], row)
 
     def _worth(self, owner: IntArray) -> tuple[float, ...]:
         """(rules broken, units unowned, what the levels above moves cost)."""

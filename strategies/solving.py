@@ -23,6 +23,9 @@ from strategies.units import Units
 FEW_CELLS = 20_000
 """Rows x members up to which a few milliseconds more don't matter."""
 
+_TURNS = 3
+"""Times what was found is searched again. One is enough but for sets of different sizes."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -30,6 +33,8 @@ class Found:
     """New owner per unit."""
     lower_bound: int
     """Moves, in partitions, among units whose owner may keep them."""
+    unproved: bool = False
+    """The search for the best was given up: too much work."""
 
 
 def solve(
@@ -61,25 +66,44 @@ def _by_component(units: Units, members: Members, wishes: Priorities) -> Found:
     parts = components(units, members)
     if len(parts) == 1 and len(parts[0].which_units) == len(units.owner):
         return _solve(units, members, wishes, None)
-    owner, bound = np.full(len(units.owner), NONE, np.int32), 0
+    owner, bound, unproved = np.full(len(units.owner), NONE, np.int32), 0, False
     for part in parts:
         found = _solve(part.units, part.members, wishes, None)
         mine = np.append(part.which_members, np.int32(NONE))
         owner[part.which_units] = mine[found.owner]
         bound += found.lower_bound
-    return Found(owner, bound)
+        unproved |= found.unproved
+    return Found(owner, bound, unproved)
 
 
 def _solve(units: Units, members: Members, wishes: Priorities, classes: Classes | None) -> Found:
+    """Where the best was not found from what is, it may be from what was found; if not, that stays. So the next plan,
+    which begins there, has nothing to add."""
+    found = _search(units, members, wishes, classes)
+    for _ in range(_TURNS):
+        if not found.unproved or found.owner is units.owner:
+            break
+        again = _search(replace(units, owner=found.owner), members, wishes, classes)
+        if bool((again.owner == found.owner).all()):
+            break
+        bound = exact.fewest_moves(units, members, again.owner)
+        found = Found(again.owner, bound, again.unproved or bound < _moves(units, again.owner))
+        if not again.unproved:
+            break
+    return found
+
+
+def _search(units: Units, members: Members, wishes: Priorities, classes: Classes | None) -> Found:
     start = None
     if classes is None:
         quick = one_subscription.solve(units, replace(members, load=None), wishes.balance)
         if quick is not None:
             if _good_enough(units, quick, wishes):
-                return Found(quick.owner, quick.lower_bound)
+                return Found(quick.owner, quick.lower_bound, _moves(units, quick.owner) > quick.lower_bound)
             start = quick.owner
     found = exact.solve(units, members, wishes.levels, classes, start)
-    return Found(found.owner, _moves(units, found.owner) if found.proved else found.lower_bound)
+    bound = _moves(units, found.owner) if found.proved else found.lower_bound
+    return Found(found.owner, bound, not found.proved)
 
 
 def _good_enough(units: Units, quick: Quick, wishes: Priorities) -> bool:

@@ -18,9 +18,10 @@ before (5) (`before_moves`), after it (`after_moves`) or leaves it out (`ignore`
 
 All of this is exact and proved, and `Explanation.lower_bound` is the number of moves, as long as topics (or, with
 racks, kinds of partitions) x members is at most four million, and the proof takes no more than some seconds of work.
-Beyond that, topics come before totals where the two are at odds, racks may not be looked at, and the lower bound may
-be too low. Also not proved: co-partition sets of different sizes in one group (a large one is not traded for two small
-ones), and partitions of unequal weights, which `strategies.weighted` deals with.
+Beyond that `Explanation.unproved` says so: owners stay, what has none is filled in, and gifts from one member to
+another make things better as long as one does (`strategies.keeping`); racks may not be looked at, and the lower bound
+may be too low. Also not proved: co-partition sets of different sizes in one group (a large one is not traded for two
+small ones), and partitions of unequal weights, which `strategies.weighted` deals with.
 
 It ends because every step lowers the cost of one level and leaves those above as they are (`strategies.improving`).
 Given its own result it returns the same again. How busy nodes say they are only decides between members that are
@@ -49,32 +50,35 @@ class StickyBalanced:
 
     def assign(self, problem: Problem) -> Solution:
         check(problem)
-        owner, bound = self._owners(problem)
-        return Solution(owner, place_standbys(problem, owner), Explanation(problem, owner, bound))
+        explained = self._owners(problem)
+        return Solution(explained.owner, place_standbys(problem, explained.owner), explained)
 
-    def _owners(self, problem: Problem) -> tuple[IntArray, int]:
-        """New owners, and a lower bound on the moves."""
+    def _owners(self, problem: Problem) -> Explanation:
+        """New owners, a lower bound on the moves, and whether that was proved to be the best."""
         wishes = priorities(self.name, problem.options)
         if problem.members.count == 0:
-            return np.full(len(problem.owner), NONE, np.int32), 0
+            return Explanation(problem, np.full(len(problem.owner), NONE, np.int32), 0)
         order = serving_order(problem.members.load)
         given = problem if order is None else renumbered(problem, order)
         units = fold(given)
         classes = None if wishes.racks == "ignore" else rack_classes(units, given)
         found = solve(units, given.members, wishes, classes, problem.options)
-        owner = prefer_standby_holders(units, given.members, found.owner, _kind(units, given, classes))
+        kind = _kind(units, given, classes, found.unproved)
+        owner = prefer_standby_holders(units, given.members, found.owner, kind)
         owner = unfold(units, given, owner)
         if order is not None:
             owner = original(owner, order)
-        return _unless_same(owner, problem), _bound(given, units, found.lower_bound)
+        bound = _bound(given, units, found.lower_bound)
+        return Explanation(problem, _unless_same(owner, problem), bound, unproved=found.unproved)
 
 
-def _kind(units: Units, problem: Problem, classes: Classes | None) -> IntArray | None:
-    """What may trade places when standbys are promoted. Where shares are bent by pins, holds or caps, counts must stay
-    as they are: units are of one kind then."""
+def _kind(units: Units, problem: Problem, classes: Classes | None, unproved: bool) -> IntArray | None:
+    """What may trade places when standbys are promoted. Where shares are bent by pins, holds or caps, or other counts
+    might look better to the next plan, counts must stay as they are: units are of one kind then."""
     if classes is not None:
         return classes.of_units
-    return None if free(units, problem.members) else np.zeros(len(units.owner), np.int32)
+    counts_move = free(units, problem.members) and not unproved
+    return None if counts_move else np.zeros(len(units.owner), np.int32)
 
 
 def _unless_same(owner: IntArray, problem: Problem) -> IntArray:

@@ -30,6 +30,10 @@ _SHOWN = 40
 _MOST_LOADS = 1_000
 """Partitions whose load the service tells of in one answer."""
 
+_UNPROVED = (
+    "unproved: the group is too large to search for the best plan; a more even one, or one with fewer moves, may exist"
+)
+
 _FORM = """
 The file describes a group in JSON, in the form that --save writes:
 
@@ -211,8 +215,10 @@ def _headline(found: Answer) -> Text:
     text.append(f"\nmost minus fewest partitions: {found.imbalance} over all, {worst} of one topic", "dim")
     if found.rack_mismatches:
         text.append(f"; {found.rack_mismatches} far from their replicas", "dim")
-    if found.cold_actives:
-        text.append(f"; {found.cold_actives} start cold", "dim")
+    if found.cold_starts:
+        text.append(f"; {found.cold_starts} start cold, though somebody else has a copy", "dim")
+    if found.unproved:
+        text.append(f"\n{_UNPROVED}", "yellow")
     return text
 
 

@@ -54,6 +54,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     moves: int
     """Partitions taken from a member that stays."""
     lower_bound: int
+    unproved: bool
+    """The strategy gave up its search for the best plan: a more even one, or one with fewer moves, may exist."""
     placed: int
     """Partitions that had no owner, or whose owner leaves, and have one now."""
     unowned: int
@@ -61,6 +63,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     imbalance_by_topic: dict[str, int]
     rack_mismatches: int
     cold_actives: int
+    cold_starts: int
+    """Partitions that nobody warms: no member owns them, and they go to one without a copy though another has one."""
     shares: tuple[Share, ...]
     planned: tuple[PlannedMove, ...]
     dropped: tuple[str, ...]
@@ -93,12 +97,14 @@ def answer(before: Sketch, solved: Solved) -> Answer:
         partitions=len(interned.partitions),
         moves=explanation.moves,
         lower_bound=explanation.lower_bound,
+        unproved=explanation.unproved,
         placed=int(((interned.problem.owner == NONE) & (solution.owner != NONE)).sum()),
         unowned=int((solution.owner == NONE).sum()),
         imbalance=explanation.imbalance,
         imbalance_by_topic=_by_topic(interned, explanation.imbalance_by_topic),
         rack_mismatches=explanation.rack_mismatches,
         cold_actives=explanation.cold_actives,
+        cold_starts=_cold_starts(interned.problem, solution.owner),
         shares=telling.shares(planned),
         planned=planned,
         dropped=interned.dropped,
@@ -136,6 +142,13 @@ def _by_topic(interned: Interned, imbalance: IntArray) -> dict[str, int]:
     names = sorted({tp.topic for tp in interned.partitions})
     counts = interned.problem.topics.partitions
     return dict(zip(names, imbalance[counts > 0].tolist(), strict=True))
+
+
+def _cold_starts(problem: Problem, owner: IntArray) -> int:
+    if not problem.standbys.size:
+        return 0
+    orphan = (problem.owner == NONE) & (owner != NONE) & (problem.standbys != NONE).any(axis=1)
+    return int((orphan & ~(problem.standbys == owner[:, None]).any(axis=1)).sum())
 
 
 class _Telling:

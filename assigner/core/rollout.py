@@ -164,7 +164,8 @@ def solve(strategy: Strategy, problem: Problem, rollout: Rollout | None) -> Solu
         if _wanted_by(who, problem, left):
             rest = replace(problem, members=members, owner=solution.owner, pinned=~left)
             again = strategy.assign(rest)
-            told = replace(solution.explanation, owner=again.owner)
+            unproved = solution.explanation.unproved or again.explanation.unproved
+            told = replace(solution.explanation, owner=again.owner, unproved=unproved)
             solution = replace(again, explanation=told)
     return solution
 

@@ -125,6 +125,7 @@ def a_row(strategy: str, moves: float, imbalance: float) -> dict[str, Any]:
         "moves_p05": moves / 2,
         "moves_p95": moves * 2,
         "imbalance": imbalance,
+        "even": imbalance < 5,
         "imbalance_p05": 0.0,
         "imbalance_p95": imbalance + 1,
         "pause_min_per_day": 3.0,
@@ -148,3 +149,10 @@ def test_the_answer_names_the_choice_and_what_a_calmer_one_costs() -> None:
         "one moves least of those that stay even: 3.0 a change; other moves 1.0 with members 9.0 partitions apart"
     )
     assert answer([a_row("one", 3.0, 0.5)]) == "one moves least of those that stay even: 3.0 a change"
+
+
+def test_the_answer_names_all_that_move_least() -> None:
+    said = answer([a_row("one", 3.41, 0.8), a_row("other", 3.42, 0.8), a_row("third", 5.0, 0.2)])
+    assert said == "one and other move least of those that stay even: 3.4 a change"
+    uneven = {**a_row("other", 3.41, 9.0), "even": False}
+    assert answer([a_row("one", 3.41, 0.8), uneven]) == "one moves least of those that stay even: 3.4 a change"

@@ -34,7 +34,11 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
 def answer(rows: Sequence[dict[str, Any]]) -> str:
     """Which strategy to choose, in a sentence."""
     best = rows[0]
-    text = f"{best['strategy']} moves least of those that stay even: {best['moves_per_change']:.1f} a change"
+    moves = f"{best['moves_per_change']:.1f}"
+    # What reads the same is the same to the reader.
+    equals = [row["strategy"] for row in rows[1:] if row["even"] and f"{row['moves_per_change']:.1f}" == moves]
+    names = " and ".join((best["strategy"], *equals))
+    text = f"{names} {'move' if equals else 'moves'} least of those that stay even: {moves} a change"
     calmer = min(rows, key=lambda row: row["moves_per_change"])
     if calmer["moves_per_change"] < best["moves_per_change"]:
         text += (
