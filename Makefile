@@ -12,6 +12,8 @@ GRPC_PORT ?= 50051
 HTTP_PORT ?= 8080
 # Worker processes for the tests. One is long busy with the tests that start Spark; the others mostly wait for timers.
 JOBS ?= 3
+# How long `make soak` churns.
+MINUTES ?= 20
 # Arguments for the tools: make test ARGS="-k lease", make bench ARGS="--quick".
 ARGS ?=
 
@@ -53,6 +55,10 @@ demo: $(SERVING_STAMP) ## Watch workers join, leave and hand partitions over
 .PHONY: bench
 bench: install ## Measure the service; see docs for what the numbers mean
 	exec $(BIN)/python -m bench $(ARGS)
+
+.PHONY: soak
+soak: install get-etcd ## Churn and cut connections for MINUTES (20), then see that nothing grew and nobody died
+	exec $(BIN)/python -m bench.soak --minutes $(MINUTES) $(ARGS)
 
 .PHONY: test
 test: install ## Lint, then run all tests, against real etcd, Kafka, PostgreSQL and Spark where they can be had

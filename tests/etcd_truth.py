@@ -96,6 +96,10 @@ class EtcdTruth:
         found = (_record(Consumer, one) for one in self.read(self.keys.group(group).consumers).values())
         return {consumer.consumer_name: consumer for consumer in found}
 
+    def leases(self) -> list[int]:
+        """Every lease that has not ended, whoever granted it."""
+        return [int(one["ID"]) for one in self._ask("lease/leases", {}).get("leases", ())]
+
     # --- ever ------------------------------------------------------------------------------------------------------
 
     def history(self, group: str, since: int = 1) -> list[Change]:

@@ -13,6 +13,7 @@ class TcpProxy:
         self._port = int(port)
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self.swallows_answers = False
         """While set, what the server says does not arrive."""
         self.delay = 0.0
@@ -31,6 +32,9 @@ class TcpProxy:
             self.cut()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._server.wait_closed(), 1)
+            # Whoever is being dialled finds its client gone; a task that the loop had to cancel would complain.
+            if self._serving:
+                await asyncio.wait(self._serving, timeout=1)
 
     def cut(self) -> None:
         for writer in list(self._writers):
@@ -38,6 +42,10 @@ class TcpProxy:
 
     async def _serve(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         self.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
         # From the first moment on: a cut may come while the server is being dialled.
         writers = {to_client}
         self._writers.add(to_client)
