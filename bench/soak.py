@@ -301,7 +301,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the chance that decides")
     parser.add_argument("--logs", type=Path, help="a directory to keep the instances' logs in")
     options: Any = parser.parse_args(arguments)
-    console = Console()
+    # A table as wide as it needs to be, unless a terminal would break its lines.
+    console = Console(width=None if sys.stdout.isatty() else 160)
     with TemporaryDirectory() as temporary:
         directory = options.logs or Path(temporary)
         directory.mkdir(parents=True, exist_ok=True)
