@@ -14,6 +14,7 @@ from tests import switched_off as off
 from tests.scenarios import test_calls_without_a_session as sessions
 from tests.scenarios import test_clean_up as clean_up
 from tests.scenarios import test_epoch_floor as floor
+from tests.scenarios import test_group_deletion as deletion
 from tests.scenarios import test_incarnations as incarnations
 from tests.scenarios import test_offsets as commits
 from tests.scenarios import test_offsets_in_trouble as offsets
@@ -53,6 +54,18 @@ ABLATIONS: tuple[Ablation, ...] = (
         off.clean_up_does_not_look_who_is_back,
         clean_up.test_rule_5_an_owner_that_is_back_before_the_removal_keeps_its_partitions,
         {"mode": HandoffMode.OVERLAP},
+    ),
+    Ablation(
+        5,
+        "a registration does not compare that its group is still there",
+        off.registrations_do_not_look_for_their_group,
+        deletion.test_rule_5_who_registers_just_before_the_group_is_deleted_is_not_left_without_a_leader,
+    ),
+    Ablation(
+        6,
+        "a group is deleted without raising the floor",
+        off.deleted_groups_leave_the_floor,
+        deletion.test_rule_6_epochs_of_a_group_of_the_same_name_are_above_those_of_the_deleted_one,
     ),
     Ablation(
         2,

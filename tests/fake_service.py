@@ -119,6 +119,7 @@ class FakeAdministration:
         self.changes: list[tuple[str, dict[str, Any]]] = []
         self.remaining = [3, 1, 0]
         self.rebalanced: list[str] = []
+        self.deleted: list[tuple[str, str, bool]] = []
         self.offsets_set: list[tuple[str, dict[TopicPartition, int | None], bool]] = []
         self.published: list[tuple[str, tuple[api.Weights, ...], float, bool]] = []
         self.load_description = api.LoadDescription(
@@ -133,7 +134,9 @@ class FakeAdministration:
             unreadable=(),
         )
 
-    async def set_topic(self, group: str, topic: str, partitions: int, *, force: bool = False) -> TopicConfig:
+    async def set_topic(
+        self, group: str, topic: str, partitions: int, *, force: bool = False, create: bool = True
+    ) -> TopicConfig:
         config = TopicConfig(topic=topic, partition_count=partitions, source="admin")
         self.configs[topic] = config
         return config
@@ -149,9 +152,17 @@ class FakeAdministration:
             raise UnknownGroup(f"group {group!r} is unknown; `assigner groups` lists the known ones")
         return self.descriptions[group]
 
-    async def set_options(self, group: str, changes: dict[str, Any]) -> GroupOptions:
+    async def set_options(self, group: str, changes: dict[str, Any], *, create: bool = False) -> GroupOptions:
         self.changes.append((group, changes))
         return self.options
+
+    async def delete_group(self, group: str, *, force: bool) -> tuple[int, bool]:
+        self.deleted.append((group, "", force))
+        return 10, False
+
+    async def delete_topic(self, group: str, topic: str, *, force: bool) -> tuple[int, bool]:
+        self.deleted.append((group, topic, force))
+        return 3, False
 
     async def drain(self, group: str, consumer: str) -> int:
         return self.remaining[0]

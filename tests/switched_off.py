@@ -33,6 +33,7 @@ from assigner.core.transitions import Transitions
 from assigner.core.units import Units
 from assigner.core.writes import Packed, Write
 from assigner.errors import WatchEnded
+from assigner.group_deletion import GroupDeletion
 from assigner.keys import TopicPartition
 from assigner.membership import Membership
 from assigner.mirror import GroupMirror
@@ -87,6 +88,17 @@ def clean_up_does_not_look_who_is_back(patch: Patch) -> None:
 
 def the_dead_are_not_looked_at_again(patch: Patch) -> None:
     patch.setattr(Transitions, "_previous_owner_as_seen", lambda self, tp: [])
+
+
+def registrations_do_not_look_for_their_group(patch: Patch) -> None:
+    patch.setattr(Membership, "_group_exists", lambda self, group: Absent("nothing is ever put here"))
+
+
+def deleted_groups_leave_the_floor(patch: Patch) -> None:
+    async def unraised(*_: Any) -> None:
+        pass
+
+    patch.setattr(GroupDeletion, "_raise_floor", unraised)
 
 
 def the_server_names_sessions(patch: Patch) -> None:

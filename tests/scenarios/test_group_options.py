@@ -438,7 +438,7 @@ async def test_a_strategy_that_is_not_installed_stops_planning_and_nothing_else(
 
 async def test_options_are_checked_and_what_is_not_mentioned_stays(world: World) -> None:
     instance = await world.start_instance()
-    await instance.operations.set_options("g", {"debounce": 3.0})
+    await instance.operations.set_options("g", {"debounce": 3.0}, create=True)
     options = await instance.operations.set_options("g", {"warm_concurrency": 7})
     assert (options.debounce, options.warm_concurrency) == (3.0, 7)
     for wrong, said in (

@@ -345,7 +345,7 @@ async def test_rule_14_groups_beyond_the_limit_are_refused(world: World, monkeyp
     instance = await world.start_instance()
     await world.join("a")
     with pytest.raises(LimitReached, match="1 groups"):
-        await instance.operations.set_options("another", {})
+        await instance.operations.set_options("another", {}, create=True)
 
 
 # --- 15: no state is destroyed on doubt --------------------------------------------------------------------------

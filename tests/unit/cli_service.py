@@ -84,6 +84,8 @@ class ScriptedAdministration:
         self.remaining: list[int] = [0]
         self.known = ["orders"]
         self.hang = False
+        self.left = 10
+        """Records of a group that is deleted."""
 
     async def _called(self, *call: Any) -> None:
         self.calls.append(call)
@@ -92,12 +94,31 @@ class ScriptedAdministration:
         if self.error:
             raise self.error
 
-    async def set_topic(self, group: str, topic: str, partitions: int, *, force: bool = False) -> TopicConfig:
+    async def set_topic(
+        self, group: str, topic: str, partitions: int, *, force: bool = False, create: bool = True
+    ) -> TopicConfig:
         await self._called("set_topic", group, topic, partitions, force)
+        self._check(group, create=create)
         return TopicConfig(topic=topic, partition_count=partitions, source="admin")
+
+    def _check(self, group: str, *, create: bool = False) -> None:
+        if group not in self.known and not create:
+            raise UnknownGroup(f"there is no group {group!r}")
+
+    async def delete_group(self, group: str, *, force: bool) -> tuple[int, bool]:
+        await self._called("delete_group", group, force)
+        self._check(group)
+        self.left -= 10
+        return 10, self.left > 0
+
+    async def delete_topic(self, group: str, topic: str, *, force: bool) -> tuple[int, bool]:
+        await self._called("delete_topic", group, topic, force)
+        self._check(group)
+        return 3, False
 
     async def topics(self, group: str) -> list[TopicConfig]:
         await self._called("topics", group)
+        self._check(group)
         return list(description(group).topics)
 
     async def groups(self) -> list[GroupSummary]:
@@ -106,12 +127,12 @@ class ScriptedAdministration:
 
     async def describe(self, group: str) -> GroupDescription:
         await self._called("describe", group)
-        if group not in self.known:
-            raise UnknownGroup(f"no group {group!r}")
+        self._check(group)
         return description(group)
 
-    async def set_options(self, group: str, changes: dict[str, Any]) -> GroupOptions:
+    async def set_options(self, group: str, changes: dict[str, Any], *, create: bool = False) -> GroupOptions:
         await self._called("set_options", group, changes)
+        self._check(group, create=create)
         return msgspec.convert(changes, GroupOptions)
 
     async def drain(self, group: str, consumer: str) -> int:
@@ -126,6 +147,7 @@ class ScriptedAdministration:
 
     async def rebalance(self, group: str) -> None:
         await self._called("rebalance", group)
+        self._check(group)
 
     async def set_loads(self, group: str, weights: Sequence[Weights], valid_for: float, *, keep_others: bool) -> int:
         await self._called("set_loads", group, tuple(weights), valid_for, keep_others)
@@ -137,6 +159,7 @@ class ScriptedAdministration:
 
     async def loads(self, group: str, limit: int) -> LoadDescription:
         await self._called("loads", group, limit)
+        self._check(group)
         return LoadDescription(
             used=True,
             fallback="",
