@@ -16,8 +16,9 @@ from assigner.api import GroupDescription, GroupSummary, LoadDescription, Member
 from assigner.core.conditions import conditions
 from assigner.core.group import GroupState
 from assigner.core.planning import flat_partitions
-from assigner.errors import InvalidInput, StoreUnavailable, UnknownGroup, UnreadableRecord
-from assigner.groups import make_known
+from assigner.errors import InvalidInput, NotRegistered, StoreUnavailable, UnreadableRecord
+from assigner.group_deletion import GroupDeletion
+from assigner.groups import GroupDirectory
 from assigner.history import read_history
 from assigner.keys import Keys, TopicPartition, decode_segment
 from assigner.load_operations import LoadOperations
@@ -39,19 +40,23 @@ class Operations:
         self,
         store: Store,
         keys: Keys,
+        directory: GroupDirectory,
         mirrors: Mirrors,
         membership: Membership,
         set_topic: SetTopic,
         loads: LoadOperations,
         offsets: OffsetSetting,
+        deletion: GroupDeletion,
     ) -> None:
         self._store = store
         self._keys = keys
+        self._directory = directory
         self._mirrors = mirrors
         self._membership = membership
         self._set_topic = set_topic
         self._loads = loads
         self._offsets = offsets
+        self._deletion = deletion
 
     # --- looking -------------------------------------------------------------------------------------------------
 
@@ -71,8 +76,8 @@ class Operations:
         return [found[name] for name in names]
 
     async def describe(self, group: str) -> GroupDescription:
+        await self._directory.check(group)
         async with self._mirrors.of(group) as mirror:
-            _check_known(mirror)
             history = await read_history(self._store, self._keys.history(group))
             state = mirror.state
             return GroupDescription(
@@ -92,32 +97,39 @@ class Operations:
             )
 
     async def topics(self, group: str) -> list[TopicConfig]:
+        await self._directory.check(group)
         async with self._mirrors.of(group) as mirror:
             return [mirror.state.topics[topic].record for topic in sorted(mirror.state.topics)]
 
     async def loads(self, group: str, limit: int) -> LoadDescription:
-        async with self._mirrors.of(group) as mirror:
-            _check_known(mirror)
-            return await self._loads.describe(group, limit)
+        await self._directory.check(group)
+        return await self._loads.describe(group, limit)
 
     # --- changing ------------------------------------------------------------------------------------------------
 
-    async def set_topic(self, group: str, topic: str, partitions: int, *, force: bool = False) -> TopicConfig:
-        await make_known(self._store, self._keys, group)
+    async def set_topic(
+        self, group: str, topic: str, partitions: int, *, force: bool = False, create: bool = True
+    ) -> TopicConfig:
+        await self._begin(group, create=create)
         config = TopicConfig(topic=topic, partition_count=partitions, source="admin")
         return await self._set_topic(group, config, force)
 
-    async def set_options(self, group: str, changes: dict[str, Any]) -> GroupOptions:
+    async def set_options(self, group: str, changes: dict[str, Any], *, create: bool = False) -> GroupOptions:
+        await self._begin(group, create=create)
         return await self._change_options(group, lambda options: check_options(options, changes, self._store.limits))
 
     async def rebalance(self, group: str) -> None:
         def ask(options: GroupOptions) -> GroupOptions:
             return msgspec.structs.replace(options, rebalance_requests=options.rebalance_requests + 1)
 
+        await self._begin(group, create=False)
         await self._change_options(group, ask)
 
+    async def _begin(self, group: str, *, create: bool) -> None:
+        """A group that a person names by mistake must not come into being by it."""
+        await (self._directory.enter(group) if create else self._directory.check(group))
+
     async def _change_options(self, group: str, change: Callable[[GroupOptions], GroupOptions]) -> GroupOptions:
-        await make_known(self._store, self._keys, group)
         async with self._mirrors.of(group) as mirror:
             for _ in range(TRIES):
                 current = mirror.state.stored_options
@@ -137,13 +149,25 @@ class Operations:
         raise StoreUnavailable(f"the options of group {group!r} are being changed by others too; try again")
 
     async def set_loads(self, group: str, weights: Sequence[Weights], valid_for: float, *, keep_others: bool) -> int:
+        await self._directory.check(group)
         return await self._loads.publish(group, weights, valid_for, keep_others=keep_others)
 
     async def set_offsets(self, group: str, offsets: Mapping[TopicPartition, int | None], *, force: bool) -> int:
         return await self._offsets.set(group, offsets, force=force)
 
+    async def delete_group(self, group: str, *, force: bool) -> tuple[int, bool]:
+        return await self._deletion.delete_group(group, force=force)
+
+    async def delete_topic(self, group: str, topic: str, *, force: bool) -> tuple[int, bool]:
+        return await self._deletion.delete_topic(group, topic, force=force)
+
     async def drain(self, group: str, consumer: str) -> int:
-        mirror = await self._membership.drain(group, consumer)
+        try:
+            mirror = await self._membership.drain(group, consumer)
+        except NotRegistered:
+            raise NotRegistered(
+                f"consumer {consumer!r} is not registered in group {group!r}; `assigner describe` lists those who are"
+            ) from None
         return len(mirror.state.touching(consumer))
 
     async def drain_progress(self, group: str, consumer: str) -> AsyncIterator[int]:
@@ -208,12 +232,6 @@ def _members(state: GroupState) -> tuple[Member, ...]:
 def _ownership(state: GroupState) -> tuple[Ownership, ...]:
     found = ((tp, state.assignments.get(tp)) for tp in flat_partitions(state))
     return tuple(Ownership(tp, a.record.owner, a.record.session, a.record.epoch) for tp, a in found if a)
-
-
-def _check_known(mirror: GroupMirror) -> None:
-    state = mirror.state
-    if not (state.consumers or state.topics or state.assignments or state.stored_options or state.unreadable):
-        raise UnknownGroup(f"nothing is stored of a group {mirror.group!r}")
 
 
 def _group_name(key: str, value: bytes, prefix: str) -> str:

@@ -325,7 +325,11 @@ class LoadDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Administration(Protocol):
-    async def set_topic(self, group: str, topic: str, partitions: int, *, force: bool = False) -> TopicConfig: ...
+    async def set_topic(
+        self, group: str, topic: str, partitions: int, *, force: bool = False, create: bool = True
+    ) -> TopicConfig:
+        """`force`: fewer partitions than before are meant. `create`: the group may be a new one."""
+        ...
 
     async def topics(self, group: str) -> list[TopicConfig]: ...
 
@@ -333,8 +337,18 @@ class Administration(Protocol):
 
     async def describe(self, group: str) -> GroupDescription: ...
 
-    async def set_options(self, group: str, changes: dict[str, Any]) -> GroupOptions:
-        """`changes` by field name of `GroupOptions`."""
+    async def set_options(self, group: str, changes: dict[str, Any], *, create: bool = False) -> GroupOptions:
+        """`changes` by field name of `GroupOptions`. `create`: the group may be a new one."""
+        ...
+
+    async def delete_group(self, group: str, *, force: bool) -> tuple[int, bool]:
+        """Remove everything that is on record of the group; how many records went, and whether there are more, for
+        which to ask again. Refused while a consumer is registered. `force`: also what consumers that are gone owned,
+        though it is not given up yet."""
+        ...
+
+    async def delete_topic(self, group: str, topic: str, *, force: bool) -> tuple[int, bool]:
+        """The same for a topic of the group."""
         ...
 
     async def drain(self, group: str, consumer: str) -> int:

@@ -81,7 +81,7 @@ class Coordinators:
 
     async def run_term(self, term: Term) -> None:
         """Coordinate the group until cancelled or the term is over."""
-        async with self._mirrors.of(term.group) as mirror:
+        async with self._mirrors.of(term.group, leads=True) as mirror:
             # The leader key lies in the group's own prefix: once it is mirrored, so is everything before the term.
             await mirror.wait_for(term.revision)
             coordinator = Coordinator(

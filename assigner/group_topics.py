@@ -58,7 +58,7 @@ class GroupTopics:
         if self._kafka is None:
             await anyio.sleep_forever()
             return
-        async with mirrors.of(term.group) as mirror:
+        async with mirrors.of(term.group, leads=True) as mirror:
             refresher = TopicRefresher(
                 self._store,
                 self._keys,

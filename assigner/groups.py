@@ -6,18 +6,32 @@ as an upstream deployment or an older release leaves them. The index says of whi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
-from assigner.errors import InvalidName, OutcomeUnknown, Refused
+import anyio
+
+from assigner.errors import (
+    InvalidName,
+    LimitReached,
+    OutcomeUnknown,
+    Refused,
+    StoreUnavailable,
+    UnknownGroup,
+    UnreadableRecord,
+)
 from assigner.following import Following
 from assigner.keys import RESERVED_GROUPS, Keys, decode_segment, encode_segment
 from assigner.logs import get_logger
-from assigner.records import GroupIndex, decode, encode
-from assigner.store import Absent, Committed, Found, Put, Store
+from assigner.records import EpochFloor, GroupIndex, Plan, decode, encode
+from assigner.store import Absent, Committed, Compare, Found, ModRevisionIs, Put, Store
+from assigner.supervision import Supervisor
 
 ASSIGNER = "assigner"
 MAX_GROUPS = 10_000
-_TRIES = 3
+LOOKUPS = 64
+"""Names that are looked up in the store at once: who makes them up must not take its requests from the others."""
+_TRIES = 5
 _PROBES = ("assignments/", "config/", "consumers/")
 """Branches that say that a group is one, where foreign keys come first."""
 
@@ -25,21 +39,45 @@ log = get_logger("assigner.groups")
 
 
 async def make_known(store: Store, keys: Keys, group: str, kind: str = ASSIGNER) -> None:
-    """Enter the group in the index. Raises `Refused` if it is there as another kind."""
+    """Enter the group in the index. Raises `Refused` if it is there as another kind, or is being deleted."""
     keys.check_group(group)
-    key = keys.group_index(group)
+    key, deleting, plan = keys.group_index(group), keys.deleting(group), keys.group(group).plan
     put = Put(key, encode(GroupIndex(group=group, kind=kind)))
+    planned = False
     for attempt in range(_TRIES):
+        compares, puts = await _above_the_floor(store, keys.epochs, "" if planned else plan)
         try:
-            result = await store.transact([Absent(key)], [put], otherwise=[key])
+            result = await store.transact(
+                [Absent(key), Absent(deleting), *compares], [put, *puts], otherwise=[key, deleting, plan]
+            )
         except OutcomeUnknown:
             # Once more does no harm: it is there, or it is put.
             if attempt == _TRIES - 1:
                 raise
             continue
-        if not isinstance(result, Committed) and isinstance(result.reads[0], Found):
-            _check_kind(decode(GroupIndex, result.reads[0].entry.value)[0], kind)
-        return
+        if isinstance(result, Committed):
+            return
+        known, going, planned_before = result.reads
+        if isinstance(known, Found):
+            _check_kind(decode(GroupIndex, known.entry.value)[0], kind)
+            return
+        if isinstance(going, Found):
+            raise Refused(f"group {group!r} is being deleted; try again, or finish it with `assigner groups delete`")
+        planned = isinstance(planned_before, Found)
+    raise StoreUnavailable(f"group {group!r} is being made or deleted by others too; try again")
+
+
+async def _above_the_floor(store: Store, epochs: str, plan: str) -> tuple[list[Compare], list[Put]]:
+    """What lets a new group's epochs begin above those of all that were deleted. No `plan`: it has one already, and
+    its epochs go on from there."""
+    floor = await store.get(epochs)
+    if not isinstance(floor, Found):
+        return [Absent(epochs)], []
+    compares: list[Compare] = [ModRevisionIs(epochs, floor.entry.mod_revision)]
+    if not plan:
+        return compares, []
+    record = Plan(epoch_floor=decode(EpochFloor, floor.entry.value)[0].epoch_floor)
+    return [*compares, Absent(plan)], [Put(plan, encode(record))]
 
 
 def _check_kind(known: GroupIndex, kind: str) -> None:
@@ -109,3 +147,90 @@ def known_groups(
 
 def names_of(index: Following[GroupIndex], kind: str = ASSIGNER) -> frozenset[str]:
     return frozenset(decode_segment(name) for name, entry in index.records.items() if entry.kind == kind)
+
+
+class GroupDirectory:
+    """The groups there are: by the live index, and by the store itself for a name that the index has not told of.
+
+    So a known group costs nothing, an unknown one costs a read and leaves nothing behind, and a group that another
+    instance made a moment ago is found.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        *,
+        most: int = MAX_GROUPS,
+        refused: Callable[[str], None] = lambda _: None,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        """`most`: how many groups there may be before no more are made here. `refused` counts, by reason."""
+        self._store = store
+        self._keys = keys
+        self._most = most
+        self._refused = refused
+        self._supervisor = supervisor or Supervisor()
+        self._index = known_groups(store, keys, lambda: None)
+        self._made: set[str] = set()
+        """Entered by this instance, and not in the index yet."""
+        self._lookups = anyio.Semaphore(LOOKUPS)
+        self._entering = anyio.Lock()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[GroupDirectory]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._supervisor.keep, "group index", self._index.run, name="group index")
+            yield self
+            tasks.cancel_scope.cancel()
+
+    def lists(self, group: str) -> bool:
+        """Whether the index tells of it; it may be a moment behind."""
+        known = self._index.records.get(encode_segment(group))
+        return known is not None and known.kind == ASSIGNER
+
+    async def check(self, group: str) -> None:
+        """Raises `UnknownGroup`."""
+        if self.lists(group):
+            return
+        self._keys.check_group(group)
+        async with self._lookups:
+            known = await self._entry(group)
+        if known is None or known.kind != ASSIGNER:
+            self._refused("unknown_group")
+            raise UnknownGroup(f"there is no group {group!r}")
+
+    async def enter(self, group: str, *, fresh: bool = False) -> None:
+        """Make sure that the group is known, by the store's word if `fresh`. Raises `LimitReached` where it would be
+        one too many."""
+        if self.lists(group) and not fresh:
+            return
+        self._keys.check_group(group)
+        # One at a time, so that many at once do not each find the same room.
+        async with self._entering:
+            known = await self._entry(group)
+            if known is not None:
+                _check_kind(known, ASSIGNER)
+                return
+            self._check_room(group)
+            await make_known(self._store, self._keys, group)
+            self._made.add(encode_segment(group))
+
+    async def _entry(self, group: str) -> GroupIndex | None:
+        found = await self._store.get(self._keys.group_index(group))
+        if not isinstance(found, Found):
+            return None
+        try:
+            return decode(GroupIndex, found.entry.value)[0]
+        except UnreadableRecord:
+            # Whatever it says, the name is taken.
+            return GroupIndex(group=group)
+
+    def _check_room(self, group: str) -> None:
+        self._made -= self._index.records.keys()
+        if len(self._index.records) + len(self._made) >= self._most:
+            self._refused("groups")
+            raise LimitReached(
+                f"group {group!r} is not made: there are {self._most} groups, as many as quotas.groups allows; "
+                "delete some with `assigner groups delete`, or raise it"
+            )

@@ -27,9 +27,10 @@ from assigner.coordinator import Coordinators, CoordinatorSettings
 from assigner.election import LeaderElector, Term
 from assigner.errors import AssignerError, InvalidInput, StoreError, StoreUnavailable
 from assigner.event_log import EventLog
+from assigner.group_deletion import GroupDeletion
 from assigner.group_snapshot import snapshot
 from assigner.group_topics import GroupTopics
-from assigner.groups import discover
+from assigner.groups import GroupDirectory, discover
 from assigner.incarnation import Incarnation
 from assigner.instance_metrics import InstanceSnapshot
 from assigner.leadership import Leadership, LeadershipSettings
@@ -90,6 +91,7 @@ class Instance:
         self.events = await self._open_event_log(stack)
         self.store = await self._open_store(stack)
         self.incarnation = Incarnation(self.store, self.keys, self.clock)
+        self.directory = await stack.enter_async_context(self._directory().running())
         self.mirrors = await stack.enter_async_context(self._mirrors().running())
         self.registry = Registry(self.mirrors, max_seats=settings.grpc.max_streams)
         self.topics = GroupTopics(self.store, self.keys, settings, self.metrics)
@@ -102,7 +104,10 @@ class Instance:
         )
         self.offsets = await stack.enter_async_context(offsets.running())
         setting = OffsetSetting(self.store, self.keys, self.mirrors, self.clock)
-        self.operations = Operations(self.store, self.keys, self.mirrors, self.members, self.topics.set, loads, setting)
+        deletion = GroupDeletion(self.store, self.keys, self.directory, settings.group)
+        self.operations = Operations(
+            self.store, self.keys, self.directory, self.mirrors, self.members, self.topics.set, loads, setting, deletion
+        )
         wanted = CoordinatorSettings(
             consumer_ttl=settings.consumer_ttl, reconcile_interval=settings.reconcile_interval, loads=settings.loads
         )
@@ -150,13 +155,30 @@ class Instance:
                 log.warning("store not reached", error=str(error), tries=backoff.tries + 1)
                 await backoff.pause()
 
+    def _directory(self) -> GroupDirectory:
+        return GroupDirectory(
+            self.store,
+            self.keys,
+            most=self.settings.quotas.groups,
+            refused=self.metrics.refused,
+            supervisor=self.supervisor,
+        )
+
     def _mirrors(self) -> Mirrors:
-        return Mirrors(self.store, self.keys, self.settings.group, supervisor=self.supervisor)
+        return Mirrors(
+            self.store,
+            self.keys,
+            self.settings.group,
+            check=self.directory.check,
+            refused=self.metrics.refused,
+            supervisor=self.supervisor,
+        )
 
     def _membership(self) -> Membership:
         return Membership(
             self.store,
             self.keys,
+            self.directory,
             self.mirrors,
             self.registry,
             self.clock,

@@ -126,6 +126,10 @@ class GroupKeys:
         self.options = prefix + "config/group"
         self.plan = prefix + "plan"
         self.leader = prefix + "assigner/leader"
+        self.routers = prefix + "routers/"
+        owned = ("handoff_acks/", "handoffs/", "standbys/", "assignments/")
+        self.branches = tuple(prefix + branch for branch in (*owned, "config/", "assigner/"))
+        """Everything of a group but who is registered, and its plan; who owns what comes first."""
 
     def consumer(self, name: str) -> str:
         return self.consumers + encode_segment(name)
@@ -142,8 +146,13 @@ class GroupKeys:
     def topic(self, topic: str) -> str:
         return f"{self.prefix}config/topics/{encode_segment(topic)}"
 
+    def of_topic(self, topic: str) -> tuple[str, ...]:
+        """The prefixes under which a topic's partitions are; its assignments first."""
+        branches = ("assignments/", "handoffs/", "handoff_acks/", "standbys/")
+        return tuple(f"{self.prefix}{branch}{encode_segment(topic)}/" for branch in branches)
+
     def router(self, name: str) -> str:
-        return f"{self.prefix}routers/{encode_segment(name)}"
+        return self.routers + encode_segment(name)
 
     def ack(self, tp: TopicPartition, router: str) -> str:
         return f"{self.prefix}handoff_acks/{encode_segment(tp.topic)}/{tp.partition}/{encode_segment(router)}"
@@ -210,6 +219,8 @@ class Keys:
         self._default_prefix = default_prefix
         self.instances = root + "~instances/"
         self.groups = root + "~groups/"
+        self.epochs = root + "~epochs"
+        """The floor above which the epochs of a new group begin."""
         self.incarnation = root + "~incarnation"
 
     def group(self, group: str) -> GroupKeys:
@@ -229,6 +240,10 @@ class Keys:
     def group_index(self, group: str) -> str:
         """A key per known group, so that an instance learns of a group by one watch over all."""
         return self.groups + encode_segment(group)
+
+    def deleting(self, group: str) -> str:
+        """Stands for the index entry of a group while its records are removed."""
+        return f"{self.root}~deleting/{encode_segment(group)}"
 
     def offsets(self, group: str, topic: str = "") -> str:
         """Prefix of the committed offsets of a group, or of one of its topics."""

@@ -18,9 +18,9 @@ import msgspec
 from assigner.answers import Answers
 from assigner.api import Answer, LoadReceipt, LoadReport, Refused, Registration
 from assigner.clock import Clock
-from assigner.errors import NotRegistered, OutcomeUnknown, StoreError, StoreUnavailable
+from assigner.errors import NotRegistered, OutcomeUnknown, StoreError, StoreUnavailable, UnknownGroup
 from assigner.errors import Refused as RefusedError
-from assigner.groups import make_known
+from assigner.groups import GroupDirectory
 from assigner.keys import Keys
 from assigner.load_reports import LoadReports
 from assigner.logs import get_logger
@@ -34,6 +34,7 @@ from assigner.store import (
     Absent,
     Committed,
     Compare,
+    Exists,
     Found,
     LeaseGone,
     ModRevisionIs,
@@ -59,6 +60,7 @@ class Membership:
         self,
         store: Store,
         keys: Keys,
+        directory: GroupDirectory,
         mirrors: Mirrors,
         registry: Registry,
         clock: Clock,
@@ -71,6 +73,7 @@ class Membership:
     ) -> None:
         self._store = store
         self._keys = keys
+        self._directory = directory
         self._mirrors = mirrors
         self._registry = registry
         self._clock = clock
@@ -81,7 +84,6 @@ class Membership:
         self._supervisor = supervisor or Supervisor()
         self._writer = UnitWriter(store)
         self._answers = Answers(store, self._writer)
-        self._known: set[str] = set()
         self._tasks: anyio.abc.TaskGroup | None = None
 
     @asynccontextmanager
@@ -100,7 +102,7 @@ class Membership:
 
     async def register(self, registration: Registration, heard: Callable[[], float]) -> StreamSeat:
         self._registry.check_room()
-        await self._make_known(registration.group)
+        await self._directory.enter(registration.group)
         if registration.topics:
             await self._ensure_topics(registration.group, registration.topics)
         async with AsyncExitStack() as hold:
@@ -125,16 +127,14 @@ class Membership:
             )
         return seat
 
-    async def _make_known(self, group: str) -> None:
-        if group not in self._known:
-            await make_known(self._store, self._keys, group)
-            self._known.add(group)
-
     async def _enter(self, mirror: GroupMirror, registration: Registration) -> Stored[Consumer]:
         """Write the registration, resuming a session that is still alive, and wait until it is mirrored."""
         session = registration.session or f"minted-{secrets.token_hex(8)}"
         key = mirror.state.keys.consumer(registration.name)
         for attempt in range(TRIES):
+            if attempt:
+                # It may have failed because the group was deleted meanwhile.
+                await self._directory.enter(mirror.group, fresh=True)
             current = await look_up(self._store, mirror, registration.name, fresh=attempt > 0)
             check_not_displaced(current, session, mirror.group)
             _check_not_evicted(current, session)
@@ -143,7 +143,8 @@ class Membership:
             compare: Compare = ModRevisionIs(key, current.mod_revision) if current else Absent(key)
             value = current.encode(record) if current else encode(record)
             try:
-                revision = await self._put(compare, Put(key, value, lease), granted=granted)
+                compares = [compare, self._group_exists(mirror.group)]
+                revision = await self._put(compares, Put(key, value, lease), granted=granted)
                 if revision:
                     await mirror.wait_for(revision)
                     log.info(
@@ -165,12 +166,16 @@ class Membership:
                 await self._take_back(lease)
         raise StoreUnavailable(f"consumer {registration.name!r} is being registered by others too; try again")
 
-    async def _put(self, compare: Compare, put: Put, *, granted: bool) -> int:
+    def _group_exists(self, group: str) -> Compare:
+        """A group that is being deleted is no longer in the index: nobody may register in it behind its back."""
+        return Exists(self._keys.group_index(group))
+
+    async def _put(self, compares: Sequence[Compare], put: Put, *, granted: bool) -> int:
         """The revision of the registration; 0 if something else is there and this one can't come any more."""
         doubtful = False
         for _ in range(PUT_TRIES):
             try:
-                result = await self._store.transact([compare], [put])
+                result = await self._store.transact(compares, [put])
             except OutcomeUnknown:
                 # Asked again as it is: whichever of the two comes first, the other is refused by its compare.
                 doubtful = True
@@ -224,10 +229,22 @@ class Membership:
         if seat.is_drained:
             await self._take_back(lease)
 
+    @asynccontextmanager
+    async def _mirror(self, group: str, name: str) -> AsyncIterator[GroupMirror]:
+        """The mirror of a consumer's group. Where there is no such group, there is no such consumer."""
+        async with AsyncExitStack() as hold:
+            try:
+                mirror = await hold.enter_async_context(self._mirrors.of(group))
+            except UnknownGroup:
+                raise NotRegistered(
+                    f"consumer {name!r} is not registered: there is no group {group!r}; register first"
+                ) from None
+            yield mirror
+
     # --- staying -------------------------------------------------------------------------------------------------
 
     async def renew(self, group: str, name: str, session: str) -> float:
-        async with self._mirrors.of(group) as mirror:
+        async with self._mirror(group, name) as mirror:
             consumer = await registered(self._store, mirror, name, session)
             if consumer.record.evicted:
                 raise evicted(consumer.record)
@@ -237,24 +254,24 @@ class Membership:
             return renewed.ttl
 
     async def ready(self, group: str, name: str, session: str, answers: Sequence[Answer]) -> list[Refused]:
-        async with self._mirrors.of(group) as mirror:
+        async with self._mirror(group, name) as mirror:
             consumer = await registered(self._store, mirror, name, session)
             return await self._answers.ready(mirror, consumer, self._registry.seat(group, name), answers)
 
     async def released(self, group: str, name: str, session: str, answers: Sequence[Answer]) -> list[Refused]:
-        async with self._mirrors.of(group) as mirror:
+        async with self._mirror(group, name) as mirror:
             consumer = await registered(self._store, mirror, name, session)
             return await self._answers.released(mirror, consumer, answers)
 
     async def report_load(self, group: str, name: str, session: str, report: LoadReport) -> LoadReceipt:
-        async with self._mirrors.of(group) as mirror:
+        async with self._mirror(group, name) as mirror:
             consumer = await registered(self._store, mirror, name, session)
             return self._load_reports.take(mirror.state, consumer.record, report, len(self._registry))
 
     # --- leaving -------------------------------------------------------------------------------------------------
 
     async def deregister(self, group: str, name: str, session: str, *, gates_closed: bool) -> bool:
-        async with self._mirrors.of(group) as mirror:
+        async with self._mirror(group, name) as mirror:
             if gates_closed and await self._end_displaced(mirror, name, session):
                 return False
             for _ in range(TRIES):

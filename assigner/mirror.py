@@ -9,7 +9,7 @@ Not promised: that the mirror is up to date at a given moment. Who needs that wa
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import NoReturn, Protocol
@@ -32,6 +32,13 @@ SLICE = 128
 LINGER = 30.0
 """Seconds a mirror stays after its last user left, so that single calls do not load the group each time."""
 MAX_GROUPS = 10_000
+RESERVED = 2_000
+"""Of these, only for groups that this instance leads."""
+MAX_IDLE = 500
+"""Mirrors that nobody uses; the one unused for longest makes room."""
+
+Check = Callable[[str], Awaitable[None]]
+"""Raises `UnknownGroup`."""
 
 log = get_logger("assigner.mirror")
 
@@ -191,15 +198,30 @@ class Mirrors:
         keys: Keys,
         defaults: GroupOptions,
         *,
+        check: Check | None = None,
         linger: float = LINGER,
+        most: int | None = None,
+        reserved: int | None = None,
+        max_idle: int = MAX_IDLE,
+        refused: Callable[[str], None] = lambda _: None,
         supervisor: Supervisor | None = None,
     ) -> None:
+        """`check` is asked whether there is such a group before its mirror is opened. Of the `most` mirrors `reserved`
+        are kept for groups led here. `refused` counts, by reason."""
         self._store = store
         self._keys = keys
         self._defaults = defaults
+        self._check = check
         self._linger = linger
+        self._most = MAX_GROUPS if most is None else most
+        self._reserved = min(RESERVED, self._most // 5) if reserved is None else reserved
+        self._led = 0
+        self._max_idle = max_idle
+        self._refused = refused
         self._supervisor = supervisor or Supervisor()
         self._open: dict[str, _Shared] = {}
+        self._idle: dict[str, _Shared] = {}
+        """Those that nobody uses, the one unused for longest first."""
         self._tasks: anyio.abc.TaskGroup | None = None
 
     @asynccontextmanager
@@ -207,6 +229,10 @@ class Mirrors:
         async with anyio.create_task_group() as self._tasks:
             yield self
             self._tasks.cancel_scope.cancel()
+
+    @property
+    def open(self) -> int:
+        return len(self._open)
 
     def groups(self) -> Iterable[GroupMirror]:
         return [shared.mirror for shared in self._open.values() if shared.mirror.listings]
@@ -222,43 +248,71 @@ class Mirrors:
         return shared.users if shared else 0
 
     @asynccontextmanager
-    async def of(self, group: str, *, within: float = 10.0) -> AsyncIterator[GroupMirror]:
-        """The group's mirror, loaded, kept for at least as long as the context is open."""
-        shared = self._shared(group)
+    async def of(self, group: str, *, within: float = 10.0, leads: bool = False) -> AsyncIterator[GroupMirror]:
+        """The group's mirror, loaded, kept for at least as long as the context is open. Raises `UnknownGroup` for a
+        group that there is not, unless this instance `leads` it."""
+        if self._check is not None and not leads and group not in self._open:
+            await self._check(group)
+        shared = self._shared(group, leads=leads)
         shared.users += 1
+        self._led += leads
+        self._idle.pop(group, None)
         try:
             await shared.mirror.wait_for(1, within=within)
             yield shared.mirror
         finally:
             shared.users -= 1
+            self._led -= leads
             if not shared.users:
                 shared.idle.set()
+                self._idle[group] = shared
+                if len(self._idle) > self._max_idle:
+                    self._close_idle()
 
-    def _shared(self, group: str) -> _Shared:
+    def _shared(self, group: str, *, leads: bool = False) -> _Shared:
         shared = self._open.get(group)
         if shared is None:
             if self._tasks is None:
                 raise RuntimeError("Mirrors is used outside of `running()`")
-            if len(self._open) >= MAX_GROUPS:
-                raise LimitReached(f"this instance already works on {MAX_GROUPS} groups; add instances")
+            self._make_room(leads=leads)
             mirror = GroupMirror(self._store, self._keys.group(group), self._defaults)
             shared = self._open[group] = _Shared(mirror)
             self._tasks.start_soon(self._run, shared, name=f"life of mirror {group}")
         return shared
 
+    def _make_room(self, *, leads: bool) -> None:
+        if self._is_full(leads=leads) and self._idle:
+            self._close_idle()
+        if self._is_full(leads=leads):
+            self._refused("groups")
+            most = self._most if leads else self._most - self._reserved
+            raise LimitReached(f"this instance already works on {most} groups; add instances")
+
+    def _is_full(self, *, leads: bool) -> bool:
+        others = len(self._open) - self._led
+        return len(self._open) >= self._most or (not leads and others >= self._most - self._reserved)
+
+    def _close_idle(self) -> None:
+        """Close the mirror that nobody has used for longest."""
+        group = next(iter(self._idle))
+        del self._open[group]
+        self._idle.pop(group).scope.cancel()
+
     async def _run(self, shared: _Shared) -> None:
-        async with anyio.create_task_group() as tasks:
-            # One group's trouble must not take the others down with it; a fresh listing is the best cure there is.
-            group = shared.mirror.group
-            tasks.start_soon(
-                partial(self._supervisor.keep, "mirror", shared.mirror.run, group=group), name=f"mirror {group}"
-            )
-            while shared.users or not await self._stays_idle(shared):
-                shared.idle = anyio.Event()
-                if shared.users:
-                    await shared.idle.wait()
-            del self._open[shared.mirror.group]
-            tasks.cancel_scope.cancel()
+        group = shared.mirror.group
+        with shared.scope:
+            async with anyio.create_task_group() as tasks:
+                # One group's trouble must not take the others down with it; a fresh listing is the best cure there is.
+                tasks.start_soon(
+                    partial(self._supervisor.keep, "mirror", shared.mirror.run, group=group), name=f"mirror {group}"
+                )
+                while shared.users or not await self._stays_idle(shared):
+                    shared.idle = anyio.Event()
+                    if shared.users:
+                        await shared.idle.wait()
+                del self._open[group]
+                self._idle.pop(group, None)
+                tasks.cancel_scope.cancel()
 
     async def _stays_idle(self, shared: _Shared) -> bool:
         await anyio.sleep(self._linger)
@@ -270,3 +324,4 @@ class _Shared:
         self.mirror = mirror
         self.users = 0
         self.idle = anyio.Event()
+        self.scope = anyio.CancelScope()

@@ -14,9 +14,10 @@ from contextlib import asynccontextmanager
 import anyio
 import anyio.lowlevel
 
-from assigner.api import FoundOffsets, OffsetCommit, RefusedCommit, WantedOffsets
+from assigner.api import FoundOffsets, OffsetCommit, Refusal, RefusedCommit, WantedOffsets
 from assigner.clock import Clock
 from assigner.core.offset_commits import Admitted, CommitQueue, Committer, OffsetRevisions, PendingCommit, judge
+from assigner.errors import UnknownGroup
 from assigner.keys import Keys
 from assigner.metrics import Metrics
 from assigner.mirror import GroupMirror, Mirrors
@@ -78,12 +79,15 @@ class OffsetKeeping:
         return await self._reading.fetch(group, wanted)
 
     async def commit(self, group: str, name: str, session: str, commits: Sequence[OffsetCommit]) -> list[RefusedCommit]:
-        async with self._mirrors.of(group) as mirror:
-            if session == ANY_SESSION:
-                session = (await registered(self._store, mirror, name, session)).record.session
-            who = Committer(group, name, session)
-            pending, refused = await self._admit(mirror, who, commits)
-            refused += await self._writer.write(pending)
+        try:
+            async with self._mirrors.of(group) as mirror:
+                if session == ANY_SESSION:
+                    session = (await registered(self._store, mirror, name, session)).record.session
+                who = Committer(group, name, session)
+                pending, refused = await self._admit(mirror, who, commits)
+                refused += await self._writer.write(pending)
+        except UnknownGroup:
+            refused = [RefusedCommit(commit.tp, Refusal.UNKNOWN_PARTITION) for commit in commits]
         self._count(group, len(commits) - len(refused), refused)
         return refused
 

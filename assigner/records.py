@@ -262,6 +262,12 @@ class StoreLife(msgspec.Struct, frozen=True, kw_only=True):
     """Wall time in milliseconds, for display only."""
 
 
+class EpochFloor(msgspec.Struct, frozen=True, kw_only=True):
+    """The highest epoch of any group that was deleted."""
+
+    epoch_floor: int = 0
+
+
 class Router(msgspec.Struct, frozen=True, kw_only=True):
     router_name: str
     session: str = ANY_SESSION
@@ -338,6 +344,7 @@ Record = (
     | LeaderRecord
     | Instance
     | GroupIndex
+    | EpochFloor
     | Router
     | Ack
     | History

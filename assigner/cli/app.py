@@ -3,10 +3,16 @@ not kept waiting for the whole service to be imported."""
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import click
+
+from assigner.cli.failures import USAGE, Failure
 
 COMMANDS = {
     "serve": "serving:serve",
@@ -38,6 +44,18 @@ class LazyGroup(click.Group):
         module, name = COMMANDS[cmd_name].split(":")
         command: click.Command = getattr(import_module(f"assigner.cli.{module}"), name)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. A file that can't be written, stdout on a full disk included, is told and not thrown."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                # What could not be written is still in the buffer, and would fail once more at the exit.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+            raise Failure(USAGE, f"{error}; choose a place that can be written", kind="file") from error
 
 
 def _version() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,9 +15,11 @@ import click
 import msgspec
 from grpclib.client import Channel
 from grpclib.config import Configuration
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
 
 from assigner.cli.failures import Failure, failures
-from assigner.proto.kafka_assigner.v1 import AdminStub
+from assigner.proto.kafka_assigner.v1 import AdminStub, ListGroupsRequest
 
 R = TypeVar("R")
 DEFAULT_ADDRESS = "127.0.0.1:50051"
@@ -92,16 +95,43 @@ async def _close(channel: Channel) -> None:
         await anyio.lowlevel.checkpoint()
 
 
-def ask(target: Target, question: Callable[[Admin], Awaitable[R]]) -> R:
-    """Run `question` against the service, from a synchronous command."""
+def ask(target: Target, question: Callable[[Admin], Awaitable[R]], *, group: str = "", hint: str = "") -> R:
+    """Run `question` against the service, from a synchronous command. Where it is about a `group` that there is not,
+    the error names the nearest one there is, and gives the `hint`."""
 
     async def run() -> R:
         async with channel_to(target) as channel:
-            return await question(Admin(AdminStub(channel), target.timeout))
+            admin = Admin(AdminStub(channel), target.timeout)
+            try:
+                return await question(admin)
+            except GRPCError as error:
+                if error.status is not Status.NOT_FOUND or not group:
+                    raise
+                raise await _with_the_nearest(admin, error, group, hint) from error
 
     with failures(target.address, target.timeout, as_json=target.as_json):
         return anyio.run(run)
 
+
+async def _with_the_nearest(admin: Admin, error: GRPCError, group: str, hint: str) -> GRPCError:
+    names = [one.group for one in (await admin.ask(admin.stub.list_groups, ListGroupsRequest())).groups]
+    if group in names:
+        return error
+    near = difflib.get_close_matches(group, names, n=1)
+    said = [error.message or "", f"did you mean {near[0]!r}?" if near else "", hint]
+    return GRPCError(error.status, "; ".join(part for part in said if part))
+
+
+def named(_ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Refuse an empty GROUP: it is a variable that is not set, and no wish for the default group."""
+    if value == "":
+        raise click.BadParameter(
+            "GROUP is empty; is a variable not set? The default group has a name, too", param=param
+        )
+    return value
+
+
+takes_group = click.argument("group", callback=named)
 
 _OPTIONS = (
     click.option(
@@ -152,4 +182,14 @@ def reaches_service(command: Callable[..., None]) -> Callable[..., None]:
     return decorated
 
 
-__all__ = ["Admin", "Failure", "Target", "ask", "channel_to", "reaches_service", "split_address"]
+__all__ = [
+    "Admin",
+    "Failure",
+    "Target",
+    "ask",
+    "channel_to",
+    "named",
+    "reaches_service",
+    "split_address",
+    "takes_group",
+]

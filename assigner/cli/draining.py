@@ -9,14 +9,14 @@ import click
 from grpclib.exceptions import StreamTerminatedError
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from assigner.cli.connection import Admin, Target, ask, reaches_service
+from assigner.cli.connection import Admin, Target, ask, reaches_service, takes_group
 from assigner.cli.failures import TIMED_OUT, Failure
 from assigner.cli.output import console, print_json
 from assigner.proto.kafka_assigner.v1 import DrainProgress, DrainRequest
 
 
 @click.command()
-@click.argument("group")
+@takes_group
 @click.argument("consumer")
 @click.option("--wait", is_flag=True, help="Return only when nothing is left.")
 @click.option(
@@ -31,7 +31,7 @@ def drain(target: Target, group: str, consumer: str, wait: bool, wait_timeout: f
     request = DrainRequest(group=group, consumer=consumer, wait=wait)
     shown = _Shown(f"{group}/{consumer}", visible=wait and not target.as_json)
     with shown.progress:
-        last = ask(target, lambda admin: _follow(admin, request, wait_timeout, shown))
+        last = ask(target, lambda admin: _follow(admin, request, wait_timeout, shown), group=group)
     if target.as_json:
         print_json({"group": group, "consumer": consumer, "remaining": last.remaining, "done": last.done})
     elif last.done:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from assigner.cli.connection import Admin, Target, ask, reaches_service
+from assigner.cli.connection import Admin, Target, ask, reaches_service, takes_group
 from assigner.cli.output import console, fields_of, print_json, table
 from assigner.printable import one_line
 from assigner.proto.kafka_assigner.v1 import (
@@ -29,7 +29,7 @@ IN_A_CALL = 32_000
 
 
 @click.command()
-@click.argument("group")
+@takes_group
 @click.option(
     "--set",
     "file",
@@ -61,7 +61,7 @@ def loads(target: Target, group: str, file: Path | None, valid_for: float, keep_
 
 def _show(target: Target, group: str, limit: int) -> None:
     request = DescribeLoadsRequest(group=group, limit=limit)
-    answer = ask(target, lambda admin: admin.ask(admin.stub.describe_loads, request))
+    answer = ask(target, lambda admin: admin.ask(admin.stub.describe_loads, request), group=group)
     if target.as_json:
         print_json({"group": group, **fields_of(answer)})
         return
@@ -114,7 +114,7 @@ def publish(target: Target, group: str, runs: list[TopicWeights], valid_for: flo
             count += (await admin.ask(admin.stub.set_loads, request)).partitions
         return count
 
-    return ask(target, send)
+    return ask(target, send, group=group)
 
 
 def calls(runs: list[TopicWeights]) -> Iterator[tuple[list[TopicWeights], bool]]:

@@ -9,17 +9,16 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import anyio
 import click
 from rich.text import Text
 
-from assigner.cli.connection import Target, ask, channel_to, reaches_service
-from assigner.cli.failures import failures
+from assigner.cli.connection import Admin, Target, ask, reaches_service, takes_group
 from assigner.cli.output import console, print_json, table
 from assigner.proto.kafka_assigner.v1 import (
     FetchOffsetsRequest,
     FetchOffsetsResponse,
     KafkaAssignerStub,
+    ListTopicsRequest,
     NewOffsets,
     SetOffsetsRequest,
     TopicPartition,
@@ -35,7 +34,7 @@ _LARGEST = 2**63 - 1
 
 
 @click.command()
-@click.argument("group")
+@takes_group
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be given repeatedly.")
 @click.option(
     "--set",
@@ -63,12 +62,13 @@ def offsets(target: Target, group: str, topics: tuple[str, ...], file: Path | No
 
 
 def _show(target: Target, group: str, topics: tuple[str, ...]) -> None:
-    async def run() -> list[FetchOffsetsResponse]:
-        async with channel_to(target) as channel:
-            return [page async for page in _pages(KafkaAssignerStub(channel), group, topics, target.timeout)]
+    async def question(admin: Admin) -> list[FetchOffsetsResponse]:
+        # Fetching finds nothing in a group that there is not; a person who misspelt its name wants to know.
+        await admin.ask(admin.stub.list_topics, ListTopicsRequest(group=group))
+        stub = KafkaAssignerStub(admin.stub.channel)
+        return [page async for page in _pages(stub, group, topics, target.timeout)]
 
-    with failures(target.address, target.timeout, as_json=target.as_json):
-        pages = anyio.run(run)
+    pages = ask(target, question, group=group)
     found = sorted(_lines(pages), key=lambda line: (line["topic"], line["partition"]))
     unreadable = [f"{one.topic}/{one.partition}" for page in pages for one in page.unreadable]
     if target.as_json:
@@ -122,7 +122,7 @@ def _row(line: dict[str, Any]) -> tuple[Any, ...]:
 
 def _set(target: Target, group: str, wanted: list[NewOffsets], *, force: bool) -> None:
     request = SetOffsetsRequest(group=group, topics=wanted, force=force)
-    answer = ask(target, lambda admin: admin.ask(admin.stub.set_offsets, request))
+    answer = ask(target, lambda admin: admin.ask(admin.stub.set_offsets, request), group=group)
     if target.as_json:
         print_json({"group": group, "partitions": answer.partitions})
     else:

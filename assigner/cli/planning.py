@@ -11,7 +11,7 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from assigner.cli.connection import Admin, Target, ask, reaches_service
+from assigner.cli.connection import Admin, Target, ask, named, reaches_service
 from assigner.cli.failures import USAGE, Failure
 from assigner.cli.live_sketch import sketch_of, weighed
 from assigner.cli.output import console, print_json, table
@@ -48,7 +48,7 @@ replica_racks; the group has strategy, strategy_options, standby_count, copartit
 
 
 @click.command(epilog=_FORM)
-@click.argument("group", required=False)
+@click.argument("group", required=False, callback=named)
 @click.option("--file", "file", type=click.Path(exists=True, dir_okay=False), help="A group from a JSON file.")
 @click.option(
     "--join",
@@ -93,7 +93,7 @@ def _read(target: Target, group: str | None, file: str | None) -> Sketch:
             return read(Path(file).read_bytes())
         except InvalidInput as error:
             raise Failure(USAGE, f"{file}: {error}", kind="invalid_input", as_json=target.as_json) from error
-    return ask(target, lambda admin: _live(admin, group or ""))
+    return ask(target, lambda admin: _live(admin, group or ""), group=group or "")
 
 
 async def _live(admin: Admin, group: str) -> Sketch:

@@ -46,13 +46,17 @@ class AdminService:
             PATH + "SetLoads": unary(self.set_loads, v1.SetLoadsRequest, v1.SetLoadsResponse),
             PATH + "DescribeLoads": unary(self.describe_loads, v1.DescribeLoadsRequest, v1.DescribeLoadsResponse),
             PATH + "SetOffsets": unary(self.set_offsets, v1.SetOffsetsRequest, v1.SetOffsetsResponse),
+            PATH + "DeleteGroup": unary(self.delete_group, v1.DeleteGroupRequest, v1.DeleteGroupResponse),
+            PATH + "DeleteTopic": unary(self.delete_topic, v1.DeleteTopicRequest, v1.DeleteTopicResponse),
         }
 
     async def set_topic(self, request: v1.SetTopicRequest) -> v1.SetTopicResponse:
         group, topic = self._requests.group(request.group), check_topic(request.topic)
         if not 0 < request.partitions <= MAX_PARTITION + 1:
             raise InvalidInput(f"partitions is {request.partitions}; it must be 1 to {MAX_PARTITION + 1}")
-        config = await self._administration.set_topic(group, topic, request.partitions, force=request.force)
+        config = await self._administration.set_topic(
+            group, topic, request.partitions, force=request.force, create=not request.existing
+        )
         return v1.SetTopicResponse(topic=v1.Topic(**topic_fields(config)))
 
     async def list_topics(self, request: v1.ListTopicsRequest) -> bytes:
@@ -74,7 +78,7 @@ class AdminService:
 
     async def set_group_options(self, request: v1.SetGroupOptionsRequest) -> v1.SetGroupOptionsResponse:
         group, changes = self._requests.group(request.group), option_changes(request.options)
-        options = await self._administration.set_options(group, changes)
+        options = await self._administration.set_options(group, changes, create=request.create)
         return v1.SetGroupOptionsResponse(options=options_message(options))
 
     async def drain(self, stream: Stream[v1.DrainRequest, v1.DrainProgress]) -> None:
@@ -118,6 +122,18 @@ class AdminService:
         group, offsets = self._requests.group(request.group), new_offsets(request)
         count = await self._administration.set_offsets(group, offsets, force=request.force)
         return v1.SetOffsetsResponse(partitions=count)
+
+    async def delete_group(self, request: v1.DeleteGroupRequest) -> v1.DeleteGroupResponse:
+        if not request.group:
+            raise InvalidInput("group is empty; what is to be deleted must be named, the default group too")
+        group = self._requests.group(request.group)
+        records, more = await self._administration.delete_group(group, force=request.force)
+        return v1.DeleteGroupResponse(records=records, more=more)
+
+    async def delete_topic(self, request: v1.DeleteTopicRequest) -> v1.DeleteTopicResponse:
+        group, topic = self._requests.group(request.group), check_topic(request.topic)
+        records, more = await self._administration.delete_topic(group, topic, force=request.force)
+        return v1.DeleteTopicResponse(records=records, more=more)
 
 
 def _progress(remaining: int) -> v1.DrainProgress:

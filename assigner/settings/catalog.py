@@ -179,6 +179,16 @@ _KEYS = (
         "events.queue", "Events that may wait for the disk; beyond, they are dropped.", Range(least=1, most=10_000_000)
     ),
     Key("events.sync", "When events are forced to the disk: `segment` (before it is complete), `batch`, `never`."),
+    Key("quotas.groups", "Groups there may be before no more are made.", Range(least=1, most=10_000)),
+    Key("quotas.topics", "Topics of a group.", Range(least=1, most=100_000)),
+    Key("quotas.partitions", "Partitions of a group, over all its topics.", Range(least=1, most=100_000_000)),
+    Key("quotas.topic_partitions", "Partitions of a topic.", Range(least=1, most=1_000_000)),
+    Key("quotas.metadata_bytes", "Bytes of the metadata of a committed offset.", Range(least=0, most=4_096)),
+    Key(
+        "quotas.commit_rate",
+        "Bytes of committed offsets a second, of a group at an instance; more is slowed down, then refused.",
+        Range(least=1_000, most=1_000_000_000),
+    ),
     Key("kafka.bootstrap_servers", "Brokers to discover partition counts from; empty: none.", None, "--kafka"),
     Key("kafka.properties", "Further librdkafka properties, such as sasl.* and ssl.*.", secret=True),
     Key(

@@ -72,6 +72,22 @@ class MetricsSection(Section, frozen=True, kw_only=True):
     """Groups with series of their own; the others are counted together as `_other`."""
 
 
+class QuotaSection(Section, frozen=True, kw_only=True):
+    """What one tenant may take of what all share. Checked where more is asked for; what there is already stays."""
+
+    groups: int = 10_000
+    topics: int = 1_000
+    """Of one group."""
+    partitions: int = 1_000_000
+    """Of one group."""
+    topic_partitions: int = 100_000
+    """Of one topic."""
+    metadata_bytes: int = 256
+    """Of one committed offset."""
+    commit_rate: float = 1_048_576.0
+    """Bytes of committed offsets per second, of one group at one instance."""
+
+
 class Settings(Section, frozen=True, kw_only=True):
     consumer_ttl: float = 30.0
     leader_ttl: float = 15.0
@@ -94,6 +110,7 @@ class Settings(Section, frozen=True, kw_only=True):
     """How reported loads are kept and used."""
     events: EventSettings = EventSettings()
     """The log of ownership events; off unless it has a directory."""
+    quotas: QuotaSection = QuotaSection()
     kafka: KafkaSection = KafkaSection()
     log: LogSettings = LogSettings()
     metrics: MetricsSection = MetricsSection()

@@ -82,7 +82,7 @@ def _merged(before: Stored[TopicConfig] | None, config: TopicConfig, group: str,
     if count < had and not force:
         raise Refused(
             f"topic {config.topic!r} of group {group!r} has {had} partitions; {count} would drop the ownership of "
-            f"{had - count}. Force it if the topic really became smaller"
+            f"{had - count}. Use force (--force) if the topic really became smaller"
         )
     return msgspec.structs.replace(
         config,

@@ -15,6 +15,10 @@ __all__ = (
     "CommitRefusal",
     "ConditionInfo",
     "ConsumerInfo",
+    "DeleteGroupRequest",
+    "DeleteGroupResponse",
+    "DeleteTopicRequest",
+    "DeleteTopicResponse",
     "DeregisterAction",
     "DeregisterRequest",
     "DeregisterResponse",
@@ -395,8 +399,77 @@ class ConsumerInfo(betterproto2.Message):
     Unix time in seconds.
     """
 
+    silent_for: "float | None" = betterproto2.field(
+        20, betterproto2.TYPE_DOUBLE, optional=True
+    )
+    """
+    Seconds since its session was last renewed, by the store's count; absent where the store did not say.
+    """
+
 
 default_message_pool.register_message("kafka_assigner.v1", "ConsumerInfo", ConsumerInfo)
+
+
+@dataclass(eq=False, repr=False)
+class DeleteGroupRequest(betterproto2.Message):
+    group: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    Never empty: the default group is deleted by its name, too.
+    """
+
+    force: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
+    """
+    Also while partitions are on record of consumers that left a moment ago; not in exclusive groups.
+    """
+
+
+default_message_pool.register_message(
+    "kafka_assigner.v1", "DeleteGroupRequest", DeleteGroupRequest
+)
+
+
+@dataclass(eq=False, repr=False)
+class DeleteGroupResponse(betterproto2.Message):
+    records: "int" = betterproto2.field(1, betterproto2.TYPE_UINT64)
+    """
+    Records that were removed by this call.
+    """
+
+    more: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
+    """
+    Not all of it fitted into one call: make it again.
+    """
+
+
+default_message_pool.register_message(
+    "kafka_assigner.v1", "DeleteGroupResponse", DeleteGroupResponse
+)
+
+
+@dataclass(eq=False, repr=False)
+class DeleteTopicRequest(betterproto2.Message):
+    group: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    topic: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+
+    force: "bool" = betterproto2.field(3, betterproto2.TYPE_BOOL)
+
+
+default_message_pool.register_message(
+    "kafka_assigner.v1", "DeleteTopicRequest", DeleteTopicRequest
+)
+
+
+@dataclass(eq=False, repr=False)
+class DeleteTopicResponse(betterproto2.Message):
+    records: "int" = betterproto2.field(1, betterproto2.TYPE_UINT64)
+
+    more: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
+
+
+default_message_pool.register_message(
+    "kafka_assigner.v1", "DeleteTopicResponse", DeleteTopicResponse
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -1316,6 +1389,11 @@ class SetGroupOptionsRequest(betterproto2.Message):
         2, betterproto2.TYPE_MESSAGE, optional=True
     )
 
+    create: "bool" = betterproto2.field(10, betterproto2.TYPE_BOOL)
+    """
+    Make the group if it is not known yet; else that is refused.
+    """
+
 
 default_message_pool.register_message(
     "kafka_assigner.v1", "SetGroupOptionsRequest", SetGroupOptionsRequest
@@ -1411,6 +1489,11 @@ class SetTopicRequest(betterproto2.Message):
     force: "bool" = betterproto2.field(4, betterproto2.TYPE_BOOL)
     """
     Allow fewer partitions than before.
+    """
+
+    existing: "bool" = betterproto2.field(10, betterproto2.TYPE_BOOL)
+    """
+    Refuse a group that is not known yet, instead of making it.
     """
 
 
@@ -1904,6 +1987,48 @@ class AdminStub(betterproto2_grpclib.ServiceStub):
             metadata=metadata,
         )
 
+    async def delete_group(
+        self,
+        message: "DeleteGroupRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "DeleteGroupResponse":
+        """
+        Remove everything that is on record of a group. Refused while a consumer of it is registered, whatever is forced.
+        """
+
+        return await self._unary_unary(
+            "/kafka_assigner.v1.Admin/DeleteGroup",
+            message,
+            DeleteGroupResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def delete_topic(
+        self,
+        message: "DeleteTopicRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "DeleteTopicResponse":
+        """
+        Remove a topic from a group, with its offsets. Refused while a consumer of the group is registered.
+        """
+
+        return await self._unary_unary(
+            "/kafka_assigner.v1.Admin/DeleteTopic",
+            message,
+            DeleteTopicResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
 
 class KafkaAssignerStub(betterproto2_grpclib.ServiceStub):
     """
@@ -2167,6 +2292,24 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
 
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
 
+    async def delete_group(
+        self, message: "DeleteGroupRequest"
+    ) -> "DeleteGroupResponse":
+        """
+        Remove everything that is on record of a group. Refused while a consumer of it is registered, whatever is forced.
+        """
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def delete_topic(
+        self, message: "DeleteTopicRequest"
+    ) -> "DeleteTopicResponse":
+        """
+        Remove a topic from a group, with its offsets. Refused while a consumer of the group is registered.
+        """
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
     async def __rpc_set_topic(
         self, stream: "grpclib.server.Stream[SetTopicRequest, SetTopicResponse]"
     ) -> None:
@@ -2269,6 +2412,22 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
         response = await self.set_offsets(request)
         await stream.send_message(response)
 
+    async def __rpc_delete_group(
+        self, stream: "grpclib.server.Stream[DeleteGroupRequest, DeleteGroupResponse]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.delete_group(request)
+        await stream.send_message(response)
+
+    async def __rpc_delete_topic(
+        self, stream: "grpclib.server.Stream[DeleteTopicRequest, DeleteTopicResponse]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.delete_topic(request)
+        await stream.send_message(response)
+
     def __mapping__(self) -> "dict[str, grpclib.const.Handler]":
         return {
             "/kafka_assigner.v1.Admin/SetTopic": grpclib.const.Handler(
@@ -2342,6 +2501,18 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 SetOffsetsRequest,
                 SetOffsetsResponse,
+            ),
+            "/kafka_assigner.v1.Admin/DeleteGroup": grpclib.const.Handler(
+                self.__rpc_delete_group,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                DeleteGroupRequest,
+                DeleteGroupResponse,
+            ),
+            "/kafka_assigner.v1.Admin/DeleteTopic": grpclib.const.Handler(
+                self.__rpc_delete_topic,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                DeleteTopicRequest,
+                DeleteTopicResponse,
             ),
         }
 
