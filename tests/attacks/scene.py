@@ -56,6 +56,10 @@ class Scene:
         """MiB of the service."""
         return float(psutil.Process(self._process.pid).memory_info().rss / MIB)
 
+    def files(self) -> int:
+        """Files that the service has open, sockets included."""
+        return int(psutil.Process(self._process.pid).num_fds())
+
     async def refused(self) -> dict[str, int]:
         """What the service counted, by reason."""
         host, _, port = self.http.rpartition(":")
