@@ -60,6 +60,10 @@ bench: install ## Measure the service; see docs for what the numbers mean
 soak: install get-etcd ## Churn and cut connections for MINUTES (20), then see that nothing grew and nobody died
 	exec $(BIN)/python -m bench.soak --minutes $(MINUTES) $(ARGS)
 
+.PHONY: bench-attacks
+bench-attacks: install ## Attack a service in many ways, and show what its consumers went through
+	exec $(BIN)/python -m bench.attacks $(ARGS)
+
 .PHONY: test
 test: install ## Lint, then run all tests, against real etcd, Kafka, PostgreSQL and Spark where they can be had
 	$(MAKE) -j lint get-etcd get-kafka get-postgres archive-spark

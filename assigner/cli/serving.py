@@ -18,8 +18,9 @@ from assigner import logs
 from assigner.cli.configuring import takes_settings
 from assigner.cli.failures import UNREACHABLE, USAGE, Failure
 from assigner.cli.output import console
-from assigner.collection import settle_in
+from assigner.collection import give_back, settle_in
 from assigner.errors import AssignerError, StoreError
+from assigner.open_files import raise_limit
 from assigner.service import Service
 from assigner.settings import Loaded, Settings
 
@@ -55,12 +56,14 @@ def _failure(code: int, errors: BaseExceptionGroup[Any], kind: str, remedy: str 
 
 
 async def _serve(settings: Settings) -> None:
+    raise_limit()
     async with anyio.create_task_group() as tasks:
         told = _Told(tasks.cancel_scope.cancel)
         await tasks.start(told.listen)
         async with Service(settings) as service:
             told.act = service.stop
             settle_in()
+            tasks.start_soon(give_back, lambda: service.server.closed_connections)
             announce(settings, service)
             await service.run_until_stopped()
         tasks.cancel_scope.cancel()

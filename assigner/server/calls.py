@@ -166,6 +166,7 @@ class Calls(AbstractHandler):
         self.share = Share()
         self.on_idle: Callable[[], None] = lambda: None
         self.on_refused: Callable[[Reason | None], None] = lambda _: None
+        self.on_consumers: Callable[[int], None] = lambda _: None
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -207,11 +208,13 @@ class Calls(AbstractHandler):
         if not self.share.consumers:
             self._traffic.strangers_calls -= len(self._tasks)
         self.share.consumers += 1
+        self.on_consumers(self.share.consumers)
 
     def consumer_left(self) -> None:
         self.share.consumers -= 1
         if not self.share.consumers:
             self._traffic.strangers_calls += len(self._tasks)
+        self.on_consumers(self.share.consumers)
 
     def _refusal(self, headers: Headers) -> tuple[Reason | None, Answer] | None:
         settings, traffic = self._traffic.settings, self._traffic

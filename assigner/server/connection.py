@@ -7,7 +7,7 @@ Nothing a peer sends may raise out of here, and nothing it leaves unread may pil
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -33,6 +33,7 @@ from h2.exceptions import FrameTooLargeError, H2Error
 from h2.settings import SettingCodes, Settings
 
 from assigner.logs import get_logger
+from assigner.server.admission import Slot, Stage
 from assigner.server.calls import Calls, CallStream
 from assigner.server.settings import ServerSettings
 from assigner.server.status import Answer
@@ -60,6 +61,7 @@ _FRAME_HEADER = 9
 _PING, _LAST_PING = b"assigner", b"farewell"
 _OF_CALLS = (RequestReceived, DataReceived, StreamEnded, TrailersReceived, ConnectionTerminated)
 """Events of calls. All others, those of frames that nobody knows included, are of frames without data."""
+_NO_ROOM = b"too many connections; use another instance"
 _CLOSE_GRACE = 2.0
 """Seconds for the last bytes to leave after a close."""
 _GOODBYE = 0.5
@@ -169,12 +171,17 @@ class Processor(EventsProcessor):
 class PeerProtocol(asyncio.BufferedProtocol):
     """What asyncio calls for one connection. Reads little at a time, because what is read is worked off at once."""
 
-    def __init__(self, traffic: Traffic, methods: dict[str, Handler], codec: CodecBase) -> None:
+    def __init__(
+        self, traffic: Traffic, methods: dict[str, Handler], codec: CodecBase, slot: Slot | None = None
+    ) -> None:
+        """Without a slot there is no room for the connection: it is told so and closed."""
+        self._slot = slot
         self._traffic = traffic
         self._settings = traffic.settings
         self._calls = Calls(traffic, methods, codec)
         self._calls.on_idle = self._now_idle
         self._calls.on_refused = self._refused
+        self._calls.on_consumers = self._stay
         self._share = self._calls.share
         self._unread = b""
         self._waiting = False
@@ -207,8 +214,14 @@ class PeerProtocol(asyncio.BufferedProtocol):
             bound_reading(high=_TLS_UNREAD)
         self._processor = Processor(self._calls, self._connection)
         self._connection.flush()
-        if not self._traffic.arrived(self):
-            self._goodbye(ErrorCodes.ENHANCE_YOUR_CALM, b"too many connections; use another instance")
+        self._traffic.arrived(self)
+        if self._slot is None:
+            self._goodbye(ErrorCodes.ENHANCE_YOUR_CALM, _NO_ROOM)
+            return
+        self._slot.close = self._make_room
+        if not _speaks_http2(self._transport):
+            self._traffic.refuse(Reason.PROTOCOL)
+            self._goodbye(ErrorCodes.HTTP_1_1_REQUIRED, b"this is gRPC: offer h2 by ALPN")
         elif self._traffic.draining:
             self.leave_when_done()
         else:
@@ -269,6 +282,8 @@ class PeerProtocol(asyncio.BufferedProtocol):
             self._timer.cancel()
         self._share.forget()
         self._processor.close(reason="Connection lost")
+        if self._slot is not None:
+            self._traffic.admission.leave(self._slot)
         self._traffic.left(self)
 
     def eof_received(self) -> bool:
@@ -376,6 +391,16 @@ class PeerProtocol(asyncio.BufferedProtocol):
 
     # --- what the server may do ---
 
+    def _stay(self, consumers: int) -> None:
+        """The connection has so many consumers now."""
+        if self._slot is not None:
+            stage = Stage.CONSUMERS if consumers else Stage.STRANGER
+            self._traffic.admission.move(self._slot, stage, self._traffic.clock.now())
+
+    def _make_room(self) -> None:
+        self._traffic.refuse(Reason.CONNECTIONS)
+        self._goodbye(ErrorCodes.ENHANCE_YOUR_CALM, _NO_ROOM)
+
     def end_calls(self, answer: Answer, *, streaming_only: bool) -> None:
         self._calls.end(answer, streaming_only=streaming_only)
 
@@ -422,5 +447,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
         return 0 if self._transport.is_closing() else self._transport.get_write_buffer_size()
 
 
-def protocol_factory(traffic: Traffic, methods: dict[str, Handler], codec: CodecBase) -> Callable[[], PeerProtocol]:
-    return lambda: PeerProtocol(traffic, methods, codec)
+def _speaks_http2(transport: asyncio.BaseTransport) -> bool:
+    """Over TLS a client says what it speaks. Without it nothing is said, and HTTP/2 is taken for granted."""
+    secured = transport.get_extra_info("ssl_object")
+    return secured is None or secured.selected_alpn_protocol() == "h2"

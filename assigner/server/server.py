@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -16,12 +15,14 @@ from assigner.api import Administration, Members, Offsets
 from assigner.clock import Clock
 from assigner.logs import get_logger
 from assigner.names import check_name
+from assigner.open_files import limit, room_for
 from assigner.server.admin_service import AdminService
 from assigner.server.calls import guarded
 from assigner.server.codec import ReadyBytesCodec
 from assigner.server.connection import PeerProtocol
 from assigner.server.consumer_service import ConsumerService, unnamed
 from assigner.server.health import Readiness, health_service
+from assigner.server.listener import Listener
 from assigner.server.offset_calls import OffsetCalls
 from assigner.server.reflection import with_reflection
 from assigner.server.requests import Requests
@@ -29,8 +30,6 @@ from assigner.server.settings import ServerSettings
 from assigner.server.tls import TlsFiles, check_exposure
 from assigner.server.traffic import SHUTTING_DOWN, Reason, ServerStatistics, Traffic
 
-_ACCEPTED_AT_ONCE = 16
-"""asyncio accepts as many connections in one callback as it is told to let wait; so it is told less than the system."""
 _HEALTH_INTERVAL = 1.0
 _LAST_WORDS = 2.0
 """Seconds for calls that are ended at the deadline to be answered, and again for peers to close."""
@@ -64,7 +63,7 @@ class GrpcServer:
         self._admin = AdminService(administration, requests)
         self._tls = TlsFiles(settings) if settings.tls_certificate else None
         self._background: set[asyncio.Task[None]] = set()
-        self._listener: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._port = settings.port
 
     @property
@@ -80,19 +79,30 @@ class GrpcServer:
             await self._tls.load()
             self._run(self._tls.watch())
         self._run(self._watch_readiness())
-        self._listener = await asyncio.get_running_loop().create_server(
-            lambda: PeerProtocol(traffic, methods, codec),
-            settings.host or None,
-            settings.port,
-            backlog=_ACCEPTED_AT_ONCE,
-            ssl=self._tls.context if self._tls else None,
-            ssl_handshake_timeout=settings.handshake_timeout if self._tls else None,
+        self._fit_into_files()
+        listener = Listener(
+            traffic,
+            lambda slot: PeerProtocol(traffic, methods, codec, slot),
+            tls=self._tls.context if self._tls else None,
         )
-        for listening in self._listener.sockets:
-            with socket.fromfd(listening.fileno(), listening.family, listening.type) as twin:
-                twin.listen(settings.backlog)
-        self._port = self._listener.sockets[0].getsockname()[1]
+        await listener.start(settings.host, settings.port, settings.backlog)
+        self._listener = listener
+        self._port = listener.port
         _log.info("grpc_listening", host=settings.host, port=self._port, tls=self._tls is not None)
+
+    def _fit_into_files(self) -> None:
+        """Promise no more connections than there are files for."""
+        wanted = self._settings.max_connections
+        fitting = room_for(wanted)
+        if fitting < wanted:
+            self._traffic.admission.most = fitting
+            _log.warning(
+                "grpc_connections_lowered",
+                max_connections=fitting,
+                wanted=wanted,
+                open_files=limit(),
+                remedy="allow the process more open files (ulimit -n), or set grpc.max_connections lower",
+            )
 
     def _methods(self) -> dict[str, Handler]:
         services: list[IServable] = [self._consumers, self._admin]
@@ -152,6 +162,10 @@ class GrpcServer:
         self._background.clear()
         await self._listener.wait_closed()
         self._listener = None
+
+    @property
+    def closed_connections(self) -> int:
+        return self._traffic.closed
 
     def statistics(self) -> ServerStatistics:
         counted = self._traffic.statistics()

@@ -29,6 +29,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     backlog: int = 4096
     max_connections: int = 10_000
+    """Lowered at the start to what the files that the process may open allow."""
+    max_connections_per_address: int = 5_000
+    """Half of all, because many consumers may stand behind one address: a NAT, a node of a cluster, a proxy."""
     max_streams: int = 20_000
     """Calls in progress over all connections."""
     max_streams_per_connection: int = 1_000

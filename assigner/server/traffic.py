@@ -15,6 +15,7 @@ import msgspec
 from grpclib.const import Status
 
 from assigner.clock import Clock
+from assigner.server.admission import Admission
 from assigner.server.settings import ServerSettings
 from assigner.server.status import Answer
 from assigner.server.turns import Turns
@@ -41,6 +42,8 @@ class Reason(str, Enum):
     UNREAD = "unread"
     PROTOCOL = "protocol"
     DRAINING = "draining"
+    FILES = "files"
+    ACCEPT = "accept"
 
 
 class ServerStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +80,9 @@ class Traffic:
         self.settings = settings
         self.clock = clock
         self.turns = Turns()
+        self.admission = Admission(settings.max_connections, settings.max_connections_per_address)
+        self.closed = 0
+        """Connections that are over."""
         self.peers: set[Peer] = set()
         self.in_progress = 0
         self.strangers_calls = 0
@@ -91,16 +97,12 @@ class Traffic:
     def refuse(self, reason: Reason) -> None:
         self._refused[reason] += 1
 
-    def arrived(self, peer: Peer) -> bool:
-        """Whether there is room for the connection."""
-        if len(self.peers) >= self.settings.max_connections:
-            self.refuse(Reason.CONNECTIONS)
-            return False
+    def arrived(self, peer: Peer) -> None:
         self.peers.add(peer)
-        return True
 
     def left(self, peer: Peer) -> None:
         self.peers.discard(peer)
+        self.closed += 1
         self._changed.set()
 
     def call_began(self, *, stranger: bool) -> None:
@@ -121,7 +123,7 @@ class Traffic:
 
     def statistics(self) -> ServerStatistics:
         return ServerStatistics(
-            connections=len(self.peers),
+            connections=len(self.admission),
             streams=self.in_progress,
             calls=self._calls,
             waiting=len(self.turns),

@@ -97,6 +97,7 @@ _KEYS = (
     Key("grpc.reflection", "Offer gRPC reflection."),
     Key("grpc.backlog", "Connections that may wait to be accepted.", _COUNT),
     Key("grpc.max_connections", "Connections at once.", _COUNT),
+    Key("grpc.max_connections_per_address", "Connections at once from one address (IPv6: one /64).", _COUNT),
     Key("grpc.max_streams", "Calls in progress at once, over all connections.", _COUNT),
     Key("grpc.max_streams_per_connection", "Calls in progress at once on one connection.", _COUNT),
     Key("grpc.max_streams_without_consumer", "The same while no consumer is registered over it.", _COUNT),

@@ -7,6 +7,7 @@ authenticated: it listens on loopback unless the settings say otherwise.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
@@ -25,6 +26,10 @@ _log = get_logger(__name__)
 MAX_BODY = 64 * 1024
 MAX_CONNECTIONS = 256
 """Far more than probes and scrapes need, far less than the files that a process may have open."""
+_BACKLOG = 128
+_ACCEPTED_AT_ONCE = 4
+"""asyncio accepts as many connections in one callback as it is told to let wait, and reports each failure; so it is
+told less than the system."""
 _CLOSE_SECONDS = 2.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -82,12 +87,15 @@ class WebServer:
         loop = asyncio.get_running_loop()
         try:
             self._listener = await loop.create_server(
-                self._admit, self._settings.host, self._settings.port, backlog=128
+                self._admit, self._settings.host, self._settings.port, backlog=_ACCEPTED_AT_ONCE
             )
         except OSError as error:
             await self._runner.cleanup()
             where = f"{self._settings.host}:{self._settings.port}"
             raise InvalidInput(f"can't serve HTTP on {where}: {error.strerror}; choose another --http-port") from error
+        for listening in self._listener.sockets:
+            with socket.fromfd(listening.fileno(), listening.family, listening.type) as twin:
+                twin.listen(_BACKLOG)
         self.port = self._listener.sockets[0].getsockname()[1]
         _log.debug("http listening", host=self._settings.host, port=self.port)
         self._ticker = asyncio.create_task(self._liveness.run(self._metrics.loop_lag), name="liveness-ticker")

@@ -20,6 +20,7 @@ from assigner.keys import TopicPartition
 from assigner.proto.kafka_assigner import v1
 from assigner.records import TopicConfig
 from assigner.server import ServerSettings
+from assigner.server import admission as admission_module
 from assigner.server import connection as connection_module
 from assigner.server.codec import ReadyBytesCodec
 from assigner.server.connection import PeerProtocol
@@ -258,6 +259,29 @@ async def test_one_connection_too_many_is_told_and_closed() -> None:
         assert service.server.statistics().connections == 2
 
 
+async def test_a_stranger_makes_room_for_who_comes_and_a_consumer_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission_module, "_A_WHILE", 0.0)
+    async with serving(max_connections=2) as service, raw_peer(service.server.port) as stranger:
+        stream = service.consumer().register(v1.RegisterRequest(consumer_name="c"))
+        await anext(stream)
+        await stranger.read()
+        await still_serves(service)
+        await stranger.until_closed()
+        assert stranger.goodbye is not None
+        assert stranger.goodbye.additional_data == b"too many connections; use another instance"
+        service.members.seats["c"].put(None)
+        assert [message async for message in stream] == []
+
+
+async def test_connections_from_one_address_are_bounded() -> None:
+    async with serving(max_connections_per_address=2) as service, AsyncExitStack() as stack:
+        for _ in range(2):
+            await (await stack.enter_async_context(raw_peer(service.server.port))).read()
+        third = await stack.enter_async_context(raw_peer(service.server.port))
+        await third.until_closed()
+        assert service.refused("connections") == 1
+
+
 # --- headers -----------------------------------------------------------------------------------------------------
 
 
@@ -461,7 +485,7 @@ async def test_acknowledgements_that_nobody_reads_do_not_pile_up() -> None:
 
     transport = Stuck()
     traffic = Traffic(ServerSettings(), SystemClock())
-    protocol = PeerProtocol(traffic, {}, ReadyBytesCodec(10))
+    protocol = PeerProtocol(traffic, {}, ReadyBytesCodec(10), traffic.admission.admit("127.0.0.1", 0.0))
     protocol.connection_made(transport)
     transport.written = connection_module._MAX_UNREAD
     protocol.data_received(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from assigner.proto.kafka_assigner import v1
 from assigner.server import GrpcServer, ServerSettings
 from tests.fake_service import FakeAdministration, FakeMembers, FakeOffsets
 from tests.grpc_serving import Serving, eventually, serving
+from tests.raw_http2 import RawPeer
 
 
 class Files:
@@ -68,6 +70,25 @@ async def test_calls_work_over_tls_and_not_without(files: Files) -> None:
         assert await renewed(service, trusting(authority))
         assert not await renewed(service, trusting(stranger))
         assert not await renewed(service, None)
+
+
+@pytest.mark.parametrize("offered", [[], ["http/1.1"]], ids=["nothing", "http/1.1"])
+async def test_who_does_not_offer_http2_is_told_and_closed(files: Files, offered: list[str]) -> None:
+    authority = trustme.CA()
+    files.issue(authority)
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    if offered:
+        context.set_alpn_protocols(offered)
+    async with serving(**files.settings()) as service:
+        reader, writer = await asyncio.open_connection("localhost", service.server.port, ssl=context)
+        peer = RawPeer(reader, writer)
+        peer.greet()
+        await peer.until_closed()
+        writer.transport.abort()
+        assert peer.goodbye is not None
+        assert peer.goodbye.additional_data == b"this is gRPC: offer h2 by ALPN"
+        assert service.refused("protocol") == 1
 
 
 async def test_with_a_client_authority_only_its_clients_get_in(files: Files) -> None:
