@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
 
 import anyio.to_thread
@@ -23,6 +22,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from assigner import __version__
 from assigner.instance_metrics import InstanceSnapshot, instance_families
 from assigner.records import Cause, Status, Step
 
@@ -168,7 +168,7 @@ class Metrics:
         self._connections = Gauge("assigner_connections", "Open gRPC connections.", registry=self.registry)
         self._depth = Gauge("assigner_queue_depth", "Items waiting.", ["queue"], registry=self.registry)
         build = Gauge("assigner_build_info", "The running version; always 1.", ["version"], registry=self.registry)
-        build.labels(_version()).set(1)
+        build.labels(__version__).set(1)
         ProcessCollector(registry=self.registry)
 
     # What happened. ----------------------------------------------------------------------------------------------
@@ -390,10 +390,3 @@ def _consumers(led: Mapping[str, GroupSnapshot]) -> Metric:
         for consumer, count in snapshot.owned.items():
             family.add_metric([label, consumer], count)
     return family
-
-
-def _version() -> str:
-    try:
-        return version("kafka-assigner")
-    except PackageNotFoundError:
-        return "unknown"

@@ -7,29 +7,65 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
 import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements"
 OLDEST_PYTHON = (3, 11)
+MARK = ".unfinished"
+INTERRUPTED = 130
+"""What a shell gives back for a command that Ctrl-C ended."""
+TELL_SECONDS = 10.0
 
 
-def _run(*command: str | Path) -> bool:
-    return subprocess.run([str(part) for part in command], cwd=ROOT, check=False).returncode == 0
+def _run(*command: str | Path, quiet: bool = False) -> bool:
+    """Run a command to its end; told now and then while it takes long."""
+    # Ctrl-C reaches this process alone, which then ends the command: one message instead of two tracebacks.
+    process = subprocess.Popen(
+        [str(part) for part in command],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL if quiet else None,
+        preexec_fn=_ignore_interrupts,
+    )
+    began = time.monotonic()
+    try:
+        while True:
+            try:
+                return process.wait(TELL_SECONDS) == 0
+            except subprocess.TimeoutExpired:
+                print(f"    still at it, {time.monotonic() - began:.0f} s", flush=True)
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _tell(number: int, what: str) -> None:
+    print(f"  {number} of 4: {what}", flush=True)
 
 
 def _with_uv(python: Path, lock: Path) -> bool:
     """Install by uv, which is some ten times faster and removes what the lock no longer lists."""
     uv = python.with_name("uv")
     bootstrap = REQUIREMENTS / "bootstrap.lock"
+    _tell(2, "the installer")
     if not _run(python, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", bootstrap):
         return False
+    _tell(3, f"the packages that {lock.name} lists")
     sync = (uv, "pip", "sync", "--quiet", "--require-hashes", "--python", python)
     if not _run(*sync, lock, REQUIREMENTS / "build.lock"):
         return False
+    _tell(4, "the project itself")
     install = (uv, "pip", "install", "--quiet", "--python", python)
     return _run(*install, "--no-deps", "--no-build-isolation", "--editable", ROOT)
 
@@ -44,11 +80,30 @@ def _with_pip(python: Path, lock: Path) -> bool:
 
 
 def _environment(path: Path) -> Path:
-    """Return the interpreter of the environment at *path*, creating the environment where needed."""
-    python = path / "bin" / "python"
-    if not python.exists():
-        venv.create(path, with_pip=True, clear=path.exists())
+    """Return the interpreter of the environment at *path*; one that is not there, or not whole, is made from nothing.
+
+    While something is installed a mark lies in it, so that the next try knows what this one left behind."""
+    python, mark = path / "bin" / "python", path / MARK
+    if mark.exists() or not _has_pip(python):
+        if path.exists():
+            print("  it was left behind unfinished and is made anew", flush=True)
+            # First of all: without it nobody takes what is left for an environment.
+            python.unlink(missing_ok=True)
+            shutil.rmtree(path)
+        _tell(1, "an empty environment")
+        path.mkdir(parents=True)
+        mark.touch()
+        # Without pip, which venv would install by a process that answers Ctrl-C with a traceback.
+        venv.create(path, with_pip=False)
+        if not _run(python, "-m", "ensurepip", "--upgrade", "--default-pip", quiet=True):
+            raise OSError(f"pip could not be installed into {path}; the reason is above")
+    mark.touch()
     return python
+
+
+def _has_pip(python: Path) -> bool:
+    command = [str(python), "-c", "import pip._internal.cli.main"]
+    return python.exists() and subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def main() -> int:
@@ -65,15 +120,34 @@ def main() -> int:
     os.environ.setdefault("UV_SYSTEM_CERTS", "true")
     lock = arguments.lock.resolve()
     print(f"Installing {lock.name} into {arguments.venv} ...", flush=True)
-    python = _environment(arguments.venv.absolute())
+    path = arguments.venv.absolute()
+    try:
+        installed = _install(_environment(path), lock)
+    except OSError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Interrupted; the next try begins anew.", file=sys.stderr)
+        return INTERRUPTED
+    # What failed in order left nothing half done.
+    (path / MARK).unlink(missing_ok=True)
+    return 0 if installed else 1
+
+
+def _install(python: Path, lock: Path) -> bool:
     if _with_uv(python, lock):
-        return 0
+        return True
     print("uv could not do it (its message is above); trying pip ...", file=sys.stderr, flush=True)
     if _with_pip(python, lock):
-        return 0
+        return True
     print(f"{lock.name} could not be installed; the reason is above.", file=sys.stderr)
-    return 1
+    return False
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _interrupt)
     sys.exit(main())

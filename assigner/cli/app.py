@@ -7,11 +7,11 @@ import errno
 import os
 import sys
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import click
 
+from assigner import __version__
 from assigner.cli.failures import USAGE, Failure
 
 COMMANDS = {
@@ -58,15 +58,8 @@ class LazyGroup(click.Group):
             raise Failure(USAGE, f"{error}; choose a place that can be written", kind="file") from error
 
 
-def _version() -> str:
-    try:
-        return version("kafka-assigner")
-    except PackageNotFoundError:
-        return "unknown"
-
-
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-@click.version_option(_version(), prog_name="assigner")
+@click.version_option(__version__, prog_name="assigner")
 def main() -> None:
     """Assign Kafka partitions to consumers and hand them over.
 
