@@ -60,7 +60,13 @@ class Checkout:
         tool = [sys.executable, "tools/install_environment.py", "--venv", ".venv", "--lock", "requirements/tried.lock"]
         with self._output.open("wb") as output:
             return subprocess.Popen(
-                tool, cwd=self.directory, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                tool,
+                cwd=self.directory,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                # What a shell starts in the background ignores Ctrl-C, and so does all that it starts.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
     def interrupt(self, process: subprocess.Popen[bytes], place: str, number: signal.Signals) -> int:

@@ -31,9 +31,7 @@ def test_figures_are_those_of_the_code(page: Path) -> None:
         assert found == figure, f"{module}.{name} is {found}, not {figure:g}"
 
 
-@pytest.mark.parametrize(
-    "page", ["docs/architecture.md", "docs/limits.md", "docs/decisions/2026-11-16-plans-in-slices.md"]
-)
+@pytest.mark.parametrize("page", ["architecture.md", "limits.md", "decisions/2026-11-16-plans-in-slices.md"])
 def test_pages_that_quoted_wrong_figures_name_where_they_come_from(page: str) -> None:
     assert list(figures(ROOT / "docs" / page))
 
