@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import anyio
 import anyio.lowlevel
@@ -106,6 +107,17 @@ async def test_a_loop_that_keeps_failing_is_a_problem_until_it_runs_steadily() -
         assert supervisor.problems() == [f"the loop failed {HOPELESS} times in a row: KeyError: 'a bug'"]
         await eventually(lambda: not supervisor.problems(), within=2 * STEADY)
         assert loop.starts == HOPELESS + 1
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_loop_of_one_group_that_keeps_failing_is_no_problem_of_the_process() -> None:
+    """A restart of the process would take all other groups along, and the one would fail again."""
+    supervisor, loop = Supervisor(), Loop(by_raising, times=3 * HOPELESS)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(supervisor.keep, "mirror", loop.run, group="poisoned"))
+        await eventually(lambda: loop.starts > 2 * HOPELESS or bool(supervisor.problems()), within=300)
+        assert not supervisor.problems()
+        assert supervisor.restarts["mirror"] >= 2 * HOPELESS
         tasks.cancel_scope.cancel()
 
 
