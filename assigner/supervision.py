@@ -2,7 +2,8 @@
 
 A loop fails by raising, by returning, and by a `CancelledError` that nobody here has asked for: some libraries raise
 one of their own, and asyncio ends a task by it in silence. One that keeps failing is still restarted, but it is named
-among the `problems`, by which `/livez` fails: then a restart of the process is the remedy.
+among the `problems`, by which `/livez` fails: then a restart of the process is the remedy. A loop that works for one
+group is not: its trouble is that group's.
 
 Not promised: that a loop which hangs is noticed; what waits for ever looks like what has nothing to do.
 """
@@ -53,8 +54,9 @@ async def unending(name: str, work: Work) -> None:
 class _Loop:
     """One loop that is kept running."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, group: str | None) -> None:
         self.name = name
+        self.group = group
         self.failures = 0
         """In a row."""
         self.reason = ""
@@ -66,7 +68,8 @@ class _Loop:
         return anyio.current_time() - self.began >= STEADY
 
     def problem(self) -> str | None:
-        if self.failures < HOPELESS or self.is_steady:
+        # A restart would not cure what one group's records cause, and would take all other groups along.
+        if self.group is not None or self.failures < HOPELESS or self.is_steady:
             return None
         return f"{self.name} failed {self.failures} times in a row: {self.reason}"
 
@@ -91,12 +94,22 @@ class Supervisor:
         return Counter(loop.name for loop in self._loops)
 
     async def keep(
-        self, name: str, work: Work, *, may_end: bool = False, final: tuple[type[Exception], ...] = (), **about: str
+        self,
+        name: str,
+        work: Work,
+        *,
+        may_end: bool = False,
+        final: tuple[type[Exception], ...] = (),
+        group: str | None = None,
+        **about: str,
     ) -> None:
-        """Do `work` again and again until cancelled, however it ends. `about` is told with each failure.
+        """Do `work` again and again until cancelled, however it ends. `group` and `about` are told with each failure.
 
-        `may_end`: returning is no failure, and the end. `final`: errors that no restart can cure; they are raised."""
-        loop = _Loop(name)
+        `may_end`: returning is no failure, and the end. `final`: errors that no restart can cure; they are raised.
+        `group`: the work is for one group only, so it is never a problem of the process."""
+        loop = _Loop(name, group)
+        if group is not None:
+            about = {"group": group, **about}
         self._loops.add(loop)
         backoff = Backoff(f"{name} {about}", first=self._first_pause, most=self._longest_pause)
         try:
