@@ -76,7 +76,7 @@ async def test_a_loop_is_restarted_however_it_ends_and_each_end_is_an_error_line
         assert not supervisor.problems()
         tasks.cancel_scope.cancel()
     assert len(errors(caplog)) == 3
-    assert all("the loop" in record.getMessage() and "exc_info" in record.getMessage() for record in errors(caplog))
+    assert all("the loop" in record.getMessage() and record.exc_info for record in errors(caplog))
     assert not supervisor.running
 
 
