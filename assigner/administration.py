@@ -168,7 +168,7 @@ class Operations:
             raise NotRegistered(
                 f"consumer {consumer!r} is not registered in group {group!r}; `assigner describe` lists those who are"
             ) from None
-        return len(mirror.state.touching(consumer))
+        return len(mirror.state.to_hand_over(consumer))
 
     async def drain_progress(self, group: str, consumer: str) -> AsyncIterator[int]:
         async with self._mirrors.of(group) as mirror, aclosing(_remaining(mirror, consumer)) as remaining:
@@ -183,7 +183,7 @@ async def _remaining(mirror: GroupMirror, consumer: str) -> AsyncGenerator[int, 
         told = -1
         while told != 0:
             watch.changed_since = anyio.Event()
-            count = len(mirror.state.touching(consumer))
+            count = len(mirror.state.to_hand_over(consumer))
             if count != told:
                 told = count
                 yield count

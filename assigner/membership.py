@@ -345,7 +345,7 @@ def _has_to_wait(mirror: GroupMirror, name: str) -> bool:
         for other_name, other in mirror.state.consumers.items()
         if other_name != name
     )
-    return bool(mirror.state.touching(name)) and any(others)
+    return bool(mirror.state.to_hand_over(name)) and any(others)
 
 
 def _record(

@@ -113,6 +113,9 @@ class Consumer(msgspec.Struct, frozen=True, omit_defaults=False, kw_only=True):
     """Set by the leader: why this session has to end. Its instance stops renewing it."""
     displaced: tuple[Displaced, ...] = ()
 
+    def wants(self, topic: str) -> bool:
+        return not self.topics or topic in self.topics
+
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     topic: str
@@ -145,6 +148,11 @@ class Handoff(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     failure: str = ""
     warm: bool = False
     """The new owner held a standby copy."""
+
+    @property
+    def to_nobody(self) -> bool:
+        """The old owner lets go, and nobody takes over."""
+        return not self.new_owner
 
     @property
     def at(self) -> Step:

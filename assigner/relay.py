@@ -17,7 +17,7 @@ from assigner.api import Commands
 from assigner.core.group import Change
 from assigner.core.standing import NOWHERE, News, Standing, standing
 from assigner.errors import AssignerError, Evicted, NotRegistered, Superseded
-from assigner.keys import AssignmentKey, ConsumerKey, HandoffKey, StandbyKey, TopicPartition
+from assigner.keys import AssignmentKey, ConsumerKey, HandoffKey, StandbyKey, TopicKey, TopicPartition
 from assigner.logs import get_logger
 from assigner.mirror import GroupMirror
 from assigner.names import session_digest
@@ -144,6 +144,9 @@ class GroupRelay:
                     self._touch(tp, _holders(change))
                 case ConsumerKey(name):
                     touched.add(name)
+                case TopicKey():
+                    # Whether there is anything to hand over depends on whether its topic can be read.
+                    touched.update(self.seats)
                 case _:
                     pass
         for name in touched:
@@ -166,7 +169,7 @@ class GroupRelay:
             seat.end(superseded(seat.group, consumer.record))
         elif consumer.record.evicted:
             seat.end(evicted(consumer.record))
-        elif consumer.record.status is Status.DRAINING and not self._mirror.state.touching(seat.name):
+        elif consumer.record.status is Status.DRAINING and not self._mirror.state.to_hand_over(seat.name):
             seat.drained()
 
 

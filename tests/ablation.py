@@ -16,6 +16,7 @@ from tests.scenarios import test_clean_up as clean_up
 from tests.scenarios import test_epoch_floor as floor
 from tests.scenarios import test_group_deletion as deletion
 from tests.scenarios import test_incarnations as incarnations
+from tests.scenarios import test_letting_go as letting_go
 from tests.scenarios import test_offsets as commits
 from tests.scenarios import test_offsets_in_trouble as offsets
 from tests.scenarios import test_offsets_superseded as superseded
@@ -395,6 +396,18 @@ ABLATIONS: tuple[Ablation, ...] = (
         off.exclusive_takes_clients_without_a_session,
         sessions.test_rule_17_exclusive_groups_take_no_client_without_a_session,
         {"renews": True},
+    ),
+    Ablation(
+        8,
+        "what nobody can take is forgotten before its owner let go",
+        off.what_is_let_go_is_forgotten_at_once,
+        letting_go.test_rule_8_what_is_let_go_is_nobodys_before_its_owner_said_that_it_let_go,
+    ),
+    Ablation(
+        15,
+        "a topic whose config can't be read counts as deleted",
+        off.unreadable_topics_are_gone,
+        letting_go.test_rule_15_a_topic_whose_config_can_not_be_read_is_left_alone_and_a_drain_ends,
     ),
     Ablation(
         18,

@@ -511,3 +511,11 @@ def every_plan_is_a_new_generation(patch: Patch) -> None:
         self._execution.changes_something = True
 
     patch.setattr(Coordination, "solved", changed)
+
+
+def what_is_let_go_is_forgotten_at_once(patch: Patch) -> None:
+    patch.setattr(handoffs, "_letting_go", lambda *args, **kwargs: Verdict.FORGET)
+
+
+def unreadable_topics_are_gone(patch: Patch) -> None:
+    patch.setattr(GroupState, "is_left_alone", lambda self, tp: tp in self.unreadable_partitions)

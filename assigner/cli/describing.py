@@ -151,7 +151,7 @@ def _handoffs(answer: DescribeGroupResponse) -> Table:
         (
             f"{one.topic}/{one.partition}",
             one.old_owner,
-            _marked(one.new_owner, one.warm),
+            _marked(one.new_owner or "nobody", one.warm),
             one.step,
             one.cause,
             _when(one.started_at),

@@ -37,11 +37,12 @@ from assigner.keys import (
     ConsumerKey,
     HandoffKey,
     OptionsKey,
+    PlanKey,
     RouterKey,
     TopicKey,
     TopicPartition,
 )
-from assigner.records import Cause, Consumer, Status, Stored
+from assigner.records import Cause, Consumer, HandoffMode, Status, Step, Stored
 
 LEASE_CHECK = 0.5
 """How often a lease whose end is awaited is asked about."""
@@ -82,7 +83,14 @@ class Coordination:
         self._oversized = OversizedWrites()
         self._units = Units(state)
         self._care = HandoffCare(
-            state, self.liveness, self._do, self._agenda, self._pending, self._failures, self._units
+            state,
+            self.liveness,
+            self._do,
+            self._agenda,
+            self._pending,
+            self._failures,
+            self._units,
+            lambda tps: self._remove.update(tps),
         )
         self._execution = PlanExecution(
             state, self.liveness, self._do, self._agenda, self._pending, self._units, self._stays
@@ -121,7 +129,7 @@ class Coordination:
         """Something in the store changed, by whoever's hand."""
         match change.key:
             case HandoffKey(tp):
-                self._execution.count_warming(change)
+                self._execution.count_handoffs(change)
                 self._agenda.mark((tp,))
                 self._standbys.touch((tp,))
             case AssignmentKey(tp) | AckKey(tp, _):
@@ -135,6 +143,8 @@ class Coordination:
                 self._options_changed(change, now)
             case RouterKey():
                 self._agenda.mark(self.state.handoffs)
+            case PlanKey():
+                self._plan_changed(change, now)
             case _:
                 pass
 
@@ -185,6 +195,7 @@ class Coordination:
     def too_large(self, write: Write, why: str, now: float) -> None:
         """The store takes no transaction of that size. Trying again at once would fail at once: it is tried again
         after a while, and until it goes in it is a condition of the group."""
+        self._execution.ended(write, applied=False)
         self._pending.settle(write)
         self._settle_standbys(write)
         self._oversized.add(write, why)
@@ -288,19 +299,33 @@ class Coordination:
         topic = self.state.topics.get(tp.topic)
         if tp in self._pending or tp in self.state.unreadable_partitions:
             return None
-        if topic is None:
-            return self._standbys.drop(tp)
+        if topic is None or tp.partition >= topic.record.partition_count:
+            return None if self.state.is_left_alone(tp) else self._examine_gone(tp, now, wall)
         held, handoff = self.state.assignments.get(tp), self.state.handoffs.get(tp)
-        if tp.partition >= topic.record.partition_count:
-            if held or handoff or tp in self.state.standbys:
-                self._remove.add(tp)
-            return None
         if held and topic.record.topic_id and held.record.topic_id not in ("", topic.record.topic_id):
             return self._do.recreate((tp,))
         if handoff:
             return self._care.advance(tp, now, wall)
         self._care.deadlines.disarm(tp)
         return self._examine_owner(tp, now)
+
+    def _examine_gone(self, tp: TopicPartition, now: float, wall: float) -> Write | None:
+        """The partition does not exist any more: its records go. In an exclusive group whoever holds it lets go first,
+        because it may exist again in a moment, with another owner."""
+        held, handoff = self.state.assignments.get(tp), self.state.handoffs.get(tp)
+        if held and self.state.options.handoff_mode is HandoffMode.EXCLUSIVE:
+            if handoff and (handoff.record.to_nobody or handoff.record.at is Step.COMPLETE):
+                return self._care.advance(tp, now, wall)
+            fate = self.liveness.fate(held.record.owner, held.record.session, now)
+            if fate is Fate.DOUBT:
+                self._care.await_doubt(held.record.owner, held.record.session, now)
+                return None
+            if fate is Fate.ALIVE:
+                evicted = self.state.consumers[held.record.owner].record.evicted
+                return None if evicted else self._do.let_go((tp,), Cause.OPERATOR, int(wall))
+        if held or handoff or tp in self.state.standbys:
+            self._remove.add(tp)
+        return None
 
     def _examine_owner(self, tp: TopicPartition, now: float) -> Write | None:
         held = self.state.assignments.get(tp)
@@ -342,7 +367,7 @@ class Coordination:
             out.more = True
             return False
         self._causes = self._agenda.take_plan(now)
-        if not self.state.topics or not any(self.liveness.eligible(name) for name in self.state.consumers):
+        if not self.state.topics or not any(map(self._has_a_part, self.state.consumers)):
             return False
         self._solving = True
         loads = self.loads.begin_plan(self._causes, now, wall)
@@ -363,6 +388,12 @@ class Coordination:
         )
         return True
 
+    def _has_a_part(self, name: str) -> bool:
+        """Whether a plan could give the consumer anything, or has to take something from it."""
+        if self.liveness.eligible(name):
+            return True
+        return not self.state.consumers[name].record.evicted and name in self.state.owned
+
     def _make_good(self, now: float) -> None:
         """Plan again once nothing is in the way of balance any more."""
         if self._planned_around is not None and not self._solving and self.settled:
@@ -371,12 +402,13 @@ class Coordination:
             self._agenda.want_plan(None, now)
 
     def _stays(self, tp: TopicPartition, now: float) -> bool:
-        return (
-            self._agenda.is_staying(tp, now)
-            or tp in self._pending
-            or tp in self.state.unreadable_partitions
-            or tp in self._failures.quarantined
-        )
+        if tp in self._pending or tp in self.state.unreadable_partitions:
+            return True
+        held = self.state.assignments.get(tp)
+        if held and self.liveness.is_leaving(held.record):
+            # Left in peace for its owner's sake, or because others could not take it: neither keeps anybody here.
+            return False
+        return self._agenda.is_staying(tp, now) or tp in self._failures.quarantined
 
     def _maybe_publish(self, out: Decisions) -> None:
         """Raise the generation once all of the plan is out; it tells which plan is in force, nobody acts by it."""
@@ -459,13 +491,22 @@ class Coordination:
             self._agenda.mark(self._remove)
             self._remove.clear()
 
+    def _plan_changed(self, change: Change, now: float) -> None:
+        """What is not in quarantine any more may move again; only the record's change makes it so."""
+        before = change.before.record.quarantined if change.before else ()
+        after = change.after.record.quarantined if change.after else ()
+        freed = {(one.topic, one.partition) for one in before} - {(one.topic, one.partition) for one in after}
+        if freed:
+            self._agenda.mark(TopicPartition(*one) for one in sorted(freed))
+            self._agenda.want_plan(Cause.OPERATOR, now, 0.0)
+
     def _topic_changed(self, topic: str, now: float) -> None:
         self._flat = None
         self._sets_changed()
         if self._anyone():
             # What was about to be removed may exist again.
             self._remove = {tp for tp in self._remove if tp.topic != topic}
-        for table in (self.state.assignments, self.state.standbys):
+        for table in (self.state.assignments, self.state.handoffs, self.state.standbys):
             self._agenda.mark(tp for tp in table if tp.topic == topic)
         self._agenda.want_plan(Cause.TOPIC_GREW, now)
 

@@ -24,7 +24,7 @@ class Failures:
         """Whether enough consumers have failed to quarantine the partition."""
         failed = self._by_partition.setdefault(tp, {})
         failed[consumer] = reason
-        return len(failed) >= self._state.options.quarantine_after
+        return len(failed) >= self._state.options.quarantine_after or tp in self.quarantined
 
     def of(self, tp: TopicPartition) -> dict[str, str]:
         return self._by_partition.get(tp, {})

@@ -149,6 +149,17 @@ class GroupState:
         """Every partition the consumer owns or that is on its way to or from it."""
         return self.owned[name] | self.incoming[name] | self.outgoing[name]
 
+    def to_hand_over(self, name: str) -> set[TopicPartition]:
+        """What the consumer has to leave before it is drained. What can't be read, or is of a topic that can't be
+        read, is left alone by everybody: nobody could hand it over."""
+        return {tp for tp in self.touching(name) if not self.is_left_alone(tp)}
+
+    def is_left_alone(self, tp: TopicPartition) -> bool:
+        """A record that says what may happen to the partition can't be read."""
+        return tp in self.unreadable_partitions or (
+            tp.topic not in self.topics and self.keys.topic(tp.topic) in self.unreadable
+        )
+
     def involved(self) -> set[str]:
         """Everybody who owns something or is an end of a handoff."""
         return {*self.owned, *self.incoming, *self.outgoing}
@@ -277,8 +288,9 @@ class GroupState:
             self.outgoing.remove(before.record.old_owner, tp)
             self._forget_departed(before.record.new_owner, before.record.old_owner)
         if record:
-            self.incoming.add(record.record.new_owner, tp)
             self.outgoing.add(record.record.old_owner, tp)
+            if not record.record.to_nobody:
+                self.incoming.add(record.record.new_owner, tp)
         return before
 
     def _store_standbys(self, tp: TopicPartition, record: Stored[Standbys] | None) -> Stored[Any] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from assigner.core.agenda import Agenda, Note, Timer
 from assigner.core.copies import holders
 from assigner.core.deadlines import Deadlines
@@ -30,7 +32,9 @@ class HandoffCare:
         pending: Pending,
         failures: Failures,
         units: Units,
+        forget: Callable[[Partitions], None],
     ) -> None:
+        """`forget`: have the ownership of partitions that nobody holds removed."""
         self._state = state
         self._liveness = liveness
         self._do = do
@@ -38,6 +42,7 @@ class HandoffCare:
         self._pending = pending
         self._failures = failures
         self._units = units
+        self._forget = forget
         self.deadlines = Deadlines()
 
     def advance(self, tp: TopicPartition, now: float, wall: float) -> Write | None:
@@ -72,9 +77,12 @@ class HandoffCare:
             case Verdict.TRY_ELSEWHERE:
                 return self._try_elsewhere(tps, handoff, now, wall)
             case Verdict.REAFFIRM:
-                return self._give_up(tps, handoff, now)
+                return self._give_up(tps, handoff, now, wall)
             case Verdict.EVICT:
                 return self._evict(tps[0], handoff, now)
+            case Verdict.FORGET:
+                self._forget(tps)
+                return None
             case Verdict.FINISH | Verdict.SUPERSEDED:
                 return self._do.finish(tps)
             case _:
@@ -117,10 +125,10 @@ class HandoffCare:
         enough = [self._failures.add(tp, handoff.new_owner, reason) for tp in tps]
         if any(enough):
             self._agenda.note(Note("quarantined", tps[0], handoff.new_owner, reason))
-            return self._give_up(tps, handoff, now)
+            return self._give_up(tps, handoff, now, wall)
         target = self._elsewhere(tps[0], handoff)
         if target is None:
-            return self._give_up(tps, handoff, now)
+            return self._give_up(tps, handoff, now, wall)
         if self._old_fate(handoff, now) is Fate.DEAD:
             return self._do.assign(tps, target, handoff.cause)
         return self._do.start(tps, target, handoff.cause, int(wall))
@@ -141,7 +149,7 @@ class HandoffCare:
             number
             for number, consumer in enumerate(eligible)
             if consumer.record.consumer_name not in failed and consumer.record.consumer_name != handoff.old_owner
-            if not consumer.record.topics or tp.topic in consumer.record.topics
+            if consumer.record.wants(tp.topic)
         ]
         return eligible[min(candidates, key=order)] if candidates else None
 
@@ -149,11 +157,14 @@ class HandoffCare:
         name = consumer.record.consumer_name
         return len(self._state.touching(name)) / consumer.record.capacity, name
 
-    def _give_up(self, tps: Partitions, handoff: Handoff, now: float) -> Write:
-        """The old end stays the owner, and the partition is left in peace for a while."""
+    def _give_up(self, tps: Partitions, handoff: Handoff, now: float, wall: float) -> Write:
+        """The old end stays the owner, and the partition is left in peace for a while; if it is leaving, it lets go."""
         if handoff.at is Step.COMPLETE:
             self._agenda.want_plan(Cause.LEFT, now)
             return self._do.reaffirm(tps)
+        if all(self._liveness.is_leaving(self._state.assignments[tp].record) for tp in tps):
+            self._agenda.note(Note("let_go", tps[0], handoff.old_owner, "nobody could take over"))
+            return self._do.let_go(tps, handoff.cause, int(wall))
         self._agenda.note(Note("move_given_up", tps[0], handoff.new_owner, handoff.failure or "deadline"))
         for tp in tps:
             self._agenda.stays.set(tp, now + self._state.options.balance_backoff)

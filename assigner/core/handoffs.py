@@ -42,6 +42,8 @@ class Verdict(Enum):
     """The old session had its time: end it."""
     FINISH = "finish"
     """Nobody has to let go any more."""
+    FORGET = "forget"
+    """Nobody holds the partition any more and nobody was to follow: its ownership may go."""
     SUPERSEDED = "superseded"
     """The assignment says something else: the handoff is void."""
 
@@ -77,6 +79,8 @@ def judge(
         return _after_flip(state, liveness, tps[0], handoff, old, overdue=overdue, now=now)
     if not all(_names_the_owner(state, tp) for tp in tps):
         return Verdict.SUPERSEDED
+    if handoff.to_nobody:
+        return _letting_go(state, handoff, step, old, overdue=overdue)
     target = _target(liveness, handoff, now)
     if target is not Verdict.WAIT:
         return Verdict.FIND_TARGET if old is Fate.DEAD and target is Verdict.RETARGET else target
@@ -101,12 +105,25 @@ def _names_the_owner(state: GroupState, tp: TopicPartition) -> bool:
 def _target(liveness: Liveness, handoff: Handoff, now: float) -> Verdict:
     """WAIT: the target is fine."""
     eligible = liveness.eligible(handoff.new_owner)
+    if eligible and not eligible.record.wants(handoff.topic):
+        return Verdict.FIND_TARGET
     if eligible and eligible.record.session == handoff.new_session:
         return Verdict.WAIT
     if eligible:
         return Verdict.RETARGET
     # One that was absent when the term began may come back and go on warming.
     return Verdict.WAIT if liveness.awaited(handoff.new_owner, handoff.new_session, now) else Verdict.FIND_TARGET
+
+
+def _letting_go(state: GroupState, handoff: Handoff, step: Step, old: Fate, *, overdue: bool) -> Verdict:
+    if step is Step.RELEASED or old is Fate.DEAD:
+        return Verdict.FORGET
+    if old is Fate.REPLACED:
+        # The new session starts from what the name has; whether it has to leave that is for a plan to say.
+        return Verdict.FINISH
+    if overdue and old is Fate.ALIVE and not state.consumers[handoff.old_owner].record.evicted:
+        return Verdict.EVICT
+    return Verdict.WAIT
 
 
 def _forward(state: GroupState, tps: Sequence[TopicPartition], step: Step) -> Verdict:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 
 from assigner.core.group import GroupState
-from assigner.records import Consumer, HandoffMode, Status, Stored
+from assigner.records import Assignment, Consumer, HandoffMode, Status, Stored
 from assigner.store import NO_LEASE, Absent, Compare, ModRevisionIs
 
 
@@ -113,7 +113,7 @@ class Liveness:
     def awaited(self, name: str, session: str, now: float) -> bool:
         """Absent since before the term began, and not for so long that it is given up."""
         known = (name, session) in self._leases and (name, session) not in self._inherited
-        return name not in self._state.consumers and not known and now < self.doubt_ends
+        return bool(name) and name not in self._state.consumers and not known and now < self.doubt_ends
 
     def may_return(self, name: str, now: float) -> bool:
         """Whether somebody who is not there may yet come back with all it had: nothing was heard of it since the term
@@ -143,6 +143,13 @@ class Liveness:
         if registered and registered.record.status is Status.READY and not registered.record.evicted:
             return registered
         return None
+
+    def is_leaving(self, held: Assignment) -> bool:
+        """Whether the owner is here and has to part with the partition: it drains, or does not want the topic."""
+        owner = self._state.consumers.get(held.owner)
+        if owner is None or owner.record.session != held.session or owner.record.evicted:
+            return False
+        return owner.record.status is Status.DRAINING or not owner.record.wants(held.topic)
 
     def as_seen(self, name: str) -> Compare:
         """The compare that holds as long as the registration is what the decision was made on."""

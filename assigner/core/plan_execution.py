@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 
 from assigner.core import planning
-from assigner.core.agenda import Agenda
+from assigner.core.agenda import Agenda, Note
 from assigner.core.group import Change, GroupState
 from assigner.core.liveness import Fate, Liveness
 from assigner.core.moves import Move, MoveQueue
@@ -20,7 +20,7 @@ from assigner.core.transitions import Transitions
 from assigner.core.units import Units
 from assigner.core.writes import Write
 from assigner.keys import TopicPartition
-from assigner.records import Cause, Status, Step
+from assigner.records import Cause, Handoff, Status, Step
 
 _BY_WEIGHT = (Cause.OPERATOR, Cause.JOINED, Cause.TOPIC_GREW, Cause.LOAD, Cause.DRAINING, Cause.LEFT)
 """Which of several causes a move made for balance is put down to."""
@@ -58,9 +58,10 @@ class PlanExecution:
         """Moves that wait for no room: nobody holds the partition, or it is in flight already."""
         self._queue = MoveQueue()
         self._warming: Counter[str] = Counter()
+        self._moving: Counter[str] = Counter()
+        """Topic -> its handoffs to somebody."""
         for handoff in state.handoffs.values():
-            if handoff.record.at is Step.WARMING:
-                self._warming[handoff.record.new_owner] += 1
+            self._count(handoff.record, 1)
         self._under_way: set[Write] = set()
         """Writes that began moves and whose outcome is not known."""
         self.changes_something = False
@@ -103,17 +104,20 @@ class PlanExecution:
 
     @property
     def in_flight(self) -> int:
-        return len(self._state.handoffs) + sum(tp not in self._state.handoffs for tp in self._pending.starting)
+        """Partitions on their way to somebody. Those of topics that are gone, or that can't be read, go nowhere."""
+        moving = sum(count for topic, count in self._moving.items() if topic in self._state.topics)
+        return moving + sum(tp not in self._state.handoffs for tp in self._pending.starting)
 
-    def count_warming(self, change: Change) -> None:
-        for record, step in ((change.before, -1), (change.after, 1)):
-            if record and record.record.at is Step.WARMING:
-                self._count_warming(record.record.new_owner, step)
+    def count_handoffs(self, change: Change) -> None:
+        for stored, by in ((change.before, -1), (change.after, 1)):
+            if stored:
+                self._count(stored.record, by)
 
-    def _count_warming(self, name: str, step: int) -> None:
-        self._warming[name] += step
-        if not self._warming[name]:
-            del self._warming[name]
+    def _count(self, handoff: Handoff, by: int) -> None:
+        if handoff.at is Step.WARMING:
+            _add_up(self._warming, handoff.new_owner, by)
+        if not handoff.to_nobody:
+            _add_up(self._moving, handoff.topic, by)
 
     # --- from targets to moves -----------------------------------------------------------------------------------
 
@@ -123,6 +127,8 @@ class PlanExecution:
             return
         for _ in range(min(budget, len(self._targets))):
             target = self._targets.popleft()
+            if not target.owner and not self._has_to_go(target.tp, now):
+                continue
             move = Move((target.tp,), target.owner, self._cause(target.tp, now))
             unit = self._units.of(target.tp)
             if not unit:
@@ -139,7 +145,8 @@ class PlanExecution:
     def _add(self, move: Move, now: float) -> None:
         if any(self._stays(tp, now) for tp in move.tps):
             return
-        if self._is_free(move.tps[0], now) or any(tp in self._state.handoffs for tp in move.tps):
+        in_flight = any(tp in self._state.handoffs for tp in move.tps)
+        if self._is_free(move.tps[0], now) or in_flight or not move.target:
             self._at_once.append(move)
             return
         held = self._state.assignments[move.tps[0]].record
@@ -158,6 +165,12 @@ class PlanExecution:
             replaced = self._new_generation is not None and owner.record.generation != self._new_generation
             return Cause.ROLLOUT if replaced else Cause.DRAINING
         return next((cause for cause in _BY_WEIGHT if cause in self._causes), Cause.JOINED)
+
+    def _has_to_go(self, tp: TopicPartition, now: float) -> bool:
+        """Whether a plan that names nobody asks for anything: an owner that wants the partition keeps it."""
+        held = self._state.assignments.get(tp)
+        void = tp in self._state.handoffs and self._is_free(tp, now)
+        return void or bool(held and self._liveness.is_leaving(held.record))
 
     def _holder(self, tp: TopicPartition) -> tuple[str, str]:
         held = self._state.assignments.get(tp)
@@ -205,6 +218,8 @@ class PlanExecution:
         return list(self._queue.take(lambda name: self._warming[name] + starting[name], limit, room))
 
     def _begin(self, move: Move, now: float, wall: float) -> Write | None:
+        if not move.target:
+            return self._let_go(move, now, wall)
         target = self._liveness.eligible(move.target)
         if target is None or any(tp in self._pending for tp in move.tps):
             self._agenda.want_plan(None, now)
@@ -218,3 +233,24 @@ class PlanExecution:
         if not all(held):
             return None
         return self._do.start(move.tps, target, move.cause, int(wall))
+
+    def _let_go(self, move: Move, now: float, wall: float) -> Write | None:
+        """Nobody can take what its owner has to leave."""
+        if any(tp in self._pending for tp in move.tps) or not all(self._has_to_go(tp, now) for tp in move.tps):
+            self._agenda.want_plan(None, now)
+            return None
+        if all(self._is_free(tp, now) for tp in move.tps):
+            return self._do.finish(move.tps)
+        current = [handoff.record for tp in move.tps if (handoff := self._state.handoffs.get(tp))]
+        if any(handoff.to_nobody or handoff.at is Step.COMPLETE for handoff in current):
+            return None
+        owner = self._state.assignments[move.tps[0]].record.owner
+        self._agenda.note(Note("let_go", move.tps[0], owner, "nobody can take over"))
+        return self._do.let_go(move.tps, move.cause, int(wall))
+
+
+def _add_up(counter: Counter[str], key: str, by: int) -> None:
+    """Who has none is not in it, or names would pile up with every deploy."""
+    counter[key] += by
+    if not counter[key]:
+        del counter[key]

@@ -22,7 +22,7 @@ from assigner.core.racks import ReplicaRacks
 from assigner.core.rollout import Rollout, applied, plan_rollout
 from assigner.core.topic_rows import TopicRows
 from assigner.keys import TopicPartition
-from assigner.records import Consumer, Step
+from assigner.records import Consumer, Handoff, Step
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Members, Problem, Solution, name_keys
 
 
@@ -40,11 +40,16 @@ class Request:
     """How many of the members, at the end, are absent: they are there for what they have and can be given nothing."""
     rollout: Rollout | None = None
     """The rolling deploy whose wishes are in the problem; `rollout.solve` knows when they have to yield."""
+    leaving: tuple[TopicPartition, ...] = ()
+    """Partitions whose owner is here and leaving: if nobody can take them, they are to be let go."""
+    all_are_back: bool = True
+    """Nobody is waited for who might yet take what nobody here can."""
 
 
 class Target(msgspec.Struct, frozen=True, gc=False):
     tp: TopicPartition
     owner: str
+    """Empty: nobody may have it."""
 
 
 def flat_partitions(state: GroupState) -> list[TopicPartition]:
@@ -95,6 +100,7 @@ class Builder:
         self._owner = np.full(len(partitions), NONE, np.int32)
         self._pinned = np.zeros(len(partitions), np.bool_)
         self._lost: list[TopicPartition] = []
+        self._leaving: list[TopicPartition] = []
         self._copies: list[IntArray] = []
         """(flat partition, replica, member that holds it), by step."""
         # Taken now, because the arrays must fit each other whatever happens meanwhile.
@@ -139,7 +145,10 @@ class Builder:
                 # Flipped already; only the old owner's letting go is awaited, and that is not a matter of planning.
                 self._put(self._index.get(held.record.owner, NONE) if held else NONE, pinned=True)
                 return
-            if self._sessions.get(record.new_owner) == record.new_session:
+            if record.to_nobody:
+                self._put(NONE, pinned=True)
+                return
+            if self._is_target(record):
                 self._put(self._index[record.new_owner], pinned=True)
                 return
             if self._liveness.awaited(record.new_owner, record.new_session, self._now):
@@ -150,6 +159,14 @@ class Builder:
             self._put(NONE, pinned=self._stays(tp))
             return
         self._add_held(tp, held.record.owner, held.record.session)
+
+    def _is_target(self, handoff: Handoff) -> bool:
+        number = self._index.get(handoff.new_owner)
+        return (
+            number is not None
+            and self._sessions[handoff.new_owner] == handoff.new_session
+            and self._consumers[number].wants(handoff.topic)
+        )
 
     def _holder(self, name: str) -> int:
         """The number of somebody who keeps partitions and gets none."""
@@ -162,8 +179,11 @@ class Builder:
         if fate is Fate.DOUBT:
             # If another session of the name is here, it will get what the old one has: count it as its own already.
             self._put(self._index[name] if name in self._index else self._holder(name), pinned=True)
-        else:
-            self._put(NONE if fate is Fate.DEAD else self._index.get(name, NONE), pinned=self._stays(tp))
+            return
+        pinned = self._stays(tp)
+        if fate is Fate.ALIVE and name not in self._index and not pinned:
+            self._leaving.append(tp)
+        self._put(NONE if fate is Fate.DEAD else self._index.get(name, NONE), pinned=pinned)
 
     def _put(self, owner: int, *, pinned: bool) -> None:
         self._owners.append(owner)
@@ -196,7 +216,15 @@ class Builder:
         if rollout:
             problem = applied(problem, rollout)
         return Request(
-            options.strategy, problem, names, tuple(self._partitions), tuple(self._lost), len(self._holders), rollout
+            options.strategy,
+            problem,
+            names,
+            tuple(self._partitions),
+            tuple(self._lost),
+            len(self._holders),
+            rollout,
+            tuple(self._leaving),
+            all_are_back=not self._only_unowned,
         )
 
     def _members(self, racks: dict[str, int]) -> Members:
@@ -249,18 +277,20 @@ def _subscriptions(state: GroupState, consumers: list[Consumer]) -> BoolArray:
 
 
 def targets(request: Request, solution: Solution) -> list[Target]:
-    """What the solution changes, and what it says of partitions that lost their target. Those that would go to
-    somebody absent wait for it where they are."""
+    """What the solution changes, and what it says of partitions that lost their target or whose owner leaves. Those
+    that would go to somebody absent wait for it where they are."""
     changed = np.nonzero(solution.owner != request.problem.owner)[0]
     result = [_target(request, solution, int(number)) for number in changed]
-    if request.lost:
+    waiting = dict.fromkeys((*request.lost, *request.leaving))
+    if waiting:
         where = {tp: number for number, tp in enumerate(request.partitions)}
-        said = {target.tp for target in result}
-        result += [_target(request, solution, where[tp]) for tp in request.lost if tp not in said]
-    return [target for target in result if target.owner]
+        said = {target.tp for target in result if target}
+        result += [_target(request, solution, where[tp]) for tp in waiting if tp not in said]
+    return [target for target in result if target and (target.owner or request.all_are_back)]
 
 
-def _target(request: Request, solution: Solution, number: int) -> Target:
+def _target(request: Request, solution: Solution, number: int) -> Target | None:
     owner = int(solution.owner[number])
-    there = NONE < owner < len(request.members) - request.away
-    return Target(request.partitions[number], request.members[owner] if there else "")
+    if owner >= len(request.members) - request.away:
+        return None
+    return Target(request.partitions[number], request.members[owner] if owner != NONE else "")

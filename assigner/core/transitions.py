@@ -100,8 +100,7 @@ class Transitions:
 
         An owner that was told to let go gets another epoch: what it let go of stays so, and somebody has to do the
         work while the new target warms."""
-        self._handoffs_begun += 1
-        handoff_id = f"{self._term:x}-{self._handoffs_begun:x}"
+        handoff_id = self._next_id()
         compares: list[Compare] = [self._liveness.as_seen(target.record.consumer_name)]
         operations: list[Operation] = []
         for tp in tps:
@@ -129,6 +128,34 @@ class Transitions:
             operations.append(
                 Put(self._keys.handoff(tp), encode(handoff, current.extra if current else None)),
             )
+        return Write(Purpose.HANDOFF, _unique(compares), tuple(operations), tuple(tps), tidying=self._acks(tps))
+
+    def let_go(self, tps: Partitions, cause: Cause, started_at: int) -> Write:
+        """Have the present owner, one for all of them, let go although nobody takes over. One that was told to let go
+        already, or did, is not told again: only who was to follow is nobody now."""
+        handoff_id = self._next_id()
+        owner = self._state.assignments[tps[0]].record.owner
+        compares: list[Compare] = [self._liveness.as_seen(owner)]
+        operations: list[Operation] = []
+        for tp in tps:
+            compares += self._as_seen(tp)
+            held, current = self._state.assignments[tp].record, self._state.handoffs.get(tp)
+            told = current.record if current and current.record.at in (Step.RELEASING, Step.RELEASED) else None
+            step = told.at if told else Step.RELEASING
+            handoff = Handoff(
+                topic=tp.topic,
+                partition=tp.partition,
+                old_owner=held.owner,
+                old_session=held.session,
+                old_epoch=held.epoch,
+                new_owner="",
+                phase=step.phase,
+                step=step,
+                started_at=started_at,
+                handoff_id=told.handoff_id if told else handoff_id,
+                cause=cause,
+            )
+            operations.append(Put(self._keys.handoff(tp), encode(handoff, current.extra if current else None)))
         return Write(Purpose.HANDOFF, _unique(compares), tuple(operations), tuple(tps), tidying=self._acks(tps))
 
     def advance(self, tps: Partitions, step: Step) -> Write:
@@ -241,6 +268,10 @@ class Transitions:
         return Write(Purpose.REMOVE, _unique(compares), tuple(operations), tuple(tps), tidying=self._acks(tps))
 
     # --- pieces --------------------------------------------------------------------------------------------------
+
+    def _next_id(self) -> str:
+        self._handoffs_begun += 1
+        return f"{self._term:x}-{self._handoffs_begun:x}"
 
     def next_epoch(self, tp: TopicPartition) -> int:
         held = self._state.assignments.get(tp)

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from assigner.errors import InvalidInput, InvalidName, Refused, UnknownTopic
-from assigner.records import Assignment, Handoff, Plan, TopicConfig, decode, encode
+from assigner.records import Assignment, Handoff, Offset, Plan, TopicConfig, decode, encode
 from assigner.store import DeleteEvent, Found, PutEvent
 from tests.world import BOTH_STORES, World, tp, world_on
 
@@ -145,21 +145,22 @@ async def test_a_topic_whose_id_becomes_known_is_not_a_recreated_one(world: Worl
     }
 
 
-async def test_a_topic_that_is_not_known_any_more_keeps_its_owners(world: World) -> None:
-    """A record that is gone may be an operator's slip: nothing is taken away for it."""
+async def test_a_topic_that_is_not_known_any_more_is_nobodys_and_starts_anew_with_its_offsets(world: World) -> None:
+    """A record that is gone may be an operator's slip: how far the work has got is not forgotten for it."""
     await world.add_topic(partitions=2)
     await world.start_instance()
     a = await world.join("a")
-    before = await world.until_counts(a=2)
+    await world.until_counts(a=2)
+    offset = world.keys.offset("g", tp(0))
+    await world.store.put(offset, encode(Offset(offset=7, epoch=1)))
     await world.store.delete(world.group.topic("t"))
-    await world.join("b")
-    await anyio.sleep(60)
-    assert {p: h.record for p, h in (await world.state()).assignments.items()} == {
-        p: h.record for p, h in before.assignments.items()
-    }
+    await world.until("nobody owns it", lambda s: not s.assignments)
+    await a.until("told", lambda c: not c.owned)
     assert a.ended is None
     await world.add_topic(partitions=2)
-    await world.until_counts(a=1, b=1)
+    await world.until_counts(a=2)
+    await a.until("told", lambda c: c.owned == {tp(0): 2, tp(1): 2})
+    assert isinstance(await world.store.get(offset), Found)
 
 
 async def test_a_consumer_that_names_a_topic_nobody_knows_is_told_so_and_leaves_no_trace(any_world: World) -> None:
