@@ -211,12 +211,21 @@ class GroupDeletion:
         return removed + isinstance(config, Found), False
 
     async def _remove_as_seen(self, page: Sequence[Entry]) -> int:
-        """A record that was written since is somebody's who came back: it stays."""
+        """A record that was written since is somebody's who came back: it stays. One that is gone was removed by the
+        group's leader, who forgets what is owned of a topic as soon as its configuration is gone."""
         rest = iter(page)
         while part := tuple(islice(rest, self._store.limits.operations)):
             compares = [ModRevisionIs(entry.key, entry.mod_revision) for entry in part]
-            await self._transact(compares, [Delete(entry.key) for entry in part])
+            if not isinstance(await self._store.transact(compares, [Delete(entry.key) for entry in part]), Committed):
+                for entry in part:
+                    await self._remove_one_as_seen(entry)
         return len(page)
+
+    async def _remove_one_as_seen(self, entry: Entry) -> None:
+        compare = ModRevisionIs(entry.key, entry.mod_revision)
+        result = await self._store.transact([compare], [Delete(entry.key)])
+        if not isinstance(result, Committed) and isinstance(await self._store.get(entry.key), Found):
+            raise _others_are_at_work()
 
     async def _raise_group_floor(self, keys: GroupKeys, entries: Iterable[Entry]) -> None:
         highest = max((self._epoch(keys, entry) for entry in entries), default=0)
@@ -265,7 +274,11 @@ class GroupDeletion:
     async def _transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> None:
         result = await self._store.transact(compares, operations)
         if not isinstance(result, Committed):
-            raise Refused("others are at work on the same group; look at it, and delete it again if you still want to")
+            raise _others_are_at_work()
+
+
+def _others_are_at_work() -> Refused:
+    return Refused("others are at work on the same group; look at it, and delete it again if you still want to")
 
 
 def _read(kind: type[R], entry: Entry) -> R | None:

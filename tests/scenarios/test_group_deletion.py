@@ -300,7 +300,8 @@ async def test_a_deleted_topic_is_gone_with_its_offsets_and_the_others_stay(any_
     before = await keys_in(any_world)
     epochs = await used(any_world, instance, topic="t")
     removed, more = await instance.operations.delete_topic(GROUP, "t", force=True)
-    assert (removed > 3, more) == (True, False)
+    # What was owned of it goes by the leader's hand or by this call's, whoever comes first.
+    assert (removed > 0, more) == (True, False)
     assert [config.topic for config in await instance.operations.topics(GROUP)] == ["kept"]
     assert not [key for key in await keys_in(any_world) if "/t/" in key or key.endswith("/t")]
     assert before <= await keys_in(any_world)
