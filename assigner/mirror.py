@@ -26,6 +26,7 @@ from assigner.logs import get_logger
 from assigner.records import GroupOptions
 from assigner.store import Batch, DeleteEvent, Event, Progress, PutEvent, Store, read_all
 from assigner.supervision import Supervisor
+from assigner.waiters import Waiters
 
 SLICE = 128
 """Events applied before others get their turn."""
@@ -55,15 +56,14 @@ class GroupMirror:
         self.state = GroupState(keys, defaults, store.limits)
         self._store = store
         self._listeners: list[Listener] = []
-        self._moved: anyio.Event | None = None
-        """Made when somebody waits for the next change."""
+        self._awaited = Waiters()
+        """Revisions that somebody waits for."""
+        self._awaited_listings = Waiters()
         self._stale = anyio.Event()
         """Set to have everything listed again."""
         self.listings = 0
         self._begun = 0
         """Listings begun, whether or not they came through."""
-        self._newest = 0
-        """Number, among those begun, of the newest listing that is taken in."""
 
     def listen(self, listener: Listener) -> None:
         self._listeners.append(listener)
@@ -74,8 +74,8 @@ class GroupMirror:
     async def wait_for(self, revision: int, *, within: float = 10.0) -> None:
         """Return once everything up to `revision` is mirrored. The revision must be of a write to this group."""
         with anyio.move_on_after(within):
-            while self.state.revision < revision:
-                await self._next_change()
+            if self.state.revision < revision:
+                await self._awaited.wait(revision)
             return
         raise StoreUnavailable(
             f"group {self.group!r} is mirrored up to revision {self.state.revision}, not yet {revision}, "
@@ -88,13 +88,12 @@ class GroupMirror:
         One that is under way may have been read before the question: it is the next that counts."""
         wanted = self._begun + 1
         self._stale.set()
-        while self._newest < wanted:
-            await self._next_change()
+        await self._awaited_listings.wait(wanted)
 
-    async def _next_change(self) -> None:
-        if self._moved is None:
-            self._moved = anyio.Event()
-        await self._moved.wait()
+    @property
+    def waiting(self) -> int:
+        """How many wait for something to be mirrored."""
+        return len(self._awaited) + len(self._awaited_listings)
 
     async def run(self) -> NoReturn:
         backoff = Backoff(self.state.keys.prefix)
@@ -117,8 +116,8 @@ class GroupMirror:
             await self._take(part)
         self.state.revision = max(self.state.revision, page.revision)
         self.listings += 1
-        self._newest = number
         self._tell([])
+        self._awaited_listings.reached(number)
         return page.revision
 
     async def _watch_until_stale(self, start_revision: int) -> None:
@@ -165,9 +164,7 @@ class GroupMirror:
     def _tell(self, changes: Sequence[Change]) -> None:
         for listener in list(self._listeners):
             listener.changed(changes)
-        if self._moved is not None:
-            self._moved.set()
-            self._moved = None
+        self._awaited.reached(self.state.revision)
 
 
 def _revision(event: Event) -> int:

@@ -1,8 +1,9 @@
 """What an open consumer stream costs, and how long one change takes to reach all of them.
 
-The service runs in this process on the memory store, the streams are opened by another. The change: a topic appears
-with one partition for each consumer; the time runs from its write to each stream's message, planning and all the
-assignments' writes included. `python -m bench.streams [--quick] [--json]`.
+The service runs in this process on the memory store or on etcd, the streams are opened by another. The change: a topic
+appears with one partition for each consumer; the time runs from its write to each stream's message, planning and all
+the assignments' writes included. Consumers come 200 at a time over 50 connections, and then all at once with a
+connection each, as they do after a deploy or an outage. `python -m bench.streams [--quick] [--store etcd] [--json]`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import io
 import json
 import sys
 import time
+from contextlib import nullcontext
 
 import psutil
 import structlog
@@ -24,8 +26,9 @@ from assigner.collection import settle_in
 from assigner.records import GroupOptions
 from assigner.server import ServerSettings
 from assigner.service import Service
-from assigner.settings import HttpSection, Settings
+from assigner.settings import HttpSection, Settings, StoreSection
 from bench.lag import LoopLag
+from bench.store import some_etcd
 
 GROUP = "bench"
 
@@ -35,8 +38,9 @@ def memory() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-async def measure(streams: int, connections: int) -> dict[str, object]:
+async def measure(streams: int, connections: int, at_once: int, store: StoreSection) -> dict[str, object]:
     settings = Settings(
+        store=store,
         grpc=ServerSettings(port=0),
         http=HttpSection(port=0),
         consumer_ttl=120.0,
@@ -46,7 +50,7 @@ async def measure(streams: int, connections: int) -> dict[str, object]:
         await service.wait_ready()
         settle_in()
         before = memory()
-        began = time.monotonic()
+        began, cpu = time.monotonic(), time.process_time()
         child = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -55,15 +59,17 @@ async def measure(streams: int, connections: int) -> dict[str, object]:
             GROUP,
             str(streams),
             str(connections),
+            str(at_once),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=16 * 2**20,
         )
         assert child.stdout
         try:
-            if await child.stdout.readline() != b"open\n":
+            said, _, failed = (await child.stdout.readline()).decode().partition(" ")
+            if said != "open":
                 raise RuntimeError("the streams were not opened")
-            opened = time.monotonic() - began
+            opened, cpu = time.monotonic() - began, time.process_time() - cpu
             per_stream = (memory() - before) / streams
             await asyncio.sleep(0.5)
             lag.reset()
@@ -76,7 +82,10 @@ async def measure(streams: int, connections: int) -> dict[str, object]:
     return {
         "streams": streams,
         "connections": connections,
+        "at_once": at_once,
         "open_s": round(opened, 2),
+        "open_cpu_s": round(cpu, 2),
+        "failed_tries": int(failed),
         "kb_per_stream": round(per_stream / 1024, 1),
         "first_ms": round(1000 * heard[0]),
         "p50_ms": round(1000 * heard[len(heard) // 2]),
@@ -89,6 +98,8 @@ async def measure(streams: int, connections: int) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="1,000 streams only")
+    parser.add_argument("--streams", type=int, nargs="+", metavar="N", help="instead of 1,000 and 5,000")
+    parser.add_argument("--store", choices=["memory", "etcd"], default="memory")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     structlog.configure(
@@ -98,9 +109,14 @@ def main() -> None:
     )
     console = Console(stderr=options.json, width=140)
     rows = []
-    for streams in [1_000] if options.quick else [1_000, 5_000]:
-        with console.status(f"{streams:,} streams"):
-            rows.append(asyncio.run(measure(streams, connections=50)))
+    for streams in options.streams or ([1_000] if options.quick else [1_000, 5_000]):
+        for connections, at_once in ((50, 200), (streams, streams)):
+            with (
+                console.status(f"{streams:,} streams over {connections:,} connections"),
+                some_etcd(None) if options.store == "etcd" else nullcontext() as endpoint,
+            ):
+                store = StoreSection(backend=options.store, endpoints=(endpoint,) if endpoint else ())
+                rows.append(asyncio.run(measure(streams, connections, at_once, store)))
     shown = Table(title="Streams")
     for column in rows[0]:
         shown.add_column(column.replace("_", " "), justify="right")

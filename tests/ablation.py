@@ -17,6 +17,7 @@ from tests.scenarios import test_epoch_floor as floor
 from tests.scenarios import test_group_deletion as deletion
 from tests.scenarios import test_incarnations as incarnations
 from tests.scenarios import test_letting_go as letting_go
+from tests.scenarios import test_many_at_once as many
 from tests.scenarios import test_offsets as commits
 from tests.scenarios import test_offsets_in_trouble as offsets
 from tests.scenarios import test_offsets_superseded as superseded
@@ -428,5 +429,11 @@ ABLATIONS: tuple[Ablation, ...] = (
         off.the_floor_does_not_follow,
         floor.test_rule_18_epochs_only_rise_although_a_service_without_epochs_was_here_meanwhile,
         {"deletes": False},
+    ),
+    Ablation(
+        20,
+        "every change wakes all who wait",
+        off.every_change_wakes_all_who_wait,
+        many.test_rule_20_a_registration_costs_the_same_however_many_come_at_once,
     ),
 )

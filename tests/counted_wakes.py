@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Generator
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -18,19 +18,19 @@ class Wakes:
         return await _Counted(work, self)
 
 
-class _Counted:
-    def __init__(self, work: Coroutine[Any, Any, Any], wakes: Wakes) -> None:
+class _Counted(Generic[T]):
+    def __init__(self, work: Coroutine[Any, Any, T], wakes: Wakes) -> None:
         self._work = work
         self._wakes = wakes
 
-    def __await__(self) -> Generator[Any, Any, Any]:
+    def __await__(self) -> Generator[Any, Any, T]:
         sent: Any = None
         error: BaseException | None = None
         while True:
             try:
                 waits_for = self._work.send(sent) if error is None else self._work.throw(error)
             except StopIteration as end:
-                return end.value
+                return cast(T, end.value)
             self._wakes.count += 1
             sent, error = None, None
             try:

@@ -41,6 +41,7 @@ from assigner.registry import Registry
 from assigner.relay import StreamSeat
 from assigner.store import NO_LEASE, Absent, Compare, Delete, Exists, Limits, Put, Renewed
 from assigner.unit_writer import Done, UnitWriter
+from assigner.waiters import Waiters
 from backends.instance_lease import Hold, InstanceLease
 
 Patch = pytest.MonkeyPatch
@@ -138,6 +139,23 @@ def targets_are_names(patch: Patch) -> None:
 
     patch.setattr(handoffs, "_target", changed)
     patch.setattr(Builder, "__init__", forgetting_sessions)
+
+
+def every_change_wakes_all_who_wait(patch: Patch) -> None:
+    shared: dict[int, anyio.Event] = {}
+    last: dict[int, int] = {}
+
+    async def wait(self: Waiters, number: int) -> None:
+        while last.get(id(self), 0) < number:
+            await shared.setdefault(id(self), anyio.Event()).wait()
+
+    def reached(self: Waiters, number: int) -> None:
+        last[id(self)] = number
+        if id(self) in shared:
+            shared.pop(id(self)).set()
+
+    patch.setattr(Waiters, "wait", wait)
+    patch.setattr(Waiters, "reached", reached)
 
 
 def any_session_will_do(patch: Patch) -> None:

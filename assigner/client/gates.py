@@ -59,11 +59,11 @@ class PartitionGate:
             yield admitted
         finally:
             if self._gate.leave():
-                self._changes.notify_from_any_thread()
+                self._changes.notify_from_any_thread(self.partition)
 
     async def drained(self) -> None:
         """Wait until no work is under way. On the consumer's event loop only."""
-        await self._changes.until(lambda: self._gate.inside == 0)
+        await self._changes.until_about(self.partition, lambda: self._gate.inside == 0)
 
     def __repr__(self) -> str:
         shut = self._gate.shut(self._clock.now())

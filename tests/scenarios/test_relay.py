@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from assigner.api import Commands, Registration
-from assigner.errors import NotRegistered, Superseded
+from assigner.errors import NotRegistered, StreamReplaced
 from assigner.keys import TopicPartition
 from assigner.records import Assignment, Cause, GroupOptions, HandoffMode, encode
 from assigner.relay import StreamSeat
@@ -268,7 +268,7 @@ async def test_a_newer_stream_of_the_same_session_ends_the_older_one_and_is_not_
     second = await seat_of(world, "a")
     new = second.commands()
     assert (await anext(new)).full
-    with pytest.raises(Superseded):
+    with pytest.raises(StreamReplaced):
         await _to_its_end(old)
     await first.leave()
     assert world.instances["i1"].registry.seat("g", "a") is second

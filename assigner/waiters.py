@@ -1,0 +1,53 @@
+"""Wakes those who wait for a number that only grows to reach theirs, and nobody else.
+
+A thousand that wait for a thousand revisions cost a thousand wake-ups, whatever order they come in.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import anyio
+
+
+class Waiters:
+    def __init__(self) -> None:
+        self._numbers: list[int] = []
+        """A heap of what is waited for, some of it by nobody any more."""
+        self._events: dict[int, anyio.Event] = {}
+        self._count: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return sum(self._count.values())
+
+    async def wait(self, number: int) -> None:
+        """Return once `reached` was called with this number or a higher one."""
+        event = self._events.get(number)
+        if event is None:
+            event = self._events[number] = anyio.Event()
+            self._count[number] = 0
+            heapq.heappush(self._numbers, number)
+        self._count[number] += 1
+        try:
+            await event.wait()
+        finally:
+            if not event.is_set():
+                self._give_up(number)
+
+    def reached(self, number: int) -> None:
+        while self._numbers and self._numbers[0] <= number:
+            wanted = heapq.heappop(self._numbers)
+            self._count.pop(wanted, None)
+            event = self._events.pop(wanted, None)
+            if event is not None:
+                event.set()
+
+    def _give_up(self, number: int) -> None:
+        self._count[number] -= 1
+        if self._count[number]:
+            return
+        del self._count[number], self._events[number]
+        if len(self._numbers) > 2 * len(self._events):
+            # Taken out of the middle of a heap one by one, they would cost as much as all of them each time.
+            self._numbers = sorted(self._events)
