@@ -12,16 +12,18 @@ from contextlib import asynccontextmanager
 import anyio
 
 from assigner.errors import (
+    InvalidInput,
     InvalidName,
     LimitReached,
     OutcomeUnknown,
     Refused,
+    StoreRefused,
     StoreUnavailable,
     UnknownGroup,
     UnreadableRecord,
 )
 from assigner.following import Following
-from assigner.keys import RESERVED_GROUPS, Keys, decode_segment, encode_segment
+from assigner.keys import DEFAULT_ROOT, RESERVED_GROUPS, Keys, decode_segment, encode_segment, group_at
 from assigner.logs import get_logger
 from assigner.records import EpochFloor, GroupIndex, Plan, decode, encode
 from assigner.store import Absent, Committed, Compare, Found, ModRevisionIs, Put, Store
@@ -39,16 +41,21 @@ log = get_logger("assigner.groups")
 
 
 async def make_known(store: Store, keys: Keys, group: str, kind: str = ASSIGNER) -> None:
-    """Enter the group in the index. Raises `Refused` if it is there as another kind, or is being deleted."""
+    """Enter the group in the index. Raises `Refused` if it is there as another kind, is being deleted or belongs to a
+    deployment of its own, and `InvalidInput` if it is there with its keys in another place."""
     keys.check_group(group)
     key, deleting, plan = keys.group_index(group), keys.deleting(group), keys.group(group).plan
-    put = Put(key, encode(GroupIndex(group=group, kind=kind)))
+    own_root = keys.own_root(group)
+    apart: list[Compare] = [] if own_root == keys.incarnation else [Absent(own_root)]
+    put = Put(key, encode(GroupIndex(group=group, kind=kind, prefix=keys.special_prefix(group))))
     planned = False
     for attempt in range(_TRIES):
         compares, puts = await _above_the_floor(store, keys.epochs, "" if planned else plan)
         try:
             result = await store.transact(
-                [Absent(key), Absent(deleting), *compares], [put, *puts], otherwise=[key, deleting, plan]
+                [Absent(key), Absent(deleting), *apart, *compares],
+                [put, *puts],
+                otherwise=[key, deleting, plan, own_root],
             )
         except OutcomeUnknown:
             # Once more does no harm: it is there, or it is put.
@@ -57,12 +64,17 @@ async def make_known(store: Store, keys: Keys, group: str, kind: str = ASSIGNER)
             continue
         if isinstance(result, Committed):
             return
-        known, going, planned_before = result.reads
+        known, going, planned_before, deployed = result.reads
         if isinstance(known, Found):
-            _check_kind(decode(GroupIndex, known.entry.value)[0], kind)
+            _check_known(keys, decode(GroupIndex, known.entry.value)[0], kind)
             return
         if isinstance(going, Found):
             raise Refused(f"group {group!r} is being deleted; try again, or finish it with `assigner groups delete`")
+        if apart and isinstance(deployed, Found):
+            raise Refused(
+                f"group {group!r} belongs to a deployment of its own, whose root is {keys.group(group).prefix!r}; "
+                "connect to that one, or choose another group"
+            )
         planned = isinstance(planned_before, Found)
     raise StoreUnavailable(f"group {group!r} is being made or deleted by others too; try again")
 
@@ -80,10 +92,36 @@ async def _above_the_floor(store: Store, epochs: str, plan: str) -> tuple[list[C
     return [*compares, Absent(plan)], [Put(plan, encode(record))]
 
 
-def _check_kind(known: GroupIndex, kind: str) -> None:
+def _check_known(keys: Keys, known: GroupIndex, kind: str) -> None:
+    here = keys.special_prefix(known.group)
+    if known.prefix and here and known.prefix != here:
+        raise InvalidInput(
+            f"group {known.group!r} lives at {known.prefix!r}, and this instance looks for it at {here!r}; set "
+            "default_group to another name, or store.root to a root of this deployment's own"
+        )
     if known.kind != kind:
         raise Refused(
             f"group {known.group!r} is of kind {known.kind!r} and can't be used as {kind!r}; choose another group"
+        )
+
+
+async def check_alone(store: Store, keys: Keys) -> None:
+    """See that the default group, where its place is this deployment's root, is not kept by a fleet above.
+
+    Its offsets, loads and history are there then. Raises `InvalidInput`."""
+    group = group_at(keys.root, DEFAULT_ROOT)
+    if not group or keys.group(keys.default_group).prefix != keys.root:
+        return
+    above = Keys(DEFAULT_ROOT).group_index(group)
+    try:
+        found = await store.get(above)
+    except StoreRefused:
+        # Whoever may not even read there does not share it.
+        return
+    if isinstance(found, Found):
+        raise InvalidInput(
+            f"group {group!r} is kept under the root {DEFAULT_ROOT!r}, where its offsets are; set store.root to "
+            f"{DEFAULT_ROOT!r} to go on with it, or delete the key {above!r} to begin without them"
         )
 
 
@@ -210,7 +248,7 @@ class GroupDirectory:
         async with self._entering:
             known = await self._entry(group)
             if known is not None:
-                _check_kind(known, ASSIGNER)
+                _check_known(self._keys, known, ASSIGNER)
                 return
             self._check_room(group)
             await make_known(self._store, self._keys, group)

@@ -30,7 +30,7 @@ from assigner.event_log import EventLog
 from assigner.group_deletion import GroupDeletion
 from assigner.group_snapshot import snapshot
 from assigner.group_topics import GroupTopics
-from assigner.groups import GroupDirectory, discover
+from assigner.groups import GroupDirectory, check_alone, discover
 from assigner.incarnation import Incarnation
 from assigner.instance_metrics import InstanceSnapshot
 from assigner.leadership import Leadership, LeadershipSettings
@@ -236,6 +236,7 @@ class Instance:
         while True:
             try:
                 await self.incarnation.id()
+                await check_alone(self.store, self.keys)
                 await discover(self.store, self.keys)
                 await self.topics.apply_settings()
                 return await self._backend.elector(self.store, self.keys, presence, self.clock)

@@ -17,6 +17,7 @@ from assigner.errors import InvalidName
 from assigner.names import check_name
 
 DEFAULT_ROOT = "/kafka-assigner/"
+INCARNATION = "~incarnation"
 NODES = "~nodes"
 """Where the loads of a group's nodes are, beside its topics'."""
 RESERVED_GROUPS = frozenset(
@@ -42,6 +43,14 @@ def encode_segment(name: str) -> str:
 @lru_cache(maxsize=65_536)
 def decode_segment(segment: str) -> str:
     return unquote(segment)
+
+
+def group_at(prefix: str, root: str) -> str:
+    """The group whose own place under the root the prefix is, or nothing."""
+    if not prefix.startswith(root) or not prefix.endswith("/"):
+        return ""
+    segment = prefix[len(root) : -1]
+    return "" if "/" in segment else decode_segment(segment)
 
 
 class TopicPartition(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -221,12 +230,16 @@ class Keys:
         self.groups = root + "~groups/"
         self.epochs = root + "~epochs"
         """The floor above which the epochs of a new group begin."""
-        self.incarnation = root + "~incarnation"
+        self.incarnation = root + INCARNATION
 
     def group(self, group: str) -> GroupKeys:
         if group == self.default_group and self._default_prefix:
             return GroupKeys(group, self._default_prefix)
         return GroupKeys(group, f"{self.root}{encode_segment(group)}/")
+
+    def special_prefix(self, group: str) -> str:
+        """Where the group's keys are, if not under its own name; else nothing."""
+        return self._default_prefix if group == self.default_group else ""
 
     def check_group(self, group: str) -> str:
         check_name("group", group)
@@ -236,6 +249,10 @@ class Keys:
 
     def instance(self, name: str) -> str:
         return self.instances + encode_segment(name)
+
+    def own_root(self, group: str) -> str:
+        """A key that is there if the group's place is the root of a deployment of its own."""
+        return self.group(group).prefix + INCARNATION
 
     def group_index(self, group: str) -> str:
         """A key per known group, so that an instance learns of a group by one watch over all."""

@@ -262,6 +262,8 @@ class GroupIndex(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     kind: str = "assigner"
     """A group is of one kind; mixing is refused."""
+    prefix: str = ""
+    """Where its keys are, if not under its own name."""
 
 
 class StoreLife(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import random
 import sys
 import time
@@ -302,6 +303,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--logs", type=Path, help="a directory to keep the instances' logs in")
     options: Any = parser.parse_args(arguments)
     # A table as wide as it needs to be, unless a terminal would break its lines.
+    # The clients would tell of every cut.
+    logging.getLogger("assigner.client").setLevel(logging.ERROR)
     console = Console(width=None if sys.stdout.isatty() else 160)
     with TemporaryDirectory() as temporary:
         directory = options.logs or Path(temporary)

@@ -14,6 +14,7 @@ from typing import Any, Union, get_args, get_origin
 import msgspec
 
 from assigner.errors import InvalidInput
+from assigner.keys import group_at
 from assigner.secret_files import readable_by_everybody
 from assigner.settings import upstream
 from assigner.settings.catalog import Leaf, leaves
@@ -185,7 +186,7 @@ def _contradictions(settings: Settings) -> list[str]:
         found.append("store.password and store.password_file are both set; keep the file")
     if (store.password or store.password_file) and not store.user:
         found.append("store.password is set without store.user; set the user too")
-    resident = upstream.group_at(settings.default_prefix, store.root)
+    resident = group_at(settings.default_prefix, store.root)
     if resident and resident != settings.default_group:
         found.append(
             f"default_prefix {settings.default_prefix!r} is where group {resident!r} lives, which would be reached "

@@ -7,11 +7,10 @@ why they do nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from urllib.parse import unquote
 
 import msgspec
 
-from assigner.keys import DEFAULT_ROOT
+from assigner.keys import DEFAULT_ROOT, group_at
 from assigner.settings.sources import Layer, Value
 
 Translate = Callable[[str], str | dict[str, str]]
@@ -93,15 +92,11 @@ def implied(environment: Mapping[str, str]) -> Layer:
     values = []
     if environment.get("ETCD_ENDPOINTS"):
         values.append(Value("store.backend", "etcd", "implied by ETCD_ENDPOINTS", text=True))
-    group = group_at(environment.get("ETCD_PREFIX", ""), DEFAULT_ROOT)
+    prefix = environment.get("ETCD_PREFIX", "")
+    if prefix.startswith("/") and prefix.endswith("/"):
+        # Upstream runs any number of deployments side by side, one to a prefix, that know nothing of each other.
+        values.append(Value("store.root", prefix, "implied by ETCD_PREFIX", text=True))
+    group = group_at(prefix, DEFAULT_ROOT)
     if group:
         values.append(Value("default_group", group, "implied by ETCD_PREFIX", text=True))
     return Layer(tuple(values))
-
-
-def group_at(prefix: str, root: str) -> str:
-    """The group whose own place the prefix is, or nothing: upstream is deployed one group to a prefix."""
-    if not prefix.startswith(root) or not prefix.endswith("/"):
-        return ""
-    segment = prefix[len(root) : -1]
-    return "" if "/" in segment else unquote(segment)

@@ -147,8 +147,20 @@ def test_a_prefix_that_is_a_groups_own_place_names_that_group_as_the_default() -
     assert settings.keys().group("dedup").prefix == "/kafka-assigner/dedup/"
 
 
+@pytest.mark.parametrize("prefix", ["/kafka-assigner/dedup/", "/elsewhere/", "/kafka-assigner/team/dedup/"])
+def test_a_deployments_own_branches_are_below_its_prefix_unless_a_root_is_named(prefix: str) -> None:
+    keys = load(environment={"ETCD_PREFIX": prefix}).settings.keys()
+    assert keys.instance("assigner-0") == f"{prefix}~instances/assigner-0"
+    assert keys.group(keys.default_group).prefix == prefix
+    named = load(environment={"ETCD_PREFIX": prefix, "ASSIGNER_STORE_ROOT": "/shared/"}).settings.keys()
+    assert named.instance("assigner-0") == "/shared/~instances/assigner-0"
+    assert named.group(named.default_group).prefix == prefix
+
+
 def test_one_place_reached_under_two_group_names_is_refused() -> None:
-    said = refusal(environment={"ETCD_PREFIX": "/kafka-assigner/dedup/", "ASSIGNER_DEFAULT_GROUP": "other"})
+    environment = {"ETCD_PREFIX": "/kafka-assigner/dedup/", "ASSIGNER_DEFAULT_GROUP": "other"}
+    assert load(environment=environment).settings.default_group == "other", "it is the only one there"
+    said = refusal(environment={**environment, "ASSIGNER_STORE_ROOT": "/kafka-assigner/"})
     assert "set default_group to 'dedup'" in said
 
 
