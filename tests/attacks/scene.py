@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -78,11 +78,18 @@ class Scene:
 
 @asynccontextmanager
 async def scene(
-    directory: Path, *, ttl: float = 30.0, tls: bool = False, settings: Sequence[str] = (), files: int | None = None
+    directory: Path,
+    *,
+    ttl: float = 30.0,
+    tls: bool = False,
+    settings: Sequence[str] = (),
+    topics: Mapping[str, int] | None = None,
+    files: int | None = None,
 ) -> AsyncIterator[Scene]:
-    """A running service. `settings`: as KEY=VALUE. `files`: how many it may have open, at first and at most."""
+    """A running service. `settings`: as KEY=VALUE. `topics`: group/topic -> partitions, besides those of the
+    consumers. `files`: how many it may have open, at first and at most."""
     arguments = ["serve", "--grpc-port", "0", "--http-port", "0", "--consumer-ttl", str(ttl)]
-    for topic, partitions in ((f"{GROUP}/{TOPIC}", PARTITIONS), (f"{PROBES}/one", 1)):
+    for topic, partitions in {f"{GROUP}/{TOPIC}": PARTITIONS, f"{PROBES}/one": 1, **(topics or {})}.items():
         arguments += ["--topic", f"{topic}={partitions}"]
     ca = ""
     if tls:

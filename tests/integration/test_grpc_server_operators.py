@@ -330,7 +330,7 @@ async def test_reflection_has_the_descriptors(service: Serving, symbol: str, mes
 
 
 async def test_reflection_can_be_switched_off() -> None:
-    async with serving(reflection=False) as service:
+    async with serving(reflection="off") as service:
         with pytest.raises(GRPCError) as caught:
             await asked(service, ServerReflectionRequest(list_services=""))
         assert caught.value.status is Status.UNIMPLEMENTED

@@ -300,7 +300,11 @@ def test_tls_and_a_client_certificate(service: ScriptedAdministration, tmp_path:
         trust = ["--tls-ca", str(tmp_path / "ca")]
         mine = ["--tls-cert", str(tmp_path / "client.cert"), "--tls-key", str(tmp_path / "client.key")]
         assert invoke_with(there, "groups", *trust, *mine).exit_code == 0
-        assert invoke_with(there, "groups", *trust).exit_code == 3
+        uncertified = invoke_with(there, "groups", *trust)
+        assert uncertified.exit_code == 3
+        assert "wants a certificate" in uncertified.stderr
+        assert "pass --tls-cert and --tls-key" in uncertified.stderr
+        assert "does it want TLS" not in uncertified.stderr
         assert invoke_with(there, "groups", "--tls").exit_code == 3
         without = invoke_with(there, "groups")
         assert without.exit_code == 3
