@@ -24,6 +24,7 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from assigner.log_rate import RateLimit
 from assigner.printable import as_json, json_escaped
 
 QUEUE_LINES = 10_000
@@ -116,6 +117,7 @@ def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
     as_json = wants_json(settings.format, stream)
     _writer = QueuedWriter(stream, _json_notice if as_json else _text_notice)
     handler = _QueueHandler(_writer)
+    handler.addFilter(RateLimit())
     handler.setFormatter(_formatter(as_json, colours=_is_terminal(stream)))
     level = logging.getLevelNamesMapping()[settings.level.value.upper()]
     root = logging.getLogger()

@@ -41,8 +41,12 @@ class Target(msgspec.Struct, frozen=True):
     def as_json(self) -> bool:
         return self.output == "json"
 
+    @property
+    def uses_tls(self) -> bool:
+        return bool(self.tls or self.tls_ca or self.tls_cert)
+
     def ssl_context(self) -> ssl.SSLContext | None:
-        if not (self.tls or self.tls_ca or self.tls_cert):
+        if not self.uses_tls:
             return None
         try:
             context = ssl.create_default_context(cafile=self.tls_ca)
@@ -109,7 +113,9 @@ def ask(target: Target, question: Callable[[Admin], Awaitable[R]], *, group: str
                     raise
                 raise await _with_the_nearest(admin, error, group, hint) from error
 
-    with failures(target.address, target.timeout, as_json=target.as_json):
+    with failures(
+        target.address, target.timeout, as_json=target.as_json, tls=target.uses_tls, certified=bool(target.tls_cert)
+    ):
         return anyio.run(run)
 
 

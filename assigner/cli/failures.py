@@ -49,9 +49,11 @@ class Failure(click.ClickException):
 
 
 @contextmanager
-def failures(address: str, timeout: float, *, as_json: bool) -> Iterator[None]:
-    """Turn whatever a call can raise into a `Failure`."""
-    remedy = "is `assigner serve` running? pass --address"
+def failures(
+    address: str, timeout: float, *, as_json: bool, tls: bool = False, certified: bool = False
+) -> Iterator[None]:
+    """Turn whatever a call can raise into a `Failure`. `tls`, `certified`: whether it was made over TLS, and with a
+    certificate."""
     try:
         yield
     except GRPCError as error:
@@ -60,11 +62,32 @@ def failures(address: str, timeout: float, *, as_json: bool) -> Iterator[None]:
         message = f"{address} did not answer within {timeout:g} s: raise --timeout, or look at its /readyz"
         raise Failure(UNREACHABLE, message, kind="timeout", as_json=as_json) from error
     except (StreamTerminatedError, ProtocolError) as error:
-        message = f"{address} ended the connection ({error}): does it want TLS? pass --tls, or --tls-ca FILE"
-        raise Failure(UNREACHABLE, message, kind="unreachable", as_json=as_json) from error
+        raise _ended(str(error), address, as_json=as_json, tls=tls, certified=certified) from error
     except OSError as error:
-        message = f"can't reach {address} ({_reason(error)}): {remedy}"
+        if tls and _is_rejection(error):
+            raise _ended(_reason(error), address, as_json=as_json, tls=tls, certified=certified) from error
+        message = f"can't reach {address} ({_reason(error)}): is `assigner serve` running? pass --address"
         raise Failure(UNREACHABLE, message, kind="unreachable", as_json=as_json) from error
+
+
+def _is_rejection(error: OSError) -> bool:
+    """Whether the peer gave the connection up, and not we."""
+    ours = isinstance(error, ssl.SSLCertVerificationError)
+    return isinstance(error, ConnectionResetError | ssl.SSLError) and not ours
+
+
+def _ended(reason: str, address: str, *, as_json: bool, tls: bool, certified: bool) -> Failure:
+    message = f"{address} ended the connection ({reason}): {_hint(tls=tls, certified=certified)}"
+    return Failure(UNREACHABLE, message, kind="unreachable", as_json=as_json)
+
+
+def _hint(*, tls: bool, certified: bool) -> str:
+    """What a peer that says nothing may have wanted."""
+    if not tls:
+        return "does it want TLS? pass --tls, or --tls-ca FILE"
+    if not certified:
+        return "it probably wants a certificate: pass --tls-cert and --tls-key"
+    return "it may not trust this certificate, or speak no TLS at all: check --tls-cert, or look at its log"
 
 
 def _reason(error: OSError) -> str:

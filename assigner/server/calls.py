@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import binascii
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, cast
 
 import anyio
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.encoding.base import CodecBase
 from grpclib.events import _DispatchServerEvents
-from grpclib.metadata import decode_metadata, encode_grpc_message
+from grpclib.metadata import Deadline, decode_metadata, encode_grpc_message
 from grpclib.protocol import AbstractHandler
 from grpclib.protocol import Stream as Http2Stream
 from grpclib.server import Stream, request_handler
@@ -24,17 +25,22 @@ from h2.errors import ErrorCodes
 from h2.exceptions import H2Error
 
 from assigner.errors import InvalidInput, LimitReached, TooSlow
+from assigner.server.sending import Unread
 from assigner.server.status import ERROR_KEY, Answer, answer_to, short
 from assigner.server.traffic import SHUTTING_DOWN, Reason, Traffic
 from assigner.server.turns import Share
 
 Headers = list[tuple[str, str]]
+_TIMEOUT = "grpc-timeout"
 Work = Callable[[Stream[Any, Any]], Awaitable[None]]
 
 _ENTRY_OVERHEAD = 32
 """What HTTP/2 counts per header besides its text."""
 _URGENT = frozenset({"Renew", "PartitionReady", "PartitionReleased"})
 """What a consumer's lease and handoffs wait for."""
+_ADMIN = ".Admin/"
+ADMIN_AT_ONCE = 8
+"""Calls of operators, streams apart, that are worked on per connection: their answers may be long."""
 _PER_CONSUMER = 10
 """Calls that each consumer of a connection allows it to have in progress besides those that any connection has."""
 _ALWAYS = 4
@@ -46,9 +52,10 @@ _LAST_WORDS = 5.0
 class Call:
     """One call in progress."""
 
-    def __init__(self, *, streaming: bool) -> None:
+    def __init__(self, *, streaming: bool, deadline: float) -> None:
+        """`deadline`: on anyio's clock. grpclib's own way with deadlines logs each that is over as an error."""
         self.streaming = streaming
-        self._scope = anyio.CancelScope()
+        self._scope = anyio.CancelScope(deadline=deadline)
         self._ending: Answer | None = None
 
     def end(self, answer: Answer) -> None:
@@ -60,19 +67,20 @@ class Call:
         with self._scope:
             await work(stream)
             return
-        if self._ending is not None:
-            raise self._ending
+        raise self._ending or _too_late()
 
 
-def guarded(method: str, work: Work) -> Work:
+def guarded(method: str, work: Work, *, streaming: bool = False) -> Work:
     """The work, with every error translated to a status and sent."""
+    few = _ADMIN in method and not streaming
     urgent = method.rpartition("/")[2] in _URGENT
 
     async def run(stream: Stream[Any, Any]) -> None:
         http2 = cast(CallStream, stream._stream)
-        await http2.traffic.turns.take(http2.share, urgent=urgent)
         try:
-            await http2.call.run(work, stream)
+            async with cast(Any, http2.connection).admin if few else nullcontext():
+                await http2.traffic.turns.take(http2.share, urgent=urgent)
+                await http2.call.run(work, stream)
         except H2Error:
             # The peer reset the stream while we were writing to it.
             raise Answer(Status.CANCELLED, "the call was cancelled", "") from None
@@ -102,6 +110,7 @@ class CallStream(Http2Stream):
     max_message_bytes: int
     traffic: Traffic
     share: Share
+    unread: Unread
     release: Callable[[], None] | None = None
     _in_body = False
 
@@ -132,6 +141,10 @@ class CallStream(Http2Stream):
     async def send_data(self, data: bytes, end_stream: bool = False) -> None:
         """As grpclib's, but each writer looks again after waiting: there, all that wait for a full buffer write when
         it drains, and a thousand streams fill it with megabytes."""
+        with self.unread.waiting(len(data)) as took:
+            await self._send(data, end_stream, took)
+
+    async def _send(self, data: bytes, end_stream: bool, took: Callable[[int], None]) -> None:
         assert self.id is not None
         http2, ready = self._h2_connection, self.connection.write_ready
         sent, size = 0, len(data)
@@ -148,6 +161,7 @@ class CallStream(Http2Stream):
             cast(Any, self.connection).earned += 1
             http2.send_data(self.id, part, end_stream=end_stream and sent == size)
             self.connection.flush()
+            took(len(part))
             if sent == size:
                 return
 
@@ -183,7 +197,12 @@ class Calls(AbstractHandler):
             self.on_refused(reason)
             return
         method = self._methods[dict(headers)[":path"]]
-        call = Call(streaming=method.cardinality.server_streaming)
+        deadline = Deadline.from_headers(headers)
+        call = Call(
+            streaming=method.cardinality.server_streaming,
+            deadline=math.inf if deadline is None else anyio.current_time() + deadline.time_remaining(),
+        )
+        headers = [one for one in headers if one[0] != _TIMEOUT]
         mine = cast(CallStream, stream)
         mine.call = call
         mine.release = release_stream
@@ -230,6 +249,9 @@ class Calls(AbstractHandler):
             return Reason.METADATA_SIZE, _limit(text)
         if not _readable(headers):
             return Reason.METADATA, Answer(Status.INVALID_ARGUMENT, "the headers are malformed", InvalidInput.__name__)
+        deadline = Deadline.from_headers(headers)
+        if deadline is not None and not deadline.time_remaining():
+            return None, _too_late()
         path = dict(headers)[":path"]
         if path not in self._methods:
             text = short(f"there is no method {path}") + "; see the services by reflection"
@@ -271,6 +293,10 @@ class Calls(AbstractHandler):
             task.cancel()
 
 
+def _too_late() -> Answer:
+    return Answer(Status.DEADLINE_EXCEEDED, "the call's deadline is over", "")
+
+
 def _no_room(reason: Reason, limit: int, where: str) -> tuple[Reason, Answer]:
     return reason, _limit(f"{limit} calls are in progress on this {where}, the most it takes: use another {where}")
 
@@ -284,9 +310,10 @@ def _readable(headers: Headers) -> bool:
     names = {name for name, _ in headers}
     try:
         decode_metadata(headers)
+        Deadline.from_headers(headers)
     except (binascii.Error, ValueError):
         return False
-    return {":method", ":path"} <= names
+    return {":method", ":path"} <= names and all(name.isascii() and value.isascii() for name, value in headers)
 
 
 def _refuse(stream: Http2Stream, answer: Answer) -> None:

@@ -34,7 +34,8 @@ from h2.settings import SettingCodes, Settings
 
 from assigner.logs import get_logger
 from assigner.server.admission import Slot, Stage
-from assigner.server.calls import Calls, CallStream
+from assigner.server.calls import ADMIN_AT_ONCE, Calls, CallStream
+from assigner.server.sending import Unread
 from assigner.server.settings import ServerSettings
 from assigner.server.status import Answer
 from assigner.server.traffic import Reason, Traffic
@@ -68,7 +69,8 @@ _GOODBYE = 0.5
 """Seconds for a peer to answer the last ping, and again to close the connection itself."""
 _HTTP2 = H2Configuration(
     client_side=False,
-    header_encoding="ascii",
+    # Every byte is a letter in it: what is not ASCII is refused with its call, not with the connection.
+    header_encoding="latin-1",
     validate_inbound_headers=False,
     validate_outbound_headers=False,
     normalize_inbound_headers=False,
@@ -124,6 +126,8 @@ class PeerConnection(Connection):
     traffic: Traffic
     pulse: Pulse
     calls: Calls
+    unread: Unread
+    admin: asyncio.Semaphore
     earned = 0
     """Frames without data that the peer may send because of what we sent, since the last tick."""
 
@@ -132,6 +136,7 @@ class PeerConnection(Connection):
         stream.max_message_bytes = self.traffic.settings.max_message_bytes
         stream.traffic = self.traffic
         stream.share = self.calls.share
+        stream.unread = self.unread
         return stream
 
     @contextmanager
@@ -209,6 +214,9 @@ class PeerProtocol(asyncio.BufferedProtocol):
         self._connection.traffic = self._traffic
         self._connection.pulse = self.pulse
         self._connection.calls = self._calls
+        self._connection.admin = asyncio.Semaphore(ADMIN_AT_ONCE)
+        self._connection.unread = self._traffic.sending.connection()
+        self._connection.unread.cut = self.abort
         bound_reading = getattr(self._transport, "set_read_buffer_limits", None)
         if bound_reading is not None:
             bound_reading(high=_TLS_UNREAD)
@@ -332,8 +340,9 @@ class PeerProtocol(asyncio.BufferedProtocol):
         self._traffic.refuse(Reason.PROTOCOL)
         if not isinstance(error, H2Error):
             _log.warning("grpc_protocol_error", error=f"{type(error).__name__}: {error}")
-        # h2 has prepared a GOAWAY; let it leave first.
+        # For what h2 found it has prepared a GOAWAY; let it leave first.
         self._connection.flush()
+        self._goodbye(ErrorCodes.PROTOCOL_ERROR, b"not understood")
         self._processor.close("Protocol error")
 
     # --- time ---

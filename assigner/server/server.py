@@ -17,7 +17,7 @@ from assigner.logs import get_logger
 from assigner.names import check_name
 from assigner.open_files import limit, room_for
 from assigner.server.admin_service import AdminService
-from assigner.server.calls import guarded
+from assigner.server.calls import Work, guarded
 from assigner.server.codec import ReadyBytesCodec
 from assigner.server.connection import PeerProtocol
 from assigner.server.consumer_service import ConsumerService, unnamed
@@ -27,7 +27,7 @@ from assigner.server.offset_calls import OffsetCalls
 from assigner.server.reflection import with_reflection
 from assigner.server.requests import Requests
 from assigner.server.settings import ServerSettings
-from assigner.server.tls import TlsFiles, check_exposure
+from assigner.server.tls import TlsFiles, check_exposure, reflects
 from assigner.server.traffic import SHUTTING_DOWN, Reason, ServerStatistics, Traffic
 
 _HEALTH_INTERVAL = 1.0
@@ -107,10 +107,10 @@ class GrpcServer:
     def _methods(self) -> dict[str, Handler]:
         services: list[IServable] = [self._consumers, self._admin]
         services.append(health_service(self._readiness, services))
-        if self._settings.reflection:
+        if reflects(self._settings):
             services = with_reflection(services)
         found = {path: handler for service in services for path, handler in service.__mapping__().items()}
-        return {path: handler._replace(func=guarded(path, handler.func)) for path, handler in found.items()}
+        return {path: handler._replace(func=_guarded(path, handler)) for path, handler in found.items()}
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -172,3 +172,7 @@ class GrpcServer:
         if self._tls is None:
             return counted
         return msgspec.structs.replace(counted, tls_reloads=self._tls.reloads, tls_reload_failures=self._tls.failures)
+
+
+def _guarded(path: str, handler: Handler) -> Work:
+    return guarded(path, handler.func, streaming=handler.cardinality.server_streaming)

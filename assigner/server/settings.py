@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from enum import Enum
 
 import msgspec
 
@@ -10,6 +11,15 @@ from assigner.errors import InvalidInput
 
 _SMALLEST_WINDOW = 65_535
 _LARGEST_WINDOW = 2**31 - 1
+
+
+class Reflection(str, Enum):
+    """Where gRPC reflection is offered."""
+
+    LOOPBACK = "loopback"
+    """Where only this machine can ask."""
+    ON = "on"
+    OFF = "off"
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,7 +35,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """If set, clients must show a certificate of this authority."""
     tls_reload_interval: float = 5.0
     """How often the files are looked at for a change."""
-    reflection: bool = True
+    reflection: Reflection = Reflection.LOOPBACK
 
     backlog: int = 4096
     max_connections: int = 10_000

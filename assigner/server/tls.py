@@ -16,7 +16,7 @@ from anyio.to_thread import run_sync
 
 from assigner.errors import InvalidInput
 from assigner.logs import get_logger
-from assigner.server.settings import ServerSettings
+from assigner.server.settings import Reflection, ServerSettings
 
 _Fingerprint = tuple[tuple[int, int, int] | None, ...]
 
@@ -31,6 +31,13 @@ def check_exposure(settings: ServerSettings) -> None:
         f"host {settings.host!r} can be reached from outside and TLS is not set up; set tls_certificate and tls_key, "
         "or bind 127.0.0.1, or set insecure if the network is trusted"
     )
+
+
+def reflects(settings: ServerSettings) -> bool:
+    """Whether the services are described to whoever asks."""
+    if settings.reflection == Reflection.LOOPBACK:
+        return _is_loopback(settings.host)
+    return settings.reflection == Reflection.ON
 
 
 def _is_loopback(host: str) -> bool:

@@ -16,6 +16,7 @@ from grpclib.const import Status
 
 from assigner.clock import Clock
 from assigner.server.admission import Admission
+from assigner.server.sending import Sending
 from assigner.server.settings import ServerSettings
 from assigner.server.status import Answer
 from assigner.server.turns import Turns
@@ -40,6 +41,7 @@ class Reason(str, Enum):
     DEAD_PEER = "dead_peer"
     FLOOD = "flood"
     UNREAD = "unread"
+    UNREAD_ANSWERS = "unread_answers"
     PROTOCOL = "protocol"
     DRAINING = "draining"
     FILES = "files"
@@ -81,6 +83,7 @@ class Traffic:
         self.clock = clock
         self.turns = Turns()
         self.admission = Admission(settings.max_connections, settings.max_connections_per_address)
+        self.sending = Sending(clock, lambda: self.refuse(Reason.UNREAD_ANSWERS))
         self.closed = 0
         """Connections that are over."""
         self.peers: set[Peer] = set()

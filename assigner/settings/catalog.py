@@ -94,7 +94,7 @@ _KEYS = (
     Key("grpc.tls_key", "File with the key of that certificate.", None, "--tls-key"),
     Key("grpc.tls_client_ca", "File with the authority whose certificates clients must show.", None, "--tls-client-ca"),
     Key("grpc.tls_reload_interval", "Seconds between looks at the TLS files.", rules.SECONDS),
-    Key("grpc.reflection", "Offer gRPC reflection."),
+    Key("grpc.reflection", "Where gRPC reflection is offered; `loopback`: where only this machine can ask."),
     Key("grpc.backlog", "Connections that may wait to be accepted.", _COUNT),
     Key("grpc.max_connections", "Connections at once.", _COUNT),
     Key("grpc.max_connections_per_address", "Connections at once from one address (IPv6: one /64).", _COUNT),

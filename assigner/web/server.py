@@ -19,6 +19,7 @@ from assigner.errors import InvalidInput
 from assigner.logs import get_logger
 from assigner.metrics import CONTENT_TYPE, Metrics
 from assigner.settings.model import HttpSection
+from assigner.web.http import HttpProtocol, sign
 from assigner.web.liveness import Liveness
 
 _log = get_logger(__name__)
@@ -82,7 +83,8 @@ class WebServer:
             # Probes and load balancers ask by HEAD as well as by GET.
             for method in ("GET", "HEAD") if route.method == "GET" else (route.method,):
                 app.router.add_route(method, route.path, route.handler)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_SECONDS, keepalive_timeout=30)
+        app.on_response_prepare.append(sign)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_SECONDS)
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         try:
@@ -120,7 +122,7 @@ class WebServer:
         for oldest in here[: max(0, len(here) + 1 - MAX_CONNECTIONS)]:
             oldest.force_close()
             self._metrics.refused("http_connections")
-        return self._runner.server()
+        return HttpProtocol(self._runner.server, lambda: self._metrics.refused("http_malformed"))
 
     # Handlers. ---------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Peers that are careless rather than hostile: deadlines that are over, letters that do not belong, answers not read."""
+"""Peers that are careless rather than hostile: deadlines that are over, odd letters, answers that nobody reads."""
 
 from __future__ import annotations
 

@@ -71,5 +71,5 @@ def test_what_no_peer_provokes_is_never_left_out(stream: io.StringIO) -> None:
 
 def test_kinds_are_bounded_too(stream: io.StringIO) -> None:
     for number in range(3 * log_rate.MAX_KINDS):
-        logging.getLogger("asyncio").error(f"kind {number}")  # noqa: G004
+        logging.getLogger("asyncio").error(f"kind {number}")
     assert len(lines(stream)) == 3 * log_rate.MAX_KINDS
