@@ -153,6 +153,7 @@ class Operations:
         return await self._loads.publish(group, weights, valid_for, keep_others=keep_others)
 
     async def set_offsets(self, group: str, offsets: Mapping[TopicPartition, int | None], *, force: bool) -> int:
+        await self._directory.check(group)
         return await self._offsets.set(group, offsets, force=force)
 
     async def delete_group(self, group: str, *, force: bool) -> tuple[int, bool]:

@@ -103,7 +103,7 @@ class Instance:
             self.store, self.keys, self.mirrors, self.clock, self.metrics, supervisor=self.supervisor
         )
         self.offsets = await stack.enter_async_context(offsets.running())
-        setting = OffsetSetting(self.store, self.keys, self.mirrors, self.clock)
+        setting = OffsetSetting(self.store, self.keys, self.clock)
         deletion = GroupDeletion(self.store, self.keys, self.directory, settings.group)
         self.operations = Operations(
             self.store, self.keys, self.directory, self.mirrors, self.members, self.topics.set, loads, setting, deletion

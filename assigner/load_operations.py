@@ -5,7 +5,7 @@ Published weights go into the same records as consumers' reports; of two the new
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import anyio.lowlevel
 import numpy as np
@@ -15,10 +15,11 @@ from assigner.clock import Clock
 from assigner.core.group import GroupState
 from assigner.core.load_records import BLOCK, PartitionChange
 from assigner.core.loads import RecordedLoads, TopicSizes
-from assigner.errors import InvalidInput, UnknownTopic, UnreadableRecord
+from assigner.errors import InvalidInput, UnreadableRecord
 from assigner.keys import Keys, TopicPartition
 from assigner.load_writing import write
 from assigner.mirror import Mirrors
+from assigner.reading_together import read_topics
 from assigner.records import Loads, decode
 from assigner.store import Store, read_all
 from assigner.strategy import FloatArray
@@ -38,9 +39,9 @@ class LoadOperations:
 
     async def publish(self, group: str, weights: Sequence[Weights], valid_for: float, *, keep_others: bool) -> int:
         """How many partitions got a weight. Not all at once: a topic's blocks are written one after the other."""
-        async with self._mirrors.of(group) as mirror:
-            loads = _by_topic(mirror.state, weights)
-            counts = {topic: mirror.state.topics[topic].record.partition_count for topic in loads}
+        topics = await read_topics(self._store, self._keys.group(group), (run.topic for run in weights))
+        counts = {name: topic.partition_count for name, topic in topics.items()}
+        loads = _by_topic(counts, weights)
         until = self._clock.wall() + valid_for
         for topic, of_topic in loads.items():
             for change in _changes(topic, of_topic, until, counts[topic], replaces=not keep_others):
@@ -88,13 +89,10 @@ class LoadOperations:
             )
 
 
-def _by_topic(state: GroupState, weights: Iterable[Weights]) -> dict[str, dict[int, float]]:
+def _by_topic(counts: Mapping[str, int], weights: Iterable[Weights]) -> dict[str, dict[int, float]]:
     found: dict[str, dict[int, float]] = {}
     for run in weights:
-        config = state.topics.get(run.topic)
-        if config is None:
-            raise UnknownTopic(f"group {state.keys.group!r} has no topic {run.topic!r}; set it first")
-        count = config.record.partition_count
+        count = counts[run.topic]
         if run.first + len(run.weights) > count:
             raise InvalidInput(
                 f"weights of {run.topic!r} run up to partition {run.first + len(run.weights) - 1}, "

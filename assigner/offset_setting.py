@@ -11,13 +11,11 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from assigner.clock import Clock
-from assigner.core.group import GroupState
 from assigner.core.offset_commits import COMPARES, revision_of, unchanged
-from assigner.errors import InvalidInput, OutcomeUnknown, Refused, StoreUnavailable, UnknownTopic
+from assigner.errors import InvalidInput, OutcomeUnknown, Refused, StoreUnavailable
 from assigner.keys import Keys, TopicPartition
-from assigner.mirror import Mirrors
-from assigner.reading_together import read_together
-from assigner.records import Offset, encode
+from assigner.reading_together import read_together, read_topics
+from assigner.records import Offset, TopicConfig, encode
 from assigner.store import Absent, Committed, Compare, Delete, Found, GetResult, Operation, Put, Store
 
 TRIES = 4
@@ -27,29 +25,36 @@ Wanted = Mapping[TopicPartition, int | None]
 
 
 class OffsetSetting:
-    def __init__(self, store: Store, keys: Keys, mirrors: Mirrors, clock: Clock) -> None:
+    def __init__(self, store: Store, keys: Keys, clock: Clock) -> None:
         self._store = store
         self._keys = keys
-        self._mirrors = mirrors
         self._clock = clock
 
     async def set(self, group: str, offsets: Wanted, *, force: bool) -> int:
         """How many were set; None deletes. Not all at once: a transaction's worth after the other."""
-        async with self._mirrors.of(group) as mirror:
-            _check(mirror.state, offsets)
-            if not force:
-                await self._check_unowned(group, tuple(offsets), "nothing was set")
-            rest, done = iter(sorted(offsets)), 0
-            while part := tuple(islice(rest, max(1, self._store.limits.operations // COMPARES))):
-                fences = () if force else tuple(Absent(mirror.state.keys.assignment(tp)) for tp in part)
-                await self._write(mirror.state, part, offsets, fences, done)
-                done += len(part)
+        if not offsets:
+            raise InvalidInput("no offsets are given; name at least one partition")
+        keys = self._keys.group(group)
+        topics = await read_topics(self._store, keys, (tp.topic for tp in offsets))
+        _check(topics, offsets)
+        if not force:
+            await self._check_unowned(group, tuple(offsets), "nothing was set")
+        rest, done = iter(sorted(offsets)), 0
+        while part := tuple(islice(rest, max(1, self._store.limits.operations // COMPARES))):
+            fences = () if force else tuple(Absent(keys.assignment(tp)) for tp in part)
+            operations = [self._operation(group, topics[tp.topic], tp, offsets[tp]) for tp in part]
+            await self._write(group, part, operations, fences, done)
+            done += len(part)
         return done
 
     async def _write(
-        self, state: GroupState, part: Sequence[TopicPartition], offsets: Wanted, fences: Sequence[Compare], done: int
+        self,
+        group: str,
+        part: Sequence[TopicPartition],
+        operations: Sequence[Operation],
+        fences: Sequence[Compare],
+        done: int,
     ) -> None:
-        operations = [self._operation(state, tp, offsets[tp]) for tp in part]
         keys = [operation.key for operation in operations]
         replaced = [revision_of(found) for found in await read_together(self._store, keys)]
         doubtful = False
@@ -64,23 +69,23 @@ class OffsetSetting:
             if isinstance(result, Committed) or (doubtful and all(map(_is_done, operations, result.reads))):
                 return
             if fences:
-                await self._check_unowned(state.keys.group, part, f"{done} were set")
+                await self._check_unowned(group, part, f"{done} were set")
             now = [revision_of(found) for found in result.reads]
             if doubtful and now != replaced:
                 others = [str(tp) for tp, was, is_ in zip(part, replaced, now, strict=True) if was != is_]
                 raise Refused(
-                    f"{_named(others)} of group {state.keys.group!r} was committed or set by somebody else meanwhile; "
+                    f"{_named(others)} of group {group!r} was committed or set by somebody else meanwhile; "
                     f"{done} were set: look at what is on record and set the rest again"
                 )
             replaced = now
-        raise StoreUnavailable(f"offsets of group {state.keys.group!r} are being changed; {done} were set: try again")
+        raise StoreUnavailable(f"offsets of group {group!r} are being changed; {done} were set: try again")
 
-    def _operation(self, state: GroupState, tp: TopicPartition, offset: int | None) -> Operation:
-        key = self._keys.offset(state.keys.group, tp)
+    def _operation(self, group: str, topic: TopicConfig, tp: TopicPartition, offset: int | None) -> Operation:
+        key = self._keys.offset(group, tp)
         if offset is None:
             return Delete(key)
-        topic_id = state.topics[tp.topic].record.topic_id
-        return Put(key, encode(Offset(offset=offset, committed_at=int(self._clock.wall()), topic_id=topic_id)))
+        record = Offset(offset=offset, committed_at=int(self._clock.wall()), topic_id=topic.topic_id)
+        return Put(key, encode(record))
 
     async def _check_unowned(self, group: str, tps: Sequence[TopicPartition], so_far: str) -> None:
         keys = self._keys.group(group)
@@ -104,14 +109,8 @@ def _named(tps: Sequence[str]) -> str:
     return f"{', '.join(tps[:_NAMED])}{more}"
 
 
-def _check(state: GroupState, offsets: Wanted) -> None:
-    if not offsets:
-        raise InvalidInput("no offsets are given; name at least one partition")
+def _check(topics: Mapping[str, TopicConfig], offsets: Wanted) -> None:
     for tp in offsets:
-        topic = state.topics.get(tp.topic)
-        if topic is None:
-            raise UnknownTopic(f"group {state.keys.group!r} has no topic {tp.topic!r}; set it first")
-        if tp.partition >= topic.record.partition_count:
-            raise InvalidInput(
-                f"partition {tp} does not exist: the topic has partitions 0 to {topic.record.partition_count - 1}"
-            )
+        count = topics[tp.topic].partition_count
+        if tp.partition >= count:
+            raise InvalidInput(f"partition {tp} does not exist: the topic has partitions 0 to {count - 1}")

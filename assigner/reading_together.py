@@ -6,12 +6,14 @@ cost one each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import anyio
 
-from assigner.errors import StoreUnavailable, TransactionTooLarge
-from assigner.store import Absent, Conflict, Exists, GetResult, Store
+from assigner.errors import StoreUnavailable, TransactionTooLarge, UnknownTopic
+from assigner.keys import GroupKeys
+from assigner.records import TopicConfig, decode
+from assigner.store import Absent, Conflict, Exists, Found, GetResult, Store
 
 AT_ONCE = 4
 """Transactions in flight."""
@@ -41,6 +43,18 @@ async def read_together(store: Store, keys: Sequence[str]) -> list[GetResult]:
     if errors:
         raise errors[0]
     return [result for part in found for result in part]
+
+
+async def read_topics(store: Store, keys: GroupKeys, names: Iterable[str]) -> dict[str, TopicConfig]:
+    """The topics as they are now, which a mirror may not show yet. Raises `UnknownTopic`, `UnreadableRecord`."""
+    wanted = sorted(set(names))
+    found = await read_together(store, [keys.topic(name) for name in wanted]) if wanted else []
+    topics: dict[str, TopicConfig] = {}
+    for name, result in zip(wanted, found, strict=True):
+        if not isinstance(result, Found):
+            raise UnknownTopic(f"group {keys.group!r} has no topic {name!r}; set it first")
+        topics[name] = decode(TopicConfig, result.entry.value)[0]
+    return topics
 
 
 async def _read(store: Store, keys: Sequence[str]) -> list[GetResult]:
