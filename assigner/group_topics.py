@@ -16,7 +16,16 @@ from assigner.mirror import Mirrors
 from assigner.records import TopicConfig
 from assigner.settings import Settings
 from assigner.store import Store
-from assigner.topics import KafkaSource, SettingsSource, TopicRefresher, TopicSource, ensure_topic, set_topic
+from assigner.topics import (
+    KafkaSource,
+    SettingsSource,
+    TopicQuota,
+    TopicRefresher,
+    TopicSource,
+    check_config,
+    ensure_topic,
+    set_topic,
+)
 
 log = get_logger("assigner.topics")
 
@@ -28,19 +37,30 @@ class GroupTopics:
         self._settings = settings
         self._metrics = metrics
         self._kafka = _kafka(settings)
+        quotas = settings.quotas
+        self._quota = TopicQuota(
+            store,
+            keys,
+            topics=quotas.topics,
+            partitions=quotas.partitions,
+            topic_partitions=quotas.topic_partitions,
+            refused=metrics.refused,
+        )
 
     async def close(self) -> None:
         if self._kafka:
             await self._kafka.aclose()
 
     async def set(self, group: str, config: TopicConfig, force: bool) -> TopicConfig:
-        return await set_topic(self._store, self._keys, group, config, force=force)
+        check_config(config)
+        async with self._quota.room_for(group, config):
+            return await set_topic(self._store, self._keys, group, config, force=force)
 
     async def ensure(self, group: str, topics: Sequence[str]) -> None:
         """Make sure the topics' partition counts are known. Raises `UnknownTopic`."""
         source: TopicSource = self._kafka or SettingsSource(self._settings.topics.get(group, {}))
         for topic in topics:
-            await ensure_topic(self._store, self._keys, group, topic, source)
+            await ensure_topic(self._store, self._keys, group, topic, source, self._quota)
 
     async def apply_settings(self) -> None:
         """Write the counts that the settings name. A topic that has more partitions by now keeps them."""

@@ -24,6 +24,7 @@ from assigner.backend import load as load_backend
 from assigner.backoff import Backoff
 from assigner.clock import Clock, SystemClock
 from assigner.coordinator import Coordinators, CoordinatorSettings
+from assigner.core.commit_quota import CommitQuota
 from assigner.election import LeaderElector, Term
 from assigner.errors import AssignerError, InvalidInput, StoreError, StoreUnavailable
 from assigner.event_log import EventLog
@@ -45,6 +46,7 @@ from assigner.offsets import OffsetKeeping
 from assigner.registry import Registry
 from assigner.settings import Settings
 from assigner.store import Store
+from assigner.store_health import StoreHealth
 from assigner.strategy_registry import prepare
 from assigner.supervision import Supervisor
 
@@ -70,6 +72,7 @@ class Instance:
         self.supervisor = Supervisor()
         self.leadership: Leadership | None = None
         self.draining = False
+        self.health: StoreHealth | None = None
         self._backend = backend or load_backend(settings.store.backend)
         self._leadership_settings = leadership or LeadershipSettings(
             spread=settings.spread, stop_within=min(LeadershipSettings().stop_within, settings.shutdown_timeout)
@@ -90,6 +93,9 @@ class Instance:
         await anyio.to_thread.run_sync(prepare, settings.group.strategy)
         self.events = await self._open_event_log(stack)
         self.store = await self._open_store(stack)
+        tasks = await stack.enter_async_context(background())
+        assert self.health is not None
+        tasks.start_soon(self.supervisor.keep, "store health", self.health.run, name="store health")
         self.incarnation = Incarnation(self.store, self.keys, self.clock)
         self.directory = await stack.enter_async_context(self._directory().running())
         self.mirrors = await stack.enter_async_context(self._mirrors().running())
@@ -100,7 +106,13 @@ class Instance:
         self.members = await stack.enter_async_context(self._membership().running())
         loads = LoadOperations(self.store, self.keys, self.mirrors, self.clock)
         offsets = OffsetKeeping(
-            self.store, self.keys, self.mirrors, self.clock, self.metrics, supervisor=self.supervisor
+            self.store,
+            self.keys,
+            self.mirrors,
+            self.clock,
+            self.metrics,
+            supervisor=self.supervisor,
+            quota=CommitQuota(settings.quotas.commit_rate, settings.quotas.metadata_bytes),
         )
         self.offsets = await stack.enter_async_context(offsets.running())
         setting = OffsetSetting(self.store, self.keys, self.clock)
@@ -141,8 +153,9 @@ class Instance:
     async def _open_store(self, stack: AsyncExitStack) -> Store:
         store = await self._connect()
         stack.push_async_callback(in_peace, store.close, _CLOSE_WITHIN)
+        self.health = StoreHealth(store, self.keys, self.name)
         if hasattr(store, "observe"):
-            store.observe = self.metrics.observe
+            store.observe = self.health.observing(self.metrics.observe)
         return store
 
     async def _connect(self) -> Store:
@@ -260,6 +273,10 @@ class Instance:
 
     # --- telling -------------------------------------------------------------------------------------------------
 
+    def warnings(self) -> list[str]:
+        """What is wrong though this instance can still be of use."""
+        return [self.health.trouble] if self.health and self.health.trouble else []
+
     def problems(self) -> list[str]:
         """Why this instance should get no traffic now."""
         if self.draining:
@@ -285,6 +302,7 @@ class Instance:
         for supervised in (self.store, self._elector):
             restarts.update(supervised.restarts() if supervised else {})
         return InstanceSnapshot(
+            store_read_only=bool(self.warnings()),
             tasks=len(asyncio.all_tasks()),
             instances=led.instances if led else 0,
             groups=led.groups if led else 0,

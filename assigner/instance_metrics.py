@@ -25,6 +25,7 @@ class InstanceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Ended against the instance's will."""
     term_failures: int = 0
     handovers: int = 0
+    store_read_only: bool = False
     restarts: Mapping[str, int] = {}
     """By the loop's name: a word of the program."""
 
@@ -36,6 +37,7 @@ _GAUGES: tuple[tuple[str, str, Read], ...] = (
     ("assigner_instances", "Live instances that this one sees, itself among them.", lambda it: it.instances),
     ("assigner_groups", "Groups that this instance knows of.", lambda it: it.groups),
     ("assigner_groups_led", "Groups that this instance leads.", lambda it: it.led),
+    ("assigner_store_read_only", "1 while the store refuses writes, else 0.", lambda it: int(it.store_read_only)),
     ("assigner_groups_misplaced", "Groups led here that another instance should lead.", lambda it: it.misplaced),
 )
 _COUNTERS: tuple[tuple[str, str, Read], ...] = (

@@ -258,6 +258,10 @@ class Keys:
         """A key per known group, so that an instance learns of a group by one watch over all."""
         return self.groups + encode_segment(group)
 
+    def probe(self, instance: str) -> str:
+        """What an instance writes to see whether the store takes writes."""
+        return f"{self.root}~probes/{encode_segment(instance)}"
+
     def deleting(self, group: str) -> str:
         """Stands for the index entry of a group while its records are removed."""
         return f"{self.root}~deleting/{encode_segment(group)}"

@@ -16,8 +16,9 @@ import anyio.lowlevel
 
 from assigner.api import FoundOffsets, OffsetCommit, Refusal, RefusedCommit, WantedOffsets
 from assigner.clock import Clock
+from assigner.core.commit_quota import CommitQuota
 from assigner.core.offset_commits import Admitted, CommitQueue, Committer, OffsetRevisions, PendingCommit, judge
-from assigner.errors import UnknownGroup
+from assigner.errors import LimitReached, UnknownGroup
 from assigner.keys import Keys
 from assigner.metrics import Metrics
 from assigner.mirror import GroupMirror, Mirrors
@@ -45,13 +46,16 @@ class OffsetKeeping:
         metrics: Metrics,
         queue: CommitQueue | None = None,
         supervisor: Supervisor | None = None,
+        quota: CommitQuota | None = None,
     ) -> None:
+        """`quota`: what one group's commits may take of the store; none: all of it."""
         self._keys = keys
         self._store = store
         self._mirrors = mirrors
         self._clock = clock
         self._metrics = metrics
         self._supervisor = supervisor or Supervisor()
+        self._quota = quota
         self._reading = OffsetReading(store, keys)
         self._writer = CommitWriter(store, CommitQueue() if queue is None else queue)
 
@@ -83,6 +87,7 @@ class OffsetKeeping:
             async with self._mirrors.of(group) as mirror:
                 if session == ANY_SESSION:
                     session = (await registered(self._store, mirror, name, session)).record.session
+                await self._keep_to_the_quota(group, commits)
                 who = Committer(group, name, session)
                 pending, refused = await self._admit(mirror, who, commits)
                 refused += await self._writer.write(pending)
@@ -90,6 +95,18 @@ class OffsetKeeping:
             refused = [RefusedCommit(commit.tp, Refusal.UNKNOWN_PARTITION) for commit in commits]
         self._count(group, len(commits) - len(refused), refused)
         return refused
+
+    async def _keep_to_the_quota(self, group: str, commits: Sequence[OffsetCommit]) -> None:
+        if self._quota is None:
+            return
+        self._quota.check(commits)
+        try:
+            wait = self._quota.take(group, commits, self._clock.now())
+        except LimitReached:
+            self._metrics.refused("commit_rate")
+            raise
+        if wait:
+            await anyio.sleep(wait)
 
     async def _admit(
         self, mirror: GroupMirror, who: Committer, commits: Sequence[OffsetCommit]

@@ -61,7 +61,14 @@ class Service:
 
     async def _answer_probes(self, stack: AsyncExitStack) -> None:
         instance = self.instance
-        self.web = WebServer(self.settings.http, instance.problems, self.liveness, instance.metrics, instance.clock)
+        self.web = WebServer(
+            self.settings.http,
+            instance.problems,
+            self.liveness,
+            instance.metrics,
+            instance.clock,
+            warnings=instance.warnings,
+        )
         await self.web.start()
         stack.push_async_callback(in_peace, self.web.close, _CLOSE_WITHIN)
 

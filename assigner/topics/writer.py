@@ -7,6 +7,8 @@ are refused unless forced, because ownership and offsets of the rest would be dr
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import anyio
 import msgspec
 
@@ -14,6 +16,7 @@ from assigner.core.group import MAX_PARTITIONS
 from assigner.errors import (
     AssignerError,
     InvalidInput,
+    LimitReached,
     OutcomeUnknown,
     Refused,
     SourceUnavailable,
@@ -25,6 +28,7 @@ from assigner.logs import get_logger
 from assigner.names import check_topic
 from assigner.records import Stored, TopicConfig, encode, stored
 from assigner.store import Absent, Committed, Entry, Found, ModRevisionIs, Put, Store
+from assigner.topics.quota import TopicQuota
 from assigner.topics.source import TopicMissing, TopicSource, TopicUnavailable
 
 _TRIES = 10
@@ -117,7 +121,9 @@ _flights: dict[tuple[int, str], _Flight] = {}
 """By store and key. As many as there are unknown topics being asked about, and each is gone with its answer."""
 
 
-async def ensure_topic(store: Store, keys: Keys, group: str, topic: str, source: TopicSource) -> TopicConfig:
+async def ensure_topic(
+    store: Store, keys: Keys, group: str, topic: str, source: TopicSource, quota: TopicQuota | None = None
+) -> TopicConfig:
     """The topic's configuration; if nobody set it yet, the source is asked and its answer is written.
 
     Raises `UnknownTopic` if the source has no such topic, `SourceUnavailable` if it can't tell. Callers that ask for
@@ -131,7 +137,7 @@ async def ensure_topic(store: Store, keys: Keys, group: str, topic: str, source:
             return stored(TopicConfig, entry).record
         flight = _flights.get((id(store), key))
         if flight is None:
-            return await _fly(store, key, group, topic, source)
+            return await _fly(store, key, group, topic, source, quota)
         await flight.landed.wait()
         match flight.outcome:
             case TopicConfig() as config:
@@ -142,12 +148,14 @@ async def ensure_topic(store: Store, keys: Keys, group: str, topic: str, source:
                 pass
 
 
-async def _fly(store: Store, key: str, group: str, topic: str, source: TopicSource) -> TopicConfig:
+async def _fly(
+    store: Store, key: str, group: str, topic: str, source: TopicSource, quota: TopicQuota | None
+) -> TopicConfig:
     flight = _flights[id(store), key] = _Flight()
     try:
-        flight.outcome = await _discover(store, key, group, topic, source)
+        flight.outcome = await _discover(store, key, group, topic, source, quota)
         return flight.outcome
-    except (UnknownTopic, SourceUnavailable, InvalidInput, UnreadableRecord) as error:
+    except (UnknownTopic, SourceUnavailable, InvalidInput, UnreadableRecord, LimitReached) as error:
         flight.outcome = error
         raise
     finally:
@@ -155,7 +163,9 @@ async def _fly(store: Store, key: str, group: str, topic: str, source: TopicSour
         flight.landed.set()
 
 
-async def _discover(store: Store, key: str, group: str, topic: str, source: TopicSource) -> TopicConfig:
+async def _discover(
+    store: Store, key: str, group: str, topic: str, source: TopicSource, quota: TopicQuota | None
+) -> TopicConfig:
     answer = (await source.describe([topic]))[topic]
     match answer:
         case TopicMissing():
@@ -167,7 +177,8 @@ async def _discover(store: Store, key: str, group: str, topic: str, source: Topi
                 f"topic {topic!r} of group {group!r} is not known, and {source.name} can't tell: {reason}; try again"
             )
         case TopicConfig():
-            return await _write_new(store, key, answer)
+            async with quota.room_for(group, answer) if quota else nullcontext():
+                return await _write_new(store, key, answer)
 
 
 async def _write_new(store: Store, key: str, config: TopicConfig) -> TopicConfig:

@@ -53,10 +53,12 @@ class WebServer:
         metrics: Metrics,
         clock: Clock,
         routes: Sequence[Route] = (),
+        warnings: Readiness = tuple,
     ) -> None:
-        """`routes` are served beside the probes."""
+        """`routes` are served beside the probes. `warnings`: what `/readyz` says besides, without failing for it."""
         self._settings = settings
         self._readiness = readiness
+        self._warnings = warnings
         self._liveness = liveness
         self._metrics = metrics
         self._started = clock.now()
@@ -133,7 +135,7 @@ class WebServer:
         return _probe(problems)
 
     async def _readyz(self, _request: web.Request) -> web.Response:
-        return _probe(self._readiness())
+        return _probe(self._readiness(), self._warnings())
 
     async def _scrape(self, _request: web.Request) -> web.Response:
         text = await self._metrics.render()
@@ -148,7 +150,6 @@ class WebServer:
 _FRESH = {"Cache-Control": "no-store"}
 
 
-def _probe(problems: Sequence[str]) -> web.Response:
-    if problems:
-        return web.Response(status=503, text="\n".join(problems) + "\n", headers=_FRESH)
-    return web.Response(text="ok\n", headers=_FRESH)
+def _probe(problems: Sequence[str], warnings: Sequence[str] = ()) -> web.Response:
+    lines = [*(problems or ["ok"]), *(f"warning: {warning}" for warning in warnings)]
+    return web.Response(status=503 if problems else 200, text="\n".join(lines) + "\n", headers=_FRESH)

@@ -54,6 +54,7 @@ NAMES = {
     "assigner_groups": set(),
     "assigner_groups_led": set(),
     "assigner_groups_misplaced": set(),
+    "assigner_store_read_only": set(),
     "assigner_handovers": set(),
     "assigner_instances": set(),
     "assigner_loop_restarts": {"loop"},
