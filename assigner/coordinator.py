@@ -32,7 +32,7 @@ from assigner.event_recording import EventRecording, NoRecording, Recording
 from assigner.explanation import Explanation
 from assigner.handoff_times import HandoffTimes
 from assigner.history import HistoryWriter
-from assigner.keys import Keys
+from assigner.keys import ConsumerKey, Keys
 from assigner.load_following import LoadFollowing
 from assigner.logs import get_logger
 from assigner.metrics import Metrics
@@ -45,6 +45,8 @@ from assigner.unit_writer import Outcome, UnitWriter
 OFF_LOOP = 2_000
 """Partitions from which on a plan is made on a worker thread."""
 
+IDLE_AFTER = 60.0
+"""Seconds without anybody or anything in the group after which it needs no coordinator."""
 IDLE = 10.0
 """Seconds after which a coordinator looks round without being woken: whether its term is still held, above all."""
 log = get_logger("assigner.coordinator")
@@ -78,21 +80,68 @@ class Coordinators:
         self._settings = settings
         self._events = events
         self.at_work: dict[str, Coordinator] = {}
+        self.leading: dict[str, GroupMirror] = {}
+        """The groups of all terms held here, also of those that need no coordinator now."""
 
     async def run_term(self, term: Term) -> None:
-        """Coordinate the group until cancelled or the term is over."""
+        """Coordinate the group until cancelled or the term is over, for as long as there is anything to coordinate."""
         async with self._mirrors.of(term.group, leads=True) as mirror:
             # The leader key lies in the group's own prefix: once it is mirrored, so is everything before the term.
             await mirror.wait_for(term.revision)
-            coordinator = Coordinator(
-                self._store, self._keys, mirror, term, self._clock, self._metrics, self._settings, self._events
-            )
-            self.at_work[term.group] = coordinator
+            self.leading[term.group] = mirror
             try:
-                await coordinator.run()
+                while True:
+                    woken = await _until_needed(mirror)
+                    await self._coordinate(term, mirror, newcomers=woken)
+                    if not term.held():
+                        return
             finally:
-                if self.at_work.get(term.group) is coordinator:
-                    del self.at_work[term.group]
+                if self.leading.get(term.group) is mirror:
+                    del self.leading[term.group]
+
+    async def _coordinate(self, term: Term, mirror: GroupMirror, *, newcomers: bool) -> None:
+        coordinator = Coordinator(
+            self._store, self._keys, mirror, term, self._clock, self._metrics, self._settings, self._events
+        )
+        if newcomers:
+            coordinator.welcome()
+        self.at_work[term.group] = coordinator
+        try:
+            await coordinator.run()
+        finally:
+            if self.at_work.get(term.group) is coordinator:
+                del self.at_work[term.group]
+
+
+def _is_idle(state: GroupState) -> bool:
+    """Whether there is nobody to give anything to and nothing to take care of. What can't be read wants a look."""
+    return not (
+        state.consumers or state.assignments or state.handoffs or state.standbys or state.routers or state.unreadable
+    )
+
+
+async def _until_needed(mirror: GroupMirror) -> bool:
+    """Wait until there is something to coordinate; whether that took a wait. There may be thousands of groups that
+    nobody is in: they cost their leader no more than this."""
+    if not _is_idle(mirror.state):
+        return False
+    waker = _Waker(mirror)
+    mirror.listen(waker)
+    try:
+        await waker.needed.wait()
+    finally:
+        mirror.unlisten(waker)
+    return True
+
+
+class _Waker:
+    def __init__(self, mirror: GroupMirror) -> None:
+        self._mirror = mirror
+        self.needed = anyio.Event()
+
+    def changed(self, _: Sequence[Change]) -> None:
+        if not _is_idle(self._mirror.state):
+            self.needed.set()
 
 
 class Coordinator:
@@ -124,6 +173,7 @@ class Coordinator:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._unreadable: set[str] = set()
         self._broken: Exception | None = None
+        self._empty_since: float | None = None
         self._began: float | None = None
         """When the rebalance under way began."""
         self.core = Coordination(
@@ -133,6 +183,12 @@ class Coordinator:
             now=clock.now(),
             offset_key=_offset_key(keys, term.group),
         )
+
+    def welcome(self) -> None:
+        """Take those who are registered for newcomers: they are why this coordinator was called."""
+        now = self._clock.now()
+        for name, consumer in self._mirror.state.consumers.items():
+            self.core.observe(Change(ConsumerKey(name), None, consumer), now)
 
     async def run(self) -> None:
         self._log.info("coordinating", generation=self._mirror.state.plan.generation)
@@ -185,7 +241,7 @@ class Coordinator:
     # --- deciding and doing --------------------------------------------------------------------------------------
 
     async def _decide_until_lost(self) -> None:
-        while self._term.held():
+        while self._term.held() and not self._is_out_of_work():
             if self._broken:
                 raise self._broken
             self._wake = anyio.Event()
@@ -196,7 +252,18 @@ class Coordinator:
                 await anyio.lowlevel.checkpoint()
             else:
                 await self._sleep_until(decisions.wake_at)
-        self._log.warning("term no longer held")
+        if not self._term.held():
+            self._log.warning("term no longer held")
+
+    def _is_out_of_work(self) -> bool:
+        """Whether the group has been empty for a while. What is known of it beyond the store, nobody will ask for."""
+        if not _is_idle(self._mirror.state) or not self.core.settled or len(self._writer):
+            self._empty_since = None
+            return False
+        now = self._clock.now()
+        if self._empty_since is None:
+            self._empty_since = now
+        return now - self._empty_since >= IDLE_AFTER
 
     async def _sleep_until(self, at: float | None) -> None:
         pause = IDLE if at is None else min(IDLE, max(0.0, at - self._clock.now()))

@@ -73,6 +73,10 @@ class GroupTopics:
                 except Refused as error:
                     log.warning("setting not applied", group=group, topic=topic, error=str(error))
 
+    @property
+    def follows_kafka(self) -> bool:
+        return self._kafka is not None
+
     async def refresh(self, term: Term, mirrors: Mirrors) -> None:
         """A leader's work: follow what Kafka says of the group's topics, until cancelled."""
         if self._kafka is None:

@@ -259,11 +259,12 @@ class Instance:
 
     async def _run_term(self, term: Term) -> None:
         async with anyio.create_task_group() as tasks:
-            refresh = partial(self.topics.refresh, term, self.mirrors)
-            tasks.start_soon(
-                partial(self.supervisor.keep, "topic refresh", refresh, group=term.group),
-                name=f"topics of {term.group}",
-            )
+            if self.topics.follows_kafka:
+                refresh = partial(self.topics.refresh, term, self.mirrors)
+                tasks.start_soon(
+                    partial(self.supervisor.keep, "topic refresh", refresh, group=term.group),
+                    name=f"topics of {term.group}",
+                )
             await self.coordinators.run_term(term)
             tasks.cancel_scope.cancel()
 
@@ -317,7 +318,7 @@ class Instance:
 
     def snapshots(self) -> list[GroupSnapshot]:
         self.metrics.streams(len(self.registry))
-        return [snapshot(mirror.state, mirror.group in self.coordinators.at_work) for mirror in self.mirrors.groups()]
+        return [snapshot(mirror.state, mirror.group in self.coordinators.leading) for mirror in self.mirrors.groups()]
 
     def _watch_depths(self) -> None:
         at_work = self.coordinators.at_work

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import pytest
 from aiohttp import ClientSession
 
 from assigner.api import Registration
+from assigner.backend import StoreSettings
+from assigner.clock import SystemClock
 from assigner.errors import StoreReadOnly
 from assigner.server import ServerSettings
 from assigner.service import Service
 from assigner.settings import HttpSection, Settings, StoreSection
 from assigner.testing.waiting import eventually
+from backends.etcd.store import EtcdStore
 from tests.conftest import StartEtcd
-from tests.integration.etcd_access import Gateway, opened
+from tests.integration.etcd_access import Gateway
 from tests.real_etcd import EtcdServer
 
 pytestmark = pytest.mark.etcd
@@ -27,8 +31,19 @@ def small_etcd(start_etcd: StartEtcd) -> EtcdServer:
     return start_etcd(extra_flags=["--quota-backend-bytes=1500000"])
 
 
+@asynccontextmanager
+async def beside(etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
+    """A store of the test's own, beside the service's."""
+    store = EtcdStore(StoreSettings(endpoints=tuple(etcd.endpoints)), SystemClock())
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
 async def fill(etcd: EtcdServer) -> None:
-    async with opened(etcd.endpoints) as store:
+    async with beside(etcd) as store:
         with anyio.fail_after(60), suppress(StoreReadOnly):
             for number in itertools.count():
                 await store.put(f"/filler/{number % 3}", b"v" * 50_000)
@@ -38,7 +53,7 @@ async def fill(etcd: EtcdServer) -> None:
 async def make_space(etcd: EtcdServer) -> None:
     """What an operator does about it."""
     gateway = Gateway(etcd)
-    async with opened(etcd.endpoints) as store:
+    async with beside(etcd) as store:
         for number in range(3):
             await store.delete(f"/filler/{number}")
         revision = (await store.get("/filler")).revision
