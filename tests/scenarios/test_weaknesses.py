@@ -88,14 +88,15 @@ async def test_01_a_consumer_whose_lease_is_over_hears_of_it(world: World, renew
 async def test_01_a_leader_whose_lease_is_over_leads_no_more(world: World) -> None:
     await world.add_topic()
     instance = await world.start_instance()
-    first = await world.until("a leader", lambda s: s.leader is not None)
+    await world.join("a")
+    first = await world.until_counts(a=8)
     assert first.leader is not None
     won = first.leader.mod_revision
     coordinator = instance.coordinators.at_work["g"]
     await world.store.revoke(first.leader.lease)
     await world.until("another term", lambda s: bool(s.leader and s.leader.mod_revision > won))
-    await world.join("a")
-    await world.until_counts(a=8)
+    await world.join("b")
+    await world.until_counts(a=4, b=4)
     assert instance.coordinators.at_work["g"] is not coordinator
 
 
