@@ -1,9 +1,12 @@
 """What is wrong with a seating, as weights.
 
 In this order: copies where they must not be (on the owner, twice on a member, where nobody asked for the topic, new on
-a member on hold), copies in the rack of the owner or of another copy, copies that could not all be promoted
-(`strategies.standby_limits`), and copies that have to be built. Each weighs more than any change of the later ones
-that one exchange of two copies can bring.
+a member on hold), copies in the rack of the owner or of another copy, copies that have to be built, and copies that
+could not all be promoted (`strategies.standby_limits`). Each weighs more than any change of the later ones that one
+exchange of two copies can bring.
+
+Building comes before promoting, because a copy that could not be promoted costs something only if its owner is the one
+that dies, and is no copy at all while it is being built elsewhere.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ from strategies.standby_limits import UNLIMITED, Counts, PairLimits, RowLimits
 from strategies.standby_shares import Pool, least_copies
 from strategies.standby_slots import Slots
 
-BUILD = 1
-COLD = 4
+COLD = 1
+BUILD = 8
 RACK = 32
 WRONG = 256
 """Times the copies of a unit, since an exchange may bring that many copies into one rack."""
@@ -165,6 +168,10 @@ class Costs:
             some |= self.row_spare(self._slots.unit, member) < 0
         return np.asarray(some)
 
+    def built(self) -> BoolArray:
+        """[slot]: whether its copy has to be built."""
+        return np.asarray(self.now % RACK >= BUILD)
+
     def bad(self, slot: Numbers) -> BoolArray:
         """[slot]: whether anything is wrong with it that is worse than having to be built."""
         unit, member = self._slots.unit[slot], self._slots.member[slot]
@@ -177,10 +184,10 @@ class Costs:
         spare = self._limits.most(self.owner[self._slots.unit], self._slots.member) - self._in_pair
         return np.asarray(np.maximum(-spare, 0) / self._in_pair)
 
-    def worth(self) -> tuple[int, int]:
-        """(copies in one rack, copies that could not be promoted) as they are seated now."""
+    def in_one_rack(self) -> int:
+        """Copies in the rack of the owner or of another copy, as they are seated now."""
         near, _ = self._beside(self._slots.unit, self._slots.column, self._slots.member)
-        return int(near.sum()), round(float(self._too_many().sum())) + self._over_remainders()
+        return int(near.sum())
 
     def total(self) -> int:
         """All that is wrong."""

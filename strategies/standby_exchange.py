@@ -73,25 +73,30 @@ class Exchange:
         return np.flatnonzero(self._costs.now >= self._costs.wrong)
 
     def _bad(self) -> Numbers:
-        return np.flatnonzero((self._costs.now >= RACK) | self._costs.avoidable())
+        """Where an exchange may help. A copy that exists is not given up for one that can be promoted."""
+        return np.flatnonzero((self._costs.now >= RACK) | (self._costs.avoidable() & self._costs.built()))
 
     # --- many at once --------------------------------------------------------------------------------------------
 
     def _in_bulk(self) -> bool:
         """First what must not be, then whatever is bad: with another such slot, which may put both right; then with
-        any."""
-        changed = self._rounds(self.wrong(), _PATIENCE, among_bad=True)
-        changed |= self._rounds(self.wrong(), 4 * _PATIENCE, among_bad=False)
-        changed |= self._rounds(self._bad(), _PATIENCE, among_bad=True)
-        return self._rounds(self._bad(), _PATIENCE, among_bad=False) or changed
+        any; then with those whose copies have to be built anyway."""
+        everyone = np.arange(len(self._slots.unit))
+        changed = self._rounds(self.wrong(), _PATIENCE)
+        changed |= self._rounds(self.wrong(), 4 * _PATIENCE, everyone)
+        changed |= self._rounds(self._bad(), _PATIENCE)
+        changed |= self._rounds(self._bad(), _PATIENCE, everyone)
+        return self._rounds(self._bad(), _PATIENCE, np.flatnonzero(self._costs.built())) or changed
 
-    def _rounds(self, bad: Numbers, patience: int, *, among_bad: bool) -> bool:
+    def _rounds(self, bad: Numbers, patience: int, others: Numbers | None = None) -> bool:
+        """`others`: with whom to exchange; None: with each other."""
         changed, left = False, patience
         for turn in range(1, _ROUNDS):
-            if not len(bad) or not left or self._budget <= 0:
+            among = bad if others is None else others
+            if not len(bad) or not len(among) or not left or self._budget <= 0:
                 break
             self._budget -= len(bad)
-            trial = self._weigh(bad, self._partners(bad, turn, among_bad=among_bad))
+            trial = self._weigh(bad, _partners(bad, among, turn))
             made = self._apart(trial)
             left = patience if 50 * len(made) > len(bad) else left - 1
             if len(made):
@@ -99,12 +104,6 @@ class Exchange:
                 bad = bad[self._costs.bad(bad)]
                 changed = True
         return changed
-
-    def _partners(self, bad: Numbers, turn: int, *, among_bad: bool) -> Numbers:
-        """At a distance that differs from round to round."""
-        total = len(bad) if among_bad else len(self._slots.unit)
-        distance = 1 + int((turn * _GOLDEN) % 1.0 * (total - 1))
-        return np.roll(bad, -distance) if among_bad else (bad + distance) % total
 
     def _weigh(self, first: Numbers, second: Numbers) -> Trial:
         slots, costs = self._slots, self._costs
@@ -157,16 +156,17 @@ class Exchange:
     # --- one at a time -------------------------------------------------------------------------------------------
 
     def _one_by_one(self) -> bool:
-        """Each bad slot with the best of the others, or of some in a large group."""
+        """Each bad slot with the best of the others; in a large group of some, and of those to be built."""
         changed, failures = False, 0
         total = len(self._slots.unit)
         others = np.arange(min(total, _PARTNERS)) * max(1, total // _PARTNERS)
+        new = np.flatnonzero(self._costs.built())[:_PARTNERS] if total > _PARTNERS else np.zeros(0, np.int64)
         bad = self._bad()
         # The worst first, and no patience lost on them: what must not be has to be put right.
         for slot in bad[np.argsort(-self._costs.now[bad], kind="stable")].tolist():
             if self._budget <= 0 or failures > _FAILURES:
                 break
-            if self._best(slot, (slot + others) % total):
+            if self._best(slot, np.concatenate(((slot + others) % total, new))):
                 changed, failures = True, 0
             elif self._costs.now[slot] < self._costs.wrong:
                 failures += 1
@@ -219,7 +219,7 @@ class Exchange:
         slot, member = self._unused()
         alone = costs.alone(slots.unit[slot], slots.column[slot], member)
         builds = np.zeros(self._copies.members.count, np.bool_)
-        builds[slots.member[costs.now % RACK > 0]] = True
+        builds[slots.member[costs.built()]] = True
         helps = (alone < RACK) & (builds[member] | self._swaps(slot, member))
         return slot[helps], member[helps]
 
@@ -239,3 +239,11 @@ class Exchange:
             self._budget -= 100
             changed |= self._best(slot, np.arange(begin, end))
         return changed
+
+
+def _partners(bad: Numbers, others: Numbers, turn: int) -> Numbers:
+    """Of each bad slot one of the others, at a distance that differs from round to round."""
+    total = len(others)
+    distance = 1 + int((turn * _GOLDEN) % 1.0 * (total - 1))
+    place = np.arange(len(bad)) if others is bad else np.searchsorted(others, bad)
+    return np.asarray(others[(place + distance) % total])

@@ -16,6 +16,9 @@ from assigner.strategy import NONE, BoolArray, IntArray
 from strategies.standby_copies import Copies, Numbers
 from strategies.standby_shares import Pool, Room, fair, room
 
+_GOLDEN = 0.6180339887498949
+"""Its multiples are spread over the whole, however many there are."""
+
 
 class Slots:
     """Who sits where. Units from `ghosts` on are ghosts."""
@@ -159,6 +162,15 @@ def _turns(places: IntArray) -> IntArray:
 
 def _wishes(copies: Copies, unit: IntArray, missing: IntArray) -> IntArray:
     """Units as often as copies are missing, owner by owner. Copies of a unit come together, so that turns separate
-    them."""
+    them.
+
+    Each owner's units begin somewhere else. Otherwise turns would give a member the same topics of every owner: once
+    promoted to some of them after one death, it could not be promoted to the rest after the next."""
+    owner, first = copies.owner[unit], np.argsort(copies.owner[unit], kind="stable")
+    turned = np.empty(len(unit), np.int64)
+    count = np.bincount(owner, minlength=copies.members.count)[owner]
+    turned[first] = ranks(owner[first])
+    turned = (turned + (owner * _GOLDEN % 1.0 * count).astype(np.int64)) % np.maximum(count, 1)
     wish = np.repeat(unit, np.maximum(missing[unit], 0))
-    return wish[np.lexsort((wish, copies.owner[wish]))]
+    turn = np.repeat(turned, np.maximum(missing[unit], 0))
+    return wish[np.lexsort((wish, turn, copies.owner[wish]))]

@@ -8,9 +8,10 @@ In this order:
 3. **Even.** What a member owns and the copies it holds come to the floor or the ceiling of its share, in proportion
    to capacity; where members may have different topics, to as even a load as gifts can make.
 4. **In other racks** than the owner's and each other's.
-5. **Ready.** After the death of any one member its partitions can be promoted where copies are, without a cold start,
-   so far as 3 and 4 leave room for it (`strategies.standby_limits`).
-6. **Few copies to build.** Copies stay unless one of the above says otherwise. A former owner has a copy.
+5. **Few copies to build.** Copies stay unless one of the above says otherwise. A former owner has a copy.
+6. **Ready.** After the death of any one member its partitions can be promoted where copies are, without a cold start,
+   so far as the above leaves room for it (`strategies.standby_limits`): copies that are built anyway go where they can
+   be promoted.
 
 It ends because shares are settled first (`strategies.standby_shares`) and every exchange after that lowers a whole
 number (`strategies.standby_exchange`). Given its own result it returns the same again.
@@ -35,8 +36,7 @@ from strategies.standby_slots import Slots, ranks, seat
 _ATTEMPTS = 8
 _SMALL = 400
 _LARGE = 4000
-"""Units: up to the first number a plan is looked at again until it settles; above the second, copies that are even and
-in other racks are left alone, though some could not be promoted."""
+"""Units: up to the first number a plan is looked at again until it settles; above the second, once."""
 
 
 def place_standbys(problem: Problem, owner: IntArray) -> IntArray:
@@ -100,11 +100,9 @@ def _present(here: Pool) -> IntArray | None:
 
 
 def _good_enough(here: Pool, table: IntArray) -> bool:
-    """Nothing is wrong; or in a large group nothing but what the search has been through before."""
-    missing, uneven, near, cold = _worth(here, table)
-    if missing or (uneven and len(here.wanted) == 1) or not settled(here, _counted(here, table)):
-        return False
-    return not (near or cold) or (len(here.unit) > _LARGE and not near)
+    """Nothing is wrong for which a copy would be built anew."""
+    missing, uneven, near = _worth(here, table)
+    return not (missing or near or (uneven and len(here.wanted) == 1)) and settled(here, _counted(here, table))
 
 
 def _counted(here: Pool, table: IntArray) -> IntArray:
@@ -121,15 +119,16 @@ def _as_dealt(here: Pool, table: IntArray) -> bool:
     return same and len(here.unit) > _SMALL and unevenness(here, copied) == 0
 
 
-def _worth(here: Pool, table: IntArray) -> tuple[int, float, int, int]:
-    """Smaller is better: (missing, unevenness, copies in one rack, cold starts)."""
+def _worth(here: Pool, table: IntArray) -> tuple[int, float, int]:
+    """Smaller is better: (missing, unevenness, copies in one rack). What could not be promoted is no reason to build a
+    copy."""
     unit, column = np.nonzero(table != NONE)
     member = table[unit, column]
     slots = Slots(here.copies, member, unit)
     costs = Costs(here, slots)
     costs.count()
     missing = int(here.copies.demand[here.unit].sum()) - len(unit)
-    return missing, unevenness(here, np.bincount(member, minlength=len(here.load))), *costs.worth()
+    return missing, unevenness(here, np.bincount(member, minlength=len(here.load))), costs.in_one_rack()
 
 
 def _table(given: Copies, unit: Numbers, member: Numbers) -> IntArray:

@@ -242,7 +242,7 @@ def test_what_a_hash_left_uneven_standbys_even_out() -> None:
 
 
 def best_seating(given: Problem, owner: IntArray) -> tuple[int, int, int]:
-    """(copies in the owner's rack, copies that could not be promoted, copies to build), the first weighing most, over
+    """(copies in the owner's rack, copies to build, copies that could not be promoted), the first weighing most, over
     all even seatings. One topic, members alike."""
     members, total = given.members.count, len(owner)
     width = min(given.standby_count, members - 1)
@@ -271,8 +271,8 @@ def best_seating(given: Problem, owner: IntArray) -> tuple[int, int, int]:
     upper[:begin] = 1
     upper[np.arange(total) * members + owner] = 0
     upper[begin : begin + members**2] = (most > sure).ravel()
-    weights = np.full(one.shape[1], 1e2)
-    weights[:begin] = (1e4 * close + new).ravel()
+    weights = np.ones(one.shape[1])
+    weights[:begin] = (1e4 * close + 1e2 * new).ravel()
     weights[begin : begin + members**2] = 0
     copied = total * (1 + width)
     found = milp(
@@ -289,7 +289,7 @@ def best_seating(given: Problem, owner: IntArray) -> tuple[int, int, int]:
     assert found.success, found.message
     chosen = found.x.round()
     cold = int(chosen[begin + members**2 :].sum())
-    return round(close.ravel() @ chosen[:begin]), cold, round(new.ravel() @ chosen[:begin])
+    return round(close.ravel() @ chosen[:begin]), round(new.ravel() @ chosen[:begin]), cold
 
 
 @some
@@ -297,13 +297,13 @@ def best_seating(given: Problem, owner: IntArray) -> tuple[int, int, int]:
 def test_one_copy_each_is_in_other_racks_and_apart_as_far_as_possible(situation: tuple[Problem, IntArray]) -> None:
     given, owner = situation
     standbys = place_standbys(given, owner)
-    close, cold, least = best_seating(given, owner)
+    close, least, cold = best_seating(given, owner)
     mine = given.members.rack[standbys.ravel()] == given.members.rack[owner]
     if len(np.unique(given.members.rack)) > 1:
         assert mine.sum() == close
-        assert cold_pairs(given.members.count, owner, standbys) == cold
         new = (standbys.ravel() != given.standbys.ravel()) & (standbys.ravel() != given.owner)
         assert least <= new.sum() <= least + 2
+        assert new.sum() > least or cold <= cold_pairs(given.members.count, owner, standbys) <= cold + 2
 
 
 @some
@@ -311,11 +311,11 @@ def test_one_copy_each_is_in_other_racks_and_apart_as_far_as_possible(situation:
 def test_two_copies_each_are_apart_and_few_are_built(situation: tuple[Problem, IntArray]) -> None:
     given, owner = situation
     standbys = place_standbys(given, owner)
-    _, cold, least = best_seating(given, owner)
-    assert cold_pairs(given.members.count, owner, standbys) == cold
+    _, least, cold = best_seating(given, owner)
     had = [{*row, who} for row, who in zip(given.standbys.tolist(), given.owner.tolist(), strict=True)]
     new = sum(member not in there for row, there in zip(standbys.tolist(), had, strict=True) for member in row)
     assert least <= new <= least + 2
+    assert new > least or cold <= cold_pairs(given.members.count, owner, standbys) <= cold + 2
 
 
 @pytest.mark.parametrize("count", [1, 2])
