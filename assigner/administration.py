@@ -13,10 +13,10 @@ import anyio
 import msgspec
 
 from assigner.api import GroupDescription, GroupSummary, LoadDescription, Member, Ownership, Weights
-from assigner.core.conditions import conditions
+from assigner.core.conditions import conditions, not_renewing
 from assigner.core.group import GroupState
 from assigner.core.planning import flat_partitions
-from assigner.errors import InvalidInput, NotRegistered, StoreUnavailable, UnreadableRecord
+from assigner.errors import InvalidInput, NotRegistered, Refused, StoreUnavailable, UnreadableRecord
 from assigner.group_deletion import GroupDeletion
 from assigner.groups import GroupDirectory
 from assigner.history import read_history
@@ -26,7 +26,7 @@ from assigner.membership import Membership
 from assigner.mirror import GroupMirror, Mirrors
 from assigner.offset_setting import OffsetSetting
 from assigner.option_rules import check_options
-from assigner.records import GroupIndex, GroupOptions, Step, TopicConfig, decode, encode
+from assigner.records import GroupIndex, GroupOptions, HandoffMode, Step, TopicConfig, decode, encode
 from assigner.store import Absent, Committed, Compare, ModRevisionIs, Put, Store, read_all
 
 TRIES = 8
@@ -136,17 +136,36 @@ class Operations:
                 key = mirror.state.keys.options
                 if key in mirror.state.unreadable:
                     raise InvalidInput(f"{key} can't be read ({mirror.state.unreadable[key]}); repair or delete it")
-                wanted = change(mirror.state.options)
+                before, wanted = mirror.state.options, change(mirror.state.options)
                 if current and wanted == current.record:
                     return wanted
+                becomes_exclusive = wanted.handoff_mode is HandoffMode.EXCLUSIVE is not before.handoff_mode
+                if becomes_exclusive:
+                    await mirror.resync()
+                    _check_all_renew(mirror)
                 compare: Compare = ModRevisionIs(key, current.mod_revision) if current else Absent(key)
                 value = current.encode(wanted) if current else encode(wanted)
                 result = await self._store.transact([compare], [Put(key, value)])
                 if isinstance(result, Committed):
                     await mirror.wait_for(result.revision)
+                    if becomes_exclusive:
+                        await self._check_again(mirror, before)
                     return wanted
                 await mirror.resync()
         raise StoreUnavailable(f"the options of group {group!r} are being changed by others too; try again")
+
+    async def _check_again(self, mirror: GroupMirror, before: GroupOptions) -> None:
+        """Take the switch back if somebody registered on its way who does not renew. Nobody can any more: such a
+        registration compares the options."""
+        await mirror.resync()
+        try:
+            _check_all_renew(mirror)
+        except Refused:
+            written = mirror.state.stored_options
+            if written:
+                compare = ModRevisionIs(written.key, written.mod_revision)
+                await self._store.transact([compare], [Put(written.key, written.encode(before))])
+            raise
 
     async def set_loads(self, group: str, weights: Sequence[Weights], valid_for: float, *, keep_others: bool) -> int:
         await self._directory.check(group)
@@ -215,6 +234,15 @@ def summary(state: GroupState) -> GroupSummary:
         generation=state.plan.generation,
         paused=state.options.paused,
     )
+
+
+def _check_all_renew(mirror: GroupMirror) -> None:
+    names = not_renewing(mirror.state)
+    if names:
+        raise Refused(
+            f"group {mirror.group!r} can't become exclusive: consumers {', '.join(names)} do not renew a session of "
+            "their own, so nothing would make them stop in time; stop them, or replace them by clients that call Renew"
+        )
 
 
 def _members(state: GroupState) -> tuple[Member, ...]:

@@ -107,7 +107,6 @@ class Membership:
             await self._ensure_topics(registration.group, registration.topics)
         async with AsyncExitStack() as hold:
             mirror = await hold.enter_async_context(self._mirrors.of(registration.group))
-            _check_mode(mirror, registration)
             consumer = await self._enter(mirror, registration)
             seat = self._registry.take(mirror, registration.name, consumer.record.session, consumer.record.ttl, hold)
         assert seat.hold is not None
@@ -135,6 +134,7 @@ class Membership:
             if attempt:
                 # It may have failed because the group was deleted meanwhile.
                 await self._directory.enter(mirror.group, fresh=True)
+            mode = await self._checked_mode(mirror, registration, fresh=attempt > 0)
             current = await look_up(self._store, mirror, registration.name, fresh=attempt > 0)
             check_not_displaced(current, session, mirror.group)
             _check_not_evicted(current, session)
@@ -143,7 +143,7 @@ class Membership:
             compare: Compare = ModRevisionIs(key, current.mod_revision) if current else Absent(key)
             value = current.encode(record) if current else encode(record)
             try:
-                compares = [compare, self._group_exists(mirror.group)]
+                compares = [compare, self._group_exists(mirror.group), *mode]
                 revision = await self._put(compares, Put(key, value, lease), granted=granted)
                 if revision:
                     await mirror.wait_for(revision)
@@ -165,6 +165,18 @@ class Membership:
             if granted:
                 await self._take_back(lease)
         raise StoreUnavailable(f"consumer {registration.name!r} is being registered by others too; try again")
+
+    async def _checked_mode(self, mirror: GroupMirror, registration: Registration, *, fresh: bool) -> list[Compare]:
+        """Check that the group takes such clients. For those that an exclusive group would not take: what holds as
+        long as it is not exclusive."""
+        keeps_a_session = registration.renews and registration.session
+        if fresh and not keeps_a_session:
+            await mirror.resync()
+        _check_mode(mirror, registration)
+        if keeps_a_session:
+            return []
+        options, key = mirror.state.stored_options, mirror.state.keys.options
+        return [ModRevisionIs(key, options.mod_revision) if options else Absent(key)]
 
     def _group_exists(self, group: str) -> Compare:
         """A group that is being deleted is no longer in the index: nobody may register in it behind its back."""

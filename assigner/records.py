@@ -113,6 +113,11 @@ class Consumer(msgspec.Struct, frozen=True, omit_defaults=False, kw_only=True):
     """Set by the leader: why this session has to end. Its instance stops renewing it."""
     displaced: tuple[Displaced, ...] = ()
 
+    @property
+    def keeps_a_session(self) -> bool:
+        """Whether its client names its session and renews it by its own clock, as `exclusive` demands."""
+        return self.renews and bool(self.session) and not self.minted
+
     def wants(self, topic: str) -> bool:
         return not self.topics or topic in self.topics
 

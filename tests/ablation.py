@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from assigner.records import HandoffMode
 from tests import switched_off as off
+from tests.scenarios import test_becoming_exclusive as becoming_exclusive
 from tests.scenarios import test_calls_without_a_session as sessions
 from tests.scenarios import test_clean_up as clean_up
 from tests.scenarios import test_epoch_floor as floor
@@ -397,6 +398,12 @@ ABLATIONS: tuple[Ablation, ...] = (
         off.exclusive_takes_clients_without_a_session,
         sessions.test_rule_17_exclusive_groups_take_no_client_without_a_session,
         {"renews": True},
+    ),
+    Ablation(
+        5,
+        "decisions of an overlap group take effect in one that has become exclusive",
+        off.the_mode_is_not_looked_at_again,
+        becoming_exclusive.test_rule_5_a_flip_that_was_decided_before_the_switch_does_not_come_after_it,
     ),
     Ablation(
         8,

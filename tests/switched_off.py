@@ -537,3 +537,7 @@ def what_is_let_go_is_forgotten_at_once(patch: Patch) -> None:
 
 def unreadable_topics_are_gone(patch: Patch) -> None:
     patch.setattr(GroupState, "is_left_alone", lambda self, tp: tp in self.unreadable_partitions)
+
+
+def the_mode_is_not_looked_at_again(patch: Patch) -> None:
+    patch.setattr(Transitions, "_overlap_as_seen", lambda self: [])

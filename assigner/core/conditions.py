@@ -12,18 +12,59 @@ from assigner.core.copartitions import copartition_sets, largest_set, slots
 from assigner.core.group import GroupState
 from assigner.core.writes import Write
 from assigner.keys import TopicPartition
-from assigner.records import Condition
+from assigner.records import Condition, HandoffMode, Step
 
+NOT_EXCLUSIVE_YET = "not_exclusive_yet"
+NOT_RENEWING = "not_renewing"
 SET_TOO_LARGE = "set_too_large"
 SET_UNEVEN = "set_uneven"
 WRITE_TOO_LARGE = "write_too_large"
+NAMED = 5
+"""Consumers or partitions that a condition names; the rest is counted."""
 MOST = 20
 """Conditions of one kind that are told; the rest is counted."""
 
 
 def conditions(state: GroupState) -> tuple[Condition, ...]:
     """In a fixed order, so that they can be compared."""
-    return (*_bounded(_too_large(state)), *_bounded(_uneven(state)), *state.plan.conditions)
+    derived = (_not_exclusive_yet(state), _not_renewing(state), _too_large(state), _uneven(state))
+    return (*(condition for found in derived for condition in _bounded(found)), *state.plan.conditions)
+
+
+def _not_exclusive_yet(state: GroupState) -> Iterator[Condition]:
+    """Only handoffs of before the switch are ever complete in an exclusive group."""
+    if state.options.handoff_mode is not HandoffMode.EXCLUSIVE:
+        return
+    left = sorted(tp for tp, handoff in state.handoffs.items() if handoff.record.at is Step.COMPLETE)
+    if left:
+        owners = sorted({repr(state.handoffs[tp].record.old_owner) for tp in left})
+        yield Condition(
+            kind=NOT_EXCLUSIVE_YET,
+            message=f"{len(left)} handoffs were complete when the group became exclusive, and their old owners have "
+            f"not released yet: {_some(map(str, left))} by {_some(owners)}; the group is exclusive when they are gone",
+        )
+
+
+def _not_renewing(state: GroupState) -> Iterator[Condition]:
+    names = not_renewing(state)
+    if names and state.options.handoff_mode is HandoffMode.EXCLUSIVE:
+        yield Condition(
+            kind=NOT_RENEWING,
+            message=f"consumers of this exclusive group do not renew a session of their own: {_some(names)}; nothing "
+            "makes them stop in time. Stop them, or set handoff_mode to overlap",
+        )
+
+
+def not_renewing(state: GroupState) -> list[str]:
+    """Who must not be in an exclusive group, by name, quoted. Who can't be read might be anybody."""
+    known = (name for name, consumer in state.consumers.items() if not consumer.record.keeps_a_session)
+    return [repr(name) for name in sorted({*known, *state.unreadable_consumers})]
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
+    return ", ".join(listed[:NAMED]) + more
 
 
 def _too_large(state: GroupState) -> Iterator[Condition]:

@@ -20,6 +20,7 @@ from assigner.records import (
     Cause,
     Consumer,
     Handoff,
+    HandoffMode,
     Plan,
     Standbys,
     Status,
@@ -47,7 +48,7 @@ class Transitions:
 
     def assign(self, tps: Partitions, target: Stored[Consumer], cause: Cause) -> Write:
         """Give partitions that nobody alive holds to `target`, ending any handoff that was under way."""
-        compares: list[Compare] = [self._liveness.as_seen(target.record.consumer_name)]
+        compares: list[Compare] = [self._liveness.as_seen(target.record.consumer_name), *self._overlap_as_seen()]
         operations: list[Operation] = []
         moves: list[Moved] = []
         for tp in tps:
@@ -61,7 +62,7 @@ class Transitions:
 
     def restamp(self, tps: Partitions, target: Stored[Consumer]) -> Write:
         """The same name, a new session: raise the epoch so that the old session is fenced off."""
-        compares: list[Compare] = [self._liveness.as_seen(target.record.consumer_name)]
+        compares: list[Compare] = [self._liveness.as_seen(target.record.consumer_name), *self._overlap_as_seen()]
         operations: list[Operation] = []
         for tp in tps:
             compares += self._as_seen(tp)
@@ -170,7 +171,7 @@ class Transitions:
 
     def flip(self, tps: Partitions, target: Stored[Consumer], *, released: bool) -> Write:
         """Make the new owner the owner. The handoff stays, Complete, until the old owner lets go, if it still must."""
-        compares: list[Compare] = [self._liveness.as_seen(target.record.consumer_name)]
+        compares: list[Compare] = [self._liveness.as_seen(target.record.consumer_name), *self._overlap_as_seen()]
         operations: list[Operation] = []
         moves: list[Moved] = []
         for tp in tps:
@@ -257,7 +258,7 @@ class Transitions:
 
         Whoever held them must still be gone when it takes effect: one that is back was told that it owns them. Only
         what exists no more goes whoever is there."""
-        compares: list[Compare] = []
+        compares: list[Compare] = self._overlap_as_seen()
         operations: list[Operation] = []
         for tp in tps:
             compares += self._as_seen(tp)
@@ -302,6 +303,14 @@ class Transitions:
             ModRevisionIs(held.key, held.mod_revision) if held else Absent(self._keys.assignment(tp)),
             ModRevisionIs(handoff.key, handoff.mod_revision) if handoff else Absent(self._keys.handoff(tp)),
         ]
+
+    def _overlap_as_seen(self) -> list[Compare]:
+        """A decision that two may hold a partition for a while must not take effect in a group that has become
+        exclusive meanwhile."""
+        if self._state.options.handoff_mode is HandoffMode.EXCLUSIVE:
+            return []
+        options = self._state.stored_options
+        return [ModRevisionIs(options.key, options.mod_revision) if options else Absent(self._keys.options)]
 
     def _previous_owner_as_seen(self, tp: TopicPartition) -> list[Compare]:
         """An owner taken for dead must still be gone when its partition is given away."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import anyio
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from assigner.errors import Refused
 from assigner.keys import HandoffKey, TopicPartition
 from assigner.records import Assignment, Handoff, HandoffMode, Step, decode
-from assigner.store import Operation, Put, PutEvent
+from assigner.store import LeaseGone, Operation, Put, PutEvent, Store
 from assigner.testing.faults import Delay
 from tests.peculiar_stores import LaggingStore
 from tests.world import BOTH_STORES, GROUP, SteppedConsumer, World, tp, world_on
@@ -44,7 +44,7 @@ async def test_the_switch_is_refused_while_clients_do_not_renew_and_names_them(a
     operations = (await world.start_instance()).operations
     await world.join("modern")
     old = await world.join("old", renews=False)
-    with pytest.raises(Refused, match=r"'old'.*do not renew.*replace|stop them"):
+    with pytest.raises(Refused, match=r"'old' do not renew.*stop them, or replace them"):
         await operations.set_options(GROUP, EXCLUSIVE)
     assert await mode(world) is HandoffMode.OVERLAP
     await operations.set_options(GROUP, {"debounce": 0.2})
@@ -88,24 +88,23 @@ async def test_an_instance_that_has_not_heard_of_the_switch_takes_no_client_that
     first = await world.start_instance("i1")
     lagging: list[LaggingStore] = []
 
-    def wrap(store: object) -> LaggingStore:
-        lagging.append(LaggingStore(store, world.group.prefix))  # type: ignore[arg-type]
+    def wrap(store: Store) -> Store:
+        lagging.append(LaggingStore(store, world.group.prefix))
         return lagging[0]
 
     late = await world.start_instance("i2", wrap=wrap, leads=False)
     await world.join("modern", late)
     lagging[0].lag()
     await first.operations.set_options(GROUP, EXCLUSIVE)
-    with pytest.raises(BaseExceptionGroup) as raised:
+    with pytest.raises(Refused, match="exclusively"):
         await world.join("old", late, renews=False)
-    assert raised.group_contains(Refused, match="exclusively") or "exclusively" in str(raised.value.exceptions)
     assert "old" not in (await world.state()).consumers
 
 
 # --- from when on it is exclusive --------------------------------------------------------------------------------
 
 
-def _puts(key: str) -> object:
+def _puts(key: str) -> Callable[..., bool]:
     def fits(_: object, __: object, operations: Sequence[Operation]) -> bool:
         return any(isinstance(operation, Put) and operation.key == key for operation in operations)
 
@@ -141,7 +140,7 @@ async def test_a_handoff_that_is_complete_at_the_switch_is_told_as_a_condition_u
     assert (await operations.describe(GROUP)).conditions == ()
 
 
-async def test_a_flip_that_was_decided_before_the_switch_does_not_come_after_it(world: World) -> None:
+async def test_rule_5_a_flip_that_was_decided_before_the_switch_does_not_come_after_it(world: World) -> None:
     disturbed = await world.start_faulty("i1")
     other = await world.start_instance("i2")
     a, b, moving = await one_ready(world)
@@ -181,5 +180,4 @@ async def test_a_takeover_that_was_decided_before_the_switch_waits_for_the_old_l
         if decode(Assignment, event.entry.value)[0].session == "another"
     ]
     assert len(restamped) == 1
-    assert world.clock.now() > 0
-    assert (await world.store.remaining(lease)).__class__.__name__ == "LeaseGone"
+    assert isinstance(await world.store.remaining(lease), LeaseGone)
