@@ -109,3 +109,8 @@ class WatchEnded(StoreError):
 
 class UnreadableRecord(AssignerError):
     """A stored value that is not the JSON its key promises. It is reported and left alone."""
+
+
+def how_to_install(extra: str) -> str:
+    """The remedy for a package that is missing; the same words wherever one is."""
+    return f"install the extra, in a checkout of the project: pip install '.[{extra}]'"

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from assigner.errors import AssignerError
+from assigner.errors import AssignerError, how_to_install
 
 _MODULES = {
     "pyspark": "pyspark",
@@ -32,9 +32,7 @@ def require_extra() -> None:
     # Without pyarrow queries would wait for ever instead of failing.
     missing = [package for module, package in _MODULES.items() if find_spec(module) is None]
     if missing:
-        raise MissingRequirement(
-            f"assigner.spark needs {', '.join(missing)}; install the extra: pip install 'kafka-assigner[spark]'"
-        )
+        raise MissingRequirement(f"assigner.spark needs {', '.join(missing)}; {how_to_install('spark')}")
     spark, pandas = _version("pyspark"), _version("pandas")
     if spark is not None and spark < OLDEST_SPARK:
         raise _unfit("pyspark", spark, f"{_text(OLDEST_SPARK)} or later")
@@ -44,7 +42,7 @@ def require_extra() -> None:
 
 def _unfit(package: str, found: tuple[int, ...], wanted: str) -> MissingRequirement:
     return MissingRequirement(
-        f"assigner.spark needs {package} {wanted}; {_text(found)} is installed: pip install 'kafka-assigner[spark]'"
+        f"assigner.spark needs {package} {wanted}; {_text(found)} is installed: {how_to_install('spark')}"
     )
 
 

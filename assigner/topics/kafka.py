@@ -1,6 +1,6 @@
 """Topics as Kafka describes them: partition counts, topic ids, racks of the replicas.
 
-This is the only module that knows confluent-kafka (the extra `kafka-assigner[kafka]`), and it is imported when the
+This is the only module of the service that knows confluent-kafka (the extra `kafka`), and it is imported when the
 first question is asked. Calls are made on a thread, their answers come from librdkafka's own threads, so the event
 loop never waits. TLS and SASL are librdkafka's properties (`security.protocol`, `ssl.*`, `sasl.*`), passed on as they
 are; certificates are verified unless a property says otherwise.
@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from assigner.errors import InvalidInput, InvalidName
+from assigner.errors import InvalidInput, InvalidName, how_to_install
 from assigner.names import check_topic
 from assigner.records import TopicConfig
 from assigner.secret_files import read_properties, stamp
@@ -170,7 +170,7 @@ def _library() -> Any:
         import confluent_kafka.admin
     except ImportError as error:
         raise InvalidInput(
-            f"discovering topics from Kafka needs confluent-kafka ({error}); install `kafka-assigner[kafka]`"
+            f"discovering topics from Kafka needs confluent-kafka ({error}); {how_to_install('kafka')}"
         ) from error
     return confluent_kafka
 

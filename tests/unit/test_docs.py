@@ -179,15 +179,18 @@ def test_the_example_in_the_readme_runs(tmp_path: Path) -> None:
 class Example:
     """A program of the docs as a process."""
 
-    def __init__(self, directory: Path, text: str) -> None:
+    def __init__(self, directory: Path, program: str | list[str]) -> None:
+        """`program`: the text of one in Python, or a command."""
         directory.mkdir()
-        self._program, self._output = directory / "example.py", directory / "output"
-        self._program.write_text(text)
+        self._output = directory / "output"
+        if isinstance(program, str):
+            (directory / "example.py").write_text(program)
+            program = [sys.executable, "-u", str(directory / "example.py")]
+        self._command = program
 
     def __enter__(self) -> Self:
         with self._output.open("w") as sink:
-            command = [sys.executable, "-u", str(self._program)]
-            self.process = subprocess.Popen(command, stdout=sink, stderr=sink, cwd=ROOT)
+            self.process = subprocess.Popen(self._command, stdout=sink, stderr=sink, cwd=ROOT)
         return self
 
     def __exit__(self, *_: object) -> None:

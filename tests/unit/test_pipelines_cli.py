@@ -79,7 +79,7 @@ def test_a_missing_extra_is_named_with_the_remedy() -> None:
     error = json.loads(done.stderr)["error"]
     assert error["kind"] == "missing_requirement"
     assert "pyarrow" in error["message"]
-    assert "pip install 'kafka-assigner[spark]'" in error["message"]
+    assert "pip install '.[spark]'" in error["message"]
 
 
 def test_a_sample_without_overlaps_is_refused() -> None:

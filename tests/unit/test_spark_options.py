@@ -183,9 +183,7 @@ def test_another_schema_is_refused() -> None:
 
 def test_a_missing_package_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requirements, "find_spec", lambda name: None if name == "pyarrow" else object())
-    with pytest.raises(
-        MissingRequirement, match=r"needs pyarrow; install the extra: pip install 'kafka-assigner\[spark\]'"
-    ):
+    with pytest.raises(MissingRequirement, match=r"needs pyarrow; install the extra, .*: pip install '\.\[spark\]'"):
         require_extra()
 
 

@@ -12,7 +12,7 @@ from assigner.topics import KafkaSource, TopicUnavailable
 
 async def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    with pytest.raises(InvalidInput, match=r"install `kafka-assigner\[kafka\]`"):
+    with pytest.raises(InvalidInput, match=r"pip install '\.\[kafka\]'"):
         await KafkaSource("127.0.0.1:9092").describe(["t"])
 
 
