@@ -54,7 +54,17 @@ End = Drained | Broken | Refused
 
 
 class Link:
-    def __init__(self, address: Address, who: Identity, dialling: Dialling, clock: Clock, work: Work, timeout: float):
+    def __init__(
+        self,
+        address: Address,
+        who: Identity,
+        dialling: Dialling,
+        clock: Clock,
+        work: Work,
+        timeout: float,
+        first_message: float,
+    ) -> None:
+        """`timeout`: for a call; `first_message`: for the stream's first message."""
         self.address = address
         self.opened = False
         """The first message was there."""
@@ -64,6 +74,7 @@ class Link:
         self._clock = clock
         self._work = work
         self._timeout = timeout
+        self._first_message = first_message
         self._tasks: TaskGroup | None = None
         self._contact: Contact | None = None
         self._end: End | None = None
@@ -111,7 +122,7 @@ class Link:
     async def _follow(self, contact: Contact, on_open: Callable[[], None]) -> None:
         assembly = Assembly()
         async with aclosing(contact.register()) as stream:
-            with anyio.move_on_after(self._timeout) as patience:
+            with anyio.move_on_after(self._first_message) as patience:
                 async for message in stream:
                     # A burst is read without ever waiting; the renewals must have their turn in between.
                     await anyio.lowlevel.checkpoint()
@@ -124,7 +135,7 @@ class Link:
                         self._open(commands.ttl)
                         on_open()
                 return
-            raise Disconnected(f"no first message within {self._timeout:.1f} s")
+            raise Disconnected(f"no first message within {self._first_message:.1f} s")
 
     def _open(self, ttl: float) -> None:
         self.opened = True

@@ -27,6 +27,8 @@ from assigner.proto.kafka_assigner import v1
 
 FAREWELL_SECONDS = 5.0
 """For saying goodbye. The lease ends by itself if nobody is there to hear it."""
+SHORTEST_PATIENCE = 0.25
+"""Seconds that any registration has: less would only make work for instances that are busy."""
 
 _log = get_logger(__name__)
 
@@ -42,7 +44,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds. The defaults suit a TTL of 10 to 60 s."""
 
     call_timeout: float = 10.0
-    """For one call, and for a registration's first message."""
+    """For one call, and for a registration's first message; for that one less while it could cost the lease."""
     keepalive: float = 5.0
     """Between the pings that tell a hung instance from a quiet one."""
     keepalive_timeout: float = 5.0
@@ -121,7 +123,15 @@ class Membership:
     async def _link_up(self) -> End:
         address = self._tried = self._addresses[self._turn]
         self._turn = (self._turn + 1) % len(self._addresses)
-        link = Link(address, self.who, self._dialling, self._clock, self._work, self._timing.call_timeout)
+        link = Link(
+            address,
+            self.who,
+            self._dialling,
+            self._clock,
+            self._work,
+            self._timing.call_timeout,
+            self._patience(),
+        )
         self.link = link
         try:
             return await link.run(self._opened)
@@ -132,6 +142,15 @@ class Membership:
                 self._tries = 0
                 self._pauses.reset()
                 self._untried = len(self._addresses)
+
+    def _patience(self) -> float:
+        """For a stream's first message. While the lease holds, an instance that hangs must not use up what is left of
+        it: each address that was not tried since gets its share, and so does the renewal that comes after."""
+        most = self._timing.call_timeout
+        left = self._work.state.lease.deadline - self._clock.now()
+        if left <= 0:
+            return most
+        return min(most, max(SHORTEST_PATIENCE, left / (max(self._untried, 1) + 1)))
 
     def _opened(self) -> None:
         link = self.link
