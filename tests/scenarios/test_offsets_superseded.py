@@ -19,7 +19,7 @@ from assigner.instance import Instance
 from assigner.offset_writing import TRIES
 from assigner.records import Assignment, Offset, decode, encode
 from assigner.store import PutEvent
-from assigner.testing.faults import AnswerAfter, EffectAfter, FaultyStore, LoseAnswer
+from assigner.testing.faults import AnswerAfter, Delay, EffectAfter, FaultyStore, LoseAnswer
 from assigner.testing.waiting import eventually
 from tests.scenarios.committing import every_commit_was_the_owners, everything_since, fetch, instance_of, offset_of
 from tests.scenarios.test_offsets_in_trouble import commits_an_offset
@@ -138,6 +138,32 @@ async def test_who_may_have_lost_to_another_commit_is_told_to_commit_again_and_r
     assert await offset_of(i2, tp(0)) == (20, 1)
     assert await commit(i1, 30) == []
     await until_everything_took_effect(first)
+    assert await offset_of(i2, tp(0)) == (30, 1)
+
+
+async def test_a_commit_that_was_held_up_at_its_instance_replaces_none_that_was_answered_meanwhile(
+    any_world: World,
+) -> None:
+    """As if the instance had been frozen: the owner has long gone on elsewhere when it wakes up, and it can't know."""
+    world = any_world
+    first, _ = await owned_by_a(world, "i1", "i2")
+    i1, i2 = instance_of(world, "i1"), instance_of(world, "i2")
+    assert await commit(i1, 5) == []
+    held_up = first.inject(Delay(3.0), kinds={"transact"}, where=commits_an_offset(world))
+    answers: list[list[RefusedCommit]] = []
+
+    async def early() -> None:
+        answers.append(await commit(i1, 10))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(early)
+        await eventually(lambda: held_up.hits == 1, within=10, what="10 is held up")
+        assert await commit(i2, 20) == []
+    ((refused,),) = answers
+    assert refused.why is Refusal.FAILED
+    assert "commit again" in refused.reason
+    assert await offset_of(i2, tp(0)) == (20, 1)
+    assert await commit(i1, 30) == []
     assert await offset_of(i2, tp(0)) == (30, 1)
 
 
