@@ -6,7 +6,8 @@ transaction are written at the next try.
 
 A transaction whose answer was lost is written again, comparing the same offsets: either the first one got through, and
 the record says so, or the second one does, and then the first can't any more. If somebody else's commit is there
-instead, nobody but the owner can tell which of the two is the later one, and it is told to commit again.
+instead, nobody but the owner can tell which of the two is the later one, and it is told to commit again. The same if
+the commit was held up here for longer than an owner waits.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import anyio
 import anyio.lowlevel
 
 from assigner.api import OffsetCommit, Refusal, RefusedCommit
+from assigner.clock import Clock
 from assigner.core.offset_commits import (
     Admitted,
     CommitQueue,
@@ -43,11 +45,12 @@ log = get_logger("assigner.offset_writing")
 class CommitWriter:
     """Carries admitted commits to the store, those of all callers together."""
 
-    def __init__(self, store: Store, queue: CommitQueue) -> None:
+    def __init__(self, store: Store, queue: CommitQueue, clock: Clock) -> None:
         self.queue = queue
         self.revisions = OffsetRevisions()
         self.transactions = 0
         self._store = store
+        self._clock = clock
         self._callers: dict[PendingCommit, Ended] = {}
         self._arrived = anyio.Event()
 
@@ -154,6 +157,7 @@ class CommitWriter:
         # Not read by the transaction that failed: most succeed, and two reads for each commit make them half as fast.
         keys = [key for pending in batch for key in (pending.assignment_key, pending.key)]
         reads = await read_together(self._store, keys)
+        now = self._clock.now()
         for pending, assignment, offset in zip(batch, reads[::2], reads[1::2], strict=True):
             self.revisions.put(pending.key, revision_of(offset))
             verdict = verdict_on(pending.who, pending.commit, assignment, exists=True)
@@ -161,7 +165,7 @@ class CommitWriter:
                 self._end(pending)
             elif not isinstance(verdict, Admitted):
                 self._end(pending, verdict)
-            elif pending.may_have_lost(offset):
+            elif pending.may_have_lost(offset, now):
                 reason = "another commit of this partition got in between; commit again"
                 self._end(pending, RefusedCommit(pending.tp, Refusal.FAILED, reason=reason))
             else:

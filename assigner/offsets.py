@@ -57,7 +57,7 @@ class OffsetKeeping:
         self._supervisor = supervisor or Supervisor()
         self._quota = quota
         self._reading = OffsetReading(store, keys)
-        self._writer = CommitWriter(store, CommitQueue() if queue is None else queue)
+        self._writer = CommitWriter(store, CommitQueue() if queue is None else queue, clock)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[OffsetKeeping]:
@@ -113,29 +113,29 @@ class OffsetKeeping:
     ) -> tuple[list[PendingCommit], list[RefusedCommit]]:
         pending: list[PendingCommit] = []
         doubtful: list[OffsetCommit] = []
-        wall = self._clock.wall()
+        times = self._clock.wall(), self._clock.now()
         for number, commit in enumerate(commits):
             if number % TOGETHER == TOGETHER - 1:
                 await anyio.lowlevel.checkpoint()
             verdict = judge(who, commit, mirror.state.assignments.get(commit.tp), exists=True)
             if isinstance(verdict, Admitted):
-                pending.append(self._pending(mirror, who, commit, verdict, wall))
+                pending.append(self._pending(mirror, who, commit, verdict, times))
             else:
                 doubtful.append(commit)
         refused: list[RefusedCommit] = []
         if doubtful:
             for commit, verdict in await self._look_again(mirror, who, doubtful):
                 if isinstance(verdict, Admitted):
-                    pending.append(self._pending(mirror, who, commit, verdict, wall))
+                    pending.append(self._pending(mirror, who, commit, verdict, times))
                 else:
                     refused.append(verdict)
         return pending, refused
 
     def _pending(
-        self, mirror: GroupMirror, who: Committer, commit: OffsetCommit, admitted: Admitted, wall: float
+        self, mirror: GroupMirror, who: Committer, commit: OffsetCommit, admitted: Admitted, times: tuple[float, float]
     ) -> PendingCommit:
         key, assignment_key = self._keys.offset(who.group, commit.tp), mirror.state.keys.assignment(commit.tp)
-        return PendingCommit(key, assignment_key, who, commit, admitted, wall)
+        return PendingCommit(key, assignment_key, who, commit, admitted, *times)
 
     async def _look_again(
         self, mirror: GroupMirror, who: Committer, commits: Sequence[OffsetCommit]

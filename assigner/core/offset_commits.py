@@ -29,6 +29,9 @@ MAX_WAITING = 200_000
 """Commits of partitions that wait for the store at one instance."""
 MAX_REVISIONS = 200_000
 """Offsets whose revisions an instance remembers."""
+FRESH = 2.0
+"""Seconds within which no owner gives a commit up: one that finds another in its place by then is the later one, and
+its instance only had not heard of the other."""
 COMPARES = 2
 """Of each commit: the assignment and the offset."""
 
@@ -65,6 +68,7 @@ class PendingCommit:
     offset it takes the place of (0: none)."""
 
     __slots__ = (
+        "arrived",
         "assignment_key",
         "commit",
         "doubtful",
@@ -78,8 +82,17 @@ class PendingCommit:
     )
 
     def __init__(
-        self, key: str, assignment_key: str, who: Committer, commit: OffsetCommit, admitted: Admitted, wall: float
+        self,
+        key: str,
+        assignment_key: str,
+        who: Committer,
+        commit: OffsetCommit,
+        admitted: Admitted,
+        wall: float,
+        arrived: float = 0.0,
     ) -> None:
+        """`wall`: the time, for people. `arrived`: the time by a clock that goes on evenly."""
+        self.arrived = arrived
         self.who = who
         self.commit = commit
         self.key = key
@@ -123,9 +136,11 @@ class PendingCommit:
         """Whether the record is the one of an earlier try whose answer was lost."""
         return self.doubtful and isinstance(found, Found) and found.entry.value == self.value
 
-    def may_have_lost(self, found: GetResult) -> bool:
-        """Whether the offset was replaced while a try was on its way: by somebody who may be the later one."""
-        return self.doubtful and revision_of(found) != self.replaces
+    def may_have_lost(self, found: GetResult, now: float) -> bool:
+        """Whether the offset was replaced by somebody who may be the later one: while a try was on its way, or while
+        the commit was held up for so long that its owner may have gone on by another instance."""
+        held_up = now > self.arrived + FRESH
+        return (self.doubtful or held_up) and revision_of(found) != self.replaces
 
 
 def unchanged(key: str, revision: int) -> Compare:
