@@ -35,6 +35,9 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     password: str | None = None
     password_file: str | None = None
     """Where the password is read from at each login, instead."""
+    options: dict[str, str] = {}
+    """Whatever else a backend wants to know, under names of its own choosing. It checks them itself, and the endpoints
+    too, when it is opened: by raising `InvalidInput` with the key and the remedy."""
 
 
 class Presence(msgspec.Struct, frozen=True):

@@ -75,7 +75,13 @@ _KEYS = (
         "--store",
     ),
     Key("store.root", "Prefix of all keys.", rules.PREFIX, "--root"),
-    Key("store.endpoints", "Members of the store.", rules.ENDPOINTS, "--endpoints"),
+    Key(
+        "store.endpoints",
+        "Members of the store, as its backend wants them: host:port for etcd.",
+        rules.ENDPOINTS,
+        "--endpoints",
+    ),
+    Key("store.options", "What else an installed backend wants to know, by names of its own.", secret=True),
     Key("store.request_timeout", "Deadline of every request to the store, in seconds.", rules.SECONDS),
     Key(
         "store.hang_timeout", "Seconds without an answer to a ping after which a member counts as hung.", rules.SECONDS

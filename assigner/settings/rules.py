@@ -95,18 +95,17 @@ def _group_prefix(value: str) -> str | None:
     return None if not value or value.endswith("/") else "must end with '/'"
 
 
-def _endpoints(value: tuple[str, ...]) -> str | None:
+def _named_endpoints(value: tuple[str, ...]) -> str | None:
+    """What an endpoint looks like is the backend's affair: a path, a URL, a host and a port."""
     if not value:
-        return "must name at least one host:port"
-    for endpoint in value:
-        host, colon, port = endpoint.removeprefix("https://").rpartition(":")
-        if not (host and colon and port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
-            return f"holds {endpoint!r}, which is not host:port"
-    return None
+        return "must name at least one"
+    return None if all(endpoint.strip() for endpoint in value) else "holds an empty one"
 
 
 def _address(value: str) -> str | None:
-    return _endpoints((value,)) if value else None
+    host, colon, port = value.rpartition(":")
+    is_address = host and colon and port.isascii() and port.isdecimal() and 0 < int(port) < 65536
+    return None if not value or is_address else f"holds {value!r}, which is not host:port"
 
 
 def _not_none(check: Callable[[str], object]) -> Callable[[Any], str | None]:
@@ -126,7 +125,7 @@ GENERATION = Rule("printable or empty", _by_raising(lambda name: name and check_
 TOPICS = Rule("topic names with 1 or more partitions", _by_raising(_check_topics))
 PREFIX = Rule("begins and ends with /", _slashed)
 GROUP_PREFIX = Rule("empty, or ends with /", _group_prefix)
-ENDPOINTS = Rule("host:port or https://host:port, comma-separated", _endpoints)
+ENDPOINTS = Rule("one or more, comma-separated", _named_endpoints)
 ADDRESS = Rule("host:port or empty", _address)
 SECRET_FILE = Rule("a file that can be read", _not_none(read_secret))
 PROPERTIES_FILE = Rule("a file that can be read", _not_none(read_properties))

@@ -58,9 +58,9 @@ def test_it_gets_the_options_and_endpoints_that_are_its_own_affair(installed: di
     settings = tmp_path / "settings.toml"
     settings.write_text(
         f'[store]\nendpoints = ["postgresql://h/db", "/var/lib/acme.db"]\n'
-        f"[store.options]\npath = {json.dumps(str(place))}\n"
+        f"[store.options]\npath = {json.dumps(str(place))}\nflavour = 'vanilla'\n"
     )
-    process = serve(installed, "--config", str(settings), "--set", "store.options.flavour=vanilla")
+    process = serve(installed, "--config", str(settings))
     try:
         assert line_with(process.stderr, "serving")["store"] == "acme"
     finally:
