@@ -16,7 +16,7 @@ from assigner.api import GroupDescription, GroupSummary, LoadDescription, Member
 from assigner.core.conditions import conditions, not_renewing
 from assigner.core.group import GroupState
 from assigner.core.planning import flat_partitions
-from assigner.errors import InvalidInput, NotRegistered, Refused, StoreUnavailable, UnreadableRecord
+from assigner.errors import InvalidInput, NotRegistered, Refused, StoreError, StoreUnavailable, UnreadableRecord
 from assigner.group_deletion import GroupDeletion
 from assigner.groups import GroupDirectory
 from assigner.history import read_history
@@ -27,10 +27,13 @@ from assigner.mirror import GroupMirror, Mirrors
 from assigner.offset_setting import OffsetSetting
 from assigner.option_rules import check_options
 from assigner.records import GroupIndex, GroupOptions, HandoffMode, Step, TopicConfig, decode, encode
-from assigner.store import Absent, Committed, Compare, ModRevisionIs, Put, Store, read_all
+from assigner.store import Absent, Committed, Compare, ModRevisionIs, Put, Remaining, Store, read_all
+from assigner.summaries import summary
 
 TRIES = 8
 LIST_TOGETHER = 16
+MOST_SILENCES = 500
+"""Consumers of a group whose leases are asked about when it is described: each is a request."""
 SetTopic = Callable[[str, TopicConfig, bool], Awaitable[TopicConfig]]
 """(group, config, force)"""
 
@@ -63,29 +66,58 @@ class Operations:
     async def groups(self) -> list[GroupSummary]:
         page = await read_all(self._store, self._keys.groups)
         names = sorted(_group_name(entry.key, entry.value, self._keys.groups) for entry in page.entries)
+        told = await self._told()
         found: dict[str, GroupSummary] = {}
         limiter = anyio.CapacityLimiter(LIST_TOGETHER)
 
         async def look(name: str) -> None:
-            async with limiter, self._mirrors.of(name) as mirror:
-                found[name] = summary(mirror.state)
+            async with limiter:
+                found[name] = await self._read_summary(name)
 
         async with anyio.create_task_group() as tasks:
             for name in names:
-                tasks.start_soon(look, name)
+                mirror = self._mirrors.get(name)
+                if mirror is not None:
+                    found[name] = summary(mirror.state)
+                elif name in told:
+                    found[name] = told[name]
+                else:
+                    tasks.start_soon(look, name)
         return [found[name] for name in names]
+
+    async def _told(self) -> dict[str, GroupSummary]:
+        """What the leaders wrote of their groups. One that is gone leads no more."""
+        instances = await read_all(self._store, self._keys.instances)
+        present = {decode_segment(entry.key[len(self._keys.instances) :]) for entry in instances.entries}
+        told: dict[str, GroupSummary] = {}
+        for entry in (await read_all(self._store, self._keys.summaries)).entries:
+            try:
+                one = decode(GroupSummary, entry.value)[0]
+            except UnreadableRecord:
+                continue
+            told[one.group] = one if one.leader in present else msgspec.structs.replace(one, leader="")
+        return told
+
+    async def _read_summary(self, group: str) -> GroupSummary:
+        """Of a group that no leader told of yet: read, and not kept."""
+        keys = self._keys.group(group)
+        state = GroupState(keys)
+        for event in state.replace((await read_all(self._store, keys.prefix)).entries):
+            state.apply(event)
+        return summary(state)
 
     async def describe(self, group: str) -> GroupDescription:
         await self._directory.check(group)
         async with self._mirrors.of(group) as mirror:
             history = await read_history(self._store, self._keys.history(group))
+            silent = await self._silences(mirror.state)
             state = mirror.state
             return GroupDescription(
                 summary=summary(state),
                 leader_address=state.leader.record.address if state.leader else "",
                 epoch_floor=state.plan.epoch_floor,
                 options=state.options,
-                members=_members(state),
+                members=_members(state, silent),
                 topics=tuple(state.topics[topic].record for topic in sorted(state.topics)),
                 ownership=_ownership(state),
                 handoffs=tuple(state.handoffs[tp].record for tp in sorted(state.handoffs)),
@@ -95,6 +127,27 @@ class Operations:
                 history=history,
                 conditions=conditions(state),
             )
+
+    async def _silences(self, state: GroupState) -> dict[str, float]:
+        """How long ago each consumer was last heard of, wherever that was: by what is left of its lease."""
+        leases = [(name, one.lease, one.record.ttl) for name, one in sorted(state.consumers.items())]
+        found: dict[str, float] = {}
+        limiter = anyio.CapacityLimiter(LIST_TOGETHER)
+
+        async def look(name: str, lease: int, ttl: float) -> None:
+            async with limiter:
+                try:
+                    left = await self._store.remaining(lease)
+                except StoreError:
+                    return
+            if isinstance(left, Remaining):
+                found[name] = max(0.0, ttl - left.ttl)
+
+        async with anyio.create_task_group() as tasks:
+            # Who registered by another's hand has a lease whose length nobody wrote down.
+            for name, lease, ttl in [one for one in leases if one[1] and one[2]][:MOST_SILENCES]:
+                tasks.start_soon(look, name, lease, ttl)
+        return found
 
     async def topics(self, group: str) -> list[TopicConfig]:
         await self._directory.check(group)
@@ -221,21 +274,6 @@ class _Watch:
         self.changed_since.set()
 
 
-def summary(state: GroupState) -> GroupSummary:
-    partitions = state.partitions()
-    return GroupSummary(
-        group=state.keys.group,
-        leader=state.leader.record.holder if state.leader else "",
-        consumers=len(state.consumers),
-        topics=len(state.topics),
-        partitions=partitions,
-        unowned=state.unowned(),
-        handoffs=len(state.handoffs),
-        generation=state.plan.generation,
-        paused=state.options.paused,
-    )
-
-
 def _check_all_renew(mirror: GroupMirror) -> None:
     names = not_renewing(mirror.state)
     if names:
@@ -245,7 +283,7 @@ def _check_all_renew(mirror: GroupMirror) -> None:
         )
 
 
-def _members(state: GroupState) -> tuple[Member, ...]:
+def _members(state: GroupState, silent: Mapping[str, float]) -> tuple[Member, ...]:
     return tuple(
         Member(
             state.consumers[name].record,
@@ -253,6 +291,7 @@ def _members(state: GroupState) -> tuple[Member, ...]:
             sum(state.handoffs[tp].record.at is Step.WARMING for tp in state.incoming.get(name, ())),
             len(state.outgoing.get(name, ())),
             len(state.copies.get(name, ())),
+            silent.get(name),
         )
         for name in sorted(state.consumers)
     )

@@ -261,6 +261,8 @@ class Member(msgspec.Struct, frozen=True):
     warming: int
     releasing: int
     standbys: int = 0
+    silent_for: float | None = None
+    """Seconds since its session was last renewed; None: not known."""
 
 
 class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):

@@ -87,7 +87,8 @@ class GroupDeletion:
         await self._remove(group, [Delete(keys.leader)])
         removed, more = await self._remove_all(keys, most)
         if not more:
-            await self._remove(group, [Delete(keys.plan), Delete(self._keys.history(group))])
+            last = (keys.plan, self._keys.history(group), self._keys.summary(group))
+            await self._remove(group, [Delete(key) for key in last])
             await self._transact([Exists(self._keys.deleting(group))], [Delete(self._keys.deleting(group))])
             log.info("group deleted", group=group, records=removed)
         return removed, more

@@ -48,6 +48,7 @@ from assigner.settings import Settings
 from assigner.store import Store
 from assigner.store_health import StoreHealth
 from assigner.strategy_registry import prepare
+from assigner.summaries import SummaryWriter
 from assigner.supervision import Supervisor
 
 _CLOSE_WITHIN = 10.0
@@ -126,6 +127,7 @@ class Instance:
         self.coordinators = Coordinators(
             self.store, self.keys, self.mirrors, self.clock, self.metrics, wanted, self.events
         )
+        self.summaries = SummaryWriter(self.store, self.keys, self.coordinators.leading)
         self._watch_depths()
         self.metrics.snapshots = self.snapshots
         self.metrics.instance = self.snapshot
@@ -235,6 +237,8 @@ class Instance:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch_store)
+            tell = partial(self.summaries.run, lambda: leadership.led)
+            tasks.start_soon(self.supervisor.keep, "summaries", tell, name="summaries")
             try:
                 await leadership.run()
             except AssignerError as error:

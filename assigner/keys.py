@@ -228,6 +228,7 @@ class Keys:
         self._default_prefix = default_prefix
         self.instances = root + "~instances/"
         self.groups = root + "~groups/"
+        self.summaries = root + "~summaries/"
         self.epochs = root + "~epochs"
         """The floor above which the epochs of a new group begin."""
         self.incarnation = root + INCARNATION
@@ -257,6 +258,10 @@ class Keys:
     def group_index(self, group: str) -> str:
         """A key per known group, so that an instance learns of a group by one watch over all."""
         return self.groups + encode_segment(group)
+
+    def summary(self, group: str) -> str:
+        """What a list of groups says of one."""
+        return self.summaries + encode_segment(group)
 
     def probe(self, instance: str) -> str:
         """What an instance writes to see whether the store takes writes."""

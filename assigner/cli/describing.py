@@ -77,6 +77,7 @@ def _consumers(answer: DescribeGroupResponse) -> Table:
     columns = (
         "name",
         "status",
+        "last seen",
         "owned",
         "standbys",
         "warming",
@@ -92,6 +93,7 @@ def _consumers(answer: DescribeGroupResponse) -> Table:
         (
             one.name,
             _status(one),
+            "" if one.silent_for is None else f"{one.silent_for:.0f} s ago",
             one.owned,
             one.standbys,
             one.warming,
