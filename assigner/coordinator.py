@@ -7,6 +7,7 @@ stops at once when the term is no longer held. Every write carries the term's fe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import anyio
 import anyio.abc
@@ -29,7 +30,6 @@ from assigner.election import Term
 from assigner.errors import AssignerError, OutcomeUnknown, StoreError, TransactionTooLarge
 from assigner.event_log import EventLog
 from assigner.event_recording import EventRecording, NoRecording, Recording
-from assigner.explanation import Explanation
 from assigner.handoff_times import HandoffTimes
 from assigner.history import HistoryWriter
 from assigner.keys import ConsumerKey, Keys
@@ -38,6 +38,7 @@ from assigner.logs import get_logger
 from assigner.metrics import Metrics
 from assigner.mirror import GroupMirror, Mirrors
 from assigner.store import Committed, LeaseGone, Store
+from assigner.strategy import PlacesStandbys, Solution
 from assigner.strategy_registry import is_prepared, prepare
 from assigner.supervision import Work, unending
 from assigner.unit_writer import Outcome, UnitWriter
@@ -170,6 +171,8 @@ class Coordinator:
         self._times = HandoffTimes(clock, metrics)
         self._recording: Recording = EventRecording(events, mirror, term, clock) if events else NoRecording()
         self._wake = anyio.Event()
+        self._one_placement = anyio.Lock()
+        self._planned_last: Request | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._unreadable: set[str] = set()
         self._broken: Exception | None = None
@@ -310,7 +313,7 @@ class Coordinator:
     async def _solve(self, request: Request) -> None:
         began = self._clock.now()
         try:
-            said, targets, standbys = await _solve(request, self._mirror.state)
+            plan = await _solve(request, self._mirror.state)
         except AssignerError as error:
             self._log.error("no plan", strategy=request.strategy, error=str(error))
             self.core.failed_to_solve(self._clock.now())
@@ -318,7 +321,8 @@ class Coordinator:
             return
         seconds = self._clock.now() - began
         self._metrics.planned(seconds)
-        self.core.solved(targets, standbys)
+        said, targets, standbys = plan.solution.explanation, plan.targets, plan.standbys
+        self.core.solved(targets, standbys, standbys_follow=plan.standbys_follow)
         if targets or standbys:
             self._began = began if self._began is None else self._began
             self._log.info(
@@ -334,6 +338,29 @@ class Coordinator:
                 imbalance=said.imbalance,
                 seconds=round(seconds, 4),
             )
+        self._wake.set()
+        self._planned_last = request
+        if plan.standbys_follow:
+            # One at a time, so that the last plan has the last word; of those that wait, only the last is of use.
+            async with self._one_placement:
+                await self._place_standbys(request, plan.solution)
+
+    async def _place_standbys(self, request: Request, solution: Solution) -> None:
+        """On a worker thread, whatever the group's size: meanwhile those without an owner get one."""
+        if request is not self._planned_last:
+            self.core.standbys_placed(None)
+            return
+        began = self._clock.now()
+        try:
+            standbys = await anyio.to_thread.run_sync(_standbys, request, solution, self._mirror.state)
+        except AssignerError as error:
+            self._log.error("no standbys", strategy=request.strategy, error=str(error))
+            self.core.failed_to_place(self._clock.now())
+        else:
+            self.core.standbys_placed(standbys)
+            if standbys:
+                seconds = round(self._clock.now() - began, 4)
+                self._log.info("standbys placed", strategy=request.strategy, standbys=len(standbys), seconds=seconds)
         self._wake.set()
 
     async def _check_lease(self, lease: int) -> None:
@@ -413,7 +440,12 @@ def _offset_key(keys: Keys, group: str) -> Callable[..., str]:
     return lambda tp: keys.offset(group, tp)
 
 
-Plan = tuple[Explanation, list[Target], list[StandbyTarget]]
+@dataclass(frozen=True)
+class Plan:
+    solution: Solution
+    targets: list[Target]
+    standbys: list[StandbyTarget]
+    standbys_follow: bool
 
 
 async def _solve(request: Request, state: GroupState) -> Plan:
@@ -425,5 +457,17 @@ async def _solve(request: Request, state: GroupState) -> Plan:
 
 
 def _solution(request: Request, state: GroupState) -> Plan:
-    solution = solve_with(prepare(request.strategy), request.problem, request.rollout)
-    return solution.explanation, targets_of(request, solution), standbys_of(request, solution, state)
+    """Owners first: a failover must not wait for places for copies."""
+    strategy, problem = prepare(request.strategy), request.problem
+    if problem.standby_count and isinstance(strategy, PlacesStandbys):
+        solution = solve_with(strategy, replace(problem, standby_count=0), request.rollout)
+        return Plan(solution, targets_of(request, solution), [], standbys_follow=True)
+    solution = solve_with(strategy, problem, request.rollout)
+    return Plan(solution, targets_of(request, solution), standbys_of(request, solution, state), standbys_follow=False)
+
+
+def _standbys(request: Request, solution: Solution, state: GroupState) -> list[StandbyTarget]:
+    strategy = prepare(request.strategy)
+    assert isinstance(strategy, PlacesStandbys)
+    placed = replace(solution, standbys=strategy.place_standbys(request.problem, solution.owner))
+    return standbys_of(request, placed, state)

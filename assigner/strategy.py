@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,6 +109,19 @@ class Strategy(Protocol):
     name: str
 
     def assign(self, problem: Problem) -> Solution: ...
+
+
+@runtime_checkable
+class PlacesStandbys(Protocol):
+    """What a strategy may have besides: a way to place standbys once owners are known.
+
+    It is then asked for owners alone, with a `standby_count` of 0, and these are given out while `place_standbys` looks
+    for places; so nobody without an owner waits for copies. One without it answers both at once."""
+
+    def place_standbys(self, problem: Problem, owner: IntArray) -> IntArray:
+        """[flat partition, replica]: the standbys for new owners, as in `Solution`. `problem` is that of the owners,
+        with the `standby_count` that is wanted."""
+        ...
 
 
 def name_keys(names: Sequence[str]) -> KeyArray:

@@ -25,7 +25,14 @@ class Copartitioned:
 
     def assign(self, problem: Problem) -> Solution:
         check(problem)
-        return sticky_balanced.assign(replace(problem, topics=replace(problem.topics, copartition=sets(problem))))
+        return sticky_balanced.assign(_joined(problem))
+
+    def place_standbys(self, problem: Problem, owner: IntArray) -> IntArray:
+        return sticky_balanced.place_standbys(_joined(problem), owner)
+
+
+def _joined(problem: Problem) -> Problem:
+    return replace(problem, topics=replace(problem.topics, copartition=sets(problem)))
 
 
 def sets(problem: Problem) -> IntArray:

@@ -39,6 +39,9 @@ class JumpHash:
             owner, place_standbys(problem, owner), Explanation(problem, owner, must_move(problem), by_rule=True)
         )
 
+    def place_standbys(self, problem: Problem, owner: IntArray) -> IntArray:
+        return place_standbys(problem, owner)
+
 
 def jump(keys: KeyArray, buckets: int) -> IntArray:
     """The bucket (0 to `buckets` - 1) of each key."""

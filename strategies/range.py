@@ -35,6 +35,9 @@ class Range:
             owner, place_standbys(problem, owner), Explanation(problem, owner, must_move(problem), by_rule=True)
         )
 
+    def place_standbys(self, problem: Problem, owner: IntArray) -> IntArray:
+        return place_standbys(problem, owner)
+
 
 def _assign(units: Units, members: Members, now: Held) -> IntArray:
     owner = np.where(now.fixed, now.owner, np.int32(NONE))

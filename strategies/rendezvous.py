@@ -41,6 +41,9 @@ class Rendezvous:
             owner, place_standbys(problem, owner), Explanation(problem, owner, must_move(problem), by_rule=True)
         )
 
+    def place_standbys(self, problem: Problem, owner: IntArray) -> IntArray:
+        return place_standbys(problem, owner)
+
 
 class _Scores:
     def __init__(self, members: Members) -> None:

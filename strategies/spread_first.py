@@ -39,6 +39,9 @@ class SpreadFirst:
         owner = _settle(problem) if (problem.members.cap != NONE).any() else _spread(problem)
         return Solution(owner, place_standbys(problem, owner), Explanation(problem, owner, must_move(problem)))
 
+    def place_standbys(self, problem: Problem, owner: IntArray) -> IntArray:
+        return place_standbys(problem, owner)
+
 
 def _spread(problem: Problem) -> IntArray:
     units = fold(problem)

@@ -53,6 +53,9 @@ class StickyBalanced:
         explained = self._owners(problem)
         return Solution(explained.owner, place_standbys(problem, explained.owner), explained)
 
+    def place_standbys(self, problem: Problem, owner: IntArray) -> IntArray:
+        return place_standbys(problem, owner)
+
     def _owners(self, problem: Problem) -> Explanation:
         """New owners, a lower bound on the moves, and whether that was proved to be the best."""
         wishes = priorities(self.name, problem.options)

@@ -100,6 +100,8 @@ class Coordination:
         self._builder: planning.Builder | None = None
         self._solving = False
         """From the decision to plan until what the plan wants is known."""
+        self._placing = 0
+        """Plans whose standbys are still being placed."""
         self._causes: set[Cause] = set()
         """Of the plan being made."""
         self._planned_around: set[Cause] | None = None
@@ -206,12 +208,34 @@ class Coordination:
         if write.subject == PlanSubject():
             self._agenda.timers.set(Timer.PLAN, now + pause)
 
-    def solved(self, targets: Iterable[planning.Target], standbys: Iterable[StandbyTarget] = ()) -> None:
-        """The strategy has spoken. What changed since it was asked is left to the next plan."""
+    def solved(
+        self,
+        targets: Iterable[planning.Target],
+        standbys: Iterable[StandbyTarget] = (),
+        *,
+        standbys_follow: bool = False,
+    ) -> None:
+        """The strategy has spoken. What changed since it was asked is left to the next plan. `standbys_follow`: they
+        are still being placed, and `standbys_placed` will tell."""
         self._solving = False
+        self._count_placing(int(standbys_follow))
         if not self.state.options.paused:
             self._execution.begin(targets, self._causes)
             self._standbys.begin(standbys)
+
+    def standbys_placed(self, standbys: Iterable[StandbyTarget] | None) -> None:
+        """Where owners are others by now, records wait for the next plan. None: another plan has come in between."""
+        self._count_placing(-1)
+        if standbys is not None and not self.state.options.paused:
+            self._standbys.begin(standbys)
+
+    def failed_to_place(self, now: float) -> None:
+        self._count_placing(-1)
+        self._agenda.want_plan(None, now, max(1.0, self.state.options.debounce))
+
+    def _count_placing(self, change: int) -> None:
+        self._placing += change
+        self._execution.handoffs_wait = self._placing > 0
 
     def failed_to_solve(self, now: float) -> None:
         self._solving = False
@@ -263,7 +287,8 @@ class Coordination:
     def settled(self) -> bool:
         """Nothing is under way and nothing waits to begin."""
         idle = self._execution.finished and not self._has_news
-        return idle and not len(self._pending) and not self.state.handoffs and not self._standbys.writing
+        busy = len(self._pending) or self.state.handoffs or self._placing or self._standbys.writing
+        return idle and not busy
 
     @property
     def generation(self) -> int:

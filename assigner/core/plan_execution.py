@@ -64,6 +64,9 @@ class PlanExecution:
             self._count(handoff.record, 1)
         self._under_way: set[Write] = set()
         """Writes that began moves and whose outcome is not known."""
+        self.handoffs_wait = False
+        """Standbys are still being placed. Until it is on record whether the old owner keeps its copy, it would be told
+        to drop it; what nobody holds waits for nothing."""
         self.changes_something = False
         """At least one write of the plan being carried out went in; cleared by whoever publishes it."""
 
@@ -211,7 +214,7 @@ class PlanExecution:
     def _with_room(self, budget: int) -> list[Move]:
         options = self._state.options
         room = min(options.max_concurrent_handoffs - self.in_flight, budget)
-        if room <= 0 or not len(self._queue):
+        if self.handoffs_wait or room <= 0 or not len(self._queue):
             return []
         starting = self._pending.starting_by_target()
         limit = options.warm_concurrency

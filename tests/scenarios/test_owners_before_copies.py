@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from assigner.core.group import GroupState
 from assigner.records import GroupOptions
-from assigner.strategy import IntArray, Problem
+from assigner.strategy import IntArray, Problem, Solution
 from strategies import sticky_balanced
+from strategies.standbys import place_standbys
 from tests.world import BOTH_STORES, World, world_on
 
 pytestmark = pytest.mark.virtual_time
 OPTIONS = GroupOptions(debounce=0.1, standby_count=1)
 PATIENCE = 20.0
-"""Seconds after which a placement goes on by itself, so that a service that waits for it is seen to, and not for ever."""
+"""Seconds after which a placement goes on by itself: a service that waits for it does not hang, and is found out."""
 
 
 class SlowPlacement:
     """Placing copies takes until the test says so."""
 
     def __init__(self) -> None:
-        self._place = sticky_balanced.place_standbys
+        self._place = place_standbys
         self.may_go_on = threading.Event()
         self.may_go_on.set()
         self.begun = 0
@@ -55,8 +57,9 @@ def owned_by(state: GroupState, *names: str) -> bool:
 
 
 def copied_among(state: GroupState, *names: str) -> bool:
-    holders = [set(record.record.holders) for record in state.standbys.values()]
-    return len(holders) == state.partitions() and all(len(who) == 1 and who <= set(names) for who in holders)
+    """Everything has a copy, and these have equally many."""
+    copies = Counter(name for record in state.standbys.values() for name in record.record.holders)
+    return dict(copies) == {name: state.partitions() // len(names) for name in names}
 
 
 async def three(world: World) -> None:
@@ -95,3 +98,21 @@ async def test_the_next_orphans_do_not_wait_for_copies_of_the_plan_before(
     placement.may_go_on.set()
     await world.join("d")
     await world.until("copied by both", lambda s: owned_by(s, "a", "d") and copied_among(s, "a", "d"), within=100)
+
+
+class BothAtOnce:
+    """A strategy of somebody else, which knows only `assign`."""
+
+    name = "sticky_balanced"
+
+    def assign(self, problem: Problem) -> Solution:
+        return sticky_balanced.strategy.assign(problem)
+
+
+async def test_a_strategy_that_answers_both_at_once_is_taken_at_its_word(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("assigner.coordinator.prepare", lambda name: BothAtOnce())
+    await three(world)
+    await world.consumers["c"].deregister(gates_closed=True)
+    await world.until("even", lambda s: owned_by(s, "a", "b") and copied_among(s, "a", "b"), within=100)
