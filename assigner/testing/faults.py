@@ -235,9 +235,12 @@ class FaultyStore(Store):
 
     async def close(self) -> None:
         """Late effects that have not happened yet never do."""
+        late = list(self._late)
+        # Before it thaws, or those that waited for that would act after all.
+        for task in late:
+            task.cancel()
         self.heal()
-        for task in list(self._late):
-            await _drop(task)
+        await asyncio.gather(*late, return_exceptions=True)
         await self.inner.close()
 
     async def _call(self, kind: Kind, arguments: tuple[Any, ...], call: Callable[[], Awaitable[T]]) -> T:

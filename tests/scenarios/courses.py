@@ -28,7 +28,7 @@ from assigner.keys import AssignmentKey, PlanKey, TopicPartition
 from assigner.records import Assignment, GroupOptions, HandoffMode, Plan, decode
 from assigner.settings import StoreSection
 from assigner.store import Batch, Event, PutEvent
-from assigner.testing.faults import FaultyStore, LoseAnswer, Refuse
+from assigner.testing.faults import AnswerAfter, EffectAfter, FaultyStore, LoseAnswer, Refuse
 from assigner.testing.waiting import eventually
 from backends.memory import MemoryBackend, MemoryState
 from tests.world import GROUP, World
@@ -237,6 +237,8 @@ class Course:
             (2, self.stop_instance),
             (2, self.freeze_instance),
             (4, self.lose_answers),
+            (3, self.act_late),
+            (3, self.answer_late),
             (3, self.refuse),
             (3, self.end_watches),
             (1, self.grow),
@@ -332,6 +334,15 @@ class Course:
         applied = self.dice.random() < 0.7
         times = self.dice.randint(1, 4)
         self._faults(self.some_instance()).inject(LoseAnswer(applied), kinds=["transact"], times=times)
+
+    async def act_late(self) -> None:
+        error = self.dice.uniform(0, 2)
+        fault = EffectAfter(error, error + self.dice.uniform(0, TTL))
+        self._faults(self.some_instance()).inject(fault, kinds=["transact"], times=self.dice.randint(1, 4))
+
+    async def answer_late(self) -> None:
+        fault = AnswerAfter(self.dice.uniform(0, 4))
+        self._faults(self.some_instance()).inject(fault, times=self.dice.randint(1, 6))
 
     async def refuse(self) -> None:
         self._faults(self.some_instance()).inject(Refuse(), times=self.dice.randint(1, 10))
