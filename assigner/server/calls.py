@@ -141,10 +141,6 @@ class CallStream(Http2Stream):
     async def send_data(self, data: bytes, end_stream: bool = False) -> None:
         """As grpclib's, but each writer looks again after waiting: there, all that wait for a full buffer write when
         it drains, and a thousand streams fill it with megabytes."""
-        with self.unread.waiting(len(data)) as took:
-            await self._send(data, end_stream, took)
-
-    async def _send(self, data: bytes, end_stream: bool, took: Callable[[int], None]) -> None:
         assert self.id is not None
         http2, ready = self._h2_connection, self.connection.write_ready
         sent, size = 0, len(data)
@@ -161,7 +157,7 @@ class CallStream(Http2Stream):
             cast(Any, self.connection).earned += 1
             http2.send_data(self.id, part, end_stream=end_stream and sent == size)
             self.connection.flush()
-            took(len(part))
+            self.unread.taken = self.traffic.clock.now()
             if sent == size:
                 return
 
@@ -317,7 +313,7 @@ def _readable(headers: Headers) -> bool:
 
 
 def _refuse(stream: Http2Stream, answer: Answer) -> None:
-    """Answer at once, without a task: refusing must stay cheap."""
+    """Answer at once, without a task: refusing must stay cheap. Sent with whatever else the same bytes lead to."""
     headers = [
         (":status", "200"),
         ("content-type", "application/grpc+proto"),
@@ -330,7 +326,6 @@ def _refuse(stream: Http2Stream, answer: Answer) -> None:
     stream._h2_connection.send_headers(stream.id, headers, end_stream=True)
     if stream.closable:
         stream._h2_connection.reset_stream(stream.id, ErrorCodes.NO_ERROR)
-    stream.connection.flush()
 
 
 # --- how services define their methods ------------------------------------------------------------
@@ -371,8 +366,11 @@ async def reading(stream: Stream[Any, Any]) -> AsyncIterator[None]:
 def unary(answer: Callable[[Any], Awaitable[Reply]], request: type, reply: type) -> Handler:
     async def work(stream: Stream[Any, Any]) -> None:
         message = await answer(await receive(stream))
-        async with reading(stream):
-            await stream.send_message(message)
+        # Only ready bytes can be long.
+        size = len(message) if isinstance(message, bytes) else 0
+        with cast(CallStream, stream._stream).unread.waiting(size):
+            async with reading(stream):
+                await stream.send_message(message)
 
     return Handler(work, Cardinality.UNARY_UNARY, request, reply)
 

@@ -7,6 +7,7 @@ Nothing a peer sends may raise out of here, and nothing it leaves unread may pil
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -51,17 +52,21 @@ _EARNED = 4
 """Such frames that each piece of data we send allows for: its reader makes room in its windows."""
 _MAX_OVERSIZED = 8
 """Calls with too much metadata, per ping interval."""
-_SLICE = 1024
-"""Bytes that are worked off at a time while others wait."""
+_SMALLEST_SLICE, _FIRST_SLICE, _STRANGERS_SLICE = 32, 256, 512
+"""Bytes that are worked off at a time: of a peer whose bytes take very long, of a new connection, and at most of one
+without a consumer: what came before says little of how long the next bytes of a hostile peer take."""
+_SLICE_TIME = 0.002
+"""Seconds that a slice should not take."""
 _TLS_UNREAD = 32 * 1024
 """Bytes of TLS that are kept while the connection waits for its turn; asyncio's default is 256 KiB."""
 _received = memoryview(bytearray(8 * 1024))
-"""Where asyncio puts what it reads, for all connections: it is taken out in the same callback. Its size bounds the
-work of one callback: a request's headers are some 50 bytes long and take 100 us."""
+"""Where asyncio puts what it reads, for all connections: it is taken out in the same callback."""
 _FRAME_HEADER = 9
 _PING, _LAST_PING = b"assigner", b"farewell"
 _OF_CALLS = (RequestReceived, DataReceived, StreamEnded, TrailersReceived, ConnectionTerminated)
 """Events of calls. All others, those of frames that nobody knows included, are of frames without data."""
+_TOLD_AT_ONCE = 64
+"""Connections that are told that they have to make room, at a time; others are cut off."""
 _NO_ROOM = b"too many connections; use another instance"
 _CLOSE_GRACE = 2.0
 """Seconds for the last bytes to leave after a close."""
@@ -189,6 +194,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
         self._calls.on_consumers = self._stay
         self._share = self._calls.share
         self._unread = b""
+        self._slice = _FIRST_SLICE
         self._waiting = False
         """For a turn to work off what was read."""
         self._opened = traffic.clock.now()
@@ -196,6 +202,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
         self._shook_hands = False
         self._leaving = False
         self._said_goodbye = False
+        self._sent_away = False
         self._control_frames = 0
         self._oversized = 0
         self._ticked = self._pinged = self._opened
@@ -223,7 +230,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
         self._processor = Processor(self._calls, self._connection)
         self._connection.flush()
         self._traffic.arrived(self)
-        if self._slot is None:
+        if self._slot is None or not self._slot.held:
             self._goodbye(ErrorCodes.ENHANCE_YOUR_CALM, _NO_ROOM)
             return
         self._slot.close = self._make_room
@@ -245,27 +252,38 @@ class PeerProtocol(asyncio.BufferedProtocol):
         """Work the bytes off in the connection's turn. Until it comes nothing more is read."""
         self.pulse.at = self._traffic.clock.now()
         self._unread += data
-        if self._waiting or self._traffic.turns.read(self._share, self._work_all_off):
+        if self._waiting:
             return
-        self._waiting = True
-        self._transport.pause_reading()
-        self._traffic.turns.read_later(self._share, self._work_slice_off)
+        while self._unread:
+            if not self._traffic.turns.read(self._share, self._work_slice_off):
+                self._waiting = True
+                self._transport.pause_reading()
+                self._traffic.turns.read_later(self._share, self._read_on)
+                return
 
-    def _work_all_off(self) -> None:
-        data, self._unread = self._unread, b""
-        self._work_off(data)
+    def _read_on(self) -> None:
+        """It is the connection's turn."""
+        self._work_slice_off()
+        if self._unread:
+            self._traffic.turns.read_later(self._share, self._read_on)
+            return
+        self._waiting = False
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def _work_slice_off(self) -> None:
-        data, self._unread = self._unread[:_SLICE], self._unread[_SLICE:]
+        """Work some bytes off: fewer of a peer whose bytes take long, because a slice is not interrupted."""
+        data, self._unread = self._unread[: self._slice], self._unread[self._slice :]
+        began = time.perf_counter()
         self._work_off(data)
+        took = time.perf_counter() - began
+        if took > _SLICE_TIME:
+            self._slice = max(_SMALLEST_SLICE, self._slice // 2)
+        elif took < _SLICE_TIME / 4:
+            most = len(_received) if self._share.consumers else _STRANGERS_SLICE
+            self._slice = min(most, self._slice * 2)
         if self._transport.is_closing() or self._said_goodbye:
             self._unread = b""
-        if self._unread:
-            self._traffic.turns.read_later(self._share, self._work_slice_off)
-        else:
-            self._waiting = False
-            if not self._transport.is_closing():
-                self._transport.resume_reading()
 
     def _work_off(self, data: bytes) -> None:
         try:
@@ -289,6 +307,8 @@ class PeerProtocol(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._share.forget()
+        self._traffic.sent_away -= self._sent_away
+        self._sent_away = False
         self._processor.close(reason="Connection lost")
         if self._slot is not None:
             self._traffic.admission.leave(self._slot)
@@ -407,7 +427,13 @@ class PeerProtocol(asyncio.BufferedProtocol):
             self._traffic.admission.move(self._slot, stage, self._traffic.clock.now())
 
     def _make_room(self) -> None:
+        """Leave, after a word if there are not many who do: until then the connection still takes a file."""
         self._traffic.refuse(Reason.CONNECTIONS)
+        if self._traffic.sent_away >= _TOLD_AT_ONCE:
+            self.abort()
+            return
+        self._sent_away = True
+        self._traffic.sent_away += 1
         self._goodbye(ErrorCodes.ENHANCE_YOUR_CALM, _NO_ROOM)
 
     def end_calls(self, answer: Answer, *, streaming_only: bool) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from assigner.logs import get_logger
 from assigner.server.admission import Slot, Stage
 from assigner.server.traffic import Reason, Traffic
+from assigner.server.turns import Share
 
 MAX_HANDSHAKES = 256
 """TLS handshakes at a time; beyond that the oldest makes room."""
@@ -50,7 +51,9 @@ class Listener:
         self._tls = tls
         self._patience = traffic.settings.handshake_timeout
         self._listening: list[socket.socket] = []
-        self._opening: dict[asyncio.Task[None], None] = {}
+        self._opening: set[asyncio.Task[None]] = set()
+        self._begun: dict[Any, None] = {}
+        """Of those, the ones whose handshake is under way, oldest first."""
         self._refusing = 0
         self._told = float("-inf")
         self._sweeping: asyncio.TimerHandle | None = None
@@ -168,38 +171,53 @@ class Listener:
     # --- opening ---
 
     def _open(self, arrived: socket.socket, slot: Slot | None) -> None:
-        task = asyncio.get_running_loop().create_task(self._serve(arrived, slot))
+        opening = _Opening(arrived, slot)
+        task = asyncio.get_running_loop().create_task(self._serve(opening))
         if slot is not None:
             self._admission.move(slot, Stage.STRANGER, self._traffic.clock.now())
             slot.close = partial(_cancel, task)
-        if self._tls is not None and len(self._opening) >= MAX_HANDSHAKES:
+        self._opening.add(task)
+        task.add_done_callback(partial(self._opened, opening))
+
+    async def _serve(self, opening: _Opening) -> None:
+        # A new connection costs some tenths of a millisecond, and thousands may have spoken at once.
+        await self._traffic.turns.take(Share())
+        if len(self._begun) >= MAX_HANDSHAKES:
             self._traffic.refuse(Reason.HANDSHAKE)
-            next(iter(self._opening)).cancel()
-        self._opening[task] = None
-        task.add_done_callback(lambda _: self._opened(task, slot))
-
-    async def _serve(self, arrived: socket.socket, slot: Slot | None) -> None:
-        protocol = self._protocols(slot)
+            next(iter(self._begun)).cancel()
+        opening.begun = asyncio.current_task()
+        self._begun[opening.begun] = None
+        protocol = self._protocols(opening.slot)
         secure: dict[str, Any] = {"ssl": self._tls, "ssl_handshake_timeout": self._patience} if self._tls else {}
-        try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, arrived, **secure)
-        except BaseException:
-            arrived.close()
-            if slot is not None:
-                self._admission.leave(slot)
-            raise
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, opening.arrived, **secure)
 
-    def _opened(self, task: asyncio.Task[None], slot: Slot | None) -> None:
-        self._opening.pop(task, None)
-        self._refusing -= slot is None
-        # What a handshake fails by is the peer's affair; that it failed is counted.
-        if task.cancelled():
+    def _opened(self, opening: _Opening, task: asyncio.Task[None]) -> None:
+        self._opening.discard(task)
+        self._begun.pop(task, None)
+        self._refusing -= opening.slot is None
+        error = None if task.cancelled() else task.exception()
+        if error is None and not task.cancelled():
             return
-        error = task.exception()
+        self._traffic.closed += 1
+        if opening.begun is None:
+            # Cancelled before its turn came: the socket is still ours. Later its transport closes it.
+            opening.arrived.close()
+        if opening.slot is not None:
+            self._admission.leave(opening.slot)
         if error is not None:
+            # What a handshake fails by is the peer's affair; that it failed is counted.
             self._traffic.refuse(Reason.HANDSHAKE)
             if not isinstance(error, OSError):
                 _log.warning("grpc_connection_failed", error=f"{type(error).__name__}: {error}")
+
+
+class _Opening:
+    """A connection whose peer has spoken and that is not served yet."""
+
+    def __init__(self, arrived: socket.socket, slot: Slot | None) -> None:
+        self.arrived = arrived
+        self.slot = slot
+        self.begun: asyncio.Task[Any] | None = None
 
 
 def _cancel(task: asyncio.Task[None]) -> None:

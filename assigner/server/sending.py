@@ -1,8 +1,8 @@
 """Bounds what is ready to be sent and not read: by one peer, and by all of them together.
 
-An answer waits in memory until its reader makes room for it. A connection that has enough waiting gets no more: its
-next answers are refused. When all together have too much, the connection that has most, of those that stopped
-reading, is cut off.
+An answer waits in memory until its reader has made room for all of it. A connection that has enough waiting gets no
+more: its next answers are refused. When all together have too much, the connection that has most, of those that stopped
+reading, is cut off. Consumers' streams do not count: each has one piece waiting, and is closed if it is not read.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Unread:
         self.cut: Callable[[], None] = lambda: None
 
     @contextmanager
-    def waiting(self, size: int) -> Iterator[Callable[[int], None]]:
-        """While so many bytes are sent; what it gives is told how many were taken. Raises `LimitReached`."""
+    def waiting(self, size: int) -> Iterator[None]:
+        """While an answer of so many bytes is sent. Raises `LimitReached`."""
         if self.bytes and self.bytes + size > MAX_UNREAD_PER_CONNECTION:
             self._all.on_refused()
             raise LimitReached(
@@ -44,19 +44,11 @@ class Unread:
                 "read them and call again"
             )
         self._add(size)
-        left = size
-
-        def took(count: int) -> None:
-            nonlocal left
-            left -= count
-            self.taken = self._all.clock.now()
-            self._add(-count)
-
         try:
             self._all.relieve()
-            yield took
+            yield
         finally:
-            self._add(-left)
+            self._add(-size)
 
     def _add(self, count: int) -> None:
         self.bytes += count

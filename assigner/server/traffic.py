@@ -84,6 +84,8 @@ class Traffic:
         self.turns = Turns()
         self.admission = Admission(settings.max_connections, settings.max_connections_per_address)
         self.sending = Sending(clock, lambda: self.refuse(Reason.UNREAD_ANSWERS))
+        self.sent_away = 0
+        """Connections that make room for others and have not gone yet."""
         self.closed = 0
         """Connections that are over."""
         self.peers: set[Peer] = set()

@@ -7,7 +7,7 @@ have used so far (start-time fair queueing): one that asks for little is served 
 its share waits for itself. Connections with registered consumers have a lane of their own, which strangers do not
 enter, and are weighed by their consumers.
 
-A piece of a call is not measured but taken for `PIECE`; reading is measured in CPU time. Nobody is refused here.
+A piece of a call is not measured but taken for `PIECE`; reading is measured. Nobody is refused here.
 """
 
 from __future__ import annotations
@@ -139,9 +139,9 @@ class Turns:
         self._lane(share).push(share)
 
     def _measure(self, lane: _Lane, share: Share, work: Callable[[], None]) -> None:
-        began = time.thread_time()
+        began = time.perf_counter()
         work()
-        lane.charge(share, time.thread_time() - began)
+        lane.charge(share, time.perf_counter() - began)
 
     def _lane(self, share: Share) -> _Lane:
         return self._consumers if share.consumers else self._others

@@ -76,8 +76,14 @@ async def _discard(reader: asyncio.StreamReader) -> None:
 
 
 async def _for(seconds: float, workers: list[Coroutine[Any, Any, None]]) -> None:
-    tasks = [asyncio.create_task(worker) for worker in workers]
-    await asyncio.sleep(seconds)
+    """Let the workers work for so long. They begin a hundred at a time: thousands that all connect at once are so busy
+    with it that they say nothing."""
+    until, tasks = asyncio.get_running_loop().time() + seconds, list[asyncio.Task[None]]()
+    while workers:
+        tasks += [asyncio.create_task(worker) for worker in workers[:100]]
+        del workers[:100]
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(until - asyncio.get_running_loop().time())
     for task in tasks:
         task.cancel()
     for result in await asyncio.gather(*tasks, return_exceptions=True):
