@@ -51,6 +51,7 @@ class Victims:
         self._shut: set[str] = set()
         self._renewals: list[float] = []
         self._asked: float | None = None
+        self._probing = asyncio.Event()
         self._held: dict[str, list[tuple[str, int]]] = {}
 
     async def run(self) -> None:
@@ -71,6 +72,7 @@ class Victims:
                 await asyncio.sleep(0.05)
             works = (self._look(members), self._renew(), self._ask_livez())
             tasks = [asyncio.create_task(work) for work in works]
+            await asyncio.wait_for(self._probing.wait(), 60)
             print(json.dumps({"ready": True}), flush=True)
             await asyncio.to_thread(sys.stdin.readline)
             told = self._told()
@@ -108,6 +110,7 @@ class Victims:
         request = v1.RegisterRequest(group=PROBES, consumer_name="probe", session="probe-1", renews=True)
         stream = stub.register(request)
         await anext(stream)
+        self._probing.set()
         try:
             while True:
                 self._asked = time.monotonic()
