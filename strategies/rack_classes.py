@@ -57,6 +57,8 @@ def rack_classes(units: Units, problem: Problem) -> Classes | None:
 
 
 def _overlap(problem: Problem) -> bool:
+    """Whether some member is where some replica is. If none is, the two are named by different schemes, as when
+    consumers say zones and brokers say hosts: then members that say no rack must not look nearer than all others."""
     assert problem.topics.replica_racks is not None
     mine = problem.members.rack[problem.members.rack != NONE]
     return bool(np.isin(mine, problem.topics.replica_racks[1]).any())
