@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from assigner.core.coordination import Coordination
+from assigner.core.planning import Target
 from assigner.keys import TopicPartition
 from assigner.records import Step
 from assigner.store import DeleteEvent
@@ -53,3 +54,18 @@ def test_a_leader_forgets_who_warmed_something() -> None:
         for step in (Step.WARMING, Step.READY):
             core.observe(scene.handoff(0, "a", name, step), 1.0)
     assert not core._execution._warming
+
+
+def test_a_write_that_is_too_large_is_not_waited_for_for_ever() -> None:
+    """Or no generation would be published any more."""
+    scene = Scene()
+    scene.topic("t", 1)
+    scene.consumer("a")
+    core = coordination(scene)
+    request = core.decide(0.0, 0.0).solve
+    assert request is not None
+    core.solved([Target(T0, "a")])
+    (write,) = core.decide(1.0, 1.0).writes
+    assert core._execution.writing
+    core.too_large(write, "larger than the store takes", 1.0)
+    assert not core._execution.writing
