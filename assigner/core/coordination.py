@@ -132,9 +132,11 @@ class Coordination:
         match change.key:
             case HandoffKey(tp):
                 self._execution.count_handoffs(change)
+                self._execution.changed(tp)
                 self._agenda.mark((tp,))
                 self._standbys.touch((tp,))
             case AssignmentKey(tp) | AckKey(tp, _):
+                self._execution.changed(tp)
                 self._agenda.mark((tp,))
                 self._standbys.touch((tp,))
             case ConsumerKey(name):
@@ -175,7 +177,7 @@ class Coordination:
 
     def refused(self, write: Write, now: float, *, unknown: bool = False) -> None:
         """A compare failed, or the outcome was `unknown` and has been read since: decide again."""
-        self._execution.ended(write, applied=unknown)
+        self._execution.ended(write, applied=None if unknown else False)
         self._pending.settle(write)
         self._settle_standbys(write)
         self._agenda.retry(write.touches, now)

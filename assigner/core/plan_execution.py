@@ -67,6 +67,8 @@ class PlanExecution:
         self.handoffs_wait = False
         """Standbys are still being placed. Until it is on record whether the old owner keeps its copy, it would be told
         to drop it; what nobody holds waits for nothing."""
+        self._late: set[TopicPartition] = set()
+        """Partitions of writes that did not go in as far as was seen, and may yet."""
         self.changes_something = False
         """At least one write of the plan being carried out went in; cleared by whoever publishes it."""
 
@@ -186,11 +188,21 @@ class PlanExecution:
 
     # --- from moves to writes ------------------------------------------------------------------------------------
 
-    def ended(self, write: Write, *, applied: bool) -> None:
-        """A write's outcome is known. `applied`: it went in, or may have."""
-        if write in self._under_way:
-            self._under_way.remove(write)
-            self.changes_something |= applied
+    def ended(self, write: Write, *, applied: bool | None) -> None:
+        """A write is over. `applied`: whether it went in; None: nobody knows, and the mirror is up to date since."""
+        if write not in self._under_way:
+            return
+        self._under_way.remove(write)
+        if applied or (applied is None and not self._do.is_current(write)):
+            self.changes_something = True
+        elif applied is None:
+            self._late.update(write.touches)
+
+    def changed(self, tp: TopicPartition) -> None:
+        """Its record changed: maybe by a write that was given up and came late."""
+        if tp in self._late:
+            self._late.discard(tp)
+            self.changes_something = True
 
     def writes(self, now: float, wall: float, budget: int) -> Iterator[tuple[Write, str]]:
         """At most `budget` writes to begin moves with, each with the target it adds work to."""

@@ -268,6 +268,10 @@ class Transitions:
             operations += [Delete(self._keys.assignment(tp)), *self._end_handoff(tp), *self._drop_standbys(tp)]
         return Write(Purpose.REMOVE, _unique(compares), tuple(operations), tuple(tps), tidying=self._acks(tps))
 
+    def is_current(self, write: Write) -> bool:
+        """Whether the mirror still shows what the write was decided on: then it has not gone in, so far."""
+        return all(compare in write.compares for tp in write.touches for compare in self._as_seen(tp))
+
     # --- pieces --------------------------------------------------------------------------------------------------
 
     def _next_id(self) -> str:

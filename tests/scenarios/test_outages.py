@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import anyio
 import pytest
@@ -13,7 +13,8 @@ import pytest
 from assigner.core.coordination import Coordination, Decisions
 from assigner.keys import AssignmentKey, HandoffKey, PlanKey
 from assigner.records import GroupOptions, HandoffMode, Plan, decode
-from assigner.store import PutEvent
+from assigner.store import Operation, PutEvent
+from assigner.testing.faults import EffectAfter, Fault, LoseAnswer
 from tests.peculiar_stores import key_of
 from tests.world import BOTH_STORES, World, tp, world_on
 
@@ -266,3 +267,25 @@ async def test_rule_16_the_generation_rises_only_with_what_is_written(world: Wor
             assert changes, f"generation {generation} to {plan.generation} without a change"
             generation, changes = plan.generation, 0
     assert generation >= 3
+
+
+LATE = [LoseAnswer(applied=True), LoseAnswer(applied=False), EffectAfter(0.5, 0.6), EffectAfter(0.5, 3.0)]
+
+
+@pytest.mark.parametrize("fault", LATE, ids=["applied", "lost", "soon", "late"])
+@pytest.mark.parametrize("kind", [AssignmentKey, PlanKey])
+async def test_rule_16_a_write_of_unknown_outcome_raises_the_generation_once_if_it_went_in(
+    world: World, fault: Fault, kind: type
+) -> None:
+    await world.add_topic(partitions=2)
+    faults = await world.start_faulty("i1")
+
+    def is_about(_kind: str, _compares: object, operations: Sequence[Operation]) -> bool:
+        return any(isinstance(world.group.parse(operation.key), kind) for operation in operations)
+
+    injected = faults.inject(fault, kinds={"transact"}, where=is_about)
+    await world.join("a")
+    await world.until_counts(a=2)
+    await anyio.sleep(10)
+    assert injected.hits == 1
+    assert (await world.plan()).generation == 1
