@@ -7,14 +7,14 @@ renews by its own clock, answers until acknowledged, reconnects, and starts over
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
 import anyio.abc
 
 from assigner.api import Answer as SentAnswer
-from assigner.api import Commands, Registration, Seat
+from assigner.api import Commands, OffsetCommit, Registration, Seat, WantedOffsets
 from assigner.core import client_calls as calls
 from assigner.core.client_state import ClientState
 from assigner.errors import AssignerError, Evicted, NotRegistered, NotTheTarget, Superseded
@@ -22,6 +22,7 @@ from assigner.instance import Instance
 from assigner.keys import TopicPartition
 
 Opened = Callable[["ChaosConsumer", TopicPartition, int], None]
+Answered = Callable[[TopicPartition, int], Awaitable[None]]
 
 
 class ChaosConsumer:
@@ -35,7 +36,10 @@ class ChaosConsumer:
         instances: Callable[[], list[Instance]],
         now: Callable[[], float],
         opened: Opened,
+        answered: Answered,
+        **registration: Any,
     ) -> None:
+        """`opened` hears of each gate that opens, `answered` of each commit that was answered."""
         self.name = name
         self.session = session
         self.client = ClientState()
@@ -51,6 +55,11 @@ class ChaosConsumer:
         self._instances = instances
         self._now = now
         self._opened = opened
+        self._answered = answered
+        self.registration = registration
+        """What it says of itself when it registers the next time."""
+        self._positions: dict[tuple[TopicPartition, int], int] = {}
+        """How far it has got, by partition and epoch."""
         self._instance: Instance | None = None
         self._stream: anyio.CancelScope | None = None
         self._frozen_until = 0.0
@@ -135,7 +144,7 @@ class ChaosConsumer:
                 self.trouble = repr(error)
 
     async def _listen(self, instance: Instance) -> None:
-        registration = Registration(group="g", name=self.name, session=self.session, renews=True)
+        registration = Registration(group="g", name=self.name, session=self.session, renews=True, **self.registration)
         seat = await instance.members.register(registration, self._now)
         ended: AssignerError | None = None
         try:
@@ -163,6 +172,7 @@ class ChaosConsumer:
                 # Not before it is known what the session holds: a renewal brings gates back to life.
                 link.start_soon(self._renew, instance, link.cancel_scope)
                 link.start_soon(self._answer, instance)
+                link.start_soon(self._commit, instance)
             first = False
 
     def _take(self, commands: Commands) -> None:
@@ -236,7 +246,8 @@ class ChaosConsumer:
 
     async def _watch_lease(self) -> None:
         while True:
-            await self._rest(0.2, 0.2)
+            pause = 1.0 if self.calm else 0.2
+            await self._rest(pause, pause)
             if self.client.live and not self.client.lease.holds(self._now()):
                 self._do(self.client.lease_lost())
 
@@ -267,3 +278,28 @@ class ChaosConsumer:
         passing = frozenset(refused.tp for refused in said) - lasting
         self._do(self.client.acknowledged(kind, [a for a in answers if a.tp not in passing], lasting))
         return len(answers)
+
+    # --- work --------------------------------------------------------------------------------------------------------
+
+    async def _commit(self, instance: Instance) -> None:
+        """Work a little behind some of the open gates and say so. Nothing is committed that was not read before."""
+        while True:
+            await self._rest(0.5, 3.0)
+            gates = list(self.open_gates().items())
+            for tp, epoch in self._dice.sample(gates, min(2, len(gates))):
+                try:
+                    await self._commit_one(instance, tp, epoch)
+                except AssignerError as error:
+                    self.trouble = repr(error)
+
+    async def _commit_one(self, instance: Instance, tp: TopicPartition, epoch: int) -> None:
+        if (tp, epoch) not in self._positions:
+            found = dict((await instance.offsets.fetch("g", WantedOffsets((tp,)))).offsets)[tp]
+            self._positions = {at: offset for at, offset in self._positions.items() if at[0] != tp}
+            self._positions[tp, epoch] = found.offset if found else 0
+        # Also if it is not answered, it may be on record.
+        self._positions[tp, epoch] += self._dice.randint(1, 5)
+        offset = self._positions[tp, epoch]
+        commit = OffsetCommit(tp, epoch, offset)
+        if not await instance.offsets.commit("g", self.name, self.session, [commit]):
+            await self._answered(tp, offset)

@@ -1,7 +1,7 @@
 """Random courses of events, from a seed: instances freeze and come and go, consumers crash, hang, drain, take each
 other's names and fail to warm, the store loses answers and ends watches, topics grow. Everything is checked on the way:
 
-- epochs and generations only go up, and another owner always has another epoch;
+- what `chaos_checks` says of every revision of the store: epochs, generations, floors, terms, commits;
 - in `exclusive` groups no two consumers hold a partition at the same time, each by its own clock;
 - when the faults end, every partition is owned by somebody who knows it, nothing is in flight, and it is even.
 
@@ -11,182 +11,36 @@ In virtual time and on the memory store: a course of some minutes takes a second
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import anyio
 import anyio.abc
 import msgspec
 
-from assigner.api import Answer, Commands, Registration, Seat
 from assigner.clock import LoopClock
 from assigner.core.group import GroupState
-from assigner.errors import AssignerError, Evicted, Superseded
+from assigner.errors import AssignerError
 from assigner.instance import Instance
 from assigner.keys import AssignmentKey, PlanKey, TopicPartition
 from assigner.records import Assignment, GroupOptions, HandoffMode, Plan, decode
 from assigner.settings import StoreSection
-from assigner.store import Batch, Event, PutEvent
-from assigner.testing.faults import AnswerAfter, EffectAfter, FaultyStore, LoseAnswer, Refuse
+from assigner.store import Batch, Event, PutEvent, Store
+from assigner.testing.faults import AnswerAfter, EffectAfter, Fault, FaultyStore, Injected, LoseAnswer, Refuse
 from assigner.testing.waiting import eventually
 from backends.memory import MemoryBackend, MemoryState
+from tests.chaos import STRATEGIES, finite_decisions
+from tests.chaos_checks import Checks
+from tests.scenarios.course_member import TTL, Member
 from tests.world import GROUP, World
 
-TTL = 10.0
 SETTLES_WITHIN = 240.0
 """Every timeout and backoff of `OPTIONS` several times over."""
 OPTIONS = GroupOptions(
     debounce=0.3, warming_timeout=12.0, release_timeout=8.0, balance_backoff=10.0, quarantine_after=1000
 )
-
-
-class Member:
-    """A consumer as a well-behaved client would be: resumes, rejoins, and keeps its gates by its own clock."""
-
-    def __init__(self, course: Course, name: str, number: int) -> None:
-        self.name = name
-        self.session = f"{name}-{number}"
-        self.gates: dict[TopicPartition, int] = {}
-        self.copies: set[TopicPartition] = set()
-        self.deadline = 0.0
-        self.alive = True
-        self.frozen = anyio.Event()
-        self.frozen.set()
-        self.warm_fails = 0.0
-        self.warm_takes = 1.0
-        self.release_takes = 0.5
-        self.draining = False
-        self.scope = anyio.CancelScope()
-        self._course = course
-        self._number = number
-
-    def holds(self, tp: TopicPartition) -> int | None:
-        """The epoch it would admit work with now, if any."""
-        if not self.alive or self._course.world.clock.now() >= self.deadline:
-            return None
-        return self.gates.get(tp)
-
-    async def run(self) -> None:
-        with self.scope:
-            while self.alive:
-                await self._while_frozen()
-                try:
-                    await self._link(self._course.some_instance())
-                except Superseded:
-                    self._stop()
-                except Evicted:
-                    self._forget()
-                    self._number += 1000
-                    self.session = f"{self.name}-{self._number}"
-                except AssignerError:
-                    pass
-                if self.draining and not self.gates:
-                    self._stop()
-                await anyio.sleep(self._course.dice.uniform(0.1, 1.5))
-
-    def _stop(self) -> None:
-        self.alive = False
-        self._forget()
-
-    def _forget(self) -> None:
-        self.gates.clear()
-        self.deadline = 0.0
-
-    async def _while_frozen(self) -> None:
-        while not self.frozen.is_set():
-            await self.frozen.wait()
-
-    async def _link(self, instance: Instance) -> None:
-        clock = self._course.world.clock
-        registration = Registration(group=GROUP, name=self.name, session=self.session, renews=True)
-        seat = await instance.members.register(registration, clock.now)
-        try:
-            await self._follow(seat, instance)
-        except* AssignerError as errors:
-            error: BaseException = errors
-            while isinstance(error, BaseExceptionGroup):
-                error = error.exceptions[0]
-            raise error from None
-        finally:
-            with anyio.CancelScope(shield=True):
-                await seat.leave()
-
-    async def _follow(self, seat: Seat, instance: Instance) -> None:
-        async with anyio.create_task_group() as tasks:
-            if self.draining:
-                await instance.members.deregister(GROUP, self.name, self.session, gates_closed=False)
-            async for commands in seat.commands():
-                await self._while_frozen()
-                self._take(commands, instance, tasks)
-                if commands.full:
-                    tasks.start_soon(self._renew, instance)
-            self.gates.clear()
-            self._stop()
-            tasks.cancel_scope.cancel()
-
-    async def _renew(self, instance: Instance) -> None:
-        while True:
-            await self._while_frozen()
-            sent = self._course.world.clock.now()
-            await instance.members.renew(GROUP, self.name, self.session)
-            self._renewed(sent)
-            await anyio.sleep(TTL / 5)
-
-    def _renewed(self, sent: float) -> None:
-        self.deadline = max(self.deadline, sent + TTL * 2 / 3)
-        for tp in self.gates:
-            self._course.granted(self, tp)
-
-    def _take(self, commands: Commands, instance: Instance, tasks: anyio.abc.TaskGroup) -> None:
-        if commands.full:
-            self.gates = {tp: epoch for tp, epoch in self.gates.items() if (tp, epoch) in commands.assigned}
-        releasing = {release.tp: release.epoch for release in commands.releases}
-        for tp, epoch in commands.unassigned:
-            if self.gates.get(tp, 0) <= epoch:
-                self.gates.pop(tp, None)
-        for tp, epoch in commands.assigned:
-            if releasing.get(tp) != epoch:
-                self.gates[tp] = epoch
-                self._course.granted(self, tp)
-        self._copy(commands)
-        for warm in commands.warms:
-            tasks.start_soon(self._warm, instance, Answer(warm.tp, warm.handoff_id))
-        for release in commands.releases:
-            tasks.start_soon(self._release, instance, Answer(release.tp, release.handoff_id), release.epoch)
-
-    def _copy(self, commands: Commands) -> None:
-        if commands.full:
-            self.copies.clear()
-        for warm in commands.warms:
-            # A copy that was promised is there, unless this very message tells of it.
-            if warm.standby and warm.tp not in self.copies | set(commands.standbys_added):
-                self._course.mistakes.append(f"{self.session} was to warm {warm.tp} from a copy it was not told of")
-        gone = {*commands.standbys_removed, *(tp for tp, _ in commands.assigned)}
-        self.copies = self.copies - gone | {*commands.standbys_added}
-
-    async def _warm(self, instance: Instance, answer: Answer) -> None:
-        await anyio.sleep(self._course.dice.uniform(0, self.warm_takes))
-        await self._while_frozen()
-        failed = "on purpose" if self._course.dice.random() < self.warm_fails else ""
-        await self._answer(instance.members.ready, Answer(answer.tp, answer.handoff_id, failed))
-
-    async def _release(self, instance: Instance, answer: Answer, epoch: int) -> None:
-        if answer.tp in self.gates:
-            await anyio.sleep(self._course.dice.uniform(0, self.release_takes))
-            await self._while_frozen()
-            if self.gates.get(answer.tp, epoch + 1) <= epoch:
-                del self.gates[answer.tp]
-        await self._answer(instance.members.released, answer)
-
-    async def _answer(self, call: Callable[..., Awaitable[object]], answer: Answer) -> None:
-        for _ in range(20):
-            try:
-                await call(GROUP, self.name, self.session, [answer])
-            except AssignerError:
-                await anyio.sleep(0.5)
-            else:
-                return
 
 
 class Course:
@@ -207,12 +61,27 @@ class Course:
         self.partitions = 6
         self.paused = False
         self.mistakes: list[str] = []
+        self.checks = Checks(world, lambda: self.members)
+        self.happened: Counter[str] = Counter()
+        self._injected: list[tuple[str, Injected]] = []
+
+    @property
+    def faults(self) -> Counter[str]:
+        """Calls disturbed, by kind."""
+        counted: Counter[str] = Counter()
+        for kind, injected in self._injected:
+            counted[kind] += injected.hits
+        return counted
 
     # --- what goes on ------------------------------------------------------------------------------------------------
 
     async def run(self, steps: int) -> None:
         await self._set_partitions()
         await self.start_instance()
+        with finite_decisions():
+            await self._run(steps)
+
+    async def _run(self, steps: int) -> None:
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             await tasks.start(self._watch)
@@ -220,6 +89,8 @@ class Course:
                 await self.join()
             for _ in range(steps):
                 await self._step()
+                self.checks.look_at_gates()
+                self.checks.raise_violations()
             await self._heal()
             await self._settles()
             tasks.cancel_scope.cancel()
@@ -239,6 +110,8 @@ class Course:
             (4, self.lose_answers),
             (3, self.act_late),
             (3, self.answer_late),
+            (3, self.switch_option),
+            (1, self.everybody_away),
             (3, self.refuse),
             (3, self.end_watches),
             (1, self.grow),
@@ -255,6 +128,7 @@ class Course:
         weights = [weight for weight, _ in actions]
         action = self.dice.choices([act for _, act in actions], weights)[0]
         self.log.append(f"{self.world.clock.now():.2f} {action.__name__}")
+        self.happened[action.__name__] += 1
         await action()
         await anyio.sleep(self.dice.choice([0.0, 0.05, 0.5, 2.0, 6.0, 15.0]) * self.dice.random())
 
@@ -313,7 +187,12 @@ class Course:
     async def start_instance(self) -> None:
         if len(self.world.instances) < 3:
             self._instances += 1
-            await self.world.start_instance(f"i{self._instances}", wrap=lambda store: FaultyStore(store, deadline=2.0))
+            name = f"i{self._instances}"
+
+            def wrap(store: Store) -> Store:
+                return FaultyStore(self.checks.observed(store, name), deadline=2.0)
+
+            await self.world.start_instance(name, wrap=wrap)
 
     async def stop_instance(self) -> None:
         if len(self.world.instances) > 1:
@@ -331,21 +210,23 @@ class Course:
         self._faults(instance).thaw()
 
     async def lose_answers(self) -> None:
-        applied = self.dice.random() < 0.7
-        times = self.dice.randint(1, 4)
-        self._faults(self.some_instance()).inject(LoseAnswer(applied), kinds=["transact"], times=times)
+        self._disturb(LoseAnswer(self.dice.random() < 0.7), kinds=["transact"], times=self.dice.randint(1, 4))
 
     async def act_late(self) -> None:
         error = self.dice.uniform(0, 2)
         fault = EffectAfter(error, error + self.dice.uniform(0, TTL))
-        self._faults(self.some_instance()).inject(fault, kinds=["transact"], times=self.dice.randint(1, 4))
+        self._disturb(fault, kinds=["transact"], times=self.dice.randint(1, 4))
 
     async def answer_late(self) -> None:
         fault = AnswerAfter(self.dice.uniform(0, 4))
-        self._faults(self.some_instance()).inject(fault, times=self.dice.randint(1, 6))
+        self._disturb(fault, times=self.dice.randint(1, 6))
 
     async def refuse(self) -> None:
-        self._faults(self.some_instance()).inject(Refuse(), times=self.dice.randint(1, 10))
+        self._disturb(Refuse(), times=self.dice.randint(1, 10))
+
+    def _disturb(self, fault: Fault, **which: Any) -> None:
+        injected = self._faults(self.some_instance()).inject(fault, **which)
+        self._injected.append((type(fault).__name__, injected))
 
     async def end_watches(self) -> None:
         self._faults(self.some_instance()).end_watches()
@@ -390,6 +271,25 @@ class Course:
     async def depose(self) -> None:
         await self.world.store.delete(self.world.group.leader)
 
+    async def switch_option(self) -> None:
+        drawn: dict[str, Any] = {
+            "strategy": self.dice.choice(STRATEGIES),
+            "debounce": self.dice.choice((0.0, 0.3, 2.0)),
+            "max_concurrent_handoffs": self.dice.choice((1, 3, 1000)),
+            "warm_concurrency": self.dice.choice((1, 2, 100)),
+            "rollout": self.dice.choice(("", "auto")),
+        }
+        option = self.dice.choice(sorted(drawn))
+        self.log.append(f"{option} = {drawn[option]}")
+        await self.world.set_options(**{option: drawn[option]})
+
+    async def everybody_away(self) -> None:
+        for member in self._living():
+            member.alive = False
+            member.scope.cancel()
+        await anyio.sleep(self.dice.uniform(0.5, 3.5) * TTL)
+        await self.join()
+
     async def toggle_pause(self) -> None:
         self.paused = not self.paused
         await self.world.set_options(paused=self.paused)
@@ -398,9 +298,10 @@ class Course:
 
     async def _watch(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         keys = self.world.group
-        async with self.world.store.watch(keys.prefix, start_revision=self.world.began + 1) as items:
+        async with self.world.store.watch(self.world.keys.root, start_revision=self.world.began + 1) as items:
             task_status.started()
             async for item in items:
+                self.checks.take(item.events if isinstance(item, Batch) else ())
                 for event in item.events if isinstance(item, Batch) else ():
                     self._note(event)
                     if isinstance(event, PutEvent):
@@ -446,6 +347,8 @@ class Course:
             self._faults(instance).heal()
         if self.paused:
             await self.toggle_pause()
+        usual = {name: getattr(OPTIONS, name) for name in ("strategy", "debounce", "rollout")}
+        await self.world.set_options(**usual, max_concurrent_handoffs=1000, warm_concurrency=100)
         for member in self.members:
             member.frozen.set()
             member.warm_fails, member.warm_takes, member.release_takes = 0.0, 0.5, 0.2

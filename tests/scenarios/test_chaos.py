@@ -13,14 +13,13 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from assigner.records import GroupOptions, HandoffMode
+from assigner.records import HandoffMode
 from tests import switched_off
-from tests.chaos import Chaos
-from tests.world import world_on
+from tests.chaos import course
 
 pytestmark = pytest.mark.virtual_time
-SEEDS = range(int(os.environ.get("CHAOS_SEEDS", "30")))
-STEPS = int(os.environ.get("CHAOS_STEPS", "150"))
+SEEDS = range(int(os.environ.get("CHAOS_SEEDS", "120")))
+STEPS = int(os.environ.get("CHAOS_STEPS", "60"))
 
 
 @pytest.fixture(autouse=True)
@@ -33,28 +32,9 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(anyio.to_thread, "run_sync", here)
 
 
-async def a_course(seed: int, mode: HandoffMode) -> None:
-    options = GroupOptions(
-        handoff_mode=mode,
-        debounce=0.2,
-        warming_timeout=15.0,
-        release_timeout=8.0,
-        balance_backoff=5.0,
-        quarantine_after=1000,
-        copartitioned=(("left", "right"),) if seed % 3 == 0 else (),
-    )
-    async with world_on("memory", ttl=9.0, options=options) as world:
-        chaos = Chaos(world, seed)
-        try:
-            await chaos.run(STEPS)
-        except BaseException as error:
-            error.add_note("\n".join((f"seed {seed}", *chaos.story[-60:])))
-            raise
-
-
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
 async def test_chaos(seed: int) -> None:
-    await a_course(seed, HandoffMode.EXCLUSIVE if seed % 2 else HandoffMode.OVERLAP)
+    await course(seed, steps=STEPS)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +53,6 @@ async def test_chaos_notices_a_missing_rule_before_long(
     seeds = iter(range(100))
     while not noticed:
         try:
-            await a_course(next(seeds), HandoffMode.EXCLUSIVE)
+            await course(next(seeds), HandoffMode.EXCLUSIVE, steps=STEPS)
         except* AssertionError:
             noticed = True
