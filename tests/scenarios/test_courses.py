@@ -1,4 +1,4 @@
-"""A few random courses of events; see `courses`. `COURSES=500 COURSES_FROM=1000 pytest -n 2 ...` tries others."""
+"""Random courses of events; see `courses`. `COURSES=500 COURSES_FROM=1000 pytest -n 2 ...` tries others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from assigner.records import HandoffMode
 from tests.scenarios.courses import course
 
-FIRST, MANY = int(os.environ.get("COURSES_FROM", "1")), int(os.environ.get("COURSES", "4"))
+FIRST, MANY = int(os.environ.get("COURSES_FROM", "1")), int(os.environ.get("COURSES", "25"))
 
 
 @pytest.mark.virtual_time
