@@ -132,11 +132,11 @@ class Coordination:
         match change.key:
             case HandoffKey(tp):
                 self._execution.count_handoffs(change)
-                self._execution.changed(tp)
+                self._execution.changed(tp, told=self._is_publishing)
                 self._agenda.mark((tp,))
                 self._standbys.touch((tp,))
             case AssignmentKey(tp) | AckKey(tp, _):
-                self._execution.changed(tp)
+                self._execution.changed(tp, told=self._is_publishing)
                 self._agenda.mark((tp,))
                 self._standbys.touch((tp,))
             case ConsumerKey(name):
@@ -295,7 +295,11 @@ class Coordination:
     @property
     def generation(self) -> int:
         """Of the plan being carried out: the next one until it is published."""
-        return self.state.plan.generation + (self._has_news or self._pending.purpose(PlanSubject()) is Purpose.PLAN)
+        return self.state.plan.generation + (self._has_news or self._is_publishing)
+
+    @property
+    def _is_publishing(self) -> bool:
+        return self._pending.purpose(PlanSubject()) is Purpose.PLAN
 
     @property
     def _has_news(self) -> bool:

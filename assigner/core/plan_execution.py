@@ -198,11 +198,12 @@ class PlanExecution:
         elif applied is None:
             self._late.update(write.touches)
 
-    def changed(self, tp: TopicPartition) -> None:
-        """Its record changed: maybe by a write that was given up and came late."""
+    def changed(self, tp: TopicPartition, *, told: bool) -> None:
+        """Its record changed: maybe by a write that was given up and came late. `told`: a generation that is being
+        published comes after it."""
         if tp in self._late:
             self._late.discard(tp)
-            self.changes_something = True
+            self.changes_something |= not told
 
     def writes(self, now: float, wall: float, budget: int) -> Iterator[tuple[Write, str]]:
         """At most `budget` writes to begin moves with, each with the target it adds work to."""
