@@ -43,6 +43,7 @@ STATUSES: dict[type[errors.AssignerError], Status] = {
     # The caller did nothing wrong: the service's own access to the store was refused.
     errors.StoreRefused: Status.FAILED_PRECONDITION,
     errors.StoreReadOnly: Status.UNAVAILABLE,
+    errors.StoreReplaced: Status.UNAVAILABLE,
     errors.TransactionTooLarge: Status.RESOURCE_EXHAUSTED,
     errors.LeaseNotFound: Status.UNAVAILABLE,
     errors.Compacted: Status.UNAVAILABLE,

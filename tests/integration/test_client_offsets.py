@@ -252,9 +252,9 @@ async def test_what_was_committed_before_contact_was_lost_is_told() -> None:
 async def test_answers_that_come_in_parts_are_put_together() -> None:
     async with serving() as assigner, member(assigner, "a") as a:
         await holds(a)
-        await a.commit({one: OffsetAndMetadata(one.partition, "x" * 400) for one in a.partitions})
+        await a.commit({one: OffsetAndMetadata(one.partition, "x" * 200) for one in a.partitions})
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("assigner.offset_reading.MAX_ANSWER_BYTES", 1_000)
+            patch.setattr("assigner.offset_reading.MAX_ANSWER_BYTES", 500)
             found = await committed(a._membership.contact, [tp(number) for number in range(COUNT)])
         assert {one: offset.offset for one, offset in found.items()} == {tp(n): n for n in range(COUNT)}
 
