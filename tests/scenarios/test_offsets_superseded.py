@@ -122,7 +122,7 @@ async def test_who_may_have_lost_to_another_commit_is_told_to_commit_again_and_r
     first, _ = await owned_by_a(world, "i1", "i2")
     i1, i2 = instance_of(world, "i1"), instance_of(world, "i2")
     assert await commit(i1, 5) == []
-    first.inject(EffectAfter(1.0, 2.0), kinds={"transact"}, where=commits_an_offset(world))
+    first.inject(EffectAfter(4.0, 5.0), kinds={"transact"}, where=commits_an_offset(world))
     answers: list[list[RefusedCommit]] = []
 
     async def early() -> None:
@@ -255,7 +255,7 @@ async def test_an_operator_who_may_have_lost_to_a_commit_is_told_so(any_world: W
     world = any_world
     first, _ = await owned_by_a(world, "i1", "i2")
     i1, i2 = instance_of(world, "i1"), instance_of(world, "i2")
-    first.inject(EffectAfter(1.0, 2.0), kinds={"transact"}, where=commits_an_offset(world))
+    first.inject(EffectAfter(4.0, 5.0), kinds={"transact"}, where=commits_an_offset(world))
 
     async def set_by_force() -> None:
         with pytest.raises(Refused, match="t/0 of group 'g' was committed or set by somebody else meanwhile"):
