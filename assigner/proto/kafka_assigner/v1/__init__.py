@@ -317,7 +317,7 @@ class CommitOffsetsRequest(betterproto2.Message):
 
     session: "str" = betterproto2.field(11, betterproto2.TYPE_STRING)
     """
-    Empty: the name and the epochs say enough.
+    Empty: of a client that names none, and is registered.
     """
 
 
