@@ -307,8 +307,10 @@ class Mirrors:
                     shared.idle = anyio.Event()
                     if shared.users:
                         await shared.idle.wait()
-                del self._open[group]
-                self._idle.pop(group, None)
+                if self._open.get(group) is shared:
+                    # Else it made room for others a moment ago, and the name may have another mirror by now.
+                    del self._open[group]
+                    self._idle.pop(group, None)
                 tasks.cancel_scope.cancel()
 
     async def _stays_idle(self, shared: _Shared) -> bool:

@@ -50,6 +50,7 @@ class StoreHealth:
     async def _takes_writes(self) -> bool:
         try:
             await self._store.put(self._key, b"{}")
+            await self._store.delete(self._key)
         except StoreReadOnly as error:
             if not self.trouble:
                 log.error("the store takes no writes", error=str(error))

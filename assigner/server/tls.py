@@ -29,7 +29,7 @@ def check_exposure(settings: ServerSettings) -> None:
         return
     raise InvalidInput(
         f"host {settings.host!r} can be reached from outside and TLS is not set up; set tls_certificate and tls_key, "
-        "or bind 127.0.0.1, or set insecure if the network is trusted"
+        "or bind 127.0.0.1, or use --insecure (grpc.insecure) if the network is trusted"
     )
 
 
