@@ -6,6 +6,7 @@ import faulthandler
 import os
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -105,6 +106,38 @@ def test_the_service_starts_gets_ready_and_ends_on_sigterm(installed: Path, tmp_
         service.kill()
     assert status == 0, service.log_tail()
     assert healthcheck(installed, environment) != 0
+
+
+def test_the_service_in_the_image_is_reached_from_outside_of_it(installed: Path, tmp_path: Path) -> None:
+    """127.0.0.2 stands for an address from outside: what is bound to 127.0.0.1 does not answer there."""
+    grpc_port, http_port = free_port(), free_port()
+    environment = {**image_environment(installed), "ASSIGNER_HTTP_PORT": str(http_port)}
+    program, *arguments = FINAL.only("ENTRYPOINT").words()
+    command = [str(installed / "bin" / program), *arguments, "--grpc-port", str(grpc_port), "--insecure"]
+    service = ServerProcess(command, tmp_path / "service.log", environment)
+    try:
+        service.wait_until(lambda: answers(f"http://127.0.0.2:{http_port}/readyz"), READY_SECONDS)
+        with socket.create_connection(("127.0.0.2", grpc_port), timeout=READY_SECONDS):
+            pass
+        assert healthcheck(installed, environment) == 0
+    finally:
+        service.kill()
+
+
+def test_the_image_does_not_serve_everybody_without_tls_unless_it_is_told_to(installed: Path) -> None:
+    program, *arguments = FINAL.only("ENTRYPOINT").words()
+    command = [str(installed / "bin" / program), *arguments, "--grpc-port", "0", "--http-port", "0"]
+    ended = subprocess.run(
+        command, env=image_environment(installed), check=False, capture_output=True, text=True, timeout=READY_SECONDS
+    )
+    assert ended.returncode == 2
+    assert "insecure" in ended.stderr
+
+
+def image_environment(installed: Path) -> dict[str, str]:
+    """What the final stage sets, with the environment where it is here."""
+    told = [word.partition("=") for step in FINAL.all("ENV") for word in step.words()]
+    return {name: value.replace(PREFIX, str(installed)).replace("${PATH}", os.defpath) for name, _, value in told}
 
 
 def healthcheck(installed: Path, environment: dict[str, str]) -> int:
