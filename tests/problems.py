@@ -7,7 +7,20 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from assigner.strategy import NONE, BoolArray, IntArray, Members, Problem, Solution, Strategy, Topics, name_keys
+from assigner.strategy import NONE, BoolArray, IntArray, Members, Problem, Strategy, Topics, name_keys
+from assigner.testing.strategies import assert_valid, loads, topic_of
+
+__all__ = [
+    "assert_even_per_topic",
+    "assert_no_better_gift",
+    "assert_rounded",
+    "assert_valid",
+    "assign_by_name",
+    "loads",
+    "problem",
+    "problems",
+    "topic_of",
+]
 
 
 def problem(
@@ -74,32 +87,6 @@ def assign_by_name(
 
 
 # --- what every solution must keep -------------------------------------------------------------------------------
-
-
-def loads(members: int, owner: IntArray) -> IntArray:
-    return np.bincount(owner[owner != NONE], minlength=members).astype(np.int32)
-
-
-def topic_of(given: Problem) -> IntArray:
-    return np.repeat(np.arange(given.topics.count, dtype=np.int32), given.topics.partitions)
-
-
-def assert_valid(given: Problem, solution: Solution) -> None:
-    """Subscription, hold, cap and pins are kept, and nothing is unowned that somebody could have."""
-    members, owner, topic = given.members, solution.owner, topic_of(given)
-    assert owner.dtype == np.int32
-    assert owner.shape == given.owner.shape
-    assert (owner[given.pinned] == given.owner[given.pinned]).all()
-    loose = ~given.pinned & (owner != NONE)
-    assert members.subscription[owner[loose], topic[loose]].all()
-    new = loose & (owner != given.owner)
-    assert not members.hold[owner[new]].any()
-    load, stuck = loads(members.count, owner), loads(members.count, owner[given.pinned])
-    capped = members.cap != NONE
-    assert (load[capped] <= np.maximum(members.cap, stuck)[capped]).all()
-    for partition in np.flatnonzero((owner == NONE) & ~given.pinned):
-        could = members.subscription[:, topic[partition]] & ~members.hold & (~capped | (load < members.cap))
-        assert not could.any()
 
 
 def assert_even_per_topic(given: Problem, owner: IntArray) -> None:
