@@ -236,7 +236,8 @@ class Instance:
             tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(watch_store)
+            watching = partial(self.supervisor.keep, "store's life", watch_store, may_end=True)
+            tasks.start_soon(watching, name="store's life")
             tell = partial(self.summaries.run, lambda: leadership.led)
             tasks.start_soon(self.supervisor.keep, "summaries", tell, name="summaries")
             try:

@@ -84,6 +84,7 @@ class Service:
             ready=lambda: not instance.problems(),
             check_group=instance.keys.check_group,
             incarnation=instance.incarnation.id,
+            supervisor=instance.supervisor,
         )
         await self.server.start()
         stack.push_async_callback(in_peace, self.server.close, _CLOSE_WITHIN)

@@ -27,6 +27,7 @@ from tests.scenarios import test_rules_clients as clients
 from tests.scenarios import test_rules_ownership as ownership
 from tests.scenarios import test_rules_running as running
 from tests.scenarios import test_session_races as races
+from tests.scenarios import test_supervision as supervision
 
 
 class Ablation(NamedTuple):
@@ -436,6 +437,19 @@ ABLATIONS: tuple[Ablation, ...] = (
         off.the_floor_does_not_follow,
         floor.test_rule_18_epochs_only_rise_although_a_service_without_epochs_was_here_meanwhile,
         {"deletes": False},
+    ),
+    Ablation(
+        19,
+        "a loop that ended stays ended",
+        off.loops_that_ended_stay_ended,
+        supervision.test_rule_19_a_loop_that_ended_in_silence_is_started_again,
+    ),
+    Ablation(
+        19,
+        "a loop that keeps failing is not told",
+        off.failing_loops_are_not_told,
+        supervision.test_rule_19_a_loop_that_keeps_failing_is_told_to_livez,
+        {"loop": "leadership"},
     ),
     Ablation(
         20,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 from unittest.mock import ANY
@@ -40,6 +41,7 @@ from assigner.mirror import GroupMirror
 from assigner.registry import Registry
 from assigner.relay import StreamSeat
 from assigner.store import NO_LEASE, Absent, Compare, Delete, Exists, Limits, Put, Renewed
+from assigner.supervision import Supervisor, Work, is_cancelled, unending
 from assigner.unit_writer import Done, UnitWriter
 from assigner.waiters import Waiters
 from backends.instance_lease import Hold, InstanceLease
@@ -541,3 +543,21 @@ def unreadable_topics_are_gone(patch: Patch) -> None:
 
 def the_mode_is_not_looked_at_again(patch: Patch) -> None:
     patch.setattr(Transitions, "_overlap_as_seen", lambda self: [])
+
+
+def loops_that_ended_stay_ended(patch: Patch) -> None:
+    async def keep(_self: Supervisor, name: str, work: Work, **how: Any) -> None:
+        try:
+            await (work() if how.get("may_end") else unending(name, work))
+        except how.get("final", ()):
+            raise
+        except (Exception, asyncio.CancelledError):
+            if await is_cancelled():
+                raise
+            await anyio.sleep_forever()
+
+    patch.setattr(Supervisor, "keep", keep)
+
+
+def failing_loops_are_not_told(patch: Patch) -> None:
+    patch.setattr(Supervisor, "problems", lambda self: [])

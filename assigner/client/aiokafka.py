@@ -130,7 +130,7 @@ class AssignedKafkaConsumer:
             stack.push_async_callback(self._admin.close)
             await self._kafka.start()
             stack.push_async_callback(self._kafka.stop)
-            self._end = asyncio.create_task(self._run())
+            self._end = asyncio.create_task(self._run(), name="assigner-consumer of aiokafka")
             stack.push_async_callback(self._leave)
             self._stack = stack.pop_all()
         return self

@@ -29,6 +29,7 @@ from assigner.server.sending import Unread
 from assigner.server.status import ERROR_KEY, Answer, answer_to, short
 from assigner.server.traffic import SHUTTING_DOWN, Reason, Traffic
 from assigner.server.turns import Share
+from assigner.supervision import report_failure
 
 Headers = list[tuple[str, str]]
 _TIMEOUT = "grpc-timeout"
@@ -203,8 +204,10 @@ class Calls(AbstractHandler):
         mine.call = call
         mine.release = release_stream
         task = asyncio.get_running_loop().create_task(
-            request_handler(self._methods, stream, headers, self._codec, None, self._dispatch, mine.release_once)
+            request_handler(self._methods, stream, headers, self._codec, None, self._dispatch, mine.release_once),
+            name=f"call of {dict(headers)[':path']}",
         )
+        task.add_done_callback(report_failure)
         self._tasks[stream] = (call, task)
         self._traffic.call_began(stranger=not self.share.consumers)
         task.add_done_callback(lambda _: self._ended(mine))

@@ -86,7 +86,7 @@ class ConsumerService:
 
     async def _leave(self, seat: Seat) -> None:
         """In a task of its own: the call's task may be cancelled more than once, this must not be."""
-        departure = asyncio.get_running_loop().create_task(seat.leave())
+        departure = asyncio.get_running_loop().create_task(seat.leave(), name="departure of a stream")
         self._departures.add(departure)
         departure.add_done_callback(self._departed)
         await asyncio.shield(departure)

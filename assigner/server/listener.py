@@ -172,7 +172,7 @@ class Listener:
 
     def _open(self, arrived: socket.socket, slot: Slot | None) -> None:
         opening = _Opening(arrived, slot)
-        task = asyncio.get_running_loop().create_task(self._serve(opening))
+        task = asyncio.get_running_loop().create_task(self._serve(opening), name="opening of a connection")
         if slot is not None:
             self._admission.move(slot, Stage.STRANGER, self._traffic.clock.now())
             slot.close = partial(_cancel, task)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import anyio
 import msgspec
@@ -29,6 +28,7 @@ from assigner.server.requests import Requests
 from assigner.server.settings import ServerSettings
 from assigner.server.tls import TlsFiles, check_exposure, reflects
 from assigner.server.traffic import SHUTTING_DOWN, Reason, ServerStatistics, Traffic
+from assigner.supervision import Supervisor
 
 _HEALTH_INTERVAL = 1.0
 _LAST_WORDS = 2.0
@@ -52,6 +52,7 @@ class GrpcServer:
         ready: Callable[[], bool],
         check_group: Callable[[str], str] = lambda name: check_name("group", name),
         incarnation: Callable[[], Awaitable[str]] = unnamed,
+        supervisor: Supervisor | None = None,
     ) -> None:
         """`incarnation`: the id of the store's life, told to consumers; empty: they can't tell one from another."""
         check_exposure(settings)
@@ -62,6 +63,7 @@ class GrpcServer:
         self._consumers = ConsumerService(members, requests, OffsetCalls(offsets, requests), incarnation)
         self._admin = AdminService(administration, requests)
         self._tls = TlsFiles(settings) if settings.tls_certificate else None
+        self._supervisor = supervisor or Supervisor()
         self._background: set[asyncio.Task[None]] = set()
         self._listener: Listener | None = None
         self._port = settings.port
@@ -77,8 +79,8 @@ class GrpcServer:
         codec = ReadyBytesCodec(settings.max_batch, lambda: traffic.refuse(Reason.BATCH_SIZE))
         if self._tls is not None:
             await self._tls.load()
-            self._run(self._tls.watch())
-        self._run(self._watch_readiness())
+            self._run("grpc certificates", self._tls.watch)
+        self._run("grpc readiness", self._watch_readiness)
         self._fit_into_files()
         listener = Listener(
             traffic,
@@ -112,9 +114,8 @@ class GrpcServer:
         found = {path: handler for service in services for path, handler in service.__mapping__().items()}
         return {path: handler._replace(func=_guarded(path, handler)) for path, handler in found.items()}
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
+    def _run(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        self._background.add(asyncio.create_task(self._supervisor.keep(name, work), name=name))
 
     async def _watch_readiness(self) -> None:
         while True:

@@ -282,7 +282,7 @@ class FaultyStore(Store):
             with suppress(AssignerError):
                 await call()
 
-        task = asyncio.create_task(act())
+        task = asyncio.create_task(act(), name="late effect")
         self._late.add(task)
         task.add_done_callback(self._late.discard)
 
@@ -352,8 +352,8 @@ class _FaultyWatch(AsyncIterator[WatchItem]):
         assert self._items is not None, "enter the watch first"
         await self._store.wait_thawed_for_ever()
         if self._next is None:
-            self._next = asyncio.ensure_future(_read(self._items))
-        broken = asyncio.ensure_future(self._broken.wait())
+            self._next = asyncio.create_task(_read(self._items), name=f"faulty watch of {self._prefix}")
+        broken = asyncio.create_task(self._broken.wait(), name=f"faulty watch of {self._prefix}")
         try:
             await asyncio.wait((self._next, broken), return_when=asyncio.FIRST_COMPLETED)
         finally:

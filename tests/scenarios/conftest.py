@@ -1,4 +1,4 @@
-"""Elections for all scenarios that have one."""
+"""A net under all scenarios, and elections for those that have one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ import anyio
 import pytest
 
 from tests.scenarios.electorate import ON_BOTH_STORES, Campaign, Candidate, Electorate, Voter, electorate
+from tests.task_net import task_net
+
+
+@pytest.fixture(autouse=True)
+async def _no_task_unseen() -> AsyncIterator[None]:
+    """First of all fixtures, so that it looks when all others have cleared up."""
+    async with task_net():
+        yield
 
 
 @pytest.fixture(params=ON_BOTH_STORES)

@@ -13,7 +13,7 @@ from tests.ablation import ABLATIONS, Ablation
 from tests.world import World, world_on
 
 pytestmark = pytest.mark.virtual_time
-RULES = (*range(1, 19), 20)
+RULES = range(1, 21)
 
 
 @pytest.mark.parametrize("ablation", ABLATIONS, ids=lambda ablation: f"{ablation.rule}: {ablation.what}")

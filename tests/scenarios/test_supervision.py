@@ -5,6 +5,7 @@ it. A loop that keeps failing is told to /livez."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -57,6 +58,7 @@ STEPS: dict[str, Callable[[Instance], tuple[Any, str]]] = {
     "presence": lambda instance: (_elector(instance)._lease, "_until_absent"),
     "leader key": lambda instance: (_elector(instance), "_until_changed"),
     "topic refresh": lambda instance: (instance.topics, "refresh"),
+    "store's life": lambda instance: (instance.incarnation, "id"),
 }
 """By the loop's name: a step that it takes in what `everything` does."""
 OF_ONE_GROUP = ("mirror", "campaign", "leader key", "topic refresh")
@@ -88,6 +90,8 @@ class Break:
 
 def break_loop(monkeypatch: pytest.MonkeyPatch, instance: Instance, loop: str, times: float = 1) -> Break:
     part, step = STEPS[loop](instance)
+    # Without Kafka there is nothing to follow, but a loop that would.
+    monkeypatch.setattr(type(instance.topics), "follows_kafka", True)
     broken = Break(part, step, times)
     monkeypatch.setattr(part, step, broken)
     return broken
@@ -153,8 +157,27 @@ async def goes_on_after_a_failure(
     assert not instance.problems()
 
 
+async def test_rule_19_a_loop_that_ended_in_silence_is_started_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a cancellation that nobody has asked for, such as some libraries raise: asyncio ends a task by it, unseen."""
+    instance = await at_work(world)
+    leadership = _leadership(instance)
+    whole = leadership._hand_over
+
+    def ends() -> None:
+        monkeypatch.setattr(leadership, "_hand_over", whole)
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(leadership, "_hand_over", ends)
+    for group in ("h", "k"):
+        await instance.operations.set_topic(group, "u", 2)
+        await anyio.sleep(1)
+    await eventually(lambda: {"h", "k"} <= set(leadership.led), within=60, what="new groups that are led")
+
+
 @pytest.mark.parametrize("loop", [loop for loop in STEPS if loop not in {"load reports", *OF_ONE_GROUP}])
-async def test_a_loop_that_keeps_failing_is_told_to_livez(
+async def test_rule_19_a_loop_that_keeps_failing_is_told_to_livez(
     loop: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = await at_work(world)
