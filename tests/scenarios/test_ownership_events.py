@@ -12,7 +12,7 @@ import pytest
 from assigner.errors import InvalidInput
 from assigner.event_log import EventLog, EventSettings
 from assigner.names import session_digest
-from assigner.records import GroupOptions, HandoffMode
+from assigner.records import GroupOptions, HandoffMode, Status
 from assigner.testing.waiting import eventually
 from tests.world import BOTH_STORES, World, tp, world_on
 
@@ -140,8 +140,8 @@ async def test_a_new_leader_begins_with_all_that_is_held(world: World, tmp_path:
 
 
 async def led_by(world: World) -> str:
-    await eventually(lambda: any(one.coordinators.at_work for one in world.instances.values()), within=30)
-    return next(name for name, one in world.instances.items() if one.coordinators.at_work)
+    await eventually(lambda: any(one.coordinators.leading for one in world.instances.values()), within=30)
+    return next(name for name, one in world.instances.items() if one.coordinators.leading)
 
 
 async def test_what_can_not_be_read_did_not_end(world: World, tmp_path: Path) -> None:
@@ -159,12 +159,16 @@ async def test_after_events_were_dropped_the_log_begins_anew(
 ) -> None:
     await world.add_topic(partitions=1)
     await start(world, tmp_path)
-    await led_by(world)
+    # Somebody who takes nothing, so that the group is coordinated and its log begun.
+    await world.put_consumer("leaving", lease_ttl=60.0, status=Status.DRAINING)
+    await eventually(lambda: bool(world.instances["i1"].coordinators.at_work), within=30)
     taken, append = True, EventLog.append
     monkeypatch.setattr(EventLog, "append", lambda *arguments: taken and append(*arguments))
     taken = False
     await world.join("a")
     await world.until_counts(a=1)
+    counted = world.instances["i1"].metrics.registry.get_sample_value
+    await eventually(lambda: bool(counted("assigner_ownership_events_total", {"outcome": "dropped"})))
     taken = True
     await world.join("b")
     await world.instances["i1"].coordinators.at_work["g"]._mirror.resync()

@@ -59,8 +59,8 @@ async def eventful(world: World, leader: str, other: str) -> None:
 
 
 async def led_by(world: World) -> str:
-    await eventually(lambda: any(one.coordinators.at_work for one in world.instances.values()), within=30)
-    return next(name for name, one in world.instances.items() if one.coordinators.at_work)
+    await eventually(lambda: any(one.coordinators.leading for one in world.instances.values()), within=30)
+    return next(name for name, one in world.instances.items() if one.coordinators.leading)
 
 
 class Audited(NamedTuple):
