@@ -12,7 +12,7 @@ GRPC_PORT ?= 50051
 HTTP_PORT ?= 8080
 # Worker processes for the tests. One is long busy with the tests that start Spark; the others mostly wait for timers.
 JOBS ?= 3
-# How long `make soak` churns.
+# How long `make soak` churns and `make chaos-processes` kills.
 MINUTES ?= 20
 # How many seeds of chaos: make chaos SEEDS=2000.
 SEEDS ?= 200
@@ -93,6 +93,10 @@ archive-spark: install
 .PHONY: chaos
 chaos: install ## Try SEEDS seeds of chaos in virtual time, and tell in a table what was tried and found
 	PYTHONHASHSEED=0 exec $(BIN)/python -m tests.chaos_run --seeds $(SEEDS) $(ARGS)
+
+.PHONY: chaos-processes
+chaos-processes: install get-etcd ## Kill, freeze and cut real processes for MINUTES (20), and see that nothing was broken
+	exec $(BIN)/python -m tests.process_chaos --minutes $(MINUTES) $(ARGS)
 
 .PHONY: lint
 lint: install ## Check style, types and the import rules

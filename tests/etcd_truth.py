@@ -104,7 +104,10 @@ class EtcdTruth:
 
     def history(self, group: str, since: int = 1) -> list[Change]:
         """Every change to the group's keys from that revision up to now, in order."""
-        prefix = self._prefix(group)
+        return self.changes(self._prefix(group), since)
+
+    def changes(self, prefix: str, since: int = 1) -> list[Change]:
+        """Every change under the prefix from that revision up to now, in order."""
         # A key of our own, written last, tells where the history so far ends.
         end = prefix + "~end-of-history"
         written = self._ask("kv/put", {"key": _text64(end), "value": ""})["header"]["revision"]

@@ -121,6 +121,10 @@ class Instance(Child):
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def web(self) -> str:
+        return f"127.0.0.1:{self.http_port}"
+
     def start(self) -> None:
         settings = {
             "instance.name": self.name,
@@ -137,7 +141,7 @@ class Instance(Child):
 
     @property
     def is_ready(self) -> bool:
-        return self.is_running and answers(f"http://127.0.0.1:{self.http_port}/readyz")
+        return self.is_running and answers(f"http://{self.web}/readyz")
 
 
 class Fleet:
@@ -250,10 +254,10 @@ class Fleet:
         """A consumer on a thread of the tests that starts at the instance `at`."""
         return self.crew.join(group, name, self.addresses(at))
 
-    def spawn(self, name: str, groups: list[str], at: str) -> Child:
-        """A consumer of the groups in a process of its own."""
+    def spawn(self, name: str, groups: list[str], at: str, **extra: Any) -> Child:
+        """A consumer of the groups in a process of its own. `extra`: further options of the program."""
         child = Child(name, self.directory / f"consumer-{name}-{len(self.consumers)}.log")
-        options = {"name": name, "groups": groups, "addresses": self.addresses(at), "sink": str(self.sink)}
+        options = {"name": name, "groups": groups, "addresses": self.addresses(at), "sink": str(self.sink), **extra}
         child.run(["-m", "tests.fleet_consumer", json.dumps(options)])
         self.consumers.append(child)
         return child

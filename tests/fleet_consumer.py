@@ -95,6 +95,29 @@ async def work(group: str, consumer: AssignerConsumer, sink: Sink, pause: Callab
         await anyio.sleep(TICK)
 
 
+async def commit(group: str, consumer: AssignerConsumer, answered: Path) -> None:
+    """Commit a little more of every partition, beginning where the last owner ended; each commit that was answered is a
+    line of the file."""
+    file = os.open(answered, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    positions: dict[Ownership, int] = {}
+    while True:
+        await anyio.sleep(5 * TICK)
+        held = {Ownership(tp.topic, tp.partition, epoch) for tp, epoch in consumer.partitions.items()}
+        positions = {owned: offset for owned, offset in positions.items() if owned in held}
+        for owned in held:
+            try:
+                if owned not in positions:
+                    found = await consumer.committed([owned])
+                    positions[owned] = found[owned.tp].offset if owned.tp in found else 0
+                # Also if it is not answered, it may be on record.
+                positions[owned] += 1
+                await consumer.commit({owned: positions[owned]})
+            except AssignerError:
+                continue
+            tp = owned.tp
+            os.write(file, f"{group} {tp.topic} {tp.partition} {positions[owned]}\n".encode())
+
+
 _frozen_at: list[tuple[str, int]] = []
 
 
@@ -140,6 +163,8 @@ async def main(options: dict[str, Any]) -> int:
             )
             say("registered", group=group, session=member.session)
             tasks.start_soon(work, group, member, sink, nap)
+            if answered := options.get("answered"):
+                tasks.start_soon(commit, group, member, Path(answered))
             tasks.start_soon(_until_over, member, stop, endings)
         await stop.wait()
         tasks.cancel_scope.cancel()
