@@ -98,11 +98,13 @@ class Served:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 found[sample.name] += sample.value
+        # A cut sends everybody to the other instance: what belongs to a client is no growth of an instance.
+        streams = found["assigner_streams"]
         return {
             f"{self.name} rss_mb": found["process_resident_memory_bytes"] / 2**20,
-            f"{self.name} descriptors": found["process_open_fds"],
-            f"{self.name} tasks": found["assigner_tasks"],
-            f"{self.name} streams": found["assigner_streams"],
+            f"{self.name} descriptors": found["process_open_fds"] - streams,
+            f"{self.name} tasks": found["assigner_tasks"] - streams,
+            f"{self.name} streams": streams,
             f"{self.name} restarts": found["assigner_loop_restarts_total"],
         }
 

@@ -86,7 +86,7 @@ def shortcomings(comparisons: Sequence[Comparison], expected: Sequence[str]) -> 
 
 def table(samples: Sequence[Sample], comparisons: Sequence[Comparison]) -> Table:
     columns = sorted({name for sample in samples for name in sample.values})
-    shown = Table(title="soak: samples over time")
+    shown = Table(title="soak: samples over time (descriptors and tasks: beyond one for each open stream)")
     shown.add_column("seconds", justify="right")
     for column in columns:
         shown.add_column(column.replace(" ", "\n"), justify="right")
