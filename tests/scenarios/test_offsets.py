@@ -353,9 +353,9 @@ async def test_an_answer_is_cut_before_it_gets_too_long_for_a_message(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a = await sole_owner(world, 10)
-    commits = [OffsetCommit(one, 1, 1, -1, "x" * 400) for one in sorted(a.owned)]
+    commits = [OffsetCommit(one, 1, 1, -1, "x" * 250) for one in sorted(a.owned)]
     assert await instance_of(world).offsets.commit(GROUP, "a", a.session, commits) == []
-    monkeypatch.setattr("assigner.offset_reading.MAX_ANSWER_BYTES", 1_500)
+    monkeypatch.setattr("assigner.offset_reading.MAX_ANSWER_BYTES", 1_050)
     page = await instance_of(world).offsets.fetch(GROUP, WantedOffsets(tuple(sorted(a.owned))))
     assert [one for one, _ in page.offsets] == [tp(0), tp(1), tp(2)]
     assert page.last == tp(2)
