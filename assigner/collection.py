@@ -25,6 +25,8 @@ AFTER_CLOSED = 300
 """Closed connections after which everything is collected."""
 AT_LEAST_EVERY = 120.0
 """Seconds after which fewer closed connections are reason enough."""
+FEW_OPEN = 500
+"""Open connections up to which a full collection takes no more than some hundredths of a second."""
 _LOOK_EVERY = 5.0
 _TLS_BUFFER = 16 * 1024
 """Of one connection, as long as a TLS record. asyncio takes 256 KiB for each, at once."""
@@ -39,13 +41,16 @@ def settle_in() -> None:
         sslproto.SSLProtocol.max_size = _TLS_BUFFER
 
 
-async def give_back(closed: Callable[[], int]) -> None:
-    """Collect what closed connections left, for ever; `closed` counts them."""
+async def give_back(closed: Callable[[], int], here: Callable[[], int]) -> None:
+    """Collect what closed connections left, for ever; `closed` counts them, `here` those that are open. While many are
+    open nothing is done: a collection would look at all of them, and hold the loop up for longer than a lease bears."""
     loop = asyncio.get_running_loop()
     seen, last = closed(), loop.time()
     while True:
         await anyio.sleep(_LOOK_EVERY)
         new = closed() - seen
+        if here() > FEW_OPEN:
+            continue
         if new >= AFTER_CLOSED or (new and loop.time() - last >= AT_LEAST_EVERY):
             seen, last = closed(), loop.time()
             gc.collect()

@@ -63,7 +63,8 @@ async def _serve(settings: Settings) -> None:
         async with Service(settings) as service:
             told.act = service.stop
             settle_in()
-            tasks.start_soon(give_back, lambda: service.server.closed_connections)
+            server = service.server
+            tasks.start_soon(give_back, lambda: server.closed_connections, lambda: server.open_connections)
             announce(settings, service)
             await service.run_until_stopped()
         tasks.cancel_scope.cancel()

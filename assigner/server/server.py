@@ -165,6 +165,10 @@ class GrpcServer:
         self._listener = None
 
     @property
+    def open_connections(self) -> int:
+        return len(self._traffic.admission)
+
+    @property
     def closed_connections(self) -> int:
         return self._traffic.closed
 
