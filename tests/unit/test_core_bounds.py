@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from assigner.core.coordination import Coordination
 from assigner.core.planning import Target
+from assigner.core.standby_plan import StandbyTarget
+from assigner.core.writes import Purpose
 from assigner.keys import TopicPartition
 from assigner.records import Step
 from assigner.store import DeleteEvent
@@ -69,3 +71,21 @@ def test_a_write_that_is_too_large_is_not_waited_for_for_ever() -> None:
     assert core._execution.writing
     core.too_large(write, "larger than the store takes", 1.0)
     assert not core._execution.writing
+
+
+def test_a_standby_record_that_was_overtaken_is_not_written_again_at_once() -> None:
+    """Until the mirror shows what overtook it, it would be refused again, as fast as the store answers."""
+    scene = Scene(standby_count=1)
+    scene.topic("t", 1)
+    scene.consumer("a")
+    scene.consumer("b")
+    scene.owned("a", 0)
+    core = coordination(scene)
+    core.decide(0.0, 0.0)
+    core.solved([], [StandbyTarget(T0, "a", ("b",))])
+    (write,) = core.decide(0.5, 0.5).writes
+    assert write.purpose is Purpose.STANDBYS
+    core.refused(write, 0.5)
+    assert not core.decide(0.5, 0.5).writes
+    again = core.decide(2.0, 2.0)
+    assert again.solve is not None, "another plan says what is to be on record"
