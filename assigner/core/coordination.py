@@ -170,16 +170,16 @@ class Coordination:
         self._agenda.mark(write.touches)
         self._settle_standbys(write)
 
-    def _settle_standbys(self, write: Write) -> None:
+    def _settle_standbys(self, write: Write, *, refused: bool = False) -> None:
         self._standbys.touch(write.touches)
         if write.purpose is Purpose.STANDBYS:
-            self._standbys.settled(write)
+            self._standbys.settled(write, refused=refused)
 
     def refused(self, write: Write, now: float, *, unknown: bool = False) -> None:
         """A compare failed, or the outcome was `unknown` and has been read since: decide again."""
         self._execution.ended(write, applied=None if unknown else False)
         self._pending.settle(write)
-        self._settle_standbys(write)
+        self._settle_standbys(write, refused=True)
         self._agenda.retry(write.touches, now)
         if write.subject == PlanSubject():
             self._agenda.timers.set(Timer.PLAN, now + RETRY)

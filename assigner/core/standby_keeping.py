@@ -64,10 +64,11 @@ class StandbyKeeping:
         if self._wanted:
             self._look.update((tp, None) for tp in tps if tp in self._wanted)
 
-    def settled(self, write: Write) -> None:
-        """The write's outcome is known, and mirrored if it went in."""
+    def settled(self, write: Write, *, refused: bool = False) -> None:
+        """The write's outcome is known, and mirrored if it went in. One that was `refused` waits for the next plan:
+        until the mirror shows what overtook it, it would be refused again."""
         tp = self._writing.pop(write.operations[0].key, None)
-        if tp:
+        if tp and not refused:
             self.touch((tp,))
 
     def drop(self, tp: TopicPartition) -> Write | None:
