@@ -79,10 +79,12 @@ def test_a_standby_record_that_was_overtaken_is_not_written_again_at_once() -> N
     scene.topic("t", 1)
     scene.consumer("a")
     scene.consumer("b")
+    scene.consumer("c")
     scene.owned("a", 0)
+    scene.handoff(0, "a", "b")
     core = coordination(scene)
     core.decide(0.0, 0.0)
-    core.solved([], [StandbyTarget(T0, "a", ("b",))])
+    core.solved([], [StandbyTarget(T0, "b", ("c",))])
     (write,) = core.decide(0.5, 0.5).writes
     assert write.purpose is Purpose.STANDBYS
     core.refused(write, 0.5)
