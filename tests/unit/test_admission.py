@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from assigner.server.admission import Admission, Slot, Stage
+from assigner.server.admission import MAX_SILENT, Admission, Slot, Stage
 
 
 class Door:
@@ -43,6 +43,14 @@ def test_who_has_been_silent_longest_makes_room_first() -> None:
     assert door.come("new", now=100.0) is not None
     assert door.closed == ["silent"]
     assert len(door.admission) == 3
+
+
+def test_only_so_many_are_silent_at_a_time() -> None:
+    door = Door(10_000, per_address=10_000)
+    for number in range(MAX_SILENT + 2):
+        door.come(str(number))
+    assert door.closed == ["0", "1"]
+    assert len(door.admission) == MAX_SILENT
 
 
 def test_a_stranger_makes_room_after_a_while_and_not_before() -> None:
