@@ -360,6 +360,9 @@ class Course:
         last: list[GroupState] = []
 
         async def settled() -> bool:
+            if not [member for member in self._living() if not member.draining]:
+                # The last one learns only now that its name was taken, by somebody who is gone.
+                await self.join()
             last[:] = [await self.world.state()]
             return not self._unsettled(last[0])
 
