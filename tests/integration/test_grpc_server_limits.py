@@ -120,7 +120,8 @@ async def test_the_longest_batch_of_tiny_elements_does_not_hold_the_loop(service
                 peer.send(stream, data[:room], end=len(data) <= room)
                 data = data[room:]
             assert (await peer.status(stream))[0] == Status.RESOURCE_EXHAUSTED.value
-        assert calls.lap() < 100_000
+        # Most of them are of the slices in which a stranger's bytes are worked off.
+        assert calls.lap() < 200_000
 
 
 # --- streams and connections -------------------------------------------------------------------------------------
