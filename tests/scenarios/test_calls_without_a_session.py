@@ -122,6 +122,7 @@ async def test_a_registration_written_by_an_upstream_server_has_no_session_to_na
 
 
 async def test_who_names_no_session_and_is_not_registered_is_told_so(world: World) -> None:
+    await world.add_topic(partitions=2)
     instance = await world.start_instance()
     for call in CALLS.values():
         with pytest.raises(NotRegistered, match="register first"):

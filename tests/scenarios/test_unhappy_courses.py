@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import anyio
+import msgspec
 import pytest
 
 from assigner.errors import Evicted, StoreUnavailable
-from assigner.records import HandoffMode
+from assigner.records import HandoffMode, encode
 from assigner.testing.faults import Delay, FaultyStore, LoseAnswer
-from tests.world import BOTH_STORES, World, world_on
+from tests.world import BOTH_STORES, World, tp, world_on
 
 pytestmark = pytest.mark.virtual_time
 
@@ -110,12 +111,15 @@ async def test_partitions_that_exist_again_before_they_are_removed_stay_where_th
     late = instance.store.inject(
         Delay(0.5),
         kinds=["transact"],
-        where=lambda _, __, operations: any(b'"epoch_floor":1' in getattr(op, "value", b"") for op in operations),
+        where=lambda _, __, operations: any(b'"epoch_floor":5' in getattr(op, "value", b"") for op in operations),
     )
+    last = before.assignments[tp(7)].record
+    await world.store.put(world.group.assignment(tp(7)), encode(msgspec.structs.replace(last, epoch=5)))
     await world.add_topic(partitions=4)
     await world.until("the floor is on its way", lambda _: late.hits == 1)
+    before = await world.state()
     await world.add_topic(partitions=8)
-    await world.until("the floor is raised", lambda s: s.plan.epoch_floor == 1)
+    await world.until("the floor is raised", lambda s: s.plan.epoch_floor == 5)
     await world.add_topic("another", partitions=1)
     after = await world.until_counts(a=9)
     assert {p: after.assignments[p] for p in before.assignments} == before.assignments
