@@ -66,10 +66,12 @@ soak: install get-etcd ## Churn and cut connections for MINUTES (20), then see t
 bench-attacks: install ## Attack a service in many ways, and show what its consumers went through
 	exec $(BIN)/python -m bench.attacks $(ARGS)
 
+# The attacks come last and alone: they measure what load does to others, so there must be no other load.
 .PHONY: test
 test: install ## Lint, then run all tests, against real etcd, Kafka, PostgreSQL and Spark where they can be had
 	$(MAKE) -j lint get-etcd get-kafka get-postgres archive-spark
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --ignore=tests/attacks $(ARGS)
+	$(if $(ARGS),,$(BIN)/python -m pytest tests/attacks)
 
 .PHONY: test-spark
 test-spark: install ## Run only the tests that start Spark, which need Java 17
