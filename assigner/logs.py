@@ -106,6 +106,8 @@ class _QueueHandler(logging.Handler):
 
 
 _writer: QueuedWriter | None = None
+_levels_before: dict[str, int] = {}
+"""Of the loggers whose level was set, by name."""
 
 
 def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
@@ -120,11 +122,10 @@ def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
     handler.addFilter(RateLimit())
     handler.setFormatter(_formatter(as_json, colours=_is_terminal(stream)))
     level = logging.getLevelNamesMapping()[settings.level.value.upper()]
-    root = logging.getLogger()
-    root.addHandler(handler)
-    root.setLevel(level)
+    logging.getLogger().addHandler(handler)
+    _set_level("", level)
     for name in _CHATTY:
-        logging.getLogger(name).setLevel(max(level, logging.WARNING))
+        _set_level(name, max(level, logging.WARNING))
     structlog.configure(
         processors=_processors(),
         wrapper_class=structlog.stdlib.BoundLogger,
@@ -141,10 +142,19 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     return logger
 
 
+def _set_level(name: str, level: int) -> None:
+    logger = logging.getLogger(name or None)
+    _levels_before.setdefault(name, logger.level)
+    logger.setLevel(level)
+
+
 @atexit.register
 def close() -> None:
-    """Write what is queued, let the thread end and take the handler away."""
+    """Write what is queued, let the thread end, take the handler away and give loggers the levels they had."""
     global _writer
+    while _levels_before:
+        name, level = _levels_before.popitem()
+        logging.getLogger(name or None).setLevel(level)
     root = logging.getLogger()
     for handler in [present for present in root.handlers if isinstance(present, _QueueHandler)]:
         root.removeHandler(handler)

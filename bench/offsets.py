@@ -26,11 +26,12 @@ from assigner.client.codec import Codec
 from assigner.client.contact import Contact, Identity
 from assigner.client.offsets import OffsetAndMetadata, commit, committed
 from assigner.clock import SystemClock
+from assigner.groups import make_known
 from assigner.keys import TopicPartition
 from assigner.records import Assignment, TopicConfig, encode
 from assigner.server import ServerSettings
 from assigner.service import Service
-from assigner.settings import HttpSection, InstanceSection, Settings, StoreSection
+from assigner.settings import HttpSection, InstanceSection, QuotaSection, Settings, StoreSection
 from assigner.store import Put
 from backends.memory import Bounds, MemoryBackend, MemoryState
 from bench.store import some_etcd
@@ -98,7 +99,13 @@ MEASUREMENTS: dict[str, Measurement] = {
 @asynccontextmanager
 async def bench_on(backend: Backend, store: StoreSection, seconds: float) -> AsyncIterator[Bench]:
     settings = Settings(
-        instance=InstanceSection(name="bench"), store=store, grpc=ServerSettings(port=0), http=HttpSection(port=0)
+        instance=InstanceSection(name="bench"),
+        store=store,
+        grpc=ServerSettings(port=0),
+        http=HttpSection(port=0),
+        # The owner never registers. Its leader waits for it for as long as anything is measured.
+        consumer_ttl=3600.0,
+        quotas=QuotaSection(commit_rate=1e9),
     )
     async with Service(settings, backend=backend) as service:
         await service.wait_ready()
@@ -111,12 +118,13 @@ async def bench_on(backend: Backend, store: StoreSection, seconds: float) -> Asy
 
 
 async def _own_everything(service: Service) -> None:
-    """As if a plan had been carried out; the group is in no index, so nobody leads it and takes anything away."""
+    """As if a plan had been carried out."""
     store, keys = service.instance.store, service.instance.keys.group(GROUP)
     await store.put(keys.topic(TOPIC), encode(TopicConfig(topic=TOPIC, partition_count=PARTITIONS)))
     for start in range(0, PARTITIONS, CHUNK):
         tps = [TopicPartition(TOPIC, number) for number in range(start, min(start + CHUNK, PARTITIONS))]
         await store.transact([], [Put(keys.assignment(tp), encode(_owned(tp))) for tp in tps])
+    await make_known(store, service.instance.keys, GROUP)
 
 
 def _owned(tp: TopicPartition) -> Assignment:

@@ -26,14 +26,17 @@ async def show(pace: Pace, console: Console, record: Path | None = None) -> list
     # The service logs into this process; on the screen it would tear the picture apart.
     logs.configure(LogSettings(level=LogLevel.ERROR), io.StringIO())
     scenes: list[Scene] = []
-    with Live(console=console, auto_refresh=False, transient=False) as live:
-        async with Stage(pace) as stage:
-            async for scene in play(stage, anyio.sleep):
-                if console.is_terminal:
-                    live.update(draw(scene), refresh=True)
-                elif not scenes or scene.title != scenes[-1].title:
-                    _print_last(scenes, console)
-                scenes.append(scene)
+    try:
+        with Live(console=console, auto_refresh=False, transient=False) as live:
+            async with Stage(pace) as stage:
+                async for scene in play(stage, anyio.sleep):
+                    if console.is_terminal:
+                        live.update(draw(scene), refresh=True)
+                    elif not scenes or scene.title != scenes[-1].title:
+                        _print_last(scenes, console)
+                    scenes.append(scene)
+    finally:
+        logs.close()
     if not console.is_terminal:
         _print_last(scenes, console)
     if record is not None:

@@ -6,6 +6,7 @@ from assigner.settings.model import (
     InstanceSection,
     KafkaSection,
     MetricsSection,
+    QuotaSection,
     Settings,
     StoreSection,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "KafkaSection",
     "Loaded",
     "MetricsSection",
+    "QuotaSection",
     "Settings",
     "StoreSection",
     "load",

@@ -82,8 +82,8 @@ async def test_a_named_set_larger_than_a_transaction_is_refused(any_world: World
     instance = await world.start_instance()
     operations = instance.operations
     with pytest.raises(InvalidInput, match=r"co-partition set of 't000' has 70 topics.*at most 62.*fewer"):
-        await operations.set_options("g", {"copartitioned": [list(MANY)]})
-    await operations.set_options("g", {"copartitioned": [list(MANY[:62])]})
+        await operations.set_options("g", {"copartitioned": [list(MANY)]}, create=True)
+    await operations.set_options("g", {"copartitioned": [list(MANY[:62])]}, create=True)
     assert (await operations.describe("g")).options.copartitioned == (MANY[:62],)
 
 
@@ -91,8 +91,8 @@ async def test_how_large_a_set_may_be_follows_from_the_stores_own_limit() -> Non
     async with world_on("memory", limits=Limits(operations=20)) as world:
         operations = (await world.start_instance()).operations
         with pytest.raises(InvalidInput, match="at most 8"):
-            await operations.set_options("g", {"copartitioned": [list(MANY[:9])]})
-        await operations.set_options("g", {"copartitioned": [list(MANY[:8])], "debounce": 0.1})
+            await operations.set_options("g", {"copartitioned": [list(MANY[:9])]}, create=True)
+        await operations.set_options("g", {"copartitioned": [list(MANY[:8])], "debounce": 0.1}, create=True)
         await topics(world, MANY[:8], 4)
         await world.join("a")
         await world.until_counts(a=32)

@@ -93,4 +93,4 @@ async def test_a_change_of_many_partitions_is_told_in_parts(
 async def test_an_option_out_of_range_is_refused(memory_world: World, change: dict[str, float]) -> None:
     instance = await memory_world.start_instance()
     with pytest.raises(InvalidInput, match="must be"):
-        await instance.operations.set_options("g", change)
+        await instance.operations.set_options("g", change, create=True)

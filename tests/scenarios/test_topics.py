@@ -45,7 +45,7 @@ async def test_a_topic_is_made_smaller_only_by_force(world: World) -> None:
     instance = await world.start_instance()
     await world.join("a")
     await world.until_counts(a=4)
-    with pytest.raises(Refused, match="Force"):
+    with pytest.raises(Refused, match="--force"):
         await instance.operations.set_topic("g", "t", 2)
     await world.until_counts(a=4)
 

@@ -25,7 +25,8 @@ async def lagging(world: World) -> None:
     """An instance that keeps the group's mirror and hears of nothing any more."""
     behind = await world.start_faulty("i1", leads=False)
     await world.join("a")
-    behind.inject(Refuse(), kinds={"list", "watch"}, times=None)
+    whole = world.group.prefix
+    behind.inject(Refuse(), kinds={"list", "watch"}, times=None, where=lambda _, prefix, *__: prefix == whole)
     behind.end_watches()
 
 

@@ -153,3 +153,12 @@ def test_a_reader_that_is_gone_ends_nothing() -> None:
     writer.write("x")
     writer.close()
     writer.close()
+
+
+def test_closing_gives_loggers_the_levels_they_had() -> None:
+    before = [logging.getLogger(name).level for name in (None, "grpclib")]
+    logs.configure(LogSettings(level=LogLevel.ERROR), io.StringIO())
+    assert [logging.getLogger(name).level for name in (None, "grpclib")] == [logging.ERROR, logging.ERROR]
+    logs.configure(LogSettings(level=LogLevel.DEBUG), io.StringIO())
+    logs.close()
+    assert [logging.getLogger(name).level for name in (None, "grpclib")] == before
