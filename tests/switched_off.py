@@ -526,8 +526,8 @@ def the_generation_is_published_first(patch: Patch) -> None:
 def every_plan_is_a_new_generation(patch: Patch) -> None:
     original = Coordination.solved
 
-    def changed(self: Coordination, *plan: Any) -> None:
-        original(self, *plan)
+    def changed(self: Coordination, *plan: Any, **how: Any) -> None:
+        original(self, *plan, **how)
         self._execution.changes_something = True
 
     patch.setattr(Coordination, "solved", changed)

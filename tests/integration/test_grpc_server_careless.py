@@ -12,7 +12,7 @@ from grpclib.exceptions import GRPCError
 
 from assigner.proto.kafka_assigner import v1
 from assigner.records import TopicConfig
-from assigner.server import calls as calls_module
+from assigner.server import connection as connection_module
 from assigner.server import sending as sending_module
 from tests.grpc_serving import Serving, eventually, serving
 from tests.raw_http2 import framed, raw_peer
@@ -93,7 +93,7 @@ def long_answers(service: Serving) -> None:
 async def test_only_a_few_questions_of_operators_are_worked_on_per_connection(
     service: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls_module, "ADMIN_AT_ONCE", 3)
+    monkeypatch.setattr(connection_module, "ADMIN_AT_ONCE", 3)
     long_answers(service)
     async with raw_peer(service.server.port) as peer:
         for _ in range(20):
