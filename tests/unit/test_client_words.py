@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 
@@ -76,7 +77,15 @@ async def test_a_handler_that_fails_is_one_line_each_time_with_the_traceback_onc
     assert "LookupError: no state for" in first
 
 
-async def test_a_service_that_never_answered_is_not_called_lost_and_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def unknown(*_: object, **__: object) -> None:
+    raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+
+async def test_a_service_that_never_answered_is_not_called_lost_and_is_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # At once: a real resolver may think about it for longer than the consumer waits.
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(client.Unavailable):
         async with AssignerConsumer(
             ["nowhere.invalid:50051"], "g", "c", ["t"], Handler(), connect_timeout=1.0, timing=QUICK
