@@ -361,7 +361,11 @@ class Chaos:
             for consumer in self.consumers:
                 # Who names a topic that is not there is refused.
                 named = consumer.registration.get("topics", ())
-                consumer.registration["topics"] = tuple(topic for topic in named if topic != EXTRA)
+                if EXTRA in named:
+                    consumer.registration["topics"] = tuple(topic for topic in named if topic != EXTRA)
+                    # At once: otherwise it would want something else only after the outage in the end, and rightly
+                    # get it.
+                    consumer.disconnect()
 
 
 async def course(
