@@ -185,11 +185,13 @@ async def _consume(target: Target, group: str, name: str, wishes: dict[str, Any]
         await consumer.wait_for(lambda one: one.is_connected)
         tell("joined", group=group, consumer=name)
 
-    joined = asyncio.create_task(tell_joined())
+    joined = asyncio.create_task(tell_joined(), name="tells that it joined")
     try:
         ending = await consumer.run_until_signal(drain_within=drain_within, on_signal=on_signal)
     finally:
         joined.cancel()
+        # What ends the consumer while it is waited for is raised above: here it is only read.
+        await asyncio.gather(joined, return_exceptions=True)
     tell("left", how=ending.value)
     if drain_within and told and ending is not Ending.DRAINED:
         raise NotDrained

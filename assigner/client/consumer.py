@@ -36,6 +36,7 @@ from assigner.errors import AssignerError, InvalidInput
 from assigner.keys import TopicPartition
 from assigner.logs import get_logger
 from assigner.names import check_name, check_topic
+from assigner.supervision import report_failure
 
 DRAIN_WITHIN = 20.0
 """Seconds for handing over after a signal."""
@@ -353,6 +354,7 @@ async def _noting_signals(note: Callable[[signal.Signals], None]) -> AsyncIterat
                 note(number)
 
         listening = asyncio.create_task(listen(), name="assigner-signals")
+        listening.add_done_callback(report_failure)
         try:
             yield
         finally:
