@@ -12,7 +12,7 @@ from assigner.api import OffsetCommit, Weights
 from assigner.errors import AssignerError, Refused, StoreUnavailable, UnknownGroup, UnknownTopic, UnreadableRecord
 from assigner.group_deletion import GroupDeletion
 from assigner.instance import Instance
-from assigner.keys import TopicPartition
+from assigner.keys import TopicPartition, encode_segment
 from assigner.records import GroupOptions, HandoffMode
 from assigner.store import Delete, Found, Operation, read_all
 from assigner.testing.faults import Delay, Refuse
@@ -84,9 +84,11 @@ async def test_nothing_of_a_deleted_group_is_left_and_everything_of_others_is(an
     await eventually(lambda: instance.leadership is not None and GROUP not in instance.leadership.led)
 
     async def only_the_others_are_there() -> bool:
-        return {key for key in await keys_in(any_world) if key.split("/")[-1] != "leader"} == {
-            *(key for key in before if key.split("/")[-1] != "leader"), "~epochs",
-        }  # fmt: skip
+        now = await keys_in(any_world)
+        # The leader may have written more for the others since they were looked at.
+        of_all = {key.split("/")[1 if key.startswith("~") else 0] for key in now - {"~epochs"}}
+        kept = {key for key in before if key.split("/")[-1] != "leader"}
+        return kept <= now and "~epochs" in now and of_all <= {encode_segment(other) for other in ("g2", "g/t", "h")}
 
     await eventually(only_the_others_are_there, within=20)
     with pytest.raises(UnknownGroup):
@@ -103,7 +105,8 @@ async def test_a_group_with_a_registered_consumer_is_not_deleted_and_goes_on(any
     before = await keys_in(any_world)
     with pytest.raises(Refused, match="'worker-1'"):
         await instance.operations.delete_group(GROUP, force=force)
-    assert await keys_in(any_world) == before
+    # The leader may still be writing what the group's first plan brings.
+    assert before <= await keys_in(any_world)
     assert a.ended is None
     await any_world.join("worker-2")
     await any_world.until_counts(**{"worker-1": 1, "worker-2": 1})
@@ -173,7 +176,7 @@ async def test_a_groupless_default_group_takes_no_other_with_it() -> None:
         others = {key for key in await keys_in(world) if "other" in key}
         await used(world, instance, GROUP)
         await delete(instance)
-        assert {key for key in await keys_in(world) if "other" in key} == others
+        assert {key for key in await keys_in(world) if "other" in key} >= others
 
 
 # --- halfway -----------------------------------------------------------------------------------------------------
