@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from assigner.keys import TopicPartition
-from assigner.records import (
+from assigner.model.keys import TopicPartition
+from assigner.model.records import (
     Cause,
     Condition,
     Consumer,

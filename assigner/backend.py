@@ -13,7 +13,7 @@ import msgspec
 from assigner.clock import Clock
 from assigner.election import LeaderElector
 from assigner.errors import InvalidInput
-from assigner.keys import Keys
+from assigner.model.keys import Keys
 from assigner.store import Store
 
 ENTRY_POINTS = "assigner.backends"

@@ -19,7 +19,7 @@ import msgspec
 from assigner.errors import AssignerError
 from assigner.server import ServerSettings
 from assigner.service import Service
-from assigner.settings import HttpSection, Settings
+from assigner.settings import HttpSettings, Settings
 
 T = TypeVar("T")
 START_WITHIN = 30.0
@@ -34,7 +34,7 @@ class EmbeddedAssigner:
         start_within: float = START_WITHIN,
     ) -> None:
         """`topics`: group -> topic -> partitions. `settings` are taken as they are, ports included."""
-        base = settings or Settings(grpc=ServerSettings(port=0), http=HttpSection(port=0))
+        base = settings or Settings(grpc=ServerSettings(port=0), http=HttpSettings(port=0))
         if topics is not None:
             base = msgspec.structs.replace(base, topics={group: dict(of) for group, of in topics.items()})
         self._settings = base

@@ -18,38 +18,38 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from assigner.administration import Operations
+from assigner.admin.deletion import GroupDeletion
+from assigner.admin.loads import LoadOperations
+from assigner.admin.operations import Operations
+from assigner.aio.backoff import Backoff
+from assigner.aio.supervision import Supervisor
 from assigner.backend import Backend, Presence
 from assigner.backend import load as load_backend
-from assigner.backoff import Backoff
 from assigner.clock import Clock, SystemClock
-from assigner.coordinator import Coordinators, CoordinatorSettings
-from assigner.core.commit_quota import CommitQuota
+from assigner.core.offset_commits import CommitQuota
 from assigner.election import LeaderElector, Term
 from assigner.errors import AssignerError, InvalidInput, StoreError, StoreUnavailable
-from assigner.event_log import EventLog
-from assigner.group_deletion import GroupDeletion
-from assigner.group_snapshot import snapshot
-from assigner.group_topics import GroupTopics
-from assigner.groups import GroupDirectory, check_alone, discover
-from assigner.incarnation import Incarnation
-from assigner.instance_metrics import InstanceSnapshot
-from assigner.leadership import Leadership, LeadershipSettings
-from assigner.load_operations import LoadOperations
-from assigner.load_reports import LoadReports
+from assigner.leader.coordinator import Coordinators, CoordinatorSettings
+from assigner.leader.leadership import Leadership, LeadershipSettings
+from assigner.leader.summaries import SummaryWriter
 from assigner.logs import get_logger
-from assigner.membership import Membership
-from assigner.metrics import GroupSnapshot, Metrics
-from assigner.mirror import Mirrors
-from assigner.offset_setting import OffsetSetting
-from assigner.offsets import OffsetKeeping
-from assigner.registry import Registry
+from assigner.members.load_reports import LoadReports
+from assigner.members.registration import Membership
+from assigner.members.streams import Registry
+from assigner.observability.event_log import EventLog
+from assigner.observability.instance_metrics import InstanceSnapshot
+from assigner.observability.metrics import GroupSnapshot, Metrics, snapshot
+from assigner.offsets.commit import OffsetKeeping
+from assigner.offsets.reset import OffsetSetting
 from assigner.settings import Settings
+from assigner.storage.groups import GroupDirectory, check_alone, discover
+from assigner.storage.health import StoreHealth
+from assigner.storage.incarnation import Incarnation
+from assigner.storage.mirror import Mirrors
 from assigner.store import Store
-from assigner.store_health import StoreHealth
-from assigner.strategy_registry import prepare
-from assigner.summaries import SummaryWriter
-from assigner.supervision import Supervisor
+from assigner.strategy.registry import prepare
+from assigner.topics import KafkaSource, TopicQuota
+from assigner.topics.catalog import GroupTopics
 
 _CLOSE_WITHIN = 10.0
 
@@ -101,7 +101,7 @@ class Instance:
         self.directory = await stack.enter_async_context(self._directory().running())
         self.mirrors = await stack.enter_async_context(self._mirrors().running())
         self.registry = Registry(self.mirrors, max_seats=settings.grpc.max_streams)
-        self.topics = GroupTopics(self.store, self.keys, settings, self.metrics)
+        self.topics = self._group_topics()
         stack.push_async_callback(in_peace, self.topics.close, _CLOSE_WITHIN)
         self.load_reports = LoadReports(self.store, self.keys, self.clock, self.metrics, settings.loads)
         self.members = await stack.enter_async_context(self._membership().running())
@@ -131,6 +131,34 @@ class Instance:
         self._watch_depths()
         self.metrics.snapshots = self.snapshots
         self.metrics.instance = self.snapshot
+
+    def _group_topics(self) -> GroupTopics:
+        quotas, kafka = self.settings.quotas, self.settings.kafka
+        source = None
+        if kafka.bootstrap_servers:
+            source = KafkaSource(
+                kafka.bootstrap_servers,
+                kafka.properties,
+                timeout=kafka.metadata_timeout,
+                properties_file=kafka.properties_file,
+            )
+        quota = TopicQuota(
+            self.store,
+            self.keys,
+            topics=quotas.topics,
+            partitions=quotas.partitions,
+            topic_partitions=quotas.topic_partitions,
+            refused=self.metrics.refused,
+        )
+        return GroupTopics(
+            self.store,
+            self.keys,
+            self.metrics,
+            quota,
+            counts=self.settings.topics,
+            kafka=source,
+            refresh_interval=kafka.refresh_interval,
+        )
 
     async def _open_event_log(self, stack: AsyncExitStack) -> EventLog | None:
         wanted = self.settings.events

@@ -17,9 +17,9 @@ from assigner.backend import Backend
 from assigner.clock import Clock
 from assigner.errors import AssignerError
 from assigner.instance import Instance, background, in_peace
-from assigner.leadership import LeadershipSettings
+from assigner.leader.leadership import LeadershipSettings
 from assigner.logs import get_logger
-from assigner.metrics import GroupSnapshot
+from assigner.observability.metrics import GroupSnapshot
 from assigner.server import GrpcServer, ServerSettings
 from assigner.settings import Settings
 from assigner.web import Liveness, WebServer

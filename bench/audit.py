@@ -18,9 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.table import Table
 
-from assigner.spark.pipelines.audit import audit
-from assigner.spark.pipelines.datasets import OWNERSHIP_EVENTS, read
-from assigner.spark.pipelines.session import session
+from assigner.spark.jobs.audit import audit
+from assigner.spark.jobs.datasets import OWNERSHIP_EVENTS, read
+from assigner.spark.jobs.session import session
 
 SIZES = (10_000_000, 100_000_000)
 QUICK = (1_000_000,)

@@ -22,9 +22,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from assigner.explanation import Explanation
 from assigner.strategy import NONE, IntArray, Members, Problem, Topics, name_keys
-from assigner.strategy_registry import installed, load
+from assigner.strategy.explanation import Explanation
+from assigner.strategy.registry import installed, load
 from bench.strategy_contestants import DEFAULT
 from bench.strategy_models import MODELS
 

@@ -22,18 +22,18 @@ from rich.table import Table
 from assigner.api import OffsetCommit, WantedOffsets
 from assigner.backend import Backend
 from assigner.backend import load as load_backend
+from assigner.backends.memory import Bounds, MemoryBackend, MemoryState
 from assigner.client.codec import Codec
-from assigner.client.contact import Contact, Identity
 from assigner.client.offsets import OffsetAndMetadata, commit, committed
+from assigner.client.rpc import Contact, Identity
 from assigner.clock import SystemClock
-from assigner.groups import make_known
-from assigner.keys import TopicPartition
-from assigner.records import Assignment, TopicConfig, encode
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Assignment, TopicConfig, encode
 from assigner.server import ServerSettings
 from assigner.service import Service
-from assigner.settings import HttpSection, InstanceSection, QuotaSection, Settings, StoreSection
+from assigner.settings import HttpSettings, InstanceSection, QuotaSection, Settings, StoreSection
+from assigner.storage.groups import make_known
 from assigner.store import Put
-from backends.memory import Bounds, MemoryBackend, MemoryState
 from bench.store import some_etcd
 
 GROUP, TOPIC, OWNER, SESSION = "bench", "offsets", "worker", "session"
@@ -102,7 +102,7 @@ async def bench_on(backend: Backend, store: StoreSection, seconds: float) -> Asy
         instance=InstanceSection(name="bench"),
         store=store,
         grpc=ServerSettings(port=0),
-        http=HttpSection(port=0),
+        http=HttpSettings(port=0),
         # The owner never registers. Its leader waits for it for as long as anything is measured.
         consumer_ttl=3600.0,
         quotas=QuotaSection(commit_rate=1e9),

@@ -24,15 +24,15 @@ from rich.table import Table
 
 from assigner.backend import Backend, Presence, StoreSettings
 from assigner.backend import load as load_backend
+from assigner.cli.gc_tuning import settle_in
 from assigner.clock import Clock
-from assigner.collection import settle_in
 from assigner.core.group import GroupState
 from assigner.election import LeaderElector
-from assigner.keys import Keys
-from assigner.records import GroupOptions
+from assigner.model.keys import Keys
+from assigner.model.records import GroupOptions
 from assigner.server import ServerSettings
 from assigner.service import Service
-from assigner.settings import HttpSection, Settings, StoreSection
+from assigner.settings import HttpSettings, Settings, StoreSection
 from assigner.store import Store
 from assigner.testing.counting import CountingStore
 from bench.lag import LoopLag
@@ -174,7 +174,7 @@ async def serving(kind: str, partitions: int, etcd: EtcdServer | None) -> AsyncI
     settings = Settings(
         store=store,
         grpc=ServerSettings(port=0),
-        http=HttpSection(port=0),
+        http=HttpSettings(port=0),
         consumer_ttl=10.0,
         group=GroupOptions(),
         topics={GROUP: {f"topic-{number}": partitions // TOPICS for number in range(TOPICS)}},

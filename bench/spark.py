@@ -16,7 +16,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from assigner.records import HandoffMode
+from assigner.model.records import HandoffMode
 from bench.spark_pauses import Pauses, handoffs, records_coming, restarts
 from bench.spark_rates import JVM, OURS, Rate, rates
 from bench.spark_setting import setting

@@ -18,9 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 import assigner.spark
 from assigner.embedded import EmbeddedAssigner
-from assigner.records import GroupOptions, HandoffMode
+from assigner.model.records import GroupOptions, HandoffMode
 from assigner.server import ServerSettings
-from assigner.settings import HttpSection, Settings
+from assigner.settings import HttpSettings, Settings
 from tests.real_kafka import KafkaBroker
 from tools import install_spark_kafka
 
@@ -77,7 +77,7 @@ class Setting:
 @contextmanager
 def setting(mode: HandoffMode) -> Iterator[Setting]:
     options = Settings(
-        grpc=ServerSettings(port=0), http=HttpSection(port=0), group=GroupOptions(handoff_mode=mode, debounce=0.1)
+        grpc=ServerSettings(port=0), http=HttpSettings(port=0), group=GroupOptions(handoff_mode=mode, debounce=0.1)
     )
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)

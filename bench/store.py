@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 from assigner.backend import StoreSettings, load
+from assigner.backends.memory import Bounds, MemoryState, MemoryStore
 from assigner.clock import SystemClock
 from assigner.store import Batch, Operation, Put, Store, read_all
-from backends.memory import Bounds, MemoryState, MemoryStore
 from tests.real_etcd import EtcdServer
 
 VALUE = b"v" * 64

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from assigner.errors import InvalidInput
 from assigner.strategy import Problem, Strategy
-from assigner.strategy_registry import installed, prepare
+from assigner.strategy.registry import installed, prepare
 from bench.kafka_assignors.process import ASSIGNORS, KafkaAssignors
 from bench.strategy_bounds import Balance
 from bench.strategy_models import MODELS, Model

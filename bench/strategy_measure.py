@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from assigner.explanation import Explanation
 from assigner.strategy import IntArray, Problem
+from assigner.strategy.explanation import Explanation
 from bench.strategy_bounds import MOST_CELLS, Balance, Bound, fewest_moves, imbalance
 from bench.strategy_contestants import STICKY, Contestant
 from bench.strategy_grid import Operation, Shape, Sizes, Subscriptions, changed, fresh, members_before

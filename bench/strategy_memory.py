@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from assigner.strategy_registry import load
+from assigner.strategy.registry import load
 from bench.strategy_grid import Operation, Shape, Sizes, Subscriptions, changed, dealt, fresh
 
 PARTITIONS = 1_000_000

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from assigner.explanation import Explanation
 from assigner.strategy import IntArray, Problem
+from assigner.strategy.explanation import Explanation
 from bench.strategy_contestants import GLOBAL, STICKY, UNIFORM, Contestant
 from bench.strategy_grid import Operation, Shape, changed, fresh, members_before
 from bench.strategy_sheets import Sheet

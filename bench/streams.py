@@ -22,11 +22,11 @@ import structlog
 from rich.console import Console
 from rich.table import Table
 
-from assigner.collection import settle_in
-from assigner.records import GroupOptions
+from assigner.cli.gc_tuning import settle_in
+from assigner.model.records import GroupOptions
 from assigner.server import ServerSettings
 from assigner.service import Service
-from assigner.settings import HttpSection, Settings, StoreSection
+from assigner.settings import HttpSettings, Settings, StoreSection
 from bench.lag import LoopLag
 from bench.store import some_etcd
 
@@ -42,7 +42,7 @@ async def measure(streams: int, connections: int, at_once: int, store: StoreSect
     settings = Settings(
         store=store,
         grpc=ServerSettings(port=0),
-        http=HttpSection(port=0),
+        http=HttpSettings(port=0),
         consumer_ttl=120.0,
         group=GroupOptions(debounce=0.0),
     )

@@ -15,9 +15,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from assigner.strategies.problem.validation import check
+from assigner.strategies.sticky_balanced import strategy as sticky_balanced
 from assigner.strategy import NONE, IntArray, Problem, Solution
-from strategies.sticky_balanced import strategy as sticky_balanced
-from strategies.validity import check
 
 
 class Copartitioned:

@@ -11,9 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
+from assigner.strategies.problem.current_owners import Held
+from assigner.strategies.problem.units import Units
 from assigner.strategy import NONE, BoolArray, IntArray, KeyArray, Members
-from strategies.held import Held
-from strategies.units import Units
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

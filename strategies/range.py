@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from assigner.explanation import Explanation
+from assigner.strategies.problem.current_owners import Held, held
+from assigner.strategies.problem.options import must_move, refuse_unknown
+from assigner.strategies.problem.shares import Indices
+from assigner.strategies.problem.units import Units, fold, unfold
+from assigner.strategies.problem.validation import check
+from assigner.strategies.standbys.placement import place_standbys
 from assigner.strategy import NONE, BoolArray, IntArray, Members, Problem, Solution
-from strategies.explain import must_move
-from strategies.held import Held, held
-from strategies.options import refuse_unknown
-from strategies.shares import Indices
-from strategies.standbys import place_standbys
-from strategies.units import Units, fold, unfold
-from strategies.validity import check
+from assigner.strategy.explanation import Explanation
 
 
 class Range:

@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from assigner.explanation import Explanation
+from assigner.strategies.hashing import assign_by_hash, splitmix64
+from assigner.strategies.problem.current_owners import held
+from assigner.strategies.problem.options import must_move, refuse_unknown
+from assigner.strategies.problem.units import fold, unfold
+from assigner.strategies.problem.validation import check
+from assigner.strategies.standbys.placement import place_standbys
 from assigner.strategy import FloatArray, IntArray, KeyArray, Members, Problem, Solution
-from strategies.explain import must_move
-from strategies.hashing import assign_by_hash, splitmix64
-from strategies.held import held
-from strategies.options import refuse_unknown
-from strategies.standbys import place_standbys
-from strategies.units import fold, unfold
-from strategies.validity import check
+from assigner.strategy.explanation import Explanation
 
 _BLOCK = 1 << 20
 """Pairs scored in one go; bounds the memory."""

@@ -4,8 +4,8 @@ Losing a member or a rack then costs every topic as little as possible. In order
 over racks as far as that allows, the total even over members as far as both allow, few moves. Members that name no
 rack count as one rack together.
 
-How: each topic is cut into one part per rack (`strategies.rack_parts`), and each part is a topic of its own for
-`sticky_balanced`, wanted by the members of that rack alone.
+How: each topic is cut into one part per rack (`assigner.strategies.spread_first`), and each part is a topic of its own
+for `sticky_balanced`, wanted by the members of that rack alone.
 
 Not promised: the best total balance and the fewest moves over racks (gifts through a third rack are not looked for).
 Capacities, weights and the replicas' racks do not count.
@@ -13,21 +13,162 @@ Capacities, weights and the replicas' racks do not count.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from assigner.explanation import Explanation
-from assigner.strategy import NONE, IntArray, Members, Problem, Solution, Topics
-from strategies.explain import must_move
-from strategies.held import Held, held
-from strategies.options import refuse_unknown
-from strategies.rack_parts import rack_of_units
-from strategies.shares import Indices
-from strategies.standbys import place_standbys
-from strategies.sticky_balanced import strategy as sticky_balanced
-from strategies.units import Units, fold, unfold
-from strategies.validity import check
+from assigner.strategies.problem.current_owners import Held, held
+from assigner.strategies.problem.options import must_move, refuse_unknown
+from assigner.strategies.problem.shares import EPSILON, Indices, fair_shares, floors, lowest
+from assigner.strategies.problem.units import Units, fold, unfold
+from assigner.strategies.problem.validation import check
+from assigner.strategies.standbys.placement import place_standbys
+from assigner.strategies.sticky_balanced import strategy as sticky_balanced
+from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Members, Problem, Solution, Topics
+from assigner.strategy.explanation import Explanation
+
+# How a topic is cut into one part per rack: how large the parts are, and which units are in them.
+#
+# A part is as large as even spreading over members makes it, and among the sizes that leaves, as even over racks as can
+# be. Where a unit too many could go to one rack or another, it stays where it is, unless giving it away makes the
+# racks' totals more even.
+
+
+def rack_of_units(units: Units, members: Members, now: Held) -> tuple[IntArray, IntArray]:
+    """(rack per member, rack per unit), racks numbered from 0; those that name none share one."""
+    rack = np.searchsorted(np.unique(members.rack), members.rack).astype(np.int32)
+    mine, sizes = part_sizes(units, members, now, rack)
+    return rack, _fill(units, now, mine, sizes)
+
+
+# --- how large ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Cut:
+    """Arrays are [row, rack]."""
+
+    base: IntArray
+    open: BoolArray
+    """Racks that may get one unit more."""
+    extra: BoolArray
+    sticky: BoolArray
+    """Racks that have that one unit now."""
+
+
+def part_sizes(units: Units, members: Members, now: Held, rack: IntArray) -> tuple[IntArray, IntArray]:
+    """(rack of each unit now or NONE, [row, rack] units that the part is to have)."""
+    racks = int(rack.max()) + 1
+    eligible = units.wanted & ~members.hold & (members.cap != 0)
+    takers = np.stack([eligible[:, rack == number].sum(axis=1) for number in range(racks)], axis=1)
+    mine = np.where(now.owner == NONE, np.int32(NONE), rack[now.owner])
+    # A unit that must stay unowned lies in the first part, where it is in nobody's way.
+    mine = np.where(now.fixed & (mine == NONE), np.int32(0), mine)
+    have, fixed = _count(units, now, mine, racks, mine != NONE), _count(units, now, mine, racks, now.fixed)
+    cut = _cut(units, takers, have, fixed)
+    load = (units.size @ (cut.base + cut.extra)).astype(np.float64)
+    _even_out(units, cut, load, np.maximum(takers.max(axis=0), 1).astype(np.float64))
+    return mine, (cut.base + cut.extra).astype(np.int32)
+
+
+def _count(units: Units, now: Held, mine: IntArray, racks: int, which: BoolArray) -> IntArray:
+    cell = now.row[which].astype(np.int64) * racks + mine[which]
+    return np.bincount(cell, minlength=units.count * racks).reshape(units.count, racks).astype(np.int32)
+
+
+def _cut(units: Units, takers: IntArray, have: IntArray, fixed: IntArray) -> _Cut:
+    shape = takers.shape
+    base, open_ = fixed.copy(), np.zeros(shape, np.bool_)
+    extra, load = np.zeros(shape, np.bool_), np.zeros(shape[1])
+    for row, total in enumerate(units.partitions.tolist()):
+        served = int(takers[row].sum())
+        if served:
+            low = np.maximum(fixed[row], total // served * takers[row])
+            high = np.maximum(low, -(-total // served) * takers[row])
+            base[row], open_[row] = _levels(total, low, high, fixed[row])
+            wish = load / np.maximum(takers[row], 1) - 1e9 * (have[row] > base[row])
+            extra[row, lowest(wish, open_[row], total - int(base[row].sum()))] = True
+        load += units.size[row] * (base[row] + extra[row])
+    return _Cut(base, open_, extra, (have > base) & open_)
+
+
+def _levels(total: int, low: IntArray, high: IntArray, fixed: IntArray) -> tuple[IntArray, BoolArray]:
+    """As even as the limits allow; what is fixed may leave no room for the lower ones."""
+    least = low if low.sum() <= total else fixed
+    most = np.maximum(high, least).astype(np.float64)
+    if most.sum() < total:
+        most = np.where(high > 0, np.inf, least)
+    share = fair_shares(float(total), np.ones(len(least)), least.astype(np.float64), most)
+    base, open_ = floors(share, least.astype(np.float64))
+    return base, open_ & (base < most)
+
+
+def _even_out(units: Units, cut: _Cut, load: FloatArray, size: FloatArray) -> None:
+    """Gifts from fuller racks to emptier ones, those that cost no move first."""
+    while True:
+        gift = _best_gift(units, cut, load, size)
+        if gift is None:
+            return
+        row, giver, taker = gift
+        cut.extra[row, giver], cut.extra[row, taker] = False, True
+        load[giver] -= units.size[row]
+        load[taker] += units.size[row]
+
+
+def _best_gift(units: Units, cut: _Cut, load: FloatArray, size: FloatArray) -> tuple[int, int, int] | None:
+    order = np.argsort(load / size, kind="stable")
+    for giver in order[::-1].tolist():
+        for taker in order.tolist():
+            rows = np.flatnonzero(cut.extra[:, giver] & cut.open[:, taker] & ~cut.extra[:, taker])
+            gain = _gain(units.size[rows].astype(np.float64), load[giver], size[giver], load[taker], size[taker])
+            rows = rows[gain > EPSILON]
+            if len(rows):
+                cost = cut.sticky[rows, giver].astype(int) - cut.sticky[rows, taker]
+                return int(rows[cost.argmin()]), giver, taker
+    return None
+
+
+def _gain(unit: FloatArray, full: float, many: float, empty: float, few: float) -> FloatArray:
+    """By how much a gift of `unit` partitions lowers the sum of load^2 / members."""
+    return np.asarray((2 * full - unit) * unit / many - (2 * empty + unit) * unit / few)
+
+
+# --- which -------------------------------------------------------------------------------------------------------
+
+
+def _fill(units: Units, now: Held, mine: IntArray, sizes: IntArray) -> IntArray:
+    """The rack of each unit: those of a rack stay in its part as far as it goes, the others fill what is missing."""
+    rack = np.empty(len(mine), np.int32)
+    offsets = units.offsets.tolist()
+    numbers = np.arange(sizes.shape[1], dtype=np.int32)
+    for row in range(units.count):
+        part = slice(offsets[row], offsets[row + 1])
+        kept = _kept(now.owner[part], now.fixed[part], mine[part], sizes[row])
+        rack[part] = np.where(kept, mine[part], np.int32(NONE))
+        missing = sizes[row] - np.bincount(mine[part][kept], minlength=len(numbers))
+        rest = np.flatnonzero(~kept)
+        rack[part][rest] = np.resize(np.append(np.repeat(numbers, missing), 0), len(rest))
+    return rack
+
+
+def _kept(owner: IntArray, fixed: BoolArray, mine: IntArray, sizes: IntArray) -> BoolArray:
+    """What is fixed first, then one of each owner, then a second one of each, and so on: so that a part that shrinks
+    takes from those of its members that have the most."""
+    turn = np.where(fixed, -1, _rank(owner))
+    order = np.lexsort((np.arange(len(owner)), turn, mine))
+    place = np.empty(len(owner), np.int64)
+    place[order] = np.arange(len(owner))
+    first = np.searchsorted(mine[order], mine, side="left")
+    return np.asarray((mine != NONE) & (place - first < sizes[mine]))
+
+
+def _rank(owner: IntArray) -> IntArray:
+    """Which one of its owner's units each is, counted from 0."""
+    order = np.argsort(owner, kind="stable")
+    ordered = owner[order]
+    rank = np.empty(len(owner), np.int64)
+    rank[order] = np.arange(len(owner)) - np.searchsorted(ordered, ordered, side="left")
+    return rank.astype(np.int32)
 
 
 class SpreadFirst:

@@ -19,30 +19,30 @@ before (5) (`before_moves`), after it (`after_moves`) or leaves it out (`ignore`
 All of this is exact and proved, and `Explanation.lower_bound` is the number of moves, as long as topics (or, with
 racks, kinds of partitions) x members is at most four million, and the proof takes no more than some seconds of work.
 Beyond that `Explanation.unproved` says so: owners stay, what has none is filled in, and gifts from one member to
-another make things better as long as one does (`strategies.keeping`); racks may not be looked at, and the lower bound
-may be too low. Also not proved: co-partition sets of different sizes in one group (a large one is not traded for two
-small ones), and partitions of unequal weights, which `strategies.weighted` deals with.
+another make things better as long as one does (`assigner.strategies.exact.keep_owners`); racks may not be looked at,
+and the lower bound may be too low. Also not proved: co-partition sets of different sizes in one group (a large one is
+not traded for two small ones), and partitions of unequal weights, which `assigner.strategies.weighted.solver` deals
+with.
 
-It ends because every step lowers the cost of one level and leaves those above as they are (`strategies.improving`).
-Given its own result it returns the same again. How busy nodes say they are only decides between members that are
-equal otherwise.
+It ends because every step lowers the cost of one level and leaves those above as they are
+(`assigner.strategies.exact.improve`). Given its own result it returns the same again. How busy nodes say they are only
+decides between members that are equal otherwise.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from assigner.explanation import Explanation
+from assigner.strategies.problem.member_order import original, renumbered, serving_order
+from assigner.strategies.problem.options import must_move, priorities
+from assigner.strategies.problem.rack_classes import Classes, rack_classes
+from assigner.strategies.problem.units import Units, fold, split_slots, unfold
+from assigner.strategies.problem.validation import check
+from assigner.strategies.standbys.placement import place_standbys
+from assigner.strategies.standbys.promotion import prefer_standby_holders
+from assigner.strategies.sticky_solver import free, solve
 from assigner.strategy import NONE, IntArray, Problem, Solution
-from strategies.explain import must_move
-from strategies.priorities import priorities
-from strategies.promotion import prefer_standby_holders
-from strategies.rack_classes import Classes, rack_classes
-from strategies.serving_order import original, renumbered, serving_order
-from strategies.solving import free, solve
-from strategies.standbys import place_standbys
-from strategies.units import Units, fold, split_slots, unfold
-from strategies.validity import check
+from assigner.strategy.explanation import Explanation
 
 
 class StickyBalanced:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
-from assigner.records import HandoffMode
+from assigner.model.records import HandoffMode
 from tests import switched_off as off
 from tests.scenarios import test_becoming_exclusive as becoming_exclusive
 from tests.scenarios import test_calls_without_a_session as sessions

@@ -20,13 +20,13 @@ from pyspark.sql.streaming.datasource import ReadLimit
 
 from assigner.embedded import EmbeddedAssigner
 from assigner.errors import AssignerError
-from assigner.keys import TopicPartition
-from assigner.records import GroupOptions, HandoffMode
+from assigner.model.keys import TopicPartition
+from assigner.model.records import GroupOptions, HandoffMode
 from assigner.server import ServerSettings
-from assigner.settings import HttpSection, Settings
+from assigner.settings import HttpSettings, Settings
 from assigner.spark.options import read_options
 from assigner.spark.schema import row_schema
-from assigner.spark.source import StreamReader
+from assigner.spark.source.reader import StreamReader
 from tests.integration.tcp_proxy import TcpProxy
 from tests.mock_kafka import PARTITIONS, MockKafka
 
@@ -39,7 +39,7 @@ Row = tuple[str, int, int]
 def an_assigner(*topics: str, mode: HandoffMode = HandoffMode.EXCLUSIVE, ttl: float = 30.0) -> EmbeddedAssigner:
     settings = Settings(
         grpc=ServerSettings(port=0),
-        http=HttpSection(port=0),
+        http=HttpSettings(port=0),
         group=GroupOptions(handoff_mode=mode, debounce=0.05),
         consumer_ttl=ttl,
     )

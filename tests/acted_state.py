@@ -17,8 +17,8 @@ from sqlalchemy import text
 
 from assigner.embedded import EmbeddedAssigner
 from assigner.spark.schema import arrow_schema
-from assigner.spark.sinks.sql import SqlLedger, SqlTarget, sql_place
-from assigner.spark.sinks.sql_database import open_database
+from assigner.spark.sinks.sql.database import open_database
+from assigner.spark.sinks.sql.sink import SqlLedger, SqlTarget, sql_place
 from assigner.spark.state import PartitionProcessor
 from tests.acted_query import GROUP, ActedQuery, Checkpoint, Sink
 from tests.mock_kafka import MockKafka

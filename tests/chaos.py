@@ -18,11 +18,11 @@ from typing import Any
 import anyio
 import anyio.abc
 
-from assigner.core.coordination import Coordination, Decisions
+from assigner.core.coordination.machine import Coordination, Decisions
 from assigner.errors import AssignerError
 from assigner.instance import Instance
-from assigner.keys import TopicPartition
-from assigner.records import GroupOptions, HandoffMode, Offset, decode
+from assigner.model.keys import TopicPartition
+from assigner.model.records import GroupOptions, HandoffMode, Offset, decode
 from assigner.store import Found, Store
 from assigner.testing.faults import AnswerAfter, Delay, EffectAfter, Fault, FaultyStore, Injected, LoseAnswer, Refuse
 from tests.chaos_checks import Checks, Violation

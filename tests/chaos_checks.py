@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from assigner.keys import (
+from assigner.model.keys import (
     AssignmentKey,
     ConsumerKey,
     GroupKey,
@@ -21,7 +21,7 @@ from assigner.keys import (
     StandbyKey,
     TopicPartition,
 )
-from assigner.records import Assignment, Consumer, GroupOptions, Handoff, HandoffMode, Offset, Plan, Step, decode
+from assigner.model.records import Assignment, Consumer, GroupOptions, Handoff, HandoffMode, Offset, Plan, Step, decode
 from assigner.store import (
     Batch,
     Committed,

@@ -15,11 +15,11 @@ import anyio.abc
 
 from assigner.api import Answer as SentAnswer
 from assigner.api import Commands, OffsetCommit, Registration, Seat, WantedOffsets
-from assigner.core import client_calls as calls
-from assigner.core.client_state import ClientState
+from assigner.core.client import messages as calls
+from assigner.core.client.state import ClientState
 from assigner.errors import AssignerError, Evicted, NotRegistered, NotTheTarget, Superseded
 from assigner.instance import Instance
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
 
 Opened = Callable[["ChaosConsumer", TopicPartition, int], None]
 Answered = Callable[[TopicPartition, int], Awaitable[None]]

@@ -20,7 +20,7 @@ from typing import Any
 import anyio.to_thread
 import msgspec
 
-from assigner.records import HandoffMode
+from assigner.model.records import HandoffMode
 from assigner.testing.virtual_time import run
 from tests import chaos
 from tests.scenarios.courses import course as running_course

@@ -10,8 +10,8 @@ import anyio
 
 from assigner.core.group import GroupState
 from assigner.errors import AssignerError
-from assigner.keys import AssignmentKey, HandoffKey, TopicPartition
-from assigner.records import Consumer, Status
+from assigner.model.keys import AssignmentKey, HandoffKey, TopicPartition
+from assigner.model.records import Consumer, Status
 from assigner.testing.waiting import eventually
 from tests.chaos_checks import Violation
 from tests.peculiar_stores import key_of

@@ -14,7 +14,7 @@ from grpclib.client import Channel
 from grpclib.exceptions import GRPCError
 
 from assigner.client import AssignerConsumer, Ending, Statistics
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
 from assigner.proto.kafka_assigner.v1 import (
     AdminStub,
     DescribeGroupRequest,

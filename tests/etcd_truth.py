@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from assigner.keys import AssignmentKey, HandoffKey, Keys, TopicPartition, decode_segment
-from assigner.records import Assignment, Consumer, Handoff, LeaderRecord, Plan, decode
+from assigner.model.keys import AssignmentKey, HandoffKey, Keys, TopicPartition, decode_segment
+from assigner.model.records import Assignment, Consumer, Handoff, LeaderRecord, Plan, decode
 
 R = TypeVar("R", bound=msgspec.Struct)
 _LEADER = "/assigner/leader"

@@ -9,8 +9,8 @@ from typing import Any
 from assigner import api
 from assigner.api import Answer, Commands, GroupDescription, GroupSummary, Registration
 from assigner.errors import NotRegistered, UnknownGroup
-from assigner.keys import TopicPartition
-from assigner.records import GroupOptions, TopicConfig
+from assigner.model.keys import TopicPartition
+from assigner.model.records import GroupOptions, TopicConfig
 
 
 class FakeSeat:

@@ -21,8 +21,8 @@ from uuid import uuid4
 
 import pytest
 
-from assigner.core.spread import spread
-from assigner.keys import TopicPartition
+from assigner.core.leader_spread import spread
+from assigner.model.keys import TopicPartition
 from tests.crew import Crew, Worker
 from tests.etcd_truth import EtcdTruth
 from tests.fleet_consumer import Sink

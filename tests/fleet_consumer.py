@@ -32,7 +32,7 @@ from assigner.client import (
     TopicPartition,
     WarmOrder,
 )
-from assigner.client.membership import new_session
+from assigner.client.session import new_session
 from assigner.errors import AssignerError
 
 QUICK = Timing(

@@ -11,7 +11,7 @@ from grpclib.client import Channel
 from grpclib.config import Configuration
 
 from assigner.clock import SystemClock
-from assigner.keys import Keys
+from assigner.model.keys import Keys
 from assigner.proto.kafka_assigner import v1
 from assigner.server import GrpcServer, ServerSettings
 from tests.fake_service import FakeAdministration, FakeMembers, FakeOffsets, FakeSeat

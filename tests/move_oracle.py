@@ -1,8 +1,9 @@
 """What the best result costs, level by level, found by an integer programme over single partitions.
 
 Knows nothing of flows, rows of equal units or first deals: one 0/1 variable per partition and member, one per further
-unit of a count. Only the fair shares themselves are taken from the strategy's own definition (`strategies.quotas`);
-tests without pins, holds and caps check those against the plain formula elsewhere.
+unit of a count. Only the fair shares themselves are taken from the strategy's own definition
+(`assigner.strategies.exact.targets`); tests without pins, holds and caps check those against the plain formula
+elsewhere.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
+from assigner.strategies.exact.targets import quotas
+from assigner.strategies.problem.current_owners import held
+from assigner.strategies.problem.units import fold
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Problem
-from strategies.held import held
-from strategies.quotas import quotas
-from strategies.units import fold
 from tests.problems import topic_of
 
 Rows = list[tuple[list[int], list[float], float, float]]

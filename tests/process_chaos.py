@@ -20,8 +20,8 @@ from pathlib import Path
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from assigner.keys import AssignmentKey, PlanKey, TopicPartition
-from assigner.records import Assignment, Offset, Plan, decode
+from assigner.model.keys import AssignmentKey, PlanKey, TopicPartition
+from assigner.model.records import Assignment, Offset, Plan, decode
 from tests.fleet import CONSUMER_TTL, Child, Effect, Fleet, until
 from tests.integration.tcp_proxy import TcpProxy
 from tests.real_etcd import EtcdServer

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from assigner.core.coordination import BUDGET, Coordination, Decisions
+from assigner.core.coordination.machine import BUDGET, Coordination, Decisions
 from assigner.core.group import GroupState
-from assigner.core.planning import Target
-from assigner.core.standby_plan import StandbyTarget
+from assigner.core.planning.request import Target
+from assigner.core.standbys import StandbyTarget
 from assigner.core.writes import Purpose, Write
-from assigner.keys import Keys, TopicPartition
-from assigner.records import (
+from assigner.model.keys import Keys, TopicPartition
+from assigner.model.records import (
     Assignment,
     Consumer,
     GroupOptions,

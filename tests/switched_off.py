@@ -14,37 +14,38 @@ import anyio
 import msgspec
 import pytest
 
-from assigner import answers, membership
+from assigner.admin.deletion import GroupDeletion
+from assigner.aio.supervision import Supervisor, Work, is_cancelled, unending
+from assigner.aio.waiters import Waiters
 from assigner.api import Registration, Release
-from assigner.coordinator import Coordinator
-from assigner.core import client_facts, handoffs, writes
-from assigner.core.client_state import ClientState
-from assigner.core.coordination import Coordination, Decisions
-from assigner.core.epoch_floor import EpochFloor
-from assigner.core.gate import Lease
+from assigner.backends.election.instance_lease import Hold, InstanceLease
+from assigner.core import writes
+from assigner.core.client import partition
+from assigner.core.client.gate import Lease
+from assigner.core.client.state import ClientState
+from assigner.core.consumer_view import News
+from assigner.core.coordination.epoch_floor import EpochFloor
+from assigner.core.coordination.machine import Coordination, Decisions
 from assigner.core.group import GroupState
-from assigner.core.handoffs import Verdict
+from assigner.core.handoff import lifecycle
+from assigner.core.handoff.lifecycle import Verdict
 from assigner.core.liveness import Fate, Liveness
 from assigner.core.offset_commits import Committer, PendingCommit, judge
-from assigner.core.pending import Pending
-from assigner.core.plan_execution import PlanExecution
-from assigner.core.planning import Builder
-from assigner.core.standing import News
+from assigner.core.planning.copartitions import Units
+from assigner.core.planning.execution import PlanExecution
+from assigner.core.planning.request import Builder
 from assigner.core.transitions import Transitions
-from assigner.core.units import Units
-from assigner.core.writes import Packed, Write
+from assigner.core.writes import Packed, Pending, Write
 from assigner.errors import WatchEnded
-from assigner.group_deletion import GroupDeletion
-from assigner.keys import TopicPartition
-from assigner.membership import Membership
-from assigner.mirror import GroupMirror
-from assigner.registry import Registry
-from assigner.relay import StreamSeat
+from assigner.leader.coordinator import Coordinator
+from assigner.members import acks
+from assigner.members import registration as membership
+from assigner.members.registration import Membership
+from assigner.members.streams import Registry, StreamSeat
+from assigner.model.keys import TopicPartition
+from assigner.storage.batch_writer import Done, UnitWriter
+from assigner.storage.mirror import GroupMirror
 from assigner.store import NO_LEASE, Absent, Compare, Delete, Exists, Limits, Put, Renewed
-from assigner.supervision import Supervisor, Work, is_cancelled, unending
-from assigner.unit_writer import Done, UnitWriter
-from assigner.waiters import Waiters
-from backends.instance_lease import Hold, InstanceLease
 
 Patch = pytest.MonkeyPatch
 
@@ -127,7 +128,7 @@ def takeovers_keep_the_epoch(patch: Patch) -> None:
 
 
 def targets_are_names(patch: Patch) -> None:
-    original: Any = handoffs._target
+    original: Any = lifecycle._target
 
     def changed(*args: Any) -> Verdict:
         verdict: Verdict = original(*args)
@@ -139,7 +140,7 @@ def targets_are_names(patch: Patch) -> None:
         begin(self, *args, **kwargs)
         self._sessions = dict.fromkeys(self._sessions, ANY)
 
-    patch.setattr(handoffs, "_target", changed)
+    patch.setattr(lifecycle, "_target", changed)
     patch.setattr(Builder, "__init__", forgetting_sessions)
 
 
@@ -161,7 +162,7 @@ def every_change_wakes_all_who_wait(patch: Patch) -> None:
 
 
 def any_session_will_do(patch: Patch) -> None:
-    patch.setattr("assigner.registrations.may_act", lambda consumer, session: True)
+    patch.setattr("assigner.members.callers.may_act", lambda consumer, session: True)
 
 
 def exclusive_takes_clients_without_a_session(patch: Patch) -> None:
@@ -174,7 +175,7 @@ def exclusive_takes_clients_without_a_session(patch: Patch) -> None:
 
 
 def any_session_takes_the_seat(patch: Patch) -> None:
-    patch.setattr("assigner.registry._check_on_record", lambda current, session, group: None)
+    patch.setattr("assigner.members.streams._check_on_record", lambda current, session, group: None)
 
 
 def commits_compare_nothing(patch: Patch) -> None:
@@ -186,7 +187,7 @@ def commits_do_not_compare_what_they_replace(patch: Patch) -> None:
 
 
 def set_offsets_compare_nothing(patch: Patch) -> None:
-    patch.setattr("assigner.offset_setting.unchanged", lambda key, _: Absent(key + "~nothing"))
+    patch.setattr("assigner.offsets.reset.unchanged", lambda key, _: Absent(key + "~nothing"))
 
 
 def committers_are_names(patch: Patch) -> None:
@@ -194,8 +195,8 @@ def committers_are_names(patch: Patch) -> None:
         held = args[1]
         return judge(Committer(who.group, who.name, held.record.session if held else ""), *args, **kwargs)
 
-    patch.setattr("assigner.offsets.judge", changed)
-    patch.setattr("assigner.offset_writing.judge", changed)
+    patch.setattr("assigner.offsets.commit.judge", changed)
+    patch.setattr("assigner.offsets.commit.judge", changed)
 
 
 def gates_do_not_look_at_the_clock(patch: Patch) -> None:
@@ -236,17 +237,17 @@ def leaders_write_unfenced(patch: Patch) -> None:
 
 
 def any_handoff_id_will_do(patch: Patch) -> None:
-    patch.setattr(answers, "_same", lambda handoff, answer: True)
+    patch.setattr(acks, "_same", lambda handoff, answer: True)
 
 
 def answers_compare_nothing(patch: Patch) -> None:
-    original = answers.Answers._write
+    original = acks.Answers._write
 
-    def changed(self: answers.Answers, handoff: Any, change: Any) -> Write | None:
+    def changed(self: acks.Answers, handoff: Any, change: Any) -> Write | None:
         write = original(self, handoff, change)
         return msgspec.structs.replace(write, compares=()) if write else None
 
-    patch.setattr(answers.Answers, "_write", changed)
+    patch.setattr(acks.Answers, "_write", changed)
 
 
 def flips_do_not_look_at_the_target(patch: Patch) -> None:
@@ -309,14 +310,14 @@ def a_recreated_topic_keeps_its_offsets(patch: Patch) -> None:
 
 
 def no_grant_is_stale(patch: Patch) -> None:
-    patch.setattr(client_facts.Partition, "is_stale", lambda self, epoch: False)
+    patch.setattr(partition.Partition, "is_stale", lambda self, epoch: False)
 
 
 def ownership_outlives_the_store(patch: Patch) -> None:
-    def changed(self: client_facts.Partition, why: str) -> None:
+    def changed(self: partition.Partition, why: str) -> None:
         self.over = self.highest = -1
 
-    patch.setattr(client_facts.Partition, "begin_anew", changed)
+    patch.setattr(partition.Partition, "begin_anew", changed)
     patch.setattr(ClientState, "session_lost", lambda self, reason: [])
 
 
@@ -451,7 +452,7 @@ def transactions_hold_whatever_there_is(patch: Patch) -> None:
     def changed(waiting: Sequence[Write], limits: Limits, fence: Compare | None = None) -> Packed:
         return original(waiting, generous, fence)
 
-    patch.setattr("assigner.unit_writer.pack", changed)
+    patch.setattr("assigner.storage.batch_writer.pack", changed)
 
 
 class _EveryEvent(list[TopicPartition]):
@@ -534,7 +535,7 @@ def every_plan_is_a_new_generation(patch: Patch) -> None:
 
 
 def what_is_let_go_is_forgotten_at_once(patch: Patch) -> None:
-    patch.setattr(handoffs, "_letting_go", lambda *args, **kwargs: Verdict.FORGET)
+    patch.setattr(lifecycle, "_letting_go", lambda *args, **kwargs: Verdict.FORGET)
 
 
 def unreadable_topics_are_gone(patch: Patch) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from assigner.explanation import Explanation
+from assigner.strategies.problem.units import fold, unfold
+from assigner.strategies.weighted.solver import solve
 from assigner.strategy import NONE, FloatArray, IntArray, Problem, Solution
-from strategies.units import fold, unfold
-from strategies.weighted import solve
+from assigner.strategy.explanation import Explanation
 from tests.problems import problem, problems, topic_of
 
 WEIGHTS = [0.01, 0.5, 1.0, 1.0, 1.1, 2.0, 3.0, 7.5, 40.0]

@@ -20,21 +20,21 @@ import pytest
 from assigner.api import Answer, Commands, Registration, Release, Warm
 from assigner.backend import Backend, Presence, StoreSettings
 from assigner.backend import load as load_backend
+from assigner.backends.memory import MemoryBackend, MemoryState
 from assigner.clock import Clock, LoopClock
 from assigner.core.group import GroupState
 from assigner.election import LeaderElector
 from assigner.errors import AssignerError
 from assigner.instance import Instance
-from assigner.keys import Keys, TopicPartition
-from assigner.leadership import LeadershipSettings
-from assigner.records import Assignment, Consumer, GroupOptions, Handoff, Plan, TopicConfig, decode, encode
+from assigner.leader.leadership import LeadershipSettings
+from assigner.model.keys import Keys, TopicPartition
+from assigner.model.records import Assignment, Consumer, GroupOptions, Handoff, Plan, TopicConfig, decode, encode
 from assigner.server import ServerSettings
 from assigner.service import Service
-from assigner.settings import HttpSection, InstanceSection, Settings, StoreSection
+from assigner.settings import HttpSettings, InstanceSection, Settings, StoreSection
 from assigner.store import Batch, Event, Found, Limits, PutEvent, Store, read_all
 from assigner.testing.faults import FaultyStore
 from assigner.testing.waiting import eventually
-from backends.memory import MemoryBackend, MemoryState
 from tests.real_etcd import RunningEtcd
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -157,7 +157,7 @@ class World:
     async def start_service(self, name: str = "s1", **settings: Any) -> Service:
         """Start an instance with its doors open, gRPC and HTTP, each on a port of its own, and wait until it is
         ready. A client that names no group belongs to `GROUP`."""
-        ports = {"grpc": ServerSettings(port=0), "http": HttpSection(port=0)}
+        ports = {"grpc": ServerSettings(port=0), "http": HttpSettings(port=0)}
         service = Service(self._settings(name, **{**ports, **settings}), clock=self.clock, backend=self.backend)
         await self.tasks.start(self._run_service, name, service)
         await service.wait_ready()
@@ -197,7 +197,7 @@ class World:
         await self._index()
 
     async def _index(self) -> None:
-        from assigner.groups import make_known
+        from assigner.storage.groups import make_known
 
         await make_known(self.store, self.keys, GROUP)
 

@@ -12,25 +12,25 @@ from typing import Any
 import click
 
 from assigner import __version__
-from assigner.cli.failures import USAGE, Failure
+from assigner.cli.exit_codes import USAGE, Failure
 
 COMMANDS = {
-    "serve": "serving:serve",
-    "groups": "admin:groups",
-    "describe": "admin:describe",
-    "topics": "admin:topics",
-    "drain": "draining:drain",
-    "pause": "admin:pause",
-    "resume": "admin:resume",
-    "rebalance": "admin:rebalance",
+    "serve": "serve:serve",
+    "groups": "groups:groups",
+    "describe": "groups:describe",
+    "topics": "groups:topics",
+    "drain": "drain:drain",
+    "pause": "groups:pause",
+    "resume": "groups:resume",
+    "rebalance": "groups:rebalance",
     "loads": "loads:loads",
     "offsets": "offsets:offsets",
-    "options": "admin:group_options",
-    "plan": "planning:plan",
-    "pipeline": "pipelines:pipeline",
-    "consume": "consuming:consume",
-    "config": "configuring:config",
-    "demo": "demonstrating:demo",
+    "options": "groups:group_options",
+    "plan": "plan:plan",
+    "pipeline": "pipeline:pipeline",
+    "consume": "consume:consume",
+    "config": "config:config",
+    "demo": "demo:demo",
 }
 
 
@@ -42,7 +42,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, name = COMMANDS[cmd_name].split(":")
-        command: click.Command = getattr(import_module(f"assigner.cli.{module}"), name)
+        command: click.Command = getattr(import_module(f"assigner.cli.commands.{module}"), name)
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

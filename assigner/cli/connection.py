@@ -18,7 +18,7 @@ from grpclib.config import Configuration
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from assigner.cli.failures import Failure, failures
+from assigner.cli.exit_codes import Failure, failures
 from assigner.proto.kafka_assigner.v1 import AdminStub, ListGroupsRequest
 
 R = TypeVar("R")

@@ -16,7 +16,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from assigner.printable import as_json, one_line, shown
+from assigner.logs.printable import as_json, one_line, shown
 from assigner.proto.kafka_assigner.v1 import DescribeGroupResponse
 
 _PIPE_WIDTH = 250

@@ -1,15 +1,15 @@
 """The client library: join a group, get partitions, work behind gates, hand over without a gap."""
 
 from assigner.client.consumer import AssignerConsumer, Statistics
-from assigner.client.contact import Unavailable
-from assigner.client.gates import PartitionGate
+from assigner.client.gate import PartitionGate
 from assigner.client.handler import Handler
-from assigner.client.membership import Ending, Timing
 from assigner.client.offsets import CommitFailed, CommittedOffset, Fenced, OffsetAndMetadata
-from assigner.core.client_calls import Ownership, ReleaseOrder, WarmOrder
-from assigner.core.gate import GateClosed, Shut, StaleEpoch
+from assigner.client.rpc import Unavailable
+from assigner.client.session import Ending, Timing
+from assigner.core.client.gate import GateClosed, Shut, StaleEpoch
+from assigner.core.client.messages import Ownership, ReleaseOrder, WarmOrder
 from assigner.errors import Evicted, InvalidInput, InvalidName, Superseded, UnknownTopic
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
 
 __all__ = [
     "AssignerConsumer",

@@ -22,11 +22,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from assigner.client.consumer import DRAIN_WITHIN, AssignerConsumer
-from assigner.client.gates import PartitionGate
+from assigner.client.gate import PartitionGate
 from assigner.client.handler import Handler
-from assigner.client.membership import Ending
-from assigner.core.client_calls import Ownership, ReleaseOrder
-from assigner.core.gate import GateClosed, StaleEpoch
+from assigner.client.session import Ending
+from assigner.core.client.gate import GateClosed, StaleEpoch
+from assigner.core.client.messages import Ownership, ReleaseOrder
 from assigner.errors import Refused, how_to_install
 from assigner.logs import get_logger
 

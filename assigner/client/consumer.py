@@ -24,19 +24,19 @@ from typing import Self
 import anyio
 import msgspec
 
-from assigner.client.contact import Dialling, Identity, Unavailable, parse_address
-from assigner.client.gates import PartitionGate
+from assigner.aio.supervision import report_failure
+from assigner.client.gate import PartitionGate
 from assigner.client.handler import Handler, warn_of_misspelt
-from assigner.client.membership import Ending, Membership, Timing, new_session
 from assigner.client.offsets import CommittedOffset, OffsetAndMetadata, Owned, commit, committed, plain
-from assigner.client.work import Work
+from assigner.client.rpc import Dialling, Identity, Unavailable, parse_address
+from assigner.client.runner import Work
+from assigner.client.session import Ending, Membership, Timing, new_session
 from assigner.clock import Clock, SystemClock
-from assigner.core.client_calls import CallWarm, Ownership
+from assigner.core.client.messages import CallWarm, Ownership
 from assigner.errors import AssignerError, InvalidInput
-from assigner.keys import TopicPartition
 from assigner.logs import get_logger
-from assigner.names import check_name, check_topic
-from assigner.supervision import report_failure
+from assigner.model.keys import TopicPartition
+from assigner.model.names import check_name, check_topic
 
 DRAIN_WITHIN = 20.0
 """Seconds for handing over after a signal."""

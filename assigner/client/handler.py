@@ -9,9 +9,9 @@ from __future__ import annotations
 import inspect
 from difflib import get_close_matches
 
-from assigner.core.client_calls import Ownership, ReleaseOrder, WarmOrder
-from assigner.keys import TopicPartition
+from assigner.core.client.messages import Ownership, ReleaseOrder, WarmOrder
 from assigner.logs import get_logger
+from assigner.model.keys import TopicPartition
 
 _LIKENESS = 0.75
 """From 0 to 1: how like one of the handler's methods another one's name must be to be taken for a slip."""

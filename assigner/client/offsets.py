@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from assigner.client.contact import Contact, Unavailable
-from assigner.core.client_calls import Ownership
+from assigner.client.rpc import Contact, Unavailable
+from assigner.core.client.messages import Ownership
 from assigner.errors import AssignerError, InvalidInput, UnreadableRecord
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
 from assigner.proto.kafka_assigner import v1
 
 IN_A_CALL = 5_000

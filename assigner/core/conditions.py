@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from assigner.core.copartitions import copartition_sets, largest_set, slots
 from assigner.core.group import GroupState
+from assigner.core.planning.copartitions import copartition_sets, largest_set, slots
 from assigner.core.writes import Write
-from assigner.keys import TopicPartition
-from assigner.records import Condition, HandoffMode, Step
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Condition, HandoffMode, Step
 
 NOT_EXCLUSIVE_YET = "not_exclusive_yet"
 NOT_RENEWING = "not_renewing"

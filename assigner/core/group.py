@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from assigner.errors import UnreadableRecord
-from assigner.keys import (
+from assigner.model.keys import (
     AckKey,
     AssignmentKey,
     ConsumerKey,
@@ -28,7 +28,7 @@ from assigner.keys import (
     TopicKey,
     TopicPartition,
 )
-from assigner.records import (
+from assigner.model.records import (
     Ack,
     Assignment,
     Consumer,

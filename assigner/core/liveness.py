@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 
 from assigner.core.group import GroupState
-from assigner.records import Assignment, Consumer, HandoffMode, Status, Stored
+from assigner.model.records import Assignment, Consumer, HandoffMode, Status, Stored
 from assigner.store import NO_LEASE, Absent, Compare, ModRevisionIs
 
 

@@ -16,8 +16,8 @@ import msgspec
 
 from assigner.core.group import Change, GroupState
 from assigner.core.writes import Moved
-from assigner.keys import AssignmentKey, ConsumerKey, HandoffKey, TopicPartition
-from assigner.records import ANY_SESSION, Assignment, Handoff, Step
+from assigner.model.keys import AssignmentKey, ConsumerKey, HandoffKey, TopicPartition
+from assigner.model.records import ANY_SESSION, Assignment, Handoff, Step
 
 
 class Happened(str, Enum):

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from assigner.core.copies import copy_is_elsewhere, holds_copy
 from assigner.core.group import GroupState
 from assigner.core.liveness import Liveness
+from assigner.core.standby_copies import copy_is_elsewhere, holds_copy
 from assigner.core.writes import ConsumerSubject, Moved, PlanSubject, Purpose, Write
-from assigner.keys import TopicPartition
-from assigner.records import (
+from assigner.model.keys import TopicPartition
+from assigner.model.records import (
     Assignment,
     Cause,
     Consumer,

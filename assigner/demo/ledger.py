@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from assigner.api import GroupDescription
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
 
 PATIENCE = 1.5
 """Seconds a change waits for its cause: the history is written a little after the change."""

@@ -8,7 +8,7 @@ from enum import Enum
 import msgspec
 
 from assigner.api import GroupDescription
-from assigner.records import Status, Step
+from assigner.model.records import Status, Step
 
 
 class State(str, Enum):

@@ -24,10 +24,10 @@ from assigner.demo.ledger import Ledger
 from assigner.demo.scene import Cast, Line, Scene, seen
 from assigner.embedded import EmbeddedAssigner
 from assigner.errors import AssignerError
-from assigner.records import GroupOptions
+from assigner.model.records import GroupOptions
 from assigner.server.settings import ServerSettings
 from assigner.service import Service
-from assigner.settings import HttpSection, Settings
+from assigner.settings import HttpSettings, Settings
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Pace(msgspec.Struct, frozen=True):
 def demo_settings(pace: Pace) -> Settings:
     return Settings(
         grpc=ServerSettings(port=0),
-        http=HttpSection(port=0),
+        http=HttpSettings(port=0),
         # Short, so that the audience does not wait for half a minute to see a death noticed.
         consumer_ttl=max(1.0, pace.seconds(4.0)),
         group=GroupOptions(debounce=pace.seconds(1.0), warm_concurrency=4, max_concurrent_handoffs=12),

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from assigner.server.server import GrpcServer
 from assigner.server.settings import ServerSettings
-from assigner.server.traffic import ServerStatistics
+from assigner.server.transport.traffic import ServerStatistics
 
 __all__ = ["GrpcServer", "ServerSettings", "ServerStatistics"]

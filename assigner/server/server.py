@@ -10,25 +10,24 @@ import msgspec
 from grpclib._typing import IServable
 from grpclib.const import Handler
 
+from assigner.aio.supervision import Supervisor
 from assigner.api import Administration, Members, Offsets
 from assigner.clock import Clock
 from assigner.logs import get_logger
-from assigner.names import check_name
-from assigner.open_files import limit, room_for
-from assigner.server.admin_service import AdminService
-from assigner.server.calls import Work, guarded
-from assigner.server.codec import ReadyBytesCodec
-from assigner.server.connection import PeerProtocol
-from assigner.server.consumer_service import ConsumerService, unnamed
-from assigner.server.health import Readiness, health_service
-from assigner.server.listener import Listener
-from assigner.server.offset_calls import OffsetCalls
-from assigner.server.reflection import with_reflection
-from assigner.server.requests import Requests
+from assigner.model.names import check_name
+from assigner.server.services.admin import AdminService
+from assigner.server.services.consumers import ConsumerService, unnamed
+from assigner.server.services.offsets import OffsetCalls
+from assigner.server.services.requests import Requests
 from assigner.server.settings import ServerSettings
-from assigner.server.tls import TlsFiles, check_exposure, reflects
-from assigner.server.traffic import SHUTTING_DOWN, Reason, ServerStatistics, Traffic
-from assigner.supervision import Supervisor
+from assigner.server.transport.calls import Work, guarded
+from assigner.server.transport.codec import ReadyBytesCodec
+from assigner.server.transport.connection import PeerProtocol
+from assigner.server.transport.listener import Listener
+from assigner.server.transport.open_files import limit, room_for
+from assigner.server.transport.standard_services import Readiness, health_service, with_reflection
+from assigner.server.transport.tls import TlsFiles, check_exposure, reflects
+from assigner.server.transport.traffic import SHUTTING_DOWN, Reason, ServerStatistics, Traffic
 
 _HEALTH_INTERVAL = 1.0
 _LAST_WORDS = 2.0

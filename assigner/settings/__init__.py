@@ -2,7 +2,6 @@
 
 from assigner.settings.loading import Loaded, load
 from assigner.settings.model import (
-    HttpSection,
     InstanceSection,
     KafkaSection,
     MetricsSection,
@@ -10,9 +9,10 @@ from assigner.settings.model import (
     Settings,
     StoreSection,
 )
+from assigner.web.settings import HttpSettings
 
 __all__ = [
-    "HttpSection",
+    "HttpSettings",
     "InstanceSection",
     "KafkaSection",
     "Loaded",

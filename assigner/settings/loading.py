@@ -14,7 +14,7 @@ from typing import Any, Union, get_args, get_origin
 import msgspec
 
 from assigner.errors import InvalidInput
-from assigner.keys import group_at
+from assigner.model.keys import group_at
 from assigner.secret_files import readable_by_everybody
 from assigner.settings import upstream
 from assigner.settings.catalog import Leaf, leaves

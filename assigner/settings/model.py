@@ -13,15 +13,15 @@ import socket
 import msgspec
 
 from assigner.backend import StoreSettings
-from assigner.core.loads import LoadSettings
-from assigner.core.spread import SpreadSettings
-from assigner.event_log import EventSettings
-from assigner.keys import DEFAULT_ROOT, Keys
+from assigner.core.leader_spread import SpreadSettings
+from assigner.core.loads.weights import LoadSettings
 from assigner.logs import LogSettings
-from assigner.records import GroupOptions
+from assigner.model.keys import DEFAULT_ROOT, Keys
+from assigner.model.records import GroupOptions
+from assigner.observability.event_log import EventSettings
 from assigner.server.settings import ServerSettings
+from assigner.web.settings import HttpSettings
 
-LOOPBACK = "127.0.0.1"
 _ANYWHERE = frozenset({"", "0.0.0.0", "::", "[::]", "*"})
 
 
@@ -46,13 +46,6 @@ class InstanceSection(Section, frozen=True, kw_only=True):
     name: str = msgspec.field(default_factory=fresh_instance_name)
     address: str = ""
     """host:port under which the other instances and the consumers reach this one; empty: what gRPC is bound to."""
-
-
-class HttpSection(Section, frozen=True, kw_only=True):
-    host: str = LOOPBACK
-    port: int = 8080
-    stall: float = 10.0
-    """Seconds without a tick of the loop after which /livez fails."""
 
 
 class KafkaSection(Section, frozen=True, kw_only=True):
@@ -99,7 +92,7 @@ class Settings(Section, frozen=True, kw_only=True):
     instance: InstanceSection = msgspec.field(default_factory=InstanceSection)
     store: StoreSection = StoreSection()
     grpc: ServerSettings = ServerSettings()
-    http: HttpSection = HttpSection()
+    http: HttpSettings = HttpSettings()
     group: GroupOptions = GroupOptions()
     """Options of a group that has none of its own."""
     topics: dict[str, dict[str, int]] = {}

@@ -9,8 +9,8 @@ import msgspec
 
 from assigner.core.group import MAX_PARTITIONS
 from assigner.errors import AssignerError
-from assigner.keys import Keys
-from assigner.names import check_name, check_topic
+from assigner.model.keys import Keys
+from assigner.model.names import check_name, check_topic
 from assigner.secret_files import read_properties, read_secret
 
 

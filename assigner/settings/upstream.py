@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from assigner.keys import DEFAULT_ROOT, group_at
+from assigner.model.keys import DEFAULT_ROOT, group_at
 from assigner.settings.sources import Layer, Value
 
 Translate = Callable[[str], str | dict[str, str]]

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from assigner.spark.tls import Tls
+    from assigner.spark.options import Tls
 
 
 def register(spark: SparkSession) -> None:
     """Make `format("assigned_kafka")` known to the session, and watch that its queries lose no rows in file sinks."""
     from assigner.spark.file_sink import warn_of_shared_directories
-    from assigner.spark.source import AssignedKafka
+    from assigner.spark.source.reader import AssignedKafka
 
     spark.dataSource.register(AssignedKafka)
     warn_of_shared_directories(spark)
@@ -29,14 +29,14 @@ def register(spark: SparkSession) -> None:
 
 def drain(query: StreamingQuery, timeout: float = 120.0, *, tls: Tls | None = None) -> None:
     """Finish the running batch, hand all partitions over, then stop the query."""
-    from assigner.spark import draining
+    from assigner.spark import drain as draining
 
     draining.drain(query, timeout, tls=tls)
 
 
 def drain_on_sigterm(*queries: StreamingQuery, timeout: float = 120.0, tls: Tls | None = None) -> None:
     """Do that when the driver gets SIGTERM. Call it from the main thread."""
-    from assigner.spark import draining
+    from assigner.spark import drain as draining
 
     draining.drain_on_sigterm(*queries, timeout=timeout, tls=tls)
 

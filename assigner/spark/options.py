@@ -7,6 +7,7 @@ source must decide itself.
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar
@@ -14,10 +15,32 @@ from typing import Any, TypeVar
 import msgspec
 
 from assigner.errors import AssignerError, InvalidInput
-from assigner.keys import TopicPartition
-from assigner.names import check_name, check_topic
+from assigner.model.keys import TopicPartition
+from assigner.model.names import check_name, check_topic
 from assigner.spark.sinks.ledger_options import LEDGER_OPTIONS, ledger_of
-from assigner.spark.tls import Tls
+
+# How the source speaks TLS with the assigner. Files are read where the member runs: on the driver.
+
+
+class Tls(msgspec.Struct, frozen=True):
+    ca: str = ""
+    """Empty: the system's authorities."""
+    cert: str = ""
+    key: str = ""
+
+    def context(self) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=self.ca or None)
+            if self.cert:
+                context.load_cert_chain(self.cert, self.key or None)
+        except (OSError, ssl.SSLError) as error:
+            files = ", ".join(name for name in (self.ca, self.cert, self.key) if name)
+            raise InvalidInput(
+                f"files of options tlsCa, tlsCert and tlsKey ({files}) can't be used: {error}"
+            ) from error
+        context.set_alpn_protocols(["h2"])
+        return context
+
 
 T = TypeVar("T")
 EARLIEST, LATEST = -2, -1
@@ -253,7 +276,7 @@ class _Reader:
             raise InvalidInput("option assigner is missing; give host:port of one or more instances of the assigner")
         if found:
             # Here, because executors read options too, and have no use for the client.
-            from assigner.client.contact import parse_address
+            from assigner.client.rpc import parse_address
 
             self.checked("assigner", lambda: [parse_address(one) for one in found])
         return found

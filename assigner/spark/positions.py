@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from assigner.errors import InvalidInput
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
 
 OWNER_KEY = "~"
 

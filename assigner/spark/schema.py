@@ -1,7 +1,28 @@
-"""The rows: Spark's own Kafka columns, and on request the headers, the epoch under which a row was read, and what a
-control row says."""
+"""Rows that the source puts among a partition's records to tell stateful operators what becomes of it.
+
+Spark's state belongs to a query, not to a partition; so the owner must be told to write its state out, and the next one
+to take it up, by rows, which is the one thing that reaches every stateful operator in step with the data.
+
+With the option `controlRows=true` the source's rows have the columns `epoch` and `control`. In a record `control` is
+null. In a control row it names the kind, `offset` is the offset of the next record to be read, `epoch` the partition's
+epoch, `value` the state (for `restore` only), and all other columns are null.
+
+- `restore`, with the first batch under a new epoch: the operator replaces its state by `value`, which is null if none
+  is stored. Records follow from `offset` on, which is where that state ends.
+- `resume`, instead of it, if nobody else was at work since this query's own checkpoint: the operator keeps its state
+  under the new epoch.
+- `snapshot`, now and then: the operator emits its state.
+- `release`, when the partition is to be let go, in the batch after its last records: the operator emits its state and
+  forgets it.
+
+In a batch, `restore` and `resume` count before all records, `release` and `snapshot` after them, wherever they stand.
+The operator answers `snapshot` and `release` by a row with `control` = `state` (see `assigner.spark.state`), which a
+fenced sink stores in the batch's transaction. So `Released` may be sent once that batch is finished, and no sooner.
+"""
 
 from __future__ import annotations
+
+from enum import Enum
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -16,7 +37,40 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from assigner.spark.control_rows import CONTROL, EPOCH
+from assigner.model.keys import TopicPartition
+
+CONTROL = "control"
+EPOCH = "epoch"
+STATE = "state"
+"""In what an operator emits: the column that holds a state, and the value of `control` in the rows that have one."""
+
+
+class ControlKind(str, Enum):
+    RESTORE = "restore"
+    RESUME = "resume"
+    SNAPSHOT = "snapshot"
+    RELEASE = "release"
+
+
+def control_row(
+    kind: ControlKind, tp: TopicPartition, *, epoch: int, offset: int, state: bytes | None = None
+) -> dict[str, object]:
+    """The columns of a control row that are not null. `offset`: that of the next record to be read."""
+    row: dict[str, object] = {
+        CONTROL: kind.value,
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "offset": offset,
+        EPOCH: epoch,
+    }
+    if state is not None:
+        row["value"] = state
+    return row
+
+
+# The rows: Spark's own Kafka columns, and on request the headers, the epoch under which a row was read, and what a
+# control row says.
+
 
 _COLUMNS = (
     StructField("key", BinaryType()),

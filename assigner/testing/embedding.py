@@ -36,9 +36,9 @@ def embedded_assigner(request: pytest.FixtureRequest) -> Iterator[EmbeddedAssign
 
 
 def _settings(**given: Any) -> Any:
-    from assigner.records import GroupOptions
+    from assigner.model.records import GroupOptions
     from assigner.server import ServerSettings
-    from assigner.settings import HttpSection, Settings
+    from assigner.settings import HttpSettings, Settings
 
     unknown = sorted(given.keys() - set(Settings.__struct_fields__))
     if unknown:
@@ -46,7 +46,7 @@ def _settings(**given: Any) -> Any:
         raise pytest.UsageError(f"mark {EMBEDDED_MARK}: there is no setting {unknown[0]}; known are {known}")
     defaults: dict[str, Any] = {
         "grpc": ServerSettings(port=0),
-        "http": HttpSection(port=0),
+        "http": HttpSettings(port=0),
         "consumer_ttl": CONSUMER_TTL,
         "group": GroupOptions(debounce=DEBOUNCE),
     }

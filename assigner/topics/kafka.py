@@ -18,8 +18,8 @@ import anyio
 import anyio.to_thread
 
 from assigner.errors import InvalidInput, InvalidName, how_to_install
-from assigner.names import check_topic
-from assigner.records import TopicConfig
+from assigner.model.names import check_topic
+from assigner.model.records import TopicConfig
 from assigner.secret_files import read_properties, stamp
 from assigner.topics.source import TopicAnswer, TopicMissing, TopicUnavailable
 

@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 import anyio
 
 from assigner.errors import LimitReached, UnreadableRecord
-from assigner.keys import Keys
-from assigner.records import TopicConfig, decode
+from assigner.model.keys import Keys
+from assigner.model.records import TopicConfig, decode
 from assigner.store import Store, read_all
 
 

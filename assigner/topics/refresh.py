@@ -16,11 +16,11 @@ from typing import Protocol
 import anyio
 import msgspec
 
-from assigner.backoff import Backoff
+from assigner.aio.backoff import Backoff
 from assigner.errors import AssignerError
-from assigner.keys import Keys
 from assigner.logs import get_logger
-from assigner.records import Stored, TopicConfig
+from assigner.model.keys import Keys
+from assigner.model.records import Stored, TopicConfig
 from assigner.store import Committed, Compare, CreateRevisionIs, ModRevisionIs, Put, Store
 from assigner.topics.source import TopicAnswer, TopicMissing, TopicSource, TopicUnavailable
 from assigner.topics.writer import check_config

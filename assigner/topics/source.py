@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from assigner.records import TopicConfig
+from assigner.model.records import TopicConfig
 
 
 class TopicMissing(msgspec.Struct, frozen=True):

@@ -23,10 +23,10 @@ from assigner.errors import (
     UnknownTopic,
     UnreadableRecord,
 )
-from assigner.keys import Keys
 from assigner.logs import get_logger
-from assigner.names import check_topic
-from assigner.records import Stored, TopicConfig, encode, stored
+from assigner.model.keys import Keys
+from assigner.model.names import check_topic
+from assigner.model.records import Stored, TopicConfig, encode, stored
 from assigner.store import Absent, Committed, Entry, Found, ModRevisionIs, Put, Store
 from assigner.topics.quota import TopicQuota
 from assigner.topics.source import TopicMissing, TopicSource, TopicUnavailable

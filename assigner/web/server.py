@@ -17,10 +17,10 @@ from aiohttp import web
 from assigner.clock import Clock
 from assigner.errors import InvalidInput
 from assigner.logs import get_logger
-from assigner.metrics import CONTENT_TYPE, Metrics
-from assigner.settings.model import HttpSection
+from assigner.observability.metrics import CONTENT_TYPE, Metrics
 from assigner.web.http import HttpProtocol, sign
 from assigner.web.liveness import Liveness
+from assigner.web.settings import HttpSettings
 
 _log = get_logger(__name__)
 
@@ -47,7 +47,7 @@ class Route(msgspec.Struct, frozen=True):
 class WebServer:
     def __init__(
         self,
-        settings: HttpSection,
+        settings: HttpSettings,
         readiness: Readiness,
         liveness: Liveness,
         metrics: Metrics,

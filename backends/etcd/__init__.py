@@ -6,11 +6,11 @@ The package stands on aetcd's generated stubs over a channel of its own; see `st
 from __future__ import annotations
 
 from assigner.backend import Presence, StoreSettings
+from assigner.backends.etcd.store import EtcdStore, Statistics
 from assigner.clock import Clock
 from assigner.election import LeaderElector
-from assigner.keys import Keys
+from assigner.model.keys import Keys
 from assigner.store import Store
-from backends.etcd.store import EtcdStore, Statistics
 
 __all__ = ["EtcdBackend", "EtcdStore", "Statistics", "backend"]
 
@@ -22,7 +22,7 @@ class EtcdBackend:
         return store
 
     async def elector(self, store: Store, keys: Keys, presence: Presence, clock: Clock) -> LeaderElector:
-        from backends.lease_elector import open_elector
+        from assigner.backends.election.elector import open_elector
 
         return await open_elector(store, keys, presence, clock)
 

@@ -13,13 +13,13 @@ from typing import Any, NoReturn, assert_never
 
 import anyio
 
+from assigner.backends.etcd import rpc
+from assigner.backends.etcd.auth import Login
+from assigner.backends.etcd.connection import Connection
+from assigner.backends.etcd.errors import Final, NoEffect, TokenStale, TooMuchToRead, Unknown, Verdict, judge
+from assigner.backends.etcd.member import Link, pause_before
 from assigner.clock import Clock
 from assigner.errors import AssignerError, OutcomeUnknown, StoreUnavailable
-from backends.etcd import rpc
-from backends.etcd.connection import Connection
-from backends.etcd.link import Link, pause_before
-from backends.etcd.login import Login
-from backends.etcd.verdict import Final, NoEffect, TokenStale, TooMuchToRead, Unknown, Verdict, judge
 
 MAX_IN_FLIGHT = 1024
 

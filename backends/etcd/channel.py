@@ -12,8 +12,8 @@ import anyio
 import msgspec
 
 from assigner.backend import StoreSettings
+from assigner.backends.etcd.rpc import Certificates, Option, RpcChannel, open_channel
 from assigner.errors import InvalidInput
-from backends.etcd.rpc import Certificates, Option, RpcChannel, open_channel
 
 MAX_ENDPOINTS = 32
 MAX_RESPONSE_BYTES = 32 * 1024 * 1024

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 import anyio
 
-from backends.etcd import rpc
-from backends.etcd.channel import Endpoint
-from backends.etcd.rpc import RpcChannel, StreamMethod, UnaryMethod
+from assigner.backends.etcd import rpc
+from assigner.backends.etcd.channel import Endpoint
+from assigner.backends.etcd.rpc import RpcChannel, StreamMethod, UnaryMethod
 
 
 class Connection:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, assert_never
 
+from assigner.backends.etcd import rpc
 from assigner.errors import InvalidInput
 from assigner.store import (
     Absent,
@@ -29,7 +30,6 @@ from assigner.store import (
     ValueIs,
     VersionIs,
 )
-from backends.etcd import rpc
 
 _EQUAL, _GREATER = rpc.Compare.EQUAL, rpc.Compare.GREATER
 _DELETE = rpc.Event.DELETE

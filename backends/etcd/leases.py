@@ -13,15 +13,15 @@ from typing import Any
 
 import anyio
 
+from assigner.backends.etcd import rpc
+from assigner.backends.etcd.auth import Login
+from assigner.backends.etcd.calls import Calls
+from assigner.backends.etcd.connection import Connection
+from assigner.backends.etcd.errors import Final, NoEffect, TokenStale, TooMuchToRead, Unknown, judge
+from assigner.backends.etcd.member import Link, pause_before
+from assigner.backends.etcd.streams import converse
 from assigner.clock import Clock
 from assigner.errors import AssignerError, StoreRefused, StoreUnavailable
-from backends.etcd import rpc
-from backends.etcd.calls import Calls
-from backends.etcd.connection import Connection
-from backends.etcd.duplex import converse
-from backends.etcd.link import Link, pause_before
-from backends.etcd.login import Login
-from backends.etcd.verdict import Final, NoEffect, TokenStale, TooMuchToRead, Unknown, judge
 
 MAX_PENDING = 50_000
 

@@ -42,7 +42,7 @@ from aetcd.rpc import (
     WatchStub,
 )
 
-from assigner.supervision import is_cancelled
+from assigner.aio.supervision import is_cancelled
 
 __all__ = [
     "CHANNEL_CLOSED",

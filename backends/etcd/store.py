@@ -17,7 +17,24 @@ from typing import Any
 import anyio
 import msgspec
 
+from assigner.aio.supervision import Supervisor, Work
 from assigner.backend import StoreSettings
+from assigner.backends.etcd import rpc
+from assigner.backends.etcd.auth import Login
+from assigner.backends.etcd.calls import AnswerTooLarge, Calls, Effect, Observer
+from assigner.backends.etcd.convert import (
+    prefix_range,
+    to_compare,
+    to_entry,
+    to_get_result,
+    to_key,
+    to_operation,
+    to_read,
+)
+from assigner.backends.etcd.leases import KeepAlives
+from assigner.backends.etcd.member import REQUIRE_LEADER, Link
+from assigner.backends.etcd.watch import Buffer
+from assigner.backends.etcd.watches import Watches
 from assigner.clock import Clock
 from assigner.errors import Compacted, InvalidInput, LeaseNotFound, StoreUnavailable, TransactionTooLarge
 from assigner.store import (
@@ -42,15 +59,6 @@ from assigner.store import (
     WatchItem,
     Written,
 )
-from assigner.supervision import Supervisor, Work
-from backends.etcd import rpc
-from backends.etcd.calls import AnswerTooLarge, Calls, Effect, Observer
-from backends.etcd.convert import prefix_range, to_compare, to_entry, to_get_result, to_key, to_operation, to_read
-from backends.etcd.leases import KeepAlives
-from backends.etcd.link import REQUIRE_LEADER, Link
-from backends.etcd.login import Login
-from backends.etcd.watch import Buffer
-from backends.etcd.watches import Watches
 
 MAX_PAGE = 10_000
 CLOSING_GRACE = 1.0

@@ -16,10 +16,10 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
+from assigner.backends.etcd import rpc
+from assigner.backends.etcd.convert import prefix_range, to_events
 from assigner.errors import StoreError
 from assigner.store import Batch, Progress, WatchItem
-from backends.etcd import rpc
-from backends.etcd.convert import prefix_range, to_events
 
 CHUNK_EVENTS = 1000
 """Events turned into our own in one go, so that a long catch-up leaves the loop to others now and then."""

@@ -14,16 +14,16 @@ from typing import Any
 import anyio
 import anyio.abc
 
+from assigner.backends.etcd import rpc
+from assigner.backends.etcd.auth import Login
+from assigner.backends.etcd.calls import Calls, Effect
+from assigner.backends.etcd.connection import Connection
+from assigner.backends.etcd.errors import Final, NoEffect, TokenStale, TooMuchToRead, Unknown, judge
+from assigner.backends.etcd.member import Link, pause_before
+from assigner.backends.etcd.streams import converse
+from assigner.backends.etcd.watch import Buffer, Watch
 from assigner.clock import Clock
 from assigner.errors import Compacted, LimitReached, StoreError, StoreRefused, StoreUnavailable, WatchEnded
-from backends.etcd import rpc
-from backends.etcd.calls import Calls, Effect
-from backends.etcd.connection import Connection
-from backends.etcd.duplex import converse
-from backends.etcd.link import Link, pause_before
-from backends.etcd.login import Login
-from backends.etcd.verdict import Final, NoEffect, TokenStale, TooMuchToRead, Unknown, judge
-from backends.etcd.watch import Buffer, Watch
 
 MAX_WATCHES = 20_000
 MAX_REFUSALS = 3

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from assigner.backend import Presence, StoreSettings
+from assigner.backends.memory.state import Bounds, MemoryState
+from assigner.backends.memory.store import MemoryStore
 from assigner.clock import Clock
 from assigner.election import LeaderElector
-from assigner.keys import Keys
+from assigner.model.keys import Keys
 from assigner.store import Limits, Store
-from backends.memory.state import Bounds, MemoryState
-from backends.memory.store import MemoryStore
 
 __all__ = ["Bounds", "Limits", "MemoryBackend", "MemoryState", "MemoryStore", "backend"]
 
@@ -28,7 +28,7 @@ class MemoryBackend:
         return MemoryStore(MemoryState(clock) if self._state is None else self._state)
 
     async def elector(self, store: Store, keys: Keys, presence: Presence, clock: Clock) -> LeaderElector:
-        from backends.lease_elector import open_elector
+        from assigner.backends.election.elector import open_elector
 
         return await open_elector(store, keys, presence, clock)
 

@@ -13,6 +13,10 @@ from typing import assert_never
 
 import msgspec
 
+from assigner.backends.memory.history import Change, History
+from assigner.backends.memory.index import KeyIndex
+from assigner.backends.memory.leases import Lease, Leases
+from assigner.backends.memory.watches import Channels
 from assigner.clock import Clock, LoopClock
 from assigner.errors import InvalidInput, LeaseNotFound, TransactionTooLarge
 from assigner.store import (
@@ -36,10 +40,6 @@ from assigner.store import (
     ValueIs,
     VersionIs,
 )
-from backends.memory.history import Change, History
-from backends.memory.index import KeyIndex
-from backends.memory.leases import Lease, Leases
-from backends.memory.watching import Channels
 
 
 class Bounds(msgspec.Struct, frozen=True):

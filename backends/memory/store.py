@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import anyio.lowlevel
 
+from assigner.backends.memory.state import MemoryState
+from assigner.backends.memory.watches import Watch
 from assigner.errors import InvalidInput, StoreUnavailable
 from assigner.store import (
     NO_LEASE,
@@ -31,8 +33,6 @@ from assigner.store import (
     TransactionResult,
     Written,
 )
-from backends.memory.state import MemoryState
-from backends.memory.watching import Watch
 
 
 class MemoryStore(Store):

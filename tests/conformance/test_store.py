@@ -11,9 +11,9 @@ import anyio.to_thread
 import pytest
 
 from assigner.backend import StoreSettings, load
+from assigner.backends.memory import MemoryState, MemoryStore
 from assigner.clock import LoopClock
 from assigner.testing.conformance import StoreConformance, Subject
-from backends.memory import MemoryState, MemoryStore
 from tests.real_etcd import EtcdServer, EtcdUnavailableError, RunningEtcd, find_binary
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import anyio.to_thread
 
 from assigner.backend import StoreSettings
+from assigner.backends.etcd.store import EtcdStore
+from assigner.backends.etcd.watch import Buffer
 from assigner.clock import SystemClock
 from assigner.store import Batch, Event, WatchItem
 from assigner.testing.waiting import eventually
-from backends.etcd.store import EtcdStore
-from backends.etcd.watch import Buffer
 from tests.real_etcd import EtcdServer, RunningEtcd
 
 

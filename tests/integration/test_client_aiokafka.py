@@ -19,7 +19,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from assigner.client.aiokafka import AssignedKafkaConsumer
 from assigner.embedded import EmbeddedAssigner
-from assigner.records import HandoffMode
+from assigner.model.records import HandoffMode
 from assigner.testing.waiting import eventually
 from tests.ports import free_port
 from tests.real_kafka import KafkaBroker

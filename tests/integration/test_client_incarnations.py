@@ -12,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 from assigner.client import AssignerConsumer, Handler
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
 from assigner.testing.waiting import eventually
 from tests.integration.client_handler import QUICK, Recorder, consuming, owns
 from tests.integration.scripted_assigner import ScriptedAssigner

@@ -7,8 +7,7 @@ from contextlib import aclosing
 import pytest
 
 from assigner.client import Superseded
-from assigner.client.contact import Contact, Dialling, Unavailable, parse_address
-from assigner.client.hanging_up import hang_up
+from assigner.client.rpc import Contact, Dialling, Unavailable, hang_up, parse_address
 from tests.integration.client_handler import Recorder
 from tests.integration.test_client_service import COUNT, holds, member, serving
 

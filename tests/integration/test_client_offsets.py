@@ -26,7 +26,7 @@ from assigner.client import (
 from assigner.client.offsets import BYTES_IN_A_CALL, IN_A_CALL, IN_A_LIST, commit, committed
 from assigner.embedded import EmbeddedAssigner
 from assigner.errors import InvalidInput, LimitReached, UnreadableRecord
-from assigner.records import HandoffMode
+from assigner.model.records import HandoffMode
 from tests.integration.client_handler import QUICK
 
 GROUP, TOPIC, COUNT = "billing", "orders", 8
@@ -254,7 +254,7 @@ async def test_answers_that_come_in_parts_are_put_together() -> None:
         await holds(a)
         await a.commit({one: OffsetAndMetadata(one.partition, "x" * 200) for one in a.partitions})
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("assigner.offset_reading.MAX_ANSWER_BYTES", 500)
+            patch.setattr("assigner.offsets.fetch.MAX_ANSWER_BYTES", 500)
             found = await committed(a._membership.contact, [tp(number) for number in range(COUNT)])
         assert {one: offset.offset for one, offset in found.items()} == {tp(n): n for n in range(COUNT)}
 
@@ -275,7 +275,7 @@ async def test_a_service_with_too_much_to_commit_says_so_and_is_asked_again_late
             raise LimitReached("many offsets are waiting; commit again later")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("assigner.offset_writing.CommitWriter.write", full)
+            patch.setattr("assigner.offsets.commit.CommitWriter.write", full)
             with pytest.raises(Unavailable, match="commit again later"):
                 await a.commit({tp(0): 1})
         await a.commit({tp(0): 1})

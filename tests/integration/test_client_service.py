@@ -11,7 +11,7 @@ import pytest
 
 from assigner.client import AssignerConsumer, Ending, GateClosed, Handler, Ownership, ReleaseOrder, Superseded
 from assigner.embedded import EmbeddedAssigner
-from assigner.records import HandoffMode
+from assigner.model.records import HandoffMode
 from tests.integration.client_handler import QUICK, Recorder
 
 GROUP, TOPIC, COUNT = "billing", "orders", 8

@@ -10,8 +10,8 @@ import pytest
 import trustme
 
 from assigner.client import AssignerConsumer, Evicted, GateClosed, Handler, Shut, Superseded, TopicPartition
-from assigner.client import work as client_work
-from assigner.client.contact import Contact, Dialling, Identity, parse_address
+from assigner.client import runner as client_work
+from assigner.client.rpc import Contact, Dialling, Identity, parse_address
 from assigner.clock import SystemClock
 from assigner.errors import Refused
 from assigner.proto.kafka_assigner import v1

@@ -13,7 +13,7 @@ from assigner.client import AssignerConsumer, Handler
 from assigner.embedded import EmbeddedAssigner
 from assigner.errors import AssignerError, InvalidInput
 from assigner.server import ServerSettings
-from assigner.settings import HttpSection, Settings
+from assigner.settings import HttpSettings, Settings
 
 
 async def consume(address: str, name: str, group: str = "g") -> dict[int, int]:
@@ -52,7 +52,7 @@ def test_two_in_one_process_know_nothing_of_each_other() -> None:
 def test_what_keeps_it_from_coming_up_is_raised_to_the_caller() -> None:
     with EmbeddedAssigner() as first:
         taken = int(first.http_address.rpartition(":")[2])
-        settings = Settings(grpc=ServerSettings(port=0), http=HttpSection(port=taken))
+        settings = Settings(grpc=ServerSettings(port=0), http=HttpSettings(port=taken))
         with pytest.raises(InvalidInput, match="can't serve HTTP"), EmbeddedAssigner(settings):
             pytest.fail("it came up on a taken port")
 

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
+from assigner.backends.etcd import rpc
+from assigner.backends.etcd.connection import Connection
+from assigner.backends.etcd.streams import converse
 from assigner.errors import StoreError
 from assigner.store import Absent, Put, Store
-from backends.etcd import rpc
-from backends.etcd.connection import Connection
-from backends.etcd.duplex import converse
 from tests.conftest import StartEtcd
 from tests.integration.etcd_access import opened
 

@@ -16,10 +16,10 @@ from functools import partial
 import anyio
 import pytest
 
+from assigner.backends.etcd.store import EtcdStore
 from assigner.errors import StoreError
 from assigner.store import Batch, Event, PutEvent, Renewed
 from assigner.testing.waiting import eventually
-from backends.etcd.store import EtcdStore
 from tests.conftest import StartEtcd
 from tests.integration.etcd_access import Gateway, end_all_tokens, opened
 from tests.integration.tcp_proxy import TcpProxy, proxied

@@ -10,6 +10,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from assigner.backends.etcd import watches
+from assigner.backends.etcd.store import EtcdStore
 from assigner.errors import OutcomeUnknown, StoreError, StoreUnavailable, WatchEnded
 from assigner.store import (
     Absent,
@@ -26,8 +28,6 @@ from assigner.store import (
     Written,
 )
 from assigner.testing.waiting import eventually
-from backends.etcd import watches
-from backends.etcd.store import EtcdStore
 from tests.conftest import StartEtcd, StartEtcdCluster
 from tests.integration.etcd_access import events_of, gauge, opened
 from tests.integration.tcp_proxy import TcpProxy, proxied

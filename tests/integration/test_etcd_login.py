@@ -9,10 +9,10 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from assigner.backends.etcd.store import EtcdStore
 from assigner.errors import StoreRefused, WatchEnded
 from assigner.store import Found, Missing, Renewed, Written
 from assigner.testing.waiting import eventually
-from backends.etcd.store import EtcdStore
 from tests.conftest import StartEtcd
 from tests.integration.etcd_access import Gateway, b64, end_all_tokens, events_of, opened
 from tests.real_etcd import EtcdServer, RunningEtcd

@@ -9,10 +9,10 @@ from typing import Any
 import anyio
 import pytest
 
-from assigner import supervision
+from assigner.aio import supervision
+from assigner.backends.etcd.store import EtcdStore
 from assigner.store import Found, Renewed
 from assigner.testing.waiting import eventually
-from backends.etcd.store import EtcdStore
 from tests.integration.etcd_access import events_of, opened
 from tests.real_etcd import RunningEtcd
 

@@ -7,6 +7,8 @@ import itertools
 import anyio
 import pytest
 
+from assigner.backends.etcd import calls, channel, watches
+from assigner.backends.etcd.store import EtcdStore
 from assigner.errors import (
     Compacted,
     InvalidInput,
@@ -17,8 +19,6 @@ from assigner.errors import (
     TransactionTooLarge,
 )
 from assigner.store import Absent, Committed, Delete, Found, Missing, Put, Written, read_all
-from backends.etcd import calls, channel, watches
-from backends.etcd.store import EtcdStore
 from tests.conftest import StartEtcd
 from tests.integration.etcd_access import Gateway, opened
 from tests.ports import free_port

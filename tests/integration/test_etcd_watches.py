@@ -8,12 +8,12 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from assigner.backends.etcd import channel, watches
+from assigner.backends.etcd.store import EtcdStore
+from assigner.backends.etcd.watch import Buffer
 from assigner.errors import Compacted, WatchEnded
 from assigner.store import Batch, Progress, Put, PutEvent, WatchItem
 from assigner.testing.waiting import eventually
-from backends.etcd import channel, watches
-from backends.etcd.store import EtcdStore
-from backends.etcd.watch import Buffer
 from tests.conftest import StartEtcd
 from tests.integration.etcd_access import Gateway, events_of, gauge, opened
 from tests.integration.tcp_proxy import proxied

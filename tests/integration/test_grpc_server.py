@@ -14,13 +14,13 @@ from grpclib.exceptions import GRPCError
 
 from assigner import errors
 from assigner.api import Answer, CancelWarm, Commands, Refused, Release, Warm
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Cause
 from assigner.proto.kafka_assigner import v1
-from assigner.records import Cause
-from assigner.server.admin_service import AdminService
-from assigner.server.consumer_service import ConsumerService
-from assigner.server.offset_calls import OffsetCalls
-from assigner.server.requests import Requests
+from assigner.server.services.admin import AdminService
+from assigner.server.services.consumers import ConsumerService
+from assigner.server.services.offsets import OffsetCalls
+from assigner.server.services.requests import Requests
 from tests.fake_service import FakeAdministration, FakeMembers, FakeOffsets
 from tests.grpc_serving import Serving, eventually, serving
 

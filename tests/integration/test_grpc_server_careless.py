@@ -10,10 +10,10 @@ import pytest_asyncio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
+from assigner.model.records import TopicConfig
 from assigner.proto.kafka_assigner import v1
-from assigner.records import TopicConfig
-from assigner.server import connection as connection_module
-from assigner.server import sending as sending_module
+from assigner.server.transport import connection as connection_module
+from assigner.server.transport import send_buffers as sending_module
 from tests.grpc_serving import Serving, eventually, serving
 from tests.raw_http2 import framed, raw_peer
 

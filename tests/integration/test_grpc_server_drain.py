@@ -13,7 +13,7 @@ from grpclib.health.v1.health_grpc import HealthStub
 from grpclib.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from assigner.api import Commands
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
 from assigner.proto.kafka_assigner import v1
 from tests.grpc_serving import Serving, eventually, serving
 from tests.raw_http2 import REGISTER, framed, raw_peer

@@ -16,15 +16,15 @@ from h2.settings import SettingCodes
 from assigner.api import Commands
 from assigner.clock import SystemClock
 from assigner.errors import InvalidInput
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
+from assigner.model.records import TopicConfig
 from assigner.proto.kafka_assigner import v1
-from assigner.records import TopicConfig
 from assigner.server import ServerSettings
-from assigner.server import admission as admission_module
-from assigner.server import connection as connection_module
-from assigner.server.codec import ReadyBytesCodec
-from assigner.server.connection import PeerProtocol
-from assigner.server.traffic import Traffic
+from assigner.server.transport import admission as admission_module
+from assigner.server.transport import connection as connection_module
+from assigner.server.transport.codec import ReadyBytesCodec
+from assigner.server.transport.connection import PeerProtocol
+from assigner.server.transport.traffic import Traffic
 from tests.counted_calls import counted_calls
 from tests.grpc_serving import Serving, eventually, serving
 from tests.raw_http2 import REGISTER, framed, raw_peer

@@ -12,11 +12,11 @@ from grpclib.exceptions import GRPCError
 from assigner import api
 from assigner.api import LoadReport, TopicLoads, Weights
 from assigner.client import AssignerConsumer, Handler, TopicPartition
-from assigner.client.load_report import IN_A_CALL, IN_A_LIST, messages
+from assigner.client.loads import IN_A_CALL, IN_A_LIST, messages
 from assigner.embedded import EmbeddedAssigner
 from assigner.errors import InvalidInput
 from assigner.proto.kafka_assigner import v1
-from assigner.server.load_requests import DAY, MAX_PUBLISHED, MAX_REPORTED, MAX_TOLD
+from assigner.server.services.loads import DAY, MAX_PUBLISHED, MAX_REPORTED, MAX_TOLD
 from tests.grpc_serving import Serving, serving
 
 NAN, INF = float("nan"), float("inf")

@@ -9,10 +9,10 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from assigner.api import FoundOffsets, OffsetCommit, Refusal, RefusedCommit, WantedOffsets
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Offset
 from assigner.proto.kafka_assigner import v1
-from assigner.records import Offset
-from assigner.server.offset_requests import MAX_METADATA, MAX_PARTITIONS
+from assigner.server.services.offsets import MAX_METADATA, MAX_PARTITIONS
 from tests.grpc_serving import Serving, serving
 
 

@@ -16,9 +16,8 @@ from grpclib.reflection.v1.reflection_grpc import ServerReflectionStub
 from grpclib.reflection.v1.reflection_pb2 import ServerReflectionRequest
 
 from assigner import api
-from assigner.keys import TopicPartition
-from assigner.proto.kafka_assigner import v1
-from assigner.records import (
+from assigner.model.keys import TopicPartition
+from assigner.model.records import (
     Cause,
     Consumer,
     GroupOptions,
@@ -28,10 +27,11 @@ from assigner.records import (
     Quarantined,
     TopicConfig,
 )
-from assigner.records import (
+from assigner.model.records import (
     Status as ConsumerStatus,
 )
-from assigner.server.description import described
+from assigner.proto.kafka_assigner import v1
+from assigner.server.services.group_description import described
 from tests.counted_calls import counted_calls
 from tests.grpc_serving import Serving, eventually, serving
 

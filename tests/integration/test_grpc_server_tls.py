@@ -14,7 +14,7 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 from assigner.api import Commands
 from assigner.clock import SystemClock
 from assigner.errors import InvalidInput
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
 from assigner.proto.kafka_assigner import v1
 from assigner.server import GrpcServer, ServerSettings
 from tests.fake_service import FakeAdministration, FakeMembers, FakeOffsets

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from assigner.explanation import Explanation
 from assigner.strategy import IntArray, Problem
-from assigner.strategy_registry import load
+from assigner.strategy.explanation import Explanation
+from assigner.strategy.registry import load
 from bench.kafka_assignors.process import ASSIGNORS, KafkaAssignors, unavailable
 from bench.strategy_bounds import imbalance
 from bench.strategy_grid import Operation, Shape, Sizes, Subscriptions, changed, dealt, fresh

@@ -12,18 +12,18 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from assigner.backends.memory import MemoryStore
 from assigner.client import AssignerConsumer, Handler
 from assigner.errors import SourceUnavailable, UnknownTopic
-from assigner.keys import Keys
-from assigner.metrics import Metrics
-from assigner.records import Stored, TopicConfig, stored
+from assigner.model.keys import Keys
+from assigner.model.records import Stored, TopicConfig, stored
+from assigner.observability.metrics import Metrics
 from assigner.server import ServerSettings
 from assigner.service import Service
-from assigner.settings import HttpSection, KafkaSection, Settings
+from assigner.settings import HttpSettings, KafkaSection, Settings
 from assigner.store import CreateRevisionIs, Found, Store
 from assigner.testing.waiting import eventually
 from assigner.topics import KafkaSource, TopicMissing, TopicRefresher, TopicUnavailable, ensure_topic
-from backends.memory import MemoryStore
 from tests.real_kafka import KafkaBroker
 
 GROUP = "readers"
@@ -271,7 +271,7 @@ async def refreshed(
 async def test_a_service_finds_a_topic_in_kafka_and_follows_its_growth(kafka: Kafka, topic: str) -> None:
     settings = Settings(
         grpc=ServerSettings(port=0),
-        http=HttpSection(port=0),
+        http=HttpSettings(port=0),
         kafka=KafkaSection(bootstrap_servers=kafka.broker.bootstrap, refresh_interval=0.2),
     )
     await kafka.create(topic, 2)

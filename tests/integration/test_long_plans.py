@@ -17,15 +17,15 @@ import anyio.to_thread
 import pytest
 
 from assigner.client import AssignerConsumer, Handler
-from assigner.coordinator import OFF_LOOP
 from assigner.embedded import EmbeddedAssigner
-from assigner.records import GroupOptions
+from assigner.leader.coordinator import OFF_LOOP
+from assigner.model.records import GroupOptions
 from assigner.server import ServerSettings
 from assigner.service import Service
-from assigner.settings import HttpSection, Settings
+from assigner.settings import HttpSettings, Settings
 from assigner.store import Found
 from assigner.strategy import Problem, Solution, Strategy
-from assigner.strategy_registry import load
+from assigner.strategy.registry import load
 
 GROUP, TOPIC, PARTITIONS = "billing", "orders", OFF_LOOP + 500
 TTL, BURNS = 4.5, 10.0
@@ -54,7 +54,7 @@ class Burning:
 async def serving() -> AsyncIterator[EmbeddedAssigner]:
     settings = Settings(
         grpc=ServerSettings(port=0),
-        http=HttpSection(port=0),
+        http=HttpSettings(port=0),
         consumer_ttl=TTL,
         leader_ttl=TTL,
         group=GroupOptions(debounce=0.05),
@@ -84,7 +84,7 @@ async def term(assigner: EmbeddedAssigner) -> int:
 @pytest.mark.slow
 async def test_leases_are_renewed_on_time_while_a_plan_takes_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     strategy = Burning()
-    monkeypatch.setattr("assigner.coordinator.prepare", lambda name: strategy)
+    monkeypatch.setattr("assigner.leader.coordinator.prepare", lambda name: strategy)
     async with serving() as assigner, AssignerConsumer(assigner.address, GROUP, "a", [], Handler()) as a:
         with anyio.fail_after(60):
             await a.wait_for(lambda one: len(one.partitions) == PARTITIONS)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from assigner.keys import AssignmentKey, HandoffKey, PlanKey
+from assigner.model.keys import AssignmentKey, HandoffKey, PlanKey
 from tests.fleet import LEADER_TTL, UP_WITHIN, Fleet, at, shown_on_failure, until
 from tests.holding_proxy import HoldingProxy
 from tests.real_etcd import RunningEtcd

@@ -7,10 +7,10 @@ from typing import NoReturn
 import pytest
 from aiohttp import ClientSession
 
-from assigner import supervision
+from assigner.aio import supervision
 from assigner.server import ServerSettings
 from assigner.service import Service
-from assigner.settings import HttpSection, Settings
+from assigner.settings import HttpSettings, Settings
 from assigner.testing.waiting import eventually
 
 
@@ -27,7 +27,7 @@ async def test_livez_fails_while_a_loop_can_not_go_on_and_no_longer(monkeypatch:
     def broken() -> NoReturn:
         raise KeyError("a bug")
 
-    async with Service(Settings(grpc=ServerSettings(port=0), http=HttpSection(port=0))) as service:
+    async with Service(Settings(grpc=ServerSettings(port=0), http=HttpSettings(port=0))) as service:
         await service.wait_ready()
         leadership = service.instance.leadership
         assert leadership is not None
@@ -44,6 +44,6 @@ async def test_livez_fails_while_a_loop_can_not_go_on_and_no_longer(monkeypatch:
 
 
 async def test_a_store_that_has_ended_by_itself_fails_livez(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Service(Settings(grpc=ServerSettings(port=0), http=HttpSection(port=0))) as service:
+    async with Service(Settings(grpc=ServerSettings(port=0), http=HttpSettings(port=0))) as service:
         monkeypatch.setattr(service.instance.store, "problems", lambda: ["the store has ended by itself"])
         assert await livez(service) == (503, "the store has ended by itself\n")

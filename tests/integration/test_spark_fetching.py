@@ -12,12 +12,12 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from assigner.keys import TopicPartition
-from assigner.spark.fetching import read_ranges
-from assigner.spark.kafka_log import KafkaLog
+from assigner.model.keys import TopicPartition
+from assigner.spark.kafka_offsets import KafkaLog
 from assigner.spark.options import SourceOptions, read_options
 from assigner.spark.positions import Range
 from assigner.spark.schema import arrow_schema, row_schema
+from assigner.spark.source.fetch import read_ranges
 from tests.real_kafka import KafkaBroker
 
 SCHEMA = arrow_schema(row_schema(headers=False, epoch=False))

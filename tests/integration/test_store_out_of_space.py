@@ -12,13 +12,13 @@ from aiohttp import ClientSession
 
 from assigner.api import Registration
 from assigner.backend import StoreSettings
+from assigner.backends.etcd.store import EtcdStore
 from assigner.clock import SystemClock
 from assigner.errors import StoreReadOnly
 from assigner.server import ServerSettings
 from assigner.service import Service
-from assigner.settings import HttpSection, Settings, StoreSection
+from assigner.settings import HttpSettings, Settings, StoreSection
 from assigner.testing.waiting import eventually
-from backends.etcd.store import EtcdStore
 from tests.conftest import StartEtcd
 from tests.integration.etcd_access import Gateway
 from tests.real_etcd import EtcdServer
@@ -75,7 +75,7 @@ async def test_an_etcd_out_of_space_is_told_with_the_remedy_and_passes_by_itself
     settings = Settings(
         store=StoreSection(backend="etcd", endpoints=tuple(small_etcd.endpoints), root="/a/"),
         grpc=ServerSettings(port=0),
-        http=HttpSection(port=0),
+        http=HttpSettings(port=0),
         topics={"g": {"t": 2}},
     )
     async with Service(settings) as service:

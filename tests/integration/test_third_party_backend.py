@@ -19,7 +19,7 @@ PACKAGE = '''
 from pathlib import Path
 
 from assigner.errors import InvalidInput
-from backends.memory import MemoryBackend
+from assigner.backends.memory import MemoryBackend
 
 
 class AcmeBackend(MemoryBackend):

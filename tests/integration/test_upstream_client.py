@@ -10,8 +10,8 @@ import pytest
 
 from assigner import errors
 from assigner.api import CancelWarm, Commands, Refused, Release, Warm
-from assigner.keys import TopicPartition
-from assigner.records import Cause
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Cause
 from tests.grpc_serving import Serving, eventually, serving
 from tests.upstream_client import CallFailed, UpstreamClients, UpstreamConsumer, upstream_clients
 

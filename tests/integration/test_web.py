@@ -12,8 +12,8 @@ from aiohttp import ClientSession, web
 
 from assigner.clock import SystemClock
 from assigner.errors import InvalidInput
-from assigner.metrics import GroupSnapshot, Metrics
-from assigner.settings import HttpSection
+from assigner.observability.metrics import GroupSnapshot, Metrics
+from assigner.settings import HttpSettings
 from assigner.web import Liveness, Route, WebServer, server
 
 
@@ -40,7 +40,7 @@ class Site:
         self.metrics = Metrics(lambda: self.groups)
         # A tick that never comes by itself: the test beats, or does not.
         self.liveness = Liveness(clock, stall=5, tick=3600)
-        settings = HttpSection(port=0)
+        settings = HttpSettings(port=0)
         self.server = WebServer(settings, lambda: self.reasons, self.liveness, self.metrics, clock, routes)
 
     async def get(self, path: str) -> tuple[int, str]:
@@ -202,11 +202,11 @@ async def test_a_body_nobody_wants_is_refused() -> None:
 
 async def test_a_taken_port_is_refused_with_the_remedy() -> None:
     async with running() as site:
-        second = WebServer(HttpSection(port=site.server.port), list, Liveness(SystemClock()), Metrics(), SystemClock())
+        second = WebServer(HttpSettings(port=site.server.port), list, Liveness(SystemClock()), Metrics(), SystemClock())
         with pytest.raises(InvalidInput, match="choose another --http-port"):
             await second.start()
         await second.close()
 
 
 async def test_it_listens_on_loopback_unless_told_otherwise() -> None:
-    assert HttpSection().host == "127.0.0.1"
+    assert HttpSettings().host == "127.0.0.1"

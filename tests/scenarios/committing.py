@@ -6,8 +6,8 @@ from typing import Any
 
 from assigner.api import OffsetCommit, RefusedCommit, WantedOffsets
 from assigner.instance import Instance
-from assigner.keys import TopicPartition
-from assigner.records import Assignment, Offset, decode
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Assignment, Offset, decode
 from assigner.store import Batch, DeleteEvent, Event, PutEvent
 from tests.world import GROUP, SteppedConsumer, World
 

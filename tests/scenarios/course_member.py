@@ -13,7 +13,7 @@ import anyio.abc
 from assigner.api import Answer, Commands, Registration, Seat
 from assigner.errors import AssignerError, Evicted, Superseded
 from assigner.instance import Instance
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
 from tests.world import GROUP
 
 if TYPE_CHECKING:

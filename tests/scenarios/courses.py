@@ -20,17 +20,17 @@ import anyio
 import anyio.abc
 import msgspec
 
+from assigner.backends.memory import MemoryBackend, MemoryState
 from assigner.clock import LoopClock
 from assigner.core.group import GroupState
 from assigner.errors import AssignerError
 from assigner.instance import Instance
-from assigner.keys import AssignmentKey, PlanKey, TopicPartition
-from assigner.records import Assignment, GroupOptions, HandoffMode, Plan, decode
+from assigner.model.keys import AssignmentKey, PlanKey, TopicPartition
+from assigner.model.records import Assignment, GroupOptions, HandoffMode, Plan, decode
 from assigner.settings import StoreSection
 from assigner.store import Batch, Event, PutEvent, Store
 from assigner.testing.faults import AnswerAfter, EffectAfter, Fault, FaultyStore, Injected, LoseAnswer, Refuse
 from assigner.testing.waiting import eventually
-from backends.memory import MemoryBackend, MemoryState
 from tests.chaos import STRATEGIES, finite_decisions
 from tests.chaos_checks import Checks
 from tests.scenarios.course_member import TTL, Member

@@ -10,16 +10,16 @@ import anyio
 import pytest
 
 from assigner.backend import Presence, StoreSettings, load
+from assigner.backends.election.elector import LeaseElector, open_elector
+from assigner.backends.memory import MemoryState, MemoryStore
 from assigner.clock import Clock, LoopClock
 from assigner.election import Term
 from assigner.errors import Refused, Superseded
-from assigner.keys import Keys
+from assigner.model.keys import Keys
 from assigner.store import Committed, Found, Missing, Put, Store
 from assigner.testing.counting import CountingStore
 from assigner.testing.faults import FaultyStore
 from assigner.testing.waiting import eventually
-from backends.lease_elector import LeaseElector, open_elector
-from backends.memory import MemoryState, MemoryStore
 
 ON_BOTH_STORES = [pytest.param("memory"), pytest.param("etcd", marks=pytest.mark.etcd)]
 

@@ -10,7 +10,7 @@ from typing import Protocol
 import anyio
 
 from assigner.client import AssignerConsumer, Handler, Ownership, ReleaseOrder, Timing, TopicPartition, WarmOrder
-from assigner.client.membership import Ending
+from assigner.client.session import Ending
 from assigner.clock import LoopClock
 from assigner.testing.waiting import eventually
 from tests.upstream_client import UpstreamClients, UpstreamConsumer, upstream_clients

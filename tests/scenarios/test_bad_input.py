@@ -20,9 +20,9 @@ from assigner.errors import (
     UnknownTopic,
     UnreadableRecord,
 )
-from assigner.keys import GroupKeys
-from assigner.names import session_digest
-from assigner.records import Step
+from assigner.model.keys import GroupKeys
+from assigner.model.names import session_digest
+from assigner.model.records import Step
 from assigner.store import Found
 from assigner.testing.faults import WRITES, Delay, Fault, LoseAnswer, Refuse
 from assigner.testing.waiting import eventually

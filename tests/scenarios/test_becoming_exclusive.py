@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from assigner.errors import Refused
-from assigner.keys import HandoffKey, TopicPartition
-from assigner.records import Assignment, Handoff, HandoffMode, Step, decode
+from assigner.model.keys import HandoffKey, TopicPartition
+from assigner.model.records import Assignment, Handoff, HandoffMode, Step, decode
 from assigner.store import LeaseGone, Operation, Put, PutEvent, Store
 from assigner.testing.faults import Delay
 from tests.peculiar_stores import LaggingStore

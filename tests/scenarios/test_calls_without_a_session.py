@@ -15,10 +15,10 @@ import pytest
 
 from assigner.api import Answer, LoadReport, OffsetCommit, Refusal, RefusedCommit
 from assigner.errors import AssignerError, NotRegistered, Refused, Superseded
-from assigner.event_log import EventSettings
 from assigner.instance import Instance
-from assigner.records import HandoffMode
-from assigner.server.description import described
+from assigner.model.records import HandoffMode
+from assigner.observability.event_log import EventSettings
+from assigner.server.services.group_description import described
 from assigner.store import Found
 from assigner.testing.waiting import eventually
 from tests.scenarios.test_ownership_events import logged

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from assigner.history import read_history
-from assigner.records import Cause
+from assigner.leader.history import read_history
+from assigner.model.records import Cause
 from tests.world import World, world_on
 
 pytestmark = pytest.mark.virtual_time

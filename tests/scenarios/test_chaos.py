@@ -13,7 +13,7 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from assigner.records import HandoffMode
+from assigner.model.records import HandoffMode
 from tests import switched_off
 from tests.chaos import course
 

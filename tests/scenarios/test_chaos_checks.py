@@ -8,9 +8,9 @@ import anyio
 import msgspec
 import pytest
 
-from assigner.core.coordination import Coordination
-from assigner.keys import TopicPartition
-from assigner.records import (
+from assigner.core.coordination.machine import Coordination
+from assigner.model.keys import TopicPartition
+from assigner.model.records import (
     Assignment,
     Consumer,
     GroupOptions,

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 import anyio
 import pytest
 
-from assigner.keys import AssignmentKey, TopicPartition
-from assigner.records import Assignment, HandoffMode
+from assigner.model.keys import AssignmentKey, TopicPartition
+from assigner.model.records import Assignment, HandoffMode
 from assigner.store import Delete, DeleteEvent, Operation
 from assigner.testing.faults import Delay, Injected
 from tests.peculiar_stores import key_of

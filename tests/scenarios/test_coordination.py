@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from assigner.records import Cause, Phase, Step
+from assigner.model.records import Cause, Phase, Step
 from tests.world import BOTH_STORES, World, tp, world_on
 
 pytestmark = pytest.mark.virtual_time

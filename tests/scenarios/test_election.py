@@ -7,7 +7,7 @@ import pytest
 
 from assigner.clock import LoopClock
 from assigner.errors import Refused
-from assigner.records import LeaderRecord, encode
+from assigner.model.records import LeaderRecord, encode
 from assigner.testing.faults import Delay, LoseAnswer, Refuse
 from assigner.testing.waiting import eventually
 from tests.scenarios.electorate import Campaign, Electorate, is_free, taking, write_fenced

@@ -11,17 +11,17 @@ from random import Random
 import anyio
 import pytest
 
+from assigner.backends.memory import MemoryState, MemoryStore
 from assigner.clock import LoopClock
-from assigner.core.spread import SpreadSettings
+from assigner.core.leader_spread import SpreadSettings
 from assigner.election import Term
-from assigner.groups import make_known
-from assigner.keys import Keys
-from assigner.leadership import Leadership, LeadershipSettings
+from assigner.leader.leadership import Leadership, LeadershipSettings
+from assigner.model.keys import Keys
+from assigner.storage.groups import make_known
 from assigner.store import Committed, Put
 from assigner.testing.faults import Delay, LoseAnswer, Refuse
 from assigner.testing.virtual_time import run
 from assigner.testing.waiting import eventually
-from backends.memory import MemoryState, MemoryStore
 from tests.scenarios.electorate import Electorate, Voter
 
 GROUPS = [f"group-{number}" for number in range(6)]

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from assigner.errors import Refused, Superseded
-from assigner.records import Instance, decode
+from assigner.model.records import Instance, decode
 from assigner.store import Found, read_all
 from assigner.testing.faults import Delay, Refuse
 from assigner.testing.waiting import eventually

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from assigner.records import Plan, decode
+from assigner.model.records import Plan, decode
 from assigner.store import DeleteEvent, Found, PutEvent
 from tests.world import BOTH_STORES, World, tp, world_on
 

@@ -8,9 +8,9 @@ import anyio
 import msgspec
 import pytest
 
-from assigner.core.epoch_floor import LAG
-from assigner.keys import AssignmentKey, PlanKey, TopicPartition
-from assigner.records import Assignment, Plan, decode
+from assigner.core.coordination.epoch_floor import LAG
+from assigner.model.keys import AssignmentKey, PlanKey, TopicPartition
+from assigner.model.records import Assignment, Plan, decode
 from assigner.store import PutEvent
 from tests.peculiar_stores import key_of
 from tests.world import BOTH_STORES, World, world_on

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from assigner.core.client_calls import Commands as Heard
-from assigner.core.client_calls import Done
-from assigner.core.client_state import ClientState
+from assigner.core.client.messages import Commands as Heard
+from assigner.core.client.messages import Done
+from assigner.core.client.state import ClientState
 from assigner.errors import Evicted, Superseded
-from assigner.keys import TopicPartition
-from assigner.records import Assignment, GroupOptions, Handoff, HandoffMode, Step, decode
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Assignment, GroupOptions, Handoff, HandoffMode, Step, decode
 from assigner.store import LeaseGone, PutEvent
 from tests.world import BOTH_STORES, SteppedConsumer, World, tp, world_on
 

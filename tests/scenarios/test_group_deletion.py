@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import anyio
 import pytest
 
+from assigner.admin.deletion import GroupDeletion
 from assigner.api import OffsetCommit, Weights
 from assigner.errors import AssignerError, Refused, StoreUnavailable, UnknownGroup, UnknownTopic, UnreadableRecord
-from assigner.group_deletion import GroupDeletion
 from assigner.instance import Instance
-from assigner.keys import TopicPartition, encode_segment
-from assigner.records import GroupOptions, HandoffMode
+from assigner.model.keys import TopicPartition, encode_segment
+from assigner.model.records import GroupOptions, HandoffMode
 from assigner.store import Delete, Found, Operation, read_all
 from assigner.testing.faults import Delay, Refuse
 from assigner.testing.waiting import eventually

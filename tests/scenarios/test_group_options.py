@@ -10,8 +10,8 @@ import pytest
 
 from assigner.core.group import GroupState
 from assigner.errors import InvalidInput
-from assigner.keys import TopicPartition
-from assigner.records import Cause, GroupOptions, Handoff, Step, decode
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Cause, GroupOptions, Handoff, Step, decode
 from assigner.store import PutEvent
 from tests.world import BOTH_STORES, SteppedConsumer, World, tp, world_on
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from assigner.groups import make_known
-from assigner.records import TopicConfig, encode
+from assigner.model.records import TopicConfig, encode
+from assigner.storage.groups import make_known
 from assigner.store import Store
 from assigner.testing.counting import CountingStore
 from assigner.testing.waiting import eventually

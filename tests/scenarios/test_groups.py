@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from assigner.errors import InvalidName, OutcomeUnknown, Refused, UnreadableRecord
-from assigner.groups import discover, known_groups, make_known, names_of
-from assigner.keys import Keys, TopicPartition
+from assigner.model.keys import Keys, TopicPartition
+from assigner.storage.groups import discover, known_groups, make_known, names_of
 from assigner.store import Store, read_all
 from assigner.testing.counting import CountingStore
 from assigner.testing.faults import FaultyStore, LoseAnswer

@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from assigner.errors import Evicted
-from assigner.keys import TopicPartition
-from assigner.records import Cause, Router, Step, encode
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Cause, Router, Step, encode
 from assigner.store import PutEvent
 from assigner.testing.waiting import eventually
 from tests.world import SteppedConsumer, World, tp, world_on

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from assigner.coordinator import IDLE_AFTER
-from assigner.groups import make_known
 from assigner.instance import Instance
-from assigner.records import Cause
+from assigner.leader.coordinator import IDLE_AFTER
+from assigner.model.records import Cause
+from assigner.storage.groups import make_known
 from assigner.testing.waiting import eventually
 from tests.world import BOTH_STORES, GROUP, World, world_on
 

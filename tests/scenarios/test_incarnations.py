@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from assigner.core.client_calls import CallAssigned, CallRevoked, StaleGrant
+from assigner.core.client.messages import CallAssigned, CallRevoked, StaleGrant
 from assigner.errors import StoreReplaced
-from assigner.incarnation import CHECK_SECONDS, Incarnation
-from assigner.records import StoreLife, encode
+from assigner.model.records import StoreLife, encode
+from assigner.storage.incarnation import CHECK_SECONDS, Incarnation
 from assigner.store import Found, Store
 from assigner.testing.counting import CountingStore
 from assigner.testing.faults import FaultyStore, Refuse

@@ -9,7 +9,7 @@ import pytest
 
 from assigner.core.group import GroupState
 from assigner.errors import InvalidInput
-from assigner.records import GroupOptions, HandoffMode, Step
+from assigner.model.records import GroupOptions, HandoffMode, Step
 from assigner.store import Limits, Store
 from assigner.testing.counting import CountingStore
 from tests.scenarios.test_limits import most_at_a_time

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import anyio
 import pytest
 
-from assigner.core.spread import SpreadSettings
+from assigner.core.leader_spread import SpreadSettings
 from assigner.election import Term
 from assigner.errors import Superseded
-from assigner.groups import make_known
-from assigner.leadership import Leadership, LeadershipSettings
+from assigner.leader.leadership import Leadership, LeadershipSettings
+from assigner.storage.groups import make_known
 from assigner.testing.faults import Refuse
 from assigner.testing.waiting import eventually
 from tests.scenarios.electorate import ON_BOTH_STORES, Electorate, Voter, electorate

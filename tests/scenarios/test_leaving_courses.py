@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from assigner.core.group import GroupState
-from assigner.keys import AssignmentKey, TopicPartition
-from assigner.records import Assignment, GroupOptions, HandoffMode, decode
+from assigner.model.keys import AssignmentKey, TopicPartition
+from assigner.model.records import Assignment, GroupOptions, HandoffMode, decode
 from assigner.store import PutEvent
 from tests.world import SteppedConsumer, World, world_on
 

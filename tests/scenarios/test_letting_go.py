@@ -11,7 +11,7 @@ import pytest
 from assigner.core.group import GroupState
 from assigner.errors import Evicted
 from assigner.instance import Instance
-from assigner.records import GroupOptions, HandoffMode, Step
+from assigner.model.records import GroupOptions, HandoffMode, Step
 from assigner.store import Found
 from tests.scenarios.test_limits import most_at_a_time
 from tests.world import BOTH_STORES, SteppedConsumer, World, tp, world_on

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from assigner import relay
 from assigner.core.group import GroupState
 from assigner.errors import InvalidInput
-from assigner.keys import HandoffKey
-from assigner.records import Handoff, Step, decode
+from assigner.members import streams
+from assigner.model.keys import HandoffKey
+from assigner.model.records import Handoff, Step, decode
 from assigner.store import DeleteEvent, PutEvent
 from tests.world import BOTH_STORES, World, world_on
 
@@ -74,7 +74,7 @@ async def test_no_consumer_warms_more_than_the_group_allows(world: World) -> Non
 async def test_a_change_of_many_partitions_is_told_in_parts(
     memory_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "MOST_AT_ONCE", 5)
+    monkeypatch.setattr(streams, "MOST_AT_ONCE", 5)
     world = memory_world
     await world.start_instance()
     a = await world.join("a")

@@ -13,17 +13,17 @@ import pytest
 
 from assigner.api import LoadReceipt, LoadReport, TopicLoads, Weights
 from assigner.core.group import GroupState
-from assigner.core.load_records import BLOCK, read
-from assigner.core.loads import LoadSettings
+from assigner.core.loads.records import BLOCK, read
+from assigner.core.loads.weights import LoadSettings
 from assigner.errors import InvalidInput, NotRegistered, UnknownTopic
-from assigner.history import read_history
 from assigner.instance import Instance
-from assigner.keys import TopicPartition
-from assigner.records import Cause, Loads, decode, encode
+from assigner.leader.history import read_history
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Cause, Loads, decode, encode
 from assigner.store import Found, Put, Store
+from assigner.strategies.sticky_balanced import strategy as sticky_balanced
 from assigner.strategy import FloatArray, Problem, Solution
 from assigner.testing.waiting import eventually
-from strategies.sticky_balanced import strategy as sticky_balanced
 from tests.peculiar_stores import NotingStore
 from tests.world import BOTH_STORES, GROUP, QUICK, SteppedConsumer, World, tp, world_on
 
@@ -56,7 +56,7 @@ class Weighing:
 def strategy(monkeypatch: pytest.MonkeyPatch) -> Weighing:
     """What every group plans by here."""
     weighing = Weighing()
-    monkeypatch.setattr("assigner.coordinator.prepare", lambda name: weighing)
+    monkeypatch.setattr("assigner.leader.coordinator.prepare", lambda name: weighing)
     return weighing
 
 

@@ -12,18 +12,18 @@ from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanag
 import anyio
 import pytest
 
+from assigner.aio.wakeup import Changes
 from assigner.api import Registration
-from assigner.client.changes import Changes
-from assigner.client.gates import PartitionGate
+from assigner.backends.memory import MemoryState, MemoryStore
+from assigner.client.gate import PartitionGate
 from assigner.clock import LoopClock
-from assigner.core.gate import Gate, Lease
+from assigner.core.client.gate import Gate, Lease
 from assigner.errors import StoreUnavailable
-from assigner.keys import Keys
-from assigner.mirror import GroupMirror
-from assigner.records import GroupOptions, TopicConfig, encode
+from assigner.model.keys import Keys
+from assigner.model.records import GroupOptions, TopicConfig, encode
+from assigner.storage.mirror import GroupMirror
 from assigner.store import Batch, PutEvent, WatchItem
 from assigner.testing.faults import FaultyStore
-from backends.memory import MemoryState, MemoryStore
 from tests.counted_wakes import Wakes
 from tests.world import GROUP, World, tp, world_on
 

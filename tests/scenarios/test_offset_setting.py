@@ -9,8 +9,8 @@ import pytest
 from assigner.api import OffsetCommit, WantedOffsets
 from assigner.errors import InvalidInput, Refused, UnknownTopic
 from assigner.instance import Instance
-from assigner.keys import TopicPartition
-from assigner.records import Assignment, Offset, encode
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Assignment, Offset, encode
 from assigner.store import Compare, Operation, Store, TransactionResult
 from assigner.testing.faults import FaultyStore
 from tests.world import BOTH_STORES, GROUP, World, tp, world_on

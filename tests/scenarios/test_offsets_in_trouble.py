@@ -10,9 +10,9 @@ import pytest
 from assigner.api import OffsetCommit, Refusal, RefusedCommit, WantedOffsets
 from assigner.core.offset_commits import CommitQueue
 from assigner.errors import LimitReached, OutcomeUnknown, TransactionTooLarge
-from assigner.keys import TopicPartition
-from assigner.offsets import OffsetKeeping
-from assigner.records import Assignment, HandoffMode, Offset, encode
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Assignment, HandoffMode, Offset, encode
+from assigner.offsets.commit import OffsetKeeping
 from assigner.store import Compare, Operation, Store, TransactionResult
 from assigner.testing.faults import FaultyStore, LoseAnswer, Refuse
 from assigner.testing.waiting import eventually

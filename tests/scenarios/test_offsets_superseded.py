@@ -16,8 +16,8 @@ from assigner.api import OffsetCommit, Refusal, RefusedCommit
 from assigner.core.offset_commits import OffsetRevisions
 from assigner.errors import Refused
 from assigner.instance import Instance
-from assigner.offset_writing import TRIES
-from assigner.records import Assignment, Offset, decode, encode
+from assigner.model.records import Assignment, Offset, decode, encode
+from assigner.offsets.commit import TRIES
 from assigner.store import PutEvent
 from assigner.testing.faults import AnswerAfter, Delay, EffectAfter, FaultyStore, LoseAnswer
 from assigner.testing.waiting import eventually

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Sequence
 import anyio
 import pytest
 
-from assigner.core.coordination import Coordination, Decisions
-from assigner.keys import AssignmentKey, HandoffKey, PlanKey
-from assigner.records import GroupOptions, HandoffMode, Plan, decode
+from assigner.core.coordination.machine import Coordination, Decisions
+from assigner.model.keys import AssignmentKey, HandoffKey, PlanKey
+from assigner.model.records import GroupOptions, HandoffMode, Plan, decode
 from assigner.store import Operation, PutEvent
 from assigner.testing.faults import EffectAfter, Fault, LoseAnswer
 from tests.peculiar_stores import key_of

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from assigner.core.group import GroupState
-from assigner.records import GroupOptions
+from assigner.model.records import GroupOptions
+from assigner.strategies import sticky_balanced
+from assigner.strategies.standbys.placement import place_standbys
 from assigner.strategy import IntArray, Problem, Solution
-from strategies import sticky_balanced
-from strategies.standbys import place_standbys
 from tests.world import BOTH_STORES, World, world_on
 
 pytestmark = pytest.mark.virtual_time
@@ -112,7 +112,7 @@ class BothAtOnce:
 async def test_a_strategy_that_answers_both_at_once_is_taken_at_its_word(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("assigner.coordinator.prepare", lambda name: BothAtOnce())
+    monkeypatch.setattr("assigner.leader.coordinator.prepare", lambda name: BothAtOnce())
     await three(world)
     await world.consumers["c"].deregister(gates_closed=True)
     await world.until("even", lambda s: owned_by(s, "a", "b") and copied_among(s, "a", "b"), within=100)

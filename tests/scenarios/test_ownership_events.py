@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from assigner.errors import InvalidInput
-from assigner.event_log import EventLog, EventSettings
-from assigner.names import session_digest
-from assigner.records import GroupOptions, HandoffMode, Status
+from assigner.model.names import session_digest
+from assigner.model.records import GroupOptions, HandoffMode, Status
+from assigner.observability.event_log import EventLog, EventSettings
 from assigner.testing.waiting import eventually
 from tests.world import BOTH_STORES, World, tp, world_on
 

@@ -10,9 +10,9 @@ import pytest
 
 from assigner.api import Commands, Registration
 from assigner.errors import NotRegistered, StreamReplaced
-from assigner.keys import TopicPartition
-from assigner.records import Assignment, Cause, GroupOptions, HandoffMode, encode
-from assigner.relay import StreamSeat
+from assigner.members.streams import StreamSeat
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Assignment, Cause, GroupOptions, HandoffMode, encode
 from assigner.testing.waiting import eventually
 from tests.peculiar_stores import BusyStore
 from tests.world import BOTH_STORES, World, tp, world_on

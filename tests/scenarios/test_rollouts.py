@@ -9,16 +9,16 @@ from random import Random
 import anyio
 import pytest
 
-from assigner.core import what_if
 from assigner.core.group import GroupState
-from assigner.core.plan_answer import answer, solve
-from assigner.core.sketch import Sketch, SketchedMember, SketchedTopic
+from assigner.core.whatif import changes
+from assigner.core.whatif.report import answer, solve
+from assigner.core.whatif.sketch import Sketch, SketchedMember, SketchedTopic
 from assigner.errors import AssignerError, InvalidInput, InvalidName
-from assigner.history import read_history
-from assigner.keys import TopicPartition
-from assigner.records import Assignment, Cause, HandoffMode, decode
+from assigner.leader.history import read_history
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Assignment, Cause, HandoffMode, decode
 from assigner.store import PutEvent
-from assigner.strategy_registry import load
+from assigner.strategy.registry import load
 from tests.world import BOTH_STORES, SteppedConsumer, World, tp, world_on
 
 pytestmark = pytest.mark.virtual_time
@@ -298,7 +298,7 @@ async def test_what_is_asked_beforehand_is_what_happens(world: World) -> None:
     await fleet(world, 3, NEW)
     await crash(world, pods[0])
     state = await at_rest(world, 6)
-    solved = solve(what_if.leave(sketched(state), pods[1].name), load(state.options.strategy))
+    solved = solve(changes.leave(sketched(state), pods[1].name), load(state.options.strategy))
     await crash(world, pods[1])
     after = await at_rest(world, 5)
     asked = {move.partition: move.new for move in answer(sketched(state), solved).planned}

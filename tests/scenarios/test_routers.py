@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from assigner.keys import TopicPartition
-from assigner.records import Ack, GroupOptions, HandoffMode, Router, Step, encode
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Ack, GroupOptions, HandoffMode, Router, Step, encode
 from tests.world import BOTH_STORES, SteppedConsumer, World, world_on
 
 pytestmark = pytest.mark.virtual_time

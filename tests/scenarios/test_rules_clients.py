@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from assigner.core.client_calls import AnswerKind, CallAssigned, CallRevoked, Done, Ownership, ReleaseOrder, Start
-from assigner.core.client_calls import Commands as Heard
-from assigner.core.client_state import ClientState
-from assigner.core.gate import Gate, GateClosed, Lease
+from assigner.core.client.gate import Gate, GateClosed, Lease
+from assigner.core.client.messages import AnswerKind, CallAssigned, CallRevoked, Done, Ownership, ReleaseOrder, Start
+from assigner.core.client.messages import Commands as Heard
+from assigner.core.client.state import ClientState
 from assigner.errors import NotRegistered, Refused, StoreError
-from assigner.records import HandoffMode
+from assigner.model.records import HandoffMode
 from assigner.store import Store
 from assigner.testing.faults import Refuse
 from tests.peculiar_stores import LaggingStore

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from assigner.errors import Superseded
-from assigner.keys import AssignmentKey
-from assigner.records import Assignment, Cause, HandoffMode, Plan, Step, TopicConfig, decode, encode
+from assigner.model.keys import AssignmentKey
+from assigner.model.records import Assignment, Cause, HandoffMode, Plan, Step, TopicConfig, decode, encode
 from assigner.store import Event, Found, PutEvent
 from assigner.testing.faults import Delay, LoseAnswer
 from assigner.testing.waiting import eventually

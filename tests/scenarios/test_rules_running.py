@@ -12,16 +12,17 @@ from typing import Any
 import anyio
 import pytest
 
-from assigner import mirror as mirroring
-from assigner import unit_writer
-from assigner.core.coordination import Coordination
+from assigner.core.coordination.machine import Coordination
 from assigner.core.group import GroupState
-from assigner.core.planning import Target
+from assigner.core.planning.request import Target
 from assigner.core.writes import Purpose, Write
 from assigner.errors import LimitReached
-from assigner.keys import AssignmentKey, HandoffKey, PlanKey, TopicPartition
-from assigner.records import Assignment, Consumer, LeaderRecord, Plan, TopicConfig, decode, encode
+from assigner.model.keys import AssignmentKey, HandoffKey, PlanKey, TopicPartition
+from assigner.model.records import Assignment, Consumer, LeaderRecord, Plan, TopicConfig, decode, encode
 from assigner.server import ServerSettings
+from assigner.storage import batch_writer
+from assigner.storage import mirror as mirroring
+from assigner.storage.batch_writer import UnitWriter
 from assigner.store import (
     Absent,
     Conflict,
@@ -37,7 +38,6 @@ from assigner.store import (
 )
 from assigner.testing.faults import Delay
 from assigner.testing.waiting import eventually
-from assigner.unit_writer import UnitWriter
 from tests.peculiar_stores import BusyStore, ForgetfulStore, LaggingStore, LateStore, NotingStore
 from tests.world import BOTH_STORES, World, tp, world_on
 
@@ -331,7 +331,7 @@ async def test_rule_14_streams_beyond_the_limit_are_refused(world: World) -> Non
 
 
 async def test_rule_14_writes_beyond_the_limit_are_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unit_writer, "MAX_WAITING", 3)
+    monkeypatch.setattr(batch_writer, "MAX_WAITING", 3)
     writer = UnitWriter(world.store)
     write = Write(Purpose.ANSWER, (), (Put("/k", b""),))
     for _ in range(3):

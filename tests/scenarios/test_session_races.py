@@ -9,7 +9,7 @@ import pytest
 
 from assigner.api import Registration
 from assigner.errors import AssignerError, StreamReplaced, Superseded
-from assigner.records import Consumer, HandoffMode
+from assigner.model.records import Consumer, HandoffMode
 from assigner.store import Compare, DeleteEvent, Found, Operation, Put
 from assigner.testing.faults import AnswerAfter, Delay, EffectAfter, FaultyStore, Injected, LoseAnswer
 from assigner.testing.waiting import eventually

@@ -18,16 +18,16 @@ import pytest
 from assigner.api import OffsetCommit, WantedOffsets
 from assigner.backend import Backend
 from assigner.backend import load as load_backend
+from assigner.backends.memory import MemoryBackend, MemoryState
 from assigner.clock import LoopClock
 from assigner.errors import InvalidInput, Refused
-from assigner.groups import discover, make_known
-from assigner.history import read_history
 from assigner.instance import Instance
-from assigner.keys import DEFAULT_ROOT, Keys
+from assigner.leader.history import read_history
+from assigner.model.keys import DEFAULT_ROOT, Keys
 from assigner.settings import Settings, load
+from assigner.storage.groups import discover, make_known
 from assigner.store import Store, read_all
 from assigner.testing.waiting import eventually
-from backends.memory import MemoryBackend, MemoryState
 from tests.real_etcd import RunningEtcd
 from tests.world import BOTH_STORES, SteppedConsumer, World, tp
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from assigner import administration
+from assigner.admin import operations
 from assigner.testing.waiting import eventually
 from tests.world import BOTH_STORES, GROUP, World, world_on
 
@@ -43,7 +43,7 @@ async def test_a_consumer_that_stopped_renewing_is_seen_to_be_silent_by_any_inst
 
 
 async def test_only_so_many_leases_are_asked_about(any_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(administration, "MOST_SILENCES", 1)
+    monkeypatch.setattr(operations, "MOST_SILENCES", 1)
     await any_world.add_topic(partitions=2)
     instance = await any_world.start_instance("i1")
     for name in ("a", "b"):

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from assigner.records import HandoffMode
+from assigner.model.records import HandoffMode
 from tests.scenarios.courses import course
 
 FIRST, MANY = int(os.environ.get("COURSES_FROM", "1")), int(os.environ.get("COURSES", "2"))

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from assigner.core.group import GroupState
-from assigner.records import GroupOptions, Standbys, encode
+from assigner.model.records import GroupOptions, Standbys, encode
 from tests.peculiar_stores import key_of
 from tests.world import BOTH_STORES, World, tp, world_on
 

@@ -10,7 +10,7 @@ import pytest
 
 from assigner.api import Registration
 from assigner.core.group import GroupState
-from assigner.records import Assignment, GroupOptions, HandoffMode, Standbys, encode
+from assigner.model.records import Assignment, GroupOptions, HandoffMode, Standbys, encode
 from assigner.testing.waiting import eventually
 from tests.peculiar_stores import key_of
 from tests.world import BOTH_STORES, SteppedConsumer, World, tp, world_on

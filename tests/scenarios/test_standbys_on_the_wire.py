@@ -10,8 +10,8 @@ from grpclib.client import Channel
 
 from assigner.client import AssignerConsumer, Handler, Ownership, ReleaseOrder, TopicPartition, WarmOrder
 from assigner.clock import LoopClock
+from assigner.model.records import GroupOptions
 from assigner.proto.kafka_assigner import v1
-from assigner.records import GroupOptions
 from assigner.service import Service
 from tests.scenarios.stream_clients import TIMING, until
 from tests.world import GROUP, World, world_on

@@ -14,9 +14,9 @@ from typing import Any
 import anyio
 import pytest
 
-from assigner import supervision
+from assigner.aio import supervision
 from assigner.api import OffsetCommit
-from assigner.core.loads import LoadSettings
+from assigner.core.loads.weights import LoadSettings
 from assigner.instance import Instance
 from assigner.testing.waiting import eventually
 from tests.real_etcd import RunningEtcd

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from assigner.core.group import GroupState
-from assigner.records import Phase, Status
+from assigner.model.records import Phase, Status
 from assigner.store import Found
 from tests.world import SteppedConsumer, World, tp, world_on
 

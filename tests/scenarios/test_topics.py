@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from assigner.errors import InvalidInput, InvalidName, Refused, UnknownTopic
-from assigner.records import Assignment, Handoff, Offset, Plan, TopicConfig, decode, encode
+from assigner.model.records import Assignment, Handoff, Offset, Plan, TopicConfig, decode, encode
 from assigner.store import DeleteEvent, Found, PutEvent
 from tests.world import BOTH_STORES, World, tp, world_on
 

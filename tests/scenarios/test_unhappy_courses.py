@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from assigner.errors import Evicted, StoreUnavailable
-from assigner.records import HandoffMode, encode
+from assigner.model.records import HandoffMode, encode
 from assigner.testing.faults import Delay, FaultyStore, LoseAnswer
 from tests.world import BOTH_STORES, World, tp, world_on
 

@@ -11,12 +11,12 @@ import pytest
 
 from assigner.api import Answer, LoadReport, OffsetCommit, Refusal, Registration
 from assigner.errors import LimitReached, NotRegistered, Refused, UnknownGroup
-from assigner.groups import make_known
 from assigner.instance import Instance
-from assigner.metrics import Metrics
-from assigner.mirror import Mirrors
-from assigner.records import GroupOptions
+from assigner.model.records import GroupOptions
+from assigner.observability.metrics import Metrics
 from assigner.settings.model import QuotaSection
+from assigner.storage.groups import make_known
+from assigner.storage.mirror import Mirrors
 from assigner.store import Progress, Store, WatchItem, read_all
 from assigner.testing.counting import CountingStore
 from assigner.testing.waiting import eventually

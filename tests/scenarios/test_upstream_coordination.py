@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from assigner.core.group import GroupState
-from assigner.records import Phase, Status
+from assigner.model.records import Phase, Status
 from assigner.store import Batch, PutEvent
 from tests.world import BOTH_STORES, World, tp, world_on
 

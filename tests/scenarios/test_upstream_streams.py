@@ -14,9 +14,9 @@ from grpclib import GRPCError, Status
 from grpclib.client import Channel
 
 from assigner.core.group import GroupState
+from assigner.model.records import Phase
+from assigner.model.records import Status as ConsumerStatus
 from assigner.proto.kafka_assigner import v1
-from assigner.records import Phase
-from assigner.records import Status as ConsumerStatus
 from assigner.service import Service
 from tests.scenarios.stream_clients import Clients, StreamConsumer, clients_of, until
 from tests.world import BOTH_STORES, World, world_on

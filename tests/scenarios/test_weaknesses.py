@@ -18,7 +18,7 @@ import pytest
 from assigner.core.group import GroupState
 from assigner.errors import Evicted, NotRegistered, NotTheTarget
 from assigner.instance import Instance
-from assigner.records import HandoffMode, LeaderRecord, Phase, Status, Step, encode
+from assigner.model.records import HandoffMode, LeaderRecord, Phase, Status, Step, encode
 from assigner.store import Compare, Operation, Put, TransactionResult
 from assigner.testing.faults import Delay, FaultyStore, Injected
 from tests.world import BOTH_STORES, SteppedConsumer, World, tp, world_on

@@ -13,8 +13,8 @@ import pytest
 from assigner.api import Commands, Registration
 from assigner.clock import LoopClock
 from assigner.errors import AssignerError, OutcomeUnknown, UnknownTopic
-from assigner.incarnation import CHECK_SECONDS
 from assigner.instance import Instance
+from assigner.storage.incarnation import CHECK_SECONDS
 from assigner.store import Absent
 from assigner.testing.counting import CountingStore
 from assigner.testing.faults import FaultyStore, LoseAnswer

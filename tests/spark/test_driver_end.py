@@ -15,7 +15,7 @@ import pytest
 
 from assigner.api import WantedOffsets
 from assigner.embedded import EmbeddedAssigner
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
 from assigner.spark.sinks import SqlLedger, next_offsets, sql_place
 from tests.acted_query import GROUP, an_assigner
 from tests.mock_kafka import MockKafka

@@ -22,12 +22,12 @@ from pyspark.sql import SparkSession
 from sqlalchemy import text
 
 from assigner.embedded import EmbeddedAssigner
-from assigner.keys import TopicPartition
-from assigner.records import GroupOptions, HandoffMode
+from assigner.model.keys import TopicPartition
+from assigner.model.records import GroupOptions, HandoffMode
 from assigner.server import ServerSettings
-from assigner.settings import HttpSection, Settings
+from assigner.settings import HttpSettings, Settings
 from assigner.spark.sinks import SqlLedger, next_offsets, sql_place
-from assigner.spark.sinks.sql_database import open_database
+from assigner.spark.sinks.sql.database import open_database
 from tests.mock_kafka import MockKafka
 from tests.real_kafka import KafkaBroker
 from tests.real_postgres import PostgresServer
@@ -120,7 +120,7 @@ def scenes(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[str, str, 
     def make(bootstrap: str, url: str, mode: HandoffMode) -> Scene:
         settings = Settings(
             grpc=ServerSettings(port=0),
-            http=HttpSection(port=0),
+            http=HttpSettings(port=0),
             consumer_ttl=6.0,
             group=GroupOptions(debounce=0.2, handoff_mode=mode),
             topics={GROUP: dict.fromkeys(TOPICS, 4)},

@@ -18,11 +18,11 @@ from sqlalchemy import text
 
 from assigner.api import WantedOffsets
 from assigner.embedded import EmbeddedAssigner
-from assigner.records import GroupOptions, HandoffMode
+from assigner.model.records import GroupOptions, HandoffMode
 from assigner.server import ServerSettings
-from assigner.settings import HttpSection, Settings
+from assigner.settings import HttpSettings, Settings
 from assigner.spark import register
-from assigner.spark.sinks.sql_database import open_database
+from assigner.spark.sinks.sql.database import open_database
 from tests.mock_kafka import PARTITIONS, MockKafka
 from tests.spark.pages import names_of
 
@@ -79,7 +79,7 @@ def scene(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., Scene]]
     def make(*topics: str) -> Scene:
         settings = Settings(
             grpc=ServerSettings(port=0),
-            http=HttpSection(port=0),
+            http=HttpSettings(port=0),
             group=GroupOptions(handoff_mode=HandoffMode.EXCLUSIVE, debounce=0.05),
         )
         made.append(EmbeddedAssigner(settings, topics={GROUP: dict.fromkeys(topics, PARTITIONS)}).__enter__())

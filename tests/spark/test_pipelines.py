@@ -24,16 +24,16 @@ from assigner.cli import main
 from assigner.client import AssignerConsumer, Handler
 from assigner.embedded import EmbeddedAssigner
 from assigner.server import ServerSettings
-from assigner.settings import HttpSection, Settings
-from assigner.spark.pipelines import samples
-from assigner.spark.pipelines.audit import KINDS, VIOLATIONS, Audit, audit
-from assigner.spark.pipelines.datasets import LAG_SAMPLES, LOAD_SAMPLES, OWNERSHIP_EVENTS, TRACES, from_arrow
-from assigner.spark.pipelines.lag import attribute
-from assigner.spark.pipelines.loads import weigh
-from assigner.spark.pipelines.ownership_sample import Finding, SampleLog, sample_log
-from assigner.spark.pipelines.simulate import Happening, Model, compare, lived, simulate
-from assigner.spark.pipelines.traces import days
-from assigner.strategy_registry import load
+from assigner.settings import HttpSettings, Settings
+from assigner.spark.jobs import sample_data
+from assigner.spark.jobs.audit import KINDS, VIOLATIONS, Audit, audit
+from assigner.spark.jobs.datasets import LAG_SAMPLES, LOAD_SAMPLES, OWNERSHIP_EVENTS, TRACES, from_arrow
+from assigner.spark.jobs.lag import attribute
+from assigner.spark.jobs.loads import weigh
+from assigner.spark.jobs.sample_ownership import Finding, SampleLog, sample_log
+from assigner.spark.jobs.simulate import Happening, Model, compare, lived, simulate
+from assigner.spark.jobs.traces import days
+from assigner.strategy.registry import load
 from tests.spark.small_queries import interpreted
 
 SECOND = 1_000_000
@@ -206,7 +206,7 @@ def test_weights_are_published_to_the_group_which_plans_by_them(spark: SparkSess
     rows = [(at, partition, at * (300 if partition == 0 else 100)) for partition in range(4) for at in (0, 10)]
     pq.write_table(load_rows(*rows), tmp_path / "loads.parquet")
     data = ("--input", str(tmp_path / "loads.parquet"), "--output", str(tmp_path / "out"), "--overwrite", "--json")
-    quick = Settings(grpc=ServerSettings(port=0), http=HttpSection(port=0))
+    quick = Settings(grpc=ServerSettings(port=0), http=HttpSettings(port=0))
     by_load = msgspec.structs.replace(quick.group, debounce=0.5, use_loads=True)
     with EmbeddedAssigner(msgspec.structs.replace(quick, group=by_load), topics={"g": {"t": 4}}) as assigner:
         address = assigner.address
@@ -294,13 +294,13 @@ def test_the_sample_shows_the_slow_consumer(spark: SparkSession) -> None:
     log = sample_log(groups=1, partitions=12, chapters=15, faults=0.0)
     found = attribute(
         spark,
-        from_arrow(spark, samples.lag_samples(log), LAG_SAMPLES),
+        from_arrow(spark, sample_data.lag_samples(log), LAG_SAMPLES),
         from_arrow(spark, log.table(), OWNERSHIP_EVENTS),
     )
     growth = {row.owner: row.growth or 0 for row in found.owners.collect()}
     found.close()
     named = {owner: grown for owner, grown in growth.items() if owner}
-    assert max(named, key=lambda owner: named[owner]) == samples.SLOW
+    assert max(named, key=lambda owner: named[owner]) == sample_data.SLOW
 
 
 # --- simulate ----------------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from assigner.cli import main
-from assigner.spark.pipelines.datasets import OWNERSHIP_EVENTS, TRACES, from_arrow, read
-from assigner.spark.pipelines.ownership_sample import sample_log
+from assigner.spark.jobs.datasets import OWNERSHIP_EVENTS, TRACES, from_arrow, read
+from assigner.spark.jobs.sample_ownership import sample_log
 from tests.spark.small_queries import interpreted
 
 LOG = sample_log(groups=1, partitions=1, chapters=3).table()

@@ -9,10 +9,10 @@ import anyio.to_thread
 import pytest
 from pyspark.sql import SparkSession
 
-from assigner.event_log import EventSettings
-from assigner.records import GroupOptions, HandoffMode
-from assigner.spark.pipelines.audit import KINDS, VIOLATIONS, audit
-from assigner.spark.pipelines.datasets import OWNERSHIP_EVENTS, read
+from assigner.model.records import GroupOptions, HandoffMode
+from assigner.observability.event_log import EventSettings
+from assigner.spark.jobs.audit import KINDS, VIOLATIONS, audit
+from assigner.spark.jobs.datasets import OWNERSHIP_EVENTS, read
 from assigner.testing.waiting import eventually
 from tests.spark.small_queries import interpreted
 from tests.world import World, world_on

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 from sqlalchemy import text
 
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
 from assigner.spark.sinks import (
     SqlLedger,
     fenced_parquet,
@@ -23,7 +23,7 @@ from assigner.spark.sinks import (
     register,
     sql_place,
 )
-from assigner.spark.sinks.sql_database import open_database
+from assigner.spark.sinks.sql.database import open_database
 from tests.real_postgres import PostgresServer
 from tests.spark.feeds import Feed, records, run
 from tests.unit.sink_rows import SCHEMA

@@ -23,8 +23,8 @@ from assigner.api import (
 )
 from assigner.clock import SystemClock
 from assigner.errors import AssignerError, UnknownGroup
-from assigner.keys import TopicPartition
-from assigner.records import (
+from assigner.model.keys import TopicPartition
+from assigner.model.records import (
     Cause,
     Consumer,
     GroupOptions,

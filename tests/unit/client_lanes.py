@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from assigner.core.client_calls import (
+from assigner.core.client.messages import (
     Action,
     Answer,
     AnswerKind,
@@ -18,8 +18,8 @@ from assigner.core.client_calls import (
     Start,
     WarmOrder,
 )
-from assigner.core.client_state import ClientState
-from assigner.keys import TopicPartition
+from assigner.core.client.state import ClientState
+from assigner.model.keys import TopicPartition
 
 NOW = 10.0
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)

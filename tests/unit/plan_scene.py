@@ -8,10 +8,10 @@ import msgspec
 
 from assigner.core.group import Change, GroupState
 from assigner.core.liveness import Liveness
-from assigner.core.loads import GroupLoads
-from assigner.core.planning import Builder, Request, flat_partitions
-from assigner.keys import Keys, TopicPartition
-from assigner.records import Assignment, Consumer, GroupOptions, Handoff, Standbys, Step, TopicConfig, encode
+from assigner.core.loads.weights import GroupLoads
+from assigner.core.planning.request import Builder, Request, flat_partitions
+from assigner.model.keys import Keys, TopicPartition
+from assigner.model.records import Assignment, Consumer, GroupOptions, Handoff, Standbys, Step, TopicConfig, encode
 from assigner.store import DeleteEvent, Entry, PutEvent
 
 KEYS = Keys("/r/", default_group="g", default_prefix="").group("g")

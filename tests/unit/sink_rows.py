@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from assigner.spark.control_rows import CONTROL, EPOCH, STATE
+from assigner.spark.schema import CONTROL, EPOCH, STATE
 
 TOPIC = "orders"
 SCHEMA = StructType(

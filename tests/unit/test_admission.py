@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from assigner.server.admission import MAX_SILENT, Admission, Slot, Stage
+from assigner.server.transport.admission import MAX_SILENT, Admission, Slot, Stage
 
 
 class Door:

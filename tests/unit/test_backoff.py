@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assigner.backoff import Backoff
+from assigner.aio.backoff import Backoff
 
 
 def test_pauses_double_up_to_the_limit_and_start_over_after_a_success() -> None:

@@ -7,8 +7,8 @@ from io import StringIO
 
 from rich.console import Console
 
+from assigner.backends.memory import MemoryState, MemoryStore
 from assigner.clock import SystemClock
-from backends.memory import MemoryState, MemoryStore
 from bench.store import MEASUREMENTS, Bench, measure_all, table
 
 

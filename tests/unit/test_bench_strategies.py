@@ -17,6 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from assigner.strategies.problem.validation import check
 from assigner.strategy import NONE, IntArray, Problem, Topics
 from bench.day import Day, a_day, live
 from bench.day_picture import draw
@@ -43,7 +44,6 @@ from bench.strategy_racks import fewest_mismatches
 from bench.strategy_sheets import BEGIN, END, Sheet, cells_sheet, grid_sheets, page, terminal, write_between
 from bench.strategy_targets import Target
 from bench.strategy_timing import ONCE, Answer, Effort, Failed, timed
-from strategies.validity import check
 from tests.problems import loads, problem, problems, topic_of
 
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from assigner.cli import main
 from assigner.cli.app import COMMANDS
-from assigner.cli.describing import SUMMARY_COLUMNS
+from assigner.cli.commands.group_view import SUMMARY_COLUMNS
 from assigner.cli.output import ranges
 from assigner.errors import InvalidInput, NotRegistered, Refused, StoreUnavailable
 from assigner.server.settings import ServerSettings

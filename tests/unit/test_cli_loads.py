@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from assigner.api import Weights
 from assigner.cli import main
-from assigner.cli.loads import IN_A_CALL, IN_A_LIST, calls
+from assigner.cli.commands.loads import IN_A_CALL, IN_A_LIST, calls
 from assigner.proto.kafka_assigner.v1 import TopicWeights
 from tests.unit.cli_service import ScriptedAdministration, serving
 
@@ -118,7 +118,7 @@ def test_a_file_that_makes_no_sense_is_a_usage_error(
 
 
 def test_a_huge_file_is_refused(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("assigner.cli.loads.MAX_FILE_BYTES", 5)
+    monkeypatch.setattr("assigner.cli.commands.loads.MAX_FILE_BYTES", 5)
     result = run("--set", a_file(tmp_path, {"t": [1]}))
     assert result.exit_code == 2
     assert "publish it in parts" in result.stderr

@@ -12,10 +12,10 @@ from click.testing import CliRunner, Result
 
 from assigner.api import FoundOffsets, WantedOffsets
 from assigner.cli import main
-from assigner.cli.offsets import IN_A_LIST, MAX_FILE_BYTES, MAX_SET, new_offsets
+from assigner.cli.commands.offsets import IN_A_LIST, MAX_FILE_BYTES, MAX_SET, new_offsets
 from assigner.errors import Refused
-from assigner.keys import TopicPartition
-from assigner.records import Offset
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Offset
 from tests.fake_service import FakeOffsets
 from tests.unit.cli_service import ScriptedAdministration, serving
 

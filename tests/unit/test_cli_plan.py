@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from assigner.cli import main
-from assigner.cli.live_sketch import sketch_of, weighed
+from assigner.cli.commands.live_sketch import sketch_of, weighed
 from assigner.proto.kafka_assigner.v1 import (
     ConsumerInfo,
     DescribeGroupResponse,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strategies import exact
+from assigner.strategies.exact import solver
 from tests.unit.test_cli_plan import GROUP, plan, planned
 
 
@@ -45,6 +45,6 @@ def test_a_plan_that_is_not_proved_says_so(tmp_path: Path, monkeypatch: pytest.M
     file = written(tmp_path / "group.json", group)
     assert not planned("--file", file)["unproved"]
     assert "unproved" not in plan("--file", file).stdout
-    monkeypatch.setattr(exact, "BUDGET", 1)
+    monkeypatch.setattr(solver, "BUDGET", 1)
     assert planned("--file", file)["unproved"]
     assert "unproved: the group is too large" in plan("--file", file).stdout

@@ -8,11 +8,12 @@ import click
 import pytest
 from rich.console import Console
 
-from assigner.cli import options
-from assigner.cli.describing import view
+from assigner.admin.group_options import check_options
+from assigner.cli.commands import options
+from assigner.cli.commands.group_view import view
 from assigner.cli.output import described
 from assigner.errors import InvalidInput
-from assigner.option_rules import check_options
+from assigner.model.records import GroupOptions
 from assigner.proto.kafka_assigner.v1 import (
     ConsumerInfo,
     DescribeGroupResponse,
@@ -23,7 +24,6 @@ from assigner.proto.kafka_assigner.v1 import (
     TopicOwnership,
     TopicStandbys,
 )
-from assigner.records import GroupOptions
 
 ANSWER = DescribeGroupResponse(
     summary=GroupSummary(group="orders", partitions=3),

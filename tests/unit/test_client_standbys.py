@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assigner.core.client_calls import (
+from assigner.core.client.messages import (
     CallAssigned,
     CallDiscard,
     CallNoStandby,

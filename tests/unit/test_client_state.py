@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from assigner.core.client_calls import (
+from assigner.core.client.gate import Shut
+from assigner.core.client.messages import (
     Answer,
     CallAssigned,
     CallDiscard,
@@ -17,7 +18,6 @@ from assigner.core.client_calls import (
     Pause,
     Stopped,
 )
-from assigner.core.gate import Shut
 from assigner.errors import LimitReached
 from tests.unit.client_lanes import NOBODY, NOW, READY, RELEASED, A, B, Lanes, owned, release, warm
 

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from assigner.core.client_calls import (
+from assigner.core.client.messages import (
     AnswerKind,
     CallAssigned,
     CallRelease,
@@ -18,7 +18,7 @@ from assigner.core.client_calls import (
     Ownership,
     Stopped,
 )
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
 from tests.unit.client_lanes import NOBODY, NOW, A, B, Lanes, release, warm
 
 PARTITIONS = st.sampled_from([A, B])

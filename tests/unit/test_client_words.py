@@ -89,7 +89,7 @@ async def test_a_service_that_never_answered_is_not_called_lost_and_is_named(
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
 
     def lines() -> list[str]:
-        return [record.getMessage() for record in caplog.records if record.name == "assigner.client.membership"]
+        return [record.getMessage() for record in caplog.records if record.name == "assigner.client.session"]
 
     async def enter() -> None:
         async with AssignerConsumer(["nowhere.invalid:50051"], "g", "c", ["t"], Handler(), timing=QUICK):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from assigner.core.coordination import Coordination
-from assigner.core.planning import Target
-from assigner.core.standby_plan import StandbyTarget
+from assigner.core.coordination.machine import Coordination
+from assigner.core.planning.request import Target
+from assigner.core.standbys import StandbyTarget
 from assigner.core.writes import Purpose
-from assigner.keys import TopicPartition
-from assigner.records import Step
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Step
 from assigner.store import DeleteEvent
 from tests.unit.plan_scene import KEYS, Scene
 

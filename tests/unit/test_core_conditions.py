@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from assigner.core.conditions import MOST, OversizedWrites, conditions
 from assigner.core.writes import Purpose, Write
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
 from tests.unit.plan_scene import Scene
 
 

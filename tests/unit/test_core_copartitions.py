@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from assigner.core.copartitions import companions_by_topic, copartition_sets, largest_set
-from assigner.core.units import Units
-from assigner.keys import TopicPartition
-from assigner.records import Status
+from assigner.core.planning.copartitions import Units, companions_by_topic, copartition_sets, largest_set
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Status
 from assigner.store import Limits
+from assigner.strategies.copartitioned import sets
 from assigner.strategy import NONE
-from strategies.copartitioned import sets
 from tests.unit.plan_scene import Scene
 
 

@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from assigner.core.load_records import (
+from assigner.core.loads.records import (
     BLOCK,
 )
-from assigner.core.load_samples import LoadSamples
-from assigner.core.loads import LoadSettings
+from assigner.core.loads.samples import LoadSamples
+from assigner.core.loads.weights import LoadSettings
 from assigner.errors import LimitReached
 
 WALL = 1_700_000_000.0

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assigner.core.load_records import (
+from assigner.core.loads.records import (
     BLOCK,
     LONGEST,
     MAX_NODES,
@@ -19,9 +19,9 @@ from assigner.core.load_records import (
     PartitionChange,
     read,
 )
-from assigner.core.loads import FLOOR, GroupLoads, LoadSettings, RecordedLoads
+from assigner.core.loads.weights import FLOOR, GroupLoads, LoadSettings, RecordedLoads
 from assigner.errors import UnreadableRecord
-from assigner.records import Loads, decode, encode
+from assigner.model.records import Loads, decode, encode
 
 WALL = 1_700_000_000.0
 TOPICS = [("a", 4), ("b", 2)]

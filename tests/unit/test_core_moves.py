@@ -7,9 +7,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assigner.core.moves import Move, MoveQueue
-from assigner.keys import TopicPartition
-from assigner.records import Cause
+from assigner.core.planning.execution import Move, MoveQueue
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Cause
 
 
 def move(target: str, number: int, size: int = 1) -> Move:

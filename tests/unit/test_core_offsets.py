@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from assigner.api import OffsetCommit, Refusal, RefusedCommit
 from assigner.core.offset_commits import Admitted, CommitQueue, Committer, PendingCommit, judge
 from assigner.errors import LimitReached
-from assigner.keys import TopicPartition
-from assigner.records import Assignment, Offset, Stored, decode
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Assignment, Offset, Stored, decode
 from assigner.store import Limits
 
 A = Committer("g", "a", "s")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from assigner.core.loads import GroupLoads, LoadSettings
-from assigner.core.planning import targets
-from assigner.keys import TopicPartition
-from assigner.records import Status, Step
+from assigner.core.loads.weights import GroupLoads, LoadSettings
+from assigner.core.planning.request import targets
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Status, Step
 from assigner.strategy import NONE, FloatArray, IntArray
-from assigner.strategy_registry import load
+from assigner.strategy.registry import load
 from tests.unit.plan_scene import Scene
 
 # --- members and topics ------------------------------------------------------------------------------------------

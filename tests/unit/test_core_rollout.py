@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assigner.core.rollout import Rollout, applied, new_generation, plan_rollout, solve
-from assigner.records import Consumer, GroupOptions
+from assigner.core.planning.rollout import Rollout, applied, new_generation, plan_rollout, solve
+from assigner.model.records import Consumer, GroupOptions
 from assigner.strategy import NONE, BoolArray, Problem, Solution
-from assigner.strategy_registry import load
+from assigner.strategy.registry import load
 from tests.problems import loads, problem, problems
 
 STRATEGY = load("sticky_balanced")

@@ -9,13 +9,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from assigner.core import what_if
-from assigner.core.plan_answer import answer, carried_out, solve
-from assigner.core.sketch import MAX_PARTITIONS, Sketch, SketchedMember, SketchedTopic, intern, read
+from assigner.core.whatif import changes
+from assigner.core.whatif.report import answer, carried_out, solve
+from assigner.core.whatif.sketch import MAX_PARTITIONS, Sketch, SketchedMember, SketchedTopic, intern, read
 from assigner.errors import InvalidInput
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
+from assigner.strategies.sticky_balanced import strategy
 from assigner.strategy import NONE
-from strategies.sticky_balanced import strategy
 
 
 def member(name: str, /, **fields: Any) -> SketchedMember:
@@ -151,7 +151,7 @@ def test_a_file_that_is_no_group_is_refused_by_field(text: bytes, says: str) -> 
 
 
 def test_the_worked_example_comes_out_to_the_letter() -> None:
-    after = what_if.leave(SEED, "C")
+    after = changes.leave(SEED, "C")
     found = answer(SEED, solve(after, strategy))
     assert [(move.partition, move.old, move.new) for move in found.planned] == [
         ("t/7", "C", "A"),
@@ -168,7 +168,7 @@ def test_the_worked_example_comes_out_to_the_letter() -> None:
 
 
 def test_a_plan_that_was_carried_out_moves_nothing_more() -> None:
-    after = what_if.join(SEED, member("D"))
+    after = changes.join(SEED, member("D"))
     solved = solve(after, strategy)
     assert answer(SEED, solved).moves == 2
     later = carried_out(after, solved)
@@ -176,18 +176,18 @@ def test_a_plan_that_was_carried_out_moves_nothing_more() -> None:
 
 
 def test_a_topic_keeps_its_weights_when_it_grows() -> None:
-    sketch = what_if.weigh(SEED, {TopicPartition("t", 9): 3.0})
-    grown = what_if.resize(sketch, "t", 12)
+    sketch = changes.weigh(SEED, {TopicPartition("t", 9): 3.0})
+    grown = changes.resize(sketch, "t", 12)
     assert grown.topics[0].weights[9:] == (3.0, 1.0, 1.0)
-    assert what_if.resize(grown, "new", 4).topics[1] == topic("new", 4)
+    assert changes.resize(grown, "new", 4).topics[1] == topic("new", 4)
 
 
 @pytest.mark.parametrize(
     ("edit", "says"),
     [
-        (lambda: what_if.join(SEED, member("A")), "member A is in the group already"),
-        (lambda: what_if.leave(SEED, "X"), "no member X; members: A, B, C"),
-        (lambda: what_if.weigh(SEED, {TopicPartition("t", 10): 1.0}), "there is no partition t/10"),
+        (lambda: changes.join(SEED, member("A")), "member A is in the group already"),
+        (lambda: changes.leave(SEED, "X"), "no member X; members: A, B, C"),
+        (lambda: changes.weigh(SEED, {TopicPartition("t", 10): 1.0}), "there is no partition t/10"),
     ],
 )
 def test_an_edit_that_can_not_be_is_refused(edit: Any, says: str) -> None:

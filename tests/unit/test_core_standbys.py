@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assigner.core.copies import copy_is_elsewhere, holders, holds_copy, is_standby
-from assigner.core.planning import Request, Target
-from assigner.core.standby_plan import StandbyTarget, targets
+from assigner.core.planning.request import Request, Target
+from assigner.core.standby_copies import copy_is_elsewhere, holders, holds_copy, is_standby
+from assigner.core.standbys import StandbyTarget, targets
 from assigner.core.writes import Purpose
-from assigner.explanation import Explanation
-from assigner.records import (
+from assigner.model.records import (
     Handoff,
     Standbys,
     Status,
@@ -22,6 +21,7 @@ from assigner.records import (
 )
 from assigner.store import Absent, Delete, ModRevisionIs, Put
 from assigner.strategy import NONE, Members, Problem, Solution, Topics
+from assigner.strategy.explanation import Explanation
 from tests.standby_scene import KEYS, TTL, Scene, about_standbys, tp
 
 # --- what a solution changes -------------------------------------------------------------------------------------

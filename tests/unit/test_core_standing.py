@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assigner.api import Commands
+from assigner.core.consumer_view import NOWHERE, News, Standing, standing
 from assigner.core.group import GroupState
-from assigner.core.standing import NOWHERE, News, Standing, standing
-from assigner.keys import Keys, TopicPartition
-from assigner.records import Assignment, Handoff, Step, encode
+from assigner.model.keys import Keys, TopicPartition
+from assigner.model.records import Assignment, Handoff, Step, encode
 from assigner.store import DeleteEvent, Entry, PutEvent
 
 KEYS = Keys("/r/", default_group="g", default_prefix="").group("g")

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assigner.api import Commands
-from assigner.core.standing import NOWHERE, News, Standing, standing
-from assigner.records import Step
+from assigner.core.consumer_view import NOWHERE, News, Standing, standing
+from assigner.model.records import Step
 from tests.standby_scene import Scene, tp
 
 ME = ("me", "me1")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from assigner.core.coordination import Decisions
+from assigner.core.coordination.machine import Decisions
 from assigner.core.writes import Purpose, Write
-from assigner.records import Plan, Step
+from assigner.model.records import Plan, Step
 from tests.standby_scene import KEYS, Scene
 
 NAMES = ["worker", "plan"]

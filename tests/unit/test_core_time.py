@@ -5,12 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assigner.core.agenda import Agenda
-from assigner.core.deadlines import Deadlines
+from assigner.core.agenda import Agenda, Schedule
 from assigner.core.group import GroupState
-from assigner.core.schedule import Schedule
-from assigner.keys import Keys, TopicPartition
-from assigner.records import Cause, GroupOptions, Step
+from assigner.core.handoff.lifecycle import Deadlines
+from assigner.model.keys import Keys, TopicPartition
+from assigner.model.records import Cause, GroupOptions, Step
 
 TP = TopicPartition("t", 0)
 

@@ -11,6 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from assigner.backends.etcd import rpc
+from assigner.backends.etcd.convert import from_key, prefix_end, prefix_range, to_compare, to_key, to_operation
+from assigner.backends.etcd.errors import Final, NoEffect, TokenStale, TooMuchToRead, Unknown, judge
+from assigner.backends.etcd.member import parse_version
+from assigner.backends.etcd.watch import Buffer, Watch
+from assigner.backends.etcd.watches import tells_progress
 from assigner.errors import (
     Compacted,
     InvalidInput,
@@ -21,12 +27,6 @@ from assigner.errors import (
     WatchEnded,
 )
 from assigner.store import Absent, Batch, Delete, Exists, Progress, Put, PutEvent, ValueIs
-from backends.etcd import rpc
-from backends.etcd.convert import from_key, prefix_end, prefix_range, to_compare, to_key, to_operation
-from backends.etcd.link import parse_version
-from backends.etcd.verdict import Final, NoEffect, TokenStale, TooMuchToRead, Unknown, judge
-from backends.etcd.watch import Buffer, Watch
-from backends.etcd.watches import tells_progress
 
 
 class Failure(NamedTuple):

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from assigner import event_log
-from assigner.event_log import EventLog, EventSettings, LoggedEvent, Sync
-from assigner.metrics import Metrics
+from assigner.observability import event_log
+from assigner.observability.event_log import EventLog, EventSettings, LoggedEvent, Sync
+from assigner.observability.metrics import Metrics
 
 Open = Callable[..., EventLog]
 

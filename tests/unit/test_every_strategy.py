@@ -17,11 +17,11 @@ from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from assigner.core.plan_answer import carried_out, solve
-from assigner.core.sketch import Sketch, SketchedMember, SketchedTopic
+from assigner.core.whatif.report import carried_out, solve
+from assigner.core.whatif.sketch import Sketch, SketchedMember, SketchedTopic
 from assigner.errors import InvalidInput
 from assigner.strategy import NONE, Problem, Strategy
-from assigner.strategy_registry import installed, load
+from assigner.strategy.registry import installed, load
 from tests.problems import assert_valid, problem, problems
 
 NAMES = ("copartitioned", "jump_hash", "range", "rendezvous", "spread_first", "sticky_balanced")
@@ -89,8 +89,8 @@ _DIGEST = """
 import hashlib, sys
 sys.path.insert(0, ".")
 import msgspec, numpy as np
-from assigner.core.plan_answer import carried_out, solve
-from assigner.strategy_registry import installed, load
+from assigner.core.whatif.report import carried_out, solve
+from assigner.strategy.registry import installed, load
 from tests.unit.test_every_strategy import random_group
 digest = hashlib.sha256()
 for name in installed():

@@ -6,6 +6,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from assigner.backends.memory import MemoryState, MemoryStore
 from assigner.clock import LoopClock
 from assigner.errors import Compacted, LeaseNotFound, OutcomeUnknown, StoreUnavailable, WatchEnded
 from assigner.store import Absent, Batch, Found, Missing, Put
@@ -21,7 +22,6 @@ from assigner.testing.faults import (
     LoseAnswer,
     Refuse,
 )
-from backends.memory import MemoryState, MemoryStore
 
 pytestmark = pytest.mark.virtual_time
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from assigner.core.gate import Gate, GateClosed, Lease, Shut, StaleEpoch
-from assigner.keys import TopicPartition
+from assigner.core.client.gate import Gate, GateClosed, Lease, Shut, StaleEpoch
+from assigner.model.keys import TopicPartition
 
 TP = TopicPartition("orders", 3)
 

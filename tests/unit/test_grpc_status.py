@@ -10,8 +10,8 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from assigner import errors
-from assigner.server import status
-from assigner.server.status import MAX_TEXT, STATUSES, answer_to
+from assigner.server.transport import status
+from assigner.server.transport.status import MAX_TEXT, STATUSES, answer_to
 
 
 def all_errors(kind: type[errors.AssignerError] = errors.AssignerError) -> Iterator[type[errors.AssignerError]]:
@@ -42,7 +42,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("kind", list(all_errors()), ids=lambda kind: kind.__name__)
 def test_every_error_of_the_service_has_a_status_of_its_own_line(kind: type[errors.AssignerError]) -> None:
-    assert kind in STATUSES, f"give {kind.__name__} a status in assigner/server/status.py"
+    assert kind in STATUSES, f"give {kind.__name__} a status in assigner/server/transport/status.py"
 
 
 @pytest.mark.parametrize(("kind", "status"), EXPECTED.items(), ids=lambda value: getattr(value, "__name__", ""))

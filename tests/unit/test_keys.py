@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assigner.errors import InvalidName
-from assigner.keys import (
+from assigner.model.keys import (
     DEFAULT_ROOT,
     RESERVED_GROUPS,
     AckKey,
@@ -25,7 +25,7 @@ from assigner.keys import (
     decode_segment,
     encode_segment,
 )
-from assigner.names import check_name
+from assigner.model.names import check_name
 
 
 def is_name(text: str) -> bool:

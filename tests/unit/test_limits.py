@@ -5,18 +5,18 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from assigner.backends.memory import MemoryState, MemoryStore
 from assigner.clock import LoopClock
 from assigner.core.writes import Moved
 from assigner.errors import InvalidInput
-from assigner.history import LENGTH, HistoryWriter, read_history
-from assigner.keys import Keys, TopicPartition
-from assigner.membership import MOST_DISPLACED, _displaced
+from assigner.leader.history import LENGTH, HistoryWriter, read_history
+from assigner.members.registration import MOST_DISPLACED, _displaced
+from assigner.model.keys import Keys, TopicPartition
+from assigner.model.records import Cause, Consumer, Displaced, Stored
 from assigner.proto.kafka_assigner import v1
-from assigner.records import Cause, Consumer, Displaced, Stored
-from assigner.server.requests import MAX_PARTITION, Requests
+from assigner.server.services.requests import MAX_PARTITION, Requests
 from assigner.store import CreateRevisionIs, Found
 from assigner.testing.waiting import eventually
-from backends.memory import MemoryState, MemoryStore
 
 REQUESTS = Requests("default", Keys().check_group)
 

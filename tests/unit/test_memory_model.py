@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from assigner.backends.memory import Bounds, MemoryState, MemoryStore
 from assigner.clock import LoopClock
 from assigner.errors import Compacted, LeaseNotFound
 from assigner.store import (
@@ -37,7 +38,6 @@ from assigner.store import (
     read_all,
 )
 from assigner.testing.virtual_time import VirtualTimeLoop
-from backends.memory import Bounds, MemoryState, MemoryStore
 
 T = TypeVar("T")
 KEYS = st.sampled_from(["a", "a/", "a/1", "a/2", "a0", "b/1", "ä"])

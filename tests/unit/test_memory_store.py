@@ -10,13 +10,13 @@ import anyio.lowlevel
 import pytest
 
 from assigner.backend import StoreSettings, load
+from assigner.backends.memory import Bounds, MemoryBackend, MemoryState, MemoryStore
+from assigner.backends.memory.index import RUN, KeyIndex
 from assigner.clock import LoopClock
 from assigner.errors import Compacted, InvalidInput, StoreUnavailable, TransactionTooLarge
 from assigner.store import Absent, Batch, DeleteEvent, Found, LeaseGone, Limits, Missing, Progress, Put, read_all
 from assigner.testing import virtual_time
 from assigner.testing.waiting import eventually
-from backends.memory import Bounds, MemoryBackend, MemoryState, MemoryStore
-from backends.memory.index import RUN, KeyIndex
 
 pytestmark = pytest.mark.virtual_time
 

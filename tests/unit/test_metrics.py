@@ -8,9 +8,9 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from assigner.instance_metrics import InstanceSnapshot
-from assigner.metrics import OTHER, BoundedNames, GroupSnapshot, Metrics, gather
-from assigner.records import Cause, Status, Step
+from assigner.model.records import Cause, Status, Step
+from assigner.observability.instance_metrics import InstanceSnapshot
+from assigner.observability.metrics import OTHER, BoundedNames, GroupSnapshot, Metrics, gather
 
 PAGE = Path(__file__).parents[2] / "docs/reference/metrics.md"
 

@@ -6,14 +6,14 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from assigner.backends.memory import MemoryState, MemoryStore
 from assigner.clock import LoopClock
 from assigner.core.group import Change
-from assigner.keys import Keys
-from assigner.mirror import SLICE, GroupMirror, Mirrors
-from assigner.records import Assignment, GroupOptions, encode
+from assigner.model.keys import Keys
+from assigner.model.records import Assignment, GroupOptions, encode
+from assigner.storage.mirror import SLICE, GroupMirror, Mirrors
 from assigner.store import Page
 from assigner.testing.waiting import eventually
-from backends.memory import MemoryState, MemoryStore
 from tests.world import tp
 
 pytestmark = pytest.mark.virtual_time

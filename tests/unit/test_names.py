@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assigner.errors import InvalidName
-from assigner.names import MAX_NAME_BYTES, check_name, check_topic
+from assigner.model.names import MAX_NAME_BYTES, check_name, check_topic
 
 
 @pytest.mark.parametrize(

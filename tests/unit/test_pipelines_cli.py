@@ -14,11 +14,11 @@ from click.testing import CliRunner, Result
 
 import assigner.cli.submit
 from assigner.cli import main
-from assigner.cli.pipeline_runs import Job
-from assigner.cli.pipelines import pipeline
+from assigner.cli.commands.pipeline import pipeline
+from assigner.cli.commands.pipeline_runs import Job
 from assigner.errors import InvalidInput
-from assigner.spark.pipelines.ownership_sample import sample_log
-from assigner.spark.pipelines.statements import statements
+from assigner.spark.jobs.sample_ownership import sample_log
+from assigner.spark.jobs.sql import statements
 
 NAMES = ("audit", "loads", "lag", "simulate")
 
@@ -107,7 +107,7 @@ def test_a_cluster_that_is_not_there_is_named_before_spark_looks_for_it(
     monkeypatch: pytest.MonkeyPatch, master: str, says: str
 ) -> None:
     monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
-    monkeypatch.setattr("assigner.spark.pipelines.session.require_java", lambda: None)
+    monkeypatch.setattr("assigner.spark.jobs.session.require_java", lambda: None)
     result = run("audit", "--sample", "--master", master)
     assert result.exit_code == 2
     assert says in " ".join(result.output.split())

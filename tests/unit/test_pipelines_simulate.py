@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from assigner.errors import InvalidInput
-from assigner.explanation import Explanation
-from assigner.spark.pipelines.picture import answer, draw
-from assigner.spark.pipelines.simulate import Happening, Model, Outcome, lived
-from assigner.spark.pipelines.traces import CRASH, JOIN, LEAVE, TOPIC, a_day, days
+from assigner.spark.jobs.chart import answer, draw
+from assigner.spark.jobs.simulate import Happening, Model, Outcome, lived
+from assigner.spark.jobs.traces import CRASH, JOIN, LEAVE, TOPIC, a_day, days
 from assigner.strategy import NONE, Problem, Solution
-from assigner.strategy_registry import installed, load
+from assigner.strategy.explanation import Explanation
+from assigner.strategy.registry import installed, load
 
 MINUTE = 60 * 1_000_000
 MODEL = Model(warm=20, handover=0.5, ttl=30, debounce=1)

@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 from assigner import logs
 from assigner.api import FoundOffsets, GroupDescription
 from assigner.cli import main, output
-from assigner.cli.failures import REFUSED, Failure
+from assigner.cli.exit_codes import REFUSED, Failure
 from assigner.errors import InvalidInput, InvalidName, Refused
-from assigner.keys import Keys, TopicPartition
 from assigner.logs import LogFormat, LogSettings
-from assigner.names import check_name
-from assigner.printable import as_json, one_line, shown
+from assigner.logs.printable import as_json, one_line, shown
+from assigner.model.keys import Keys, TopicPartition
+from assigner.model.names import check_name
+from assigner.model.records import Consumer, Offset, Quarantined
 from assigner.proto.kafka_assigner import v1
-from assigner.records import Consumer, Offset, Quarantined
-from assigner.server.offset_requests import commits
-from assigner.server.requests import Requests, option_changes
+from assigner.server.services.offsets import commits
+from assigner.server.services.requests import Requests, option_changes
 from tests.fake_service import FakeOffsets
 from tests.unit import cli_service
 from tests.unit.cli_service import ScriptedAdministration, description, serving

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from google.protobuf import descriptor_pool
 
-import assigner.server.reflection
-from assigner.server.messages import DESCRIPTORS, message_class
+import assigner.server.transport.standard_services
+from assigner.proto.runtime import DESCRIPTORS, message_class
 from tools import generate_proto
 
 
@@ -35,7 +35,7 @@ def test_the_descriptors_hold_both_services() -> None:
 
 
 def test_our_messages_stay_out_of_the_process_wide_pool() -> None:
-    assert assigner.server.reflection is not None
+    assert assigner.server.transport.standard_services is not None
     message_class("TopicPartition")
     with pytest.raises(KeyError):
         descriptor_pool.Default().FindMessageTypeByName("kafka_assigner.v1.TopicPartition")

@@ -9,11 +9,11 @@ import numpy as np
 from hypothesis import given as examples
 from hypothesis import settings
 
-from assigner.explanation import Explanation
-from assigner.reasons import Reason
+from assigner.strategies.jump_hash import strategy as jump_hash
+from assigner.strategies.sticky_balanced import strategy as sticky_balanced
 from assigner.strategy import NONE, Problem
-from strategies.jump_hash import strategy as jump_hash
-from strategies.sticky_balanced import strategy as sticky_balanced
+from assigner.strategy.explanation import Explanation
+from assigner.strategy.reasons import Reason
 from tests.problems import problem, problems
 
 

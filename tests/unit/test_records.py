@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assigner.errors import UnreadableRecord
-from assigner.records import (
+from assigner.model.records import (
     ANY_SESSION,
     Assignment,
     Cause,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 import pytest
 
-from assigner.cli.options import parse
+from assigner.admin.group_options import check_options
+from assigner.cli.commands.options import parse
 from assigner.errors import InvalidInput
-from assigner.option_rules import check_options
+from assigner.model.records import GroupOptions
 from assigner.proto.kafka_assigner import v1
-from assigner.records import GroupOptions
-from assigner.server.requests import Requests, option_changes, options_message
+from assigner.server.services.requests import Requests, option_changes, options_message
 
 
 def test_a_command_line_becomes_options_of_the_group() -> None:

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from assigner.errors import InvalidInput
-from assigner.records import HandoffMode
+from assigner.model.records import HandoffMode
 from assigner.settings import InstanceSection, Settings, load
 from assigner.settings.catalog import CATALOG, field_names, leaves
-from assigner.settings.showing import REDACTED, as_json, as_toml, reference_tables, schema, shown
+from assigner.settings.rendering import REDACTED, as_json, as_toml, reference_tables, schema, shown
 
 PAGE = Path(__file__).parents[2] / "docs/reference/settings.md"
 
@@ -305,7 +305,7 @@ def test_printed_json_says_where_each_value_came_from() -> None:
 
 def test_the_schema_knows_ranges_and_meanings_and_refuses_unknown_keys() -> None:
     made = schema()
-    http = made["$defs"]["HttpSection"]
+    http = made["$defs"]["HttpSettings"]
     assert http["additionalProperties"] is False
     assert http["properties"]["port"]["maximum"] == 65535
     assert http["properties"]["port"]["description"] == CATALOG["http.port"].meaning
@@ -331,7 +331,7 @@ def test_every_default_keeps_its_own_rule() -> None:
 
 
 def test_the_reference_page_is_the_catalog() -> None:
-    """To renew it: python -m assigner.settings.reference docs/reference/settings.md"""
+    """To renew it: python -m assigner.settings.rendering docs/reference/settings.md"""
     assert reference_tables() in PAGE.read_text()
 
 

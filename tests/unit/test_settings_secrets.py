@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from assigner.backends.etcd.auth import password_from
 from assigner.errors import InvalidInput, StoreUnavailable
 from assigner.secret_files import read_properties, read_secret
 from assigner.settings import load
-from assigner.settings.showing import shown
+from assigner.settings.rendering import shown
 from assigner.topics import KafkaSource
-from backends.etcd.login import password_from
 
 FILE_KEYS = ("store.password_file", "kafka.properties_file")
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from assigner.keys import TopicPartition
-from assigner.spark import member
+from assigner.model.keys import TopicPartition
+from assigner.spark.member import member
 from tests.acted_query import ActedQuery, Sink, an_assigner, run_until
 from tests.mock_kafka import MockKafka
 

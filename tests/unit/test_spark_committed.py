@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from assigner.spark.batch import BatchReader
 from assigner.spark.options import read_options
 from assigner.spark.positions import Range
 from assigner.spark.schema import row_schema
+from assigner.spark.source.batch_reader import BatchReader
 from tests.acted_query import GROUP, ActedQuery, Sink, an_assigner, run_until
 from tests.mock_kafka import MockKafka
 

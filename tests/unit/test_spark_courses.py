@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from assigner.embedded import EmbeddedAssigner
-from assigner.records import HandoffMode
+from assigner.model.records import HandoffMode
 from tests.acted_query import ActedQuery, Checkpoint, Sink, Step, an_assigner, run_until
 from tests.acted_state import StatefulCheckpoint, StatefulQuery, TallyTable
 from tests.mock_kafka import MockKafka

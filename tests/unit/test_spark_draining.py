@@ -7,8 +7,8 @@ import time
 import pytest
 
 from assigner.embedded import EmbeddedAssigner
-from assigner.spark import member
-from assigner.spark.link import Link
+from assigner.spark.member import member
+from assigner.spark.member.thread import Link
 from tests.acted_query import GROUP, ActedQuery, Sink, Step, an_assigner, run_until
 from tests.mock_kafka import MockKafka
 

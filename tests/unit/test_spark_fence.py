@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assigner.errors import InvalidInput
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
 from assigner.spark.sinks.columns import check_columns, data_rows, slices_of, state_rows
 from assigner.spark.sinks.fence import PATIENCE, Fence, OnStale, Slice, StaleRows, judge, merged, stale_policy
 from tests.unit.sink_rows import TOPIC, rows, with_states

@@ -8,15 +8,14 @@ import pyarrow as pa
 import pytest
 
 from assigner.errors import SourceUnavailable
-from assigner.keys import TopicPartition
-from assigner.spark import fetching, rows
-from assigner.spark.batch import BatchReader
-from assigner.spark.data_loss import DataLost
-from assigner.spark.fetching import read_ranges
-from assigner.spark.kafka_log import KafkaLog
+from assigner.model.keys import TopicPartition
+from assigner.spark.kafka_offsets import DataLost, KafkaLog
 from assigner.spark.options import EARLIEST, LATEST, SourceOptions, read_options
 from assigner.spark.positions import Range
 from assigner.spark.schema import arrow_schema, row_schema
+from assigner.spark.source import fetch, rows
+from assigner.spark.source.batch_reader import BatchReader
+from assigner.spark.source.fetch import read_ranges
 from tests.mock_kafka import MockKafka
 
 SCHEMA = arrow_schema(row_schema(headers=True, epoch=True))
@@ -61,7 +60,7 @@ def test_a_row_has_all_that_kafka_knows(kafka: MockKafka) -> None:
 def test_a_range_larger_than_a_chunk_comes_in_several_batches(
     kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetching, "CHUNK", 30)
+    monkeypatch.setattr(fetch, "CHUNK", 30)
     kafka.produce("chunks", 100)
     assert read(kafka, "chunks", 0, 100)["offset"].to_pylist() == list(range(100))
 

@@ -9,16 +9,15 @@ import pytest
 
 from assigner.embedded import EmbeddedAssigner
 from assigner.errors import InvalidInput, SourceUnavailable
-from assigner.keys import TopicPartition
-from assigner.records import HandoffMode
-from assigner.spark.control_rows import ControlKind
-from assigner.spark.data_loss import DataLost
-from assigner.spark.handover import Control, controls_again, controls_between
-from assigner.spark.kafka_log import KafkaLog
+from assigner.model.keys import TopicPartition
+from assigner.model.records import HandoffMode
+from assigner.spark.kafka_offsets import DataLost, KafkaLog
 from assigner.spark.positions import Held, Holdings, Owner, Position, Positions
-from assigner.spark.sink_record import EpochsWentBack, SinkUnreadable
+from assigner.spark.schema import ControlKind
 from assigner.spark.sinks.fence import Fence
-from assigner.spark.tasks import TASK_BYTES, control_tasks
+from assigner.spark.source.tasks import TASK_BYTES, control_tasks
+from assigner.spark.state.handover import Control, controls_again, controls_between
+from assigner.spark.state.sink_record import EpochsWentBack, SinkUnreadable
 from tests.acted_query import ActedQuery, Sink, Step, an_assigner, run_until
 from tests.acted_state import StatefulQuery, TallyTable
 from tests.mock_kafka import PARTITIONS, MockKafka

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from assigner.errors import UnreadableRecord
-from assigner.keys import TopicPartition
-from assigner.spark.sinks.parquet import ParquetLedger, ParquetTarget, committed, parquet_place
-from assigner.spark.sinks.parquet_upkeep import compact, vacuum
+from assigner.model.keys import TopicPartition
+from assigner.spark.sinks.parquet.maintenance import compact, vacuum
+from assigner.spark.sinks.parquet.sink import ParquetLedger, ParquetTarget, committed, parquet_place
 from tests.unit.sink_rows import SCHEMA, TOPIC, rows
 
 GOOD = f"{7:012d}-{'ab' * 16}"

@@ -7,13 +7,12 @@ import pickle
 import pytest
 
 from assigner.errors import InvalidInput
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
 from assigner.spark import requirements
-from assigner.spark.options import COMMITTED, EARLIEST, LATEST, MAX_ROWS, SourceOptions, read_options
+from assigner.spark.options import COMMITTED, EARLIEST, LATEST, MAX_ROWS, SourceOptions, Tls, read_options
 from assigner.spark.requirements import MissingRequirement, require_extra, require_java
 from assigner.spark.schema import arrow_schema, row_schema
-from assigner.spark.source import AssignedKafka
-from assigner.spark.tls import Tls
+from assigner.spark.source.reader import AssignedKafka
 
 STREAM = {
     "assigner": "a:1,b:2",

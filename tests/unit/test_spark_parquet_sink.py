@@ -18,13 +18,13 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from assigner.errors import InvalidInput, UnreadableRecord
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
 from assigner.spark.sinks.fence import StaleRows
 from assigner.spark.sinks.ledger import next_offsets
-from assigner.spark.sinks.manifests import WHOLE_EVERY, Contents, DataFile, Manifest, ManifestLog
 from assigner.spark.sinks.outcome import Outcome, StagedRowsLost
-from assigner.spark.sinks.parquet import ParquetLedger, ParquetTarget, committed, local_directory, parquet_place
-from assigner.spark.sinks.parquet_upkeep import compact, vacuum
+from assigner.spark.sinks.parquet.maintenance import compact, vacuum
+from assigner.spark.sinks.parquet.manifests import WHOLE_EVERY, Contents, DataFile, Manifest, ManifestLog
+from assigner.spark.sinks.parquet.sink import ParquetLedger, ParquetTarget, committed, local_directory, parquet_place
 from tests.unit.sink_rows import SCHEMA, STATEFUL_SCHEMA, TOPIC, rows, with_states
 
 TP = TopicPartition(TOPIC, 0)
@@ -291,7 +291,7 @@ def test_a_committer_that_slept_until_its_number_was_vacuumed_is_not_deceived(lo
 def test_a_number_with_half_a_manifest_does_not_exist(log: ManifestLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash while a manifest is written leaves a draft, never a number."""
     contents = grown(log, 1)
-    monkeypatch.setattr("assigner.spark.sinks.manifests.os.link", _crash)
+    monkeypatch.setattr("assigner.spark.sinks.parquet.manifests.os.link", _crash)
     with pytest.raises(OSError, match="crash"):
         log.append(contents, manifest("lost"))
     monkeypatch.undo()
@@ -327,7 +327,7 @@ def test_a_link_whose_answer_was_lost_counts(log: ManifestLog, monkeypatch: pyte
         link(source, path)
         link(source, path)
 
-    monkeypatch.setattr("assigner.spark.sinks.manifests.os.link", repeated)
+    monkeypatch.setattr("assigner.spark.sinks.parquet.manifests.os.link", repeated)
     assert log.append(log.read(), manifest("once")) is not None
     assert set(log.read().files) == {named("once")}
 
@@ -336,7 +336,7 @@ def test_a_file_system_without_links_is_refused(log: ManifestLog, monkeypatch: p
     def refused(*_: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr("assigner.spark.sinks.manifests.os.link", refused)
+    monkeypatch.setattr("assigner.spark.sinks.parquet.manifests.os.link", refused)
     with pytest.raises(InvalidInput, match="without hard links"):
         log.append(log.read(), manifest("a"))
 
@@ -406,7 +406,7 @@ def test_of_two_compactions_at_once_one_counts(lake: str, monkeypatch: pytest.Mo
         return read(log, known)
 
     groups = committed(Path(lake))
-    monkeypatch.setattr("assigner.spark.sinks.parquet_upkeep.committed", _once(groups))
+    monkeypatch.setattr("assigner.spark.sinks.parquet.maintenance.committed", _once(groups))
     monkeypatch.setattr(ManifestLog, "read", overtaken)
     assert compact(lake) == 0
     assert done == [2]

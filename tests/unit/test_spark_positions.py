@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from assigner.client.offsets import CommittedOffset
 from assigner.errors import InvalidInput
-from assigner.keys import TopicPartition
-from assigner.spark.claims import Claim, claim_of, held_by
+from assigner.model.keys import TopicPartition
+from assigner.spark.member.claims import Claim, claim_of, held_by
 from assigner.spark.positions import (
     Held,
     Holdings,

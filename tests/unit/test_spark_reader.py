@@ -11,9 +11,9 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from assigner.client import Ending, Unavailable
 from assigner.embedded import EmbeddedAssigner
 from assigner.errors import InvalidInput, Superseded
-from assigner.keys import TopicPartition
-from assigner.records import HandoffMode
-from assigner.spark.data_loss import DataLost
+from assigner.model.keys import TopicPartition
+from assigner.model.records import HandoffMode
+from assigner.spark.kafka_offsets import DataLost
 from tests.acted_query import GROUP, ActedQuery, Checkpoint, Sink, Step, an_assigner, run_until
 from tests.mock_kafka import MockKafka
 

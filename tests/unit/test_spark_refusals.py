@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from assigner.errors import InvalidInput
-from assigner.spark.plain_words import briefly
+from assigner.spark.errors import briefly
 from assigner.spark.sinks import fenced_sql
 from assigner.spark.sinks.outcome import StagedRowsLost
-from assigner.spark.sinks.parquet import ParquetTarget, parquet_place
-from assigner.spark.sinks.sql_database import SinkUnavailable
+from assigner.spark.sinks.parquet.sink import ParquetTarget, parquet_place
+from assigner.spark.sinks.sql.database import SinkUnavailable
 from tests.unit.sink_rows import SCHEMA, rows
 
 

@@ -16,11 +16,11 @@ import trustme
 
 from assigner.embedded import EmbeddedAssigner
 from assigner.errors import AssignerError
-from assigner.records import GroupOptions, HandoffMode
+from assigner.model.records import GroupOptions, HandoffMode
 from assigner.server import ServerSettings
-from assigner.settings import HttpSection, Settings
+from assigner.settings import HttpSettings, Settings
 from assigner.spark import drain
-from assigner.spark.tls import Tls
+from assigner.spark.options import Tls
 from tests.acted_query import GROUP, ActedQuery, Sink, run_until
 from tests.mock_kafka import PARTITIONS, MockKafka
 
@@ -73,7 +73,7 @@ def secured(authority: Authority, *, mutual: bool) -> EmbeddedAssigner:
         port=0, tls_certificate=certificate, tls_key=key, tls_client_ca=authority.ca if mutual else ""
     )
     group = GroupOptions(handoff_mode=HandoffMode.EXCLUSIVE, debounce=0.05)
-    settings = Settings(grpc=grpc, http=HttpSection(port=0), group=group)
+    settings = Settings(grpc=grpc, http=HttpSettings(port=0), group=group)
     return EmbeddedAssigner(settings, topics={GROUP: {TOPIC: PARTITIONS}})
 
 

@@ -18,14 +18,14 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from assigner.errors import InvalidInput
-from assigner.keys import TopicPartition
-from assigner.spark.sinks import sql_commit
+from assigner.model.keys import TopicPartition
 from assigner.spark.sinks.fence import Fence, StaleRows
 from assigner.spark.sinks.ledger import next_offsets
 from assigner.spark.sinks.outcome import Outcome, StagedRowsLost
-from assigner.spark.sinks.sql import SqlLedger, SqlTarget, sql_place
-from assigner.spark.sinks.sql_database import SinkUnavailable, open_database
-from assigner.spark.sinks.sql_staging import new_token
+from assigner.spark.sinks.sql import commit
+from assigner.spark.sinks.sql.database import SinkUnavailable, open_database
+from assigner.spark.sinks.sql.sink import SqlLedger, SqlTarget, sql_place
+from assigner.spark.sinks.sql.staging import new_token
 from tests.ports import free_port
 from tests.real_postgres import PostgresServer
 from tests.unit.sink_rows import SCHEMA, STATEFUL_SCHEMA, TOPIC, rows, with_states
@@ -158,7 +158,7 @@ def test_reset_lets_a_topic_begin_again(url: str) -> None:
 
 
 def test_more_partitions_than_fit_into_a_statement(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sql_commit, "_PARTITIONS_PER_STATEMENT", 3)
+    monkeypatch.setattr(commit, "_PARTITIONS_PER_STATEMENT", 3)
     sink = target(url)
     tasks = [rows(1, range(2), partition=partition) for partition in range(10)]
     assert put(sink, *tasks).written == 20
@@ -182,7 +182,7 @@ def test_a_zombie_that_waits_for_the_new_owners_transaction_is_refused_after_it(
     assert late is not None
     with ThreadPoolExecutor() as pool:
         with engine.begin() as owner:
-            sql_commit.lock_fences(owner, tables, sink.place.sink, [TP])
+            commit.lock_fences(owner, tables, sink.place.sink, [TP])
             zombie = pool.submit(sink.commit, [late], 1)
             _until(lambda: _waiting_for_locks(postgres) == 1)
             assert not zombie.done()
@@ -198,9 +198,9 @@ def test_an_owner_that_freezes_with_its_fences_locked_does_not_stop_the_next(
     sink = target(postgres)
     put(sink, rows(3, range(10)))
     with monkeypatch.context() as impatient:
-        impatient.setattr("assigner.spark.sinks.sql_database.SILENT_SECONDS", 0.3)
+        impatient.setattr("assigner.spark.sinks.sql.database.SILENT_SECONDS", 0.3)
         frozen = open_database(postgres).connect()
-        sql_commit.lock_fences(frozen, sink._tables, sink.place.sink, [TP])
+        commit.lock_fences(frozen, sink._tables, sink.place.sink, [TP])
     assert put(sink, rows(4, range(10, 20))).written == 10
     with pytest.raises(DBAPIError):
         frozen.execute(sink._tables.fences.update().values(epoch=3))

@@ -10,8 +10,8 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from assigner.errors import InvalidInput
-from assigner.keys import TopicPartition
-from assigner.spark.control_rows import ControlKind, control_row
+from assigner.model.keys import TopicPartition
+from assigner.spark.schema import ControlKind, control_row
 from assigner.spark.state import PartitionProcessor
 
 TP = TopicPartition("orders", 0)

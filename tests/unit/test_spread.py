@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assigner.core.spread import NOWHERE, Handover, Spread, SpreadSettings, campaign_delay, score, spread
+from assigner.core.leader_spread import NOWHERE, Handover, Spread, SpreadSettings, campaign_delay, score, spread
 
 GROUPS = [f"group-{number}" for number in range(100)]
 names = st.text(min_size=1, max_size=12)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import given as examples
 
+from assigner.strategies.exact import solver
+from assigner.strategies.problem.options import BALANCES
+from assigner.strategies.sticky_balanced import strategy
 from assigner.strategy import NONE, IntArray, Problem
-from strategies import exact
-from strategies.priorities import BALANCES
-from strategies.sticky_balanced import strategy
 from tests.problems import assert_valid, loads, problem, problems
 from tests.unit.test_strategy_exact import in_racks
 
@@ -55,7 +55,7 @@ def width(given: Problem, owner: IntArray) -> int:
 def test_whatever_the_budget_plans_are_valid_honest_and_final(
     budget: int, monkeypatch: pytest.MonkeyPatch, given: Problem
 ) -> None:
-    monkeypatch.setattr(exact, "BUDGET", budget)
+    monkeypatch.setattr(solver, "BUDGET", budget)
     for asked in (given, replace(given, options={"racks": "ignore", "balance": "global"})):
         solution = strategy.assign(asked)
         assert_valid(asked, solution)
@@ -76,7 +76,7 @@ def test_a_death_beyond_the_budget_moves_little_more_than_it_has_to(
         left = without(start, dead)
         least = strategy.assign(left).explanation.moves
         with monkeypatch.context() as patched:
-            patched.setattr(exact, "BUDGET", budget)
+            patched.setattr(solver, "BUDGET", budget)
             solution = strategy.assign(left)
         assert (solution.owner != NONE).all()
         assert solution.explanation.moves <= least + int((left.owner == NONE).sum())
@@ -88,7 +88,7 @@ def test_a_newcomer_beyond_the_budget_gets_its_share(budget: int, monkeypatch: p
     before = planned(without(group, 19))
     joined = replace(group, owner=before.owner)
     least = strategy.assign(joined).explanation.moves
-    monkeypatch.setattr(exact, "BUDGET", budget)
+    monkeypatch.setattr(solver, "BUDGET", budget)
     solution = strategy.assign(joined)
     assert loads(20, solution.owner)[19] >= 240 // 20 - 1
     assert solution.explanation.moves <= 2 * least
@@ -96,7 +96,7 @@ def test_a_newcomer_beyond_the_budget_gets_its_share(budget: int, monkeypatch: p
 
 @pytest.mark.parametrize("limit", ["BUDGET", "MOST_CELLS"])
 def test_a_fresh_group_beyond_the_limits_is_even(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, limit, 1)
+    monkeypatch.setattr(solver, limit, 1)
     group = nested(30, 20, 600, 5)
     solution = strategy.assign(group)
     assert width(group, solution.owner) <= 1
@@ -110,7 +110,7 @@ def test_within_the_limits_a_plan_is_proved() -> None:
 
 def test_a_group_of_200_000_partitions_in_overlapping_subscriptions_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     # Far too little for this group with any budget that takes seconds; a small one shows the same in less time.
-    monkeypatch.setattr(exact, "BUDGET", 100_000_000)
+    monkeypatch.setattr(solver, "BUDGET", 100_000_000)
     group = nested(1_000, 200, 200_000, 10)
     fresh = strategy.assign(group)
     assert fresh.explanation.unproved

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from assigner.strategy import Solution
-from assigner.strategy_registry import load
+from assigner.strategy.registry import load
 from assigner.testing.strategies import SEEDS, StrategyConformance, assert_valid, random_problem
 from tests.unit.test_docs import ROOT, blocks
 

@@ -9,8 +9,8 @@ from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from assigner.strategies.copartitioned import sets, strategy
 from assigner.strategy import NONE, IntArray, Problem
-from strategies.copartitioned import sets, strategy
 from tests.problems import loads, problem, topic_of
 
 many = settings(max_examples=60, deadline=None, derandomize=True)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from assigner.strategies.sticky_balanced import strategy
 from assigner.strategy import NONE, Problem, Solution
-from strategies.sticky_balanced import strategy
 from tests.problems import problem
 from tests.standby_life import built, with_standbys
 

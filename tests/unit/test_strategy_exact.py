@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from assigner.errors import InvalidInput
+from assigner.strategies.exact import solver
+from assigner.strategies.problem.options import BALANCES, RACKS, priorities
+from assigner.strategies.sticky_balanced import strategy
 from assigner.strategy import NONE, Problem
-from strategies import exact
-from strategies.priorities import BALANCES, RACKS, priorities
-from strategies.sticky_balanced import strategy
 from tests.move_oracle import cost, least_cost, missed
 from tests.problems import assert_valid, loads, problem, problems
 
@@ -211,7 +211,7 @@ def test_a_slot_of_a_set_goes_where_most_of_its_topics_have_replicas() -> None:
 def test_beyond_the_limits_plans_are_still_valid_honest_and_final(
     limit: str, monkeypatch: pytest.MonkeyPatch, given: Problem
 ) -> None:
-    monkeypatch.setattr(exact, limit, 1)
+    monkeypatch.setattr(solver, limit, 1)
     for asked in (given, replace(given, options={"racks": "ignore"})):
         solution = strategy.assign(asked)
         assert_valid(asked, solution)

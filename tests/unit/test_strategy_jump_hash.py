@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from assigner.strategies.jump_hash import jump, strategy
 from assigner.strategy import NONE, name_keys
-from strategies.jump_hash import jump, strategy
 from tests.problems import assert_valid, assign_by_name, loads, problem
 
 # Values that other implementations of the algorithm publish in their tests.

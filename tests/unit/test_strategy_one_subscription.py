@@ -16,10 +16,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from assigner.strategies.problem.units import fold
+from assigner.strategies.uniform import balance as chains
+from assigner.strategies.uniform.solver import Quick, solve
 from assigner.strategy import NONE, IntArray, Problem
-from strategies import chains
-from strategies.one_subscription import Quick, solve
-from strategies.units import fold
 from tests.problems import assert_even_per_topic, assert_rounded, loads, problem, problems, topic_of
 
 many = settings(max_examples=150, deadline=None, derandomize=True)
@@ -334,7 +334,7 @@ _PLAN = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from strategies.sticky_balanced import strategy
+from assigner.strategies.sticky_balanced import strategy
 from tests.problems import problem
 
 members, topics, balance = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]

@@ -25,10 +25,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from assigner.core.plan_answer import Answer, answer, carried_out, solve
-from assigner.core.sketch import Sketch, SketchedMember, SketchedTopic
+from assigner.core.whatif.report import Answer, answer, carried_out, solve
+from assigner.core.whatif.sketch import Sketch, SketchedMember, SketchedTopic
+from assigner.strategies.sticky_balanced import strategy
 from assigner.strategy import NONE, Problem
-from strategies.sticky_balanced import strategy
 from tests.problems import assert_valid, loads, problem, topic_of
 
 

@@ -11,8 +11,8 @@ from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from assigner.strategies.sticky_balanced import strategy
 from assigner.strategy import NONE, IntArray, Problem
-from strategies.sticky_balanced import strategy
 from tests.problems import loads, problem, topic_of
 from tests.standby_life import with_standbys
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assigner.strategies.jump_hash import strategy as jump_hash
+from assigner.strategies.sticky_balanced import strategy as sticky_balanced
 from assigner.strategy import NONE, IntArray, Problem, Strategy
-from strategies.jump_hash import strategy as jump_hash
-from strategies.sticky_balanced import strategy as sticky_balanced
 from tests.problems import (
     Named,
     assert_even_per_topic,

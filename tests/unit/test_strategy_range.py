@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given as examples
 from hypothesis import settings
 
+from assigner.strategies.range import strategy
 from assigner.strategy import NONE, Problem
-from strategies.range import strategy
 from tests.problems import assert_valid, assign_by_name, problem, problems
 
 EVERYTHING: list[str] = []

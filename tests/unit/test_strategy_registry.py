@@ -7,9 +7,9 @@ from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 
-from assigner import strategy_registry
 from assigner.errors import InvalidInput
-from assigner.strategy_registry import installed, load
+from assigner.strategy import registry
+from assigner.strategy.registry import installed, load
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def test_an_unknown_name_is_answered_with_those_there_are() -> None:
 
 
 def test_a_broken_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = EntryPoint("broken", "no_such_module:strategy", strategy_registry.ENTRY_POINTS)
-    monkeypatch.setattr(strategy_registry, "entry_points", lambda group: EntryPoints([broken]))
+    broken = EntryPoint("broken", "no_such_module:strategy", registry.ENTRY_POINTS)
+    monkeypatch.setattr(registry, "entry_points", lambda group: EntryPoints([broken]))
     with pytest.raises(InvalidInput, match=r"strategy 'broken' \(no_such_module:strategy\) can't be loaded"):
         load("broken")

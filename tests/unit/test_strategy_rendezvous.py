@@ -10,9 +10,9 @@ from hypothesis import given as examples
 from hypothesis import settings
 
 from assigner.errors import InvalidInput
+from assigner.strategies.hashing import splitmix64
+from assigner.strategies.rendezvous import strategy
 from assigner.strategy import NONE, Problem, name_keys
-from strategies.hashing import splitmix64
-from strategies.rendezvous import strategy
 from tests.problems import assert_valid, loads, problem, problems
 
 # The first outputs that the algorithm's author and others publish for the seed 1234567.

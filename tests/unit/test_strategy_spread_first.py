@@ -9,8 +9,8 @@ from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from assigner.strategies.spread_first import strategy
 from assigner.strategy import NONE, IntArray, Problem
-from strategies.spread_first import strategy
 from tests.problems import assert_valid, loads, problem, problems, topic_of
 
 

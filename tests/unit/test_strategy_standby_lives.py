@@ -20,8 +20,8 @@ from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from assigner.strategies.sticky_balanced import strategy
 from assigner.strategy import NONE
-from strategies.sticky_balanced import strategy
 from tests.problems import loads, problem
 from tests.standby_life import Life, built, cold_pairs, copies, most_promoted, pairs, with_standbys
 

@@ -11,11 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
+from assigner.strategies.problem.units import fold
+from assigner.strategies.standbys.placement import place_standbys
+from assigner.strategies.standbys.promotion import prefer_standby_holders
+from assigner.strategies.sticky_balanced import strategy
 from assigner.strategy import NONE, IntArray, Problem
-from strategies.promotion import prefer_standby_holders
-from strategies.standbys import place_standbys
-from strategies.sticky_balanced import strategy
-from strategies.units import fold
 from tests.problems import assert_rounded, loads, problem, topic_of
 from tests.standby_life import built, cold_pairs, copies, most_promoted, promotable, with_standbys
 

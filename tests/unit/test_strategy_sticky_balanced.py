@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from assigner.errors import InvalidInput
+from assigner.strategies.sticky_balanced import strategy
 from assigner.strategy import NONE, IntArray, Members, Problem, Topics
-from strategies.sticky_balanced import strategy
 from tests.counted_calls import counted_calls
 from tests.problems import assert_even_per_topic, assert_valid, assign_by_name, loads, problem
 

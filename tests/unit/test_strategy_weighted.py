@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assigner.errors import InvalidInput
+from assigner.strategies.problem.current_owners import held
+from assigner.strategies.problem.units import fold
+from assigner.strategies.weighted.goals import goals
+from assigner.strategies.weighted.parts import split
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Problem
-from strategies.held import held
-from strategies.units import fold
-from strategies.weighted_goals import goals
-from strategies.weighted_parts import split
 from tests.problems import assert_rounded, assert_valid, loads, problem, problems, topic_of
 from tests.weighing import WEIGHTS, again, assign, group, joined, moves, weigh, weighed, weighted, weights
 

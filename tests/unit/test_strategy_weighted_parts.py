@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assigner.strategies.sticky_balanced import strategy as sticky_balanced
+from assigner.strategies.weighted import local_search
+from assigner.strategies.weighted.placing import deal
 from assigner.strategy import NONE, FloatArray, Problem
-from strategies import weighted_swaps
-from strategies.sticky_balanced import strategy as sticky_balanced
-from strategies.weighted_placing import deal
 from tests.problems import assert_valid, problem
 from tests.weighing import again, assign, group, weigh, weighed, weights
 
@@ -59,7 +59,7 @@ def dealt_one_by_one(level: FloatArray, room: FloatArray, weight: FloatArray) ->
 
 @pytest.mark.parametrize(("limit", "value"), [("_MEMBERS", 1), ("_PARTNERS", 1), ("_PAIRS", 1), ("_FAILURES", 1)])
 def test_with_fewer_swaps_tried_the_limits_still_hold(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
-    monkeypatch.setattr(weighted_swaps, limit, value)
+    monkeypatch.setattr(local_search, limit, value)
     for seed in range(5):
         given = group(12, 3, seed)
         scattered = again(given, np.random.default_rng(seed).integers(0, 12, 36).astype(np.int32))

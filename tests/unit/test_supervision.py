@@ -12,8 +12,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from assigner.aio.supervision import HOPELESS, STEADY, LoopEnded, Supervisor, report_failure, unending
 from assigner.errors import Superseded
-from assigner.supervision import HOPELESS, STEADY, LoopEnded, Supervisor, report_failure, unending
 from assigner.testing.waiting import eventually
 
 pytestmark = pytest.mark.virtual_time

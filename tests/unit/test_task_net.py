@@ -7,7 +7,7 @@ import asyncio
 import anyio
 import pytest
 
-from assigner.supervision import Supervisor, unending
+from assigner.aio.supervision import Supervisor, unending
 from tests import task_net as module
 from tests.task_net import task_net
 

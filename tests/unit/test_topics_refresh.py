@@ -8,13 +8,13 @@ import anyio
 import msgspec
 import pytest
 
+from assigner.backends.memory import MemoryStore
 from assigner.errors import StoreUnavailable
-from assigner.keys import Keys
-from assigner.records import Stored, TopicConfig, encode, stored
+from assigner.model.keys import Keys
+from assigner.model.records import Stored, TopicConfig, encode, stored
 from assigner.store import CreateRevisionIs, Entry, read_all
 from assigner.testing.waiting import eventually
 from assigner.topics import TopicAnswer, TopicMissing, TopicRefresher, TopicUnavailable
-from backends.memory import MemoryStore
 
 KEYS = Keys()
 GROUP = KEYS.group("g")

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import anyio
 import pytest
 
+from assigner.backends.memory import MemoryStore
 from assigner.errors import (
     InvalidInput,
     InvalidName,
@@ -17,11 +18,10 @@ from assigner.errors import (
     UnknownTopic,
     UnreadableRecord,
 )
-from assigner.keys import Keys
-from assigner.records import TopicConfig
+from assigner.model.keys import Keys
+from assigner.model.records import TopicConfig
 from assigner.store import Compare, Conflict, Found, Operation, Store, TransactionResult
 from assigner.topics import SettingsSource, TopicAnswer, TopicMissing, TopicUnavailable, ensure_topic, set_topic
-from backends.memory import MemoryStore
 
 KEYS = Keys()
 KEY = KEYS.group("g").topic("t")

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from assigner.server.turns import PIECE, Share, Turns
+from assigner.server.transport.fair_turns import PIECE, Share, Turns
 
 
 async def test_only_a_few_work_in_one_round_of_the_loop() -> None:

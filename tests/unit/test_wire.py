@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assigner.api import CancelWarm, Commands, Release, Warm
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Cause
 from assigner.proto.kafka_assigner import v1
-from assigner.records import Cause
-from assigner.server import wire
-from assigner.server.messages import message_class
-from assigner.server.wire import Dialect, Opening, encode, encode_refusals
+from assigner.proto.runtime import message_class
+from assigner.server.services import assignment_encoding
+from assigner.server.services.assignment_encoding import Dialect, Opening, encode, encode_refusals
 from tests.counted_calls import counted_calls
 
 PLAIN = Dialect()
@@ -238,7 +238,7 @@ def many(count: int, topic: str = "orders") -> tuple[tuple[TopicPartition, int],
 
 @pytest.mark.parametrize("dialect", [PLAIN, PACKED])
 def test_a_long_update_is_cut_and_says_that_more_follows(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "MAX_MESSAGE", 40_000)
+    monkeypatch.setattr(assignment_encoding, "MAX_MESSAGE", 40_000)
     commands = Commands(full=True, assigned=many(15_000), unassigned=many(6_000, "gone"), generation=5)
     sent = messages(commands, dialect, Opening("s", 1, False))
     assert len(sent) >= 3
@@ -253,7 +253,7 @@ def test_a_long_update_is_cut_and_says_that_more_follows(dialect: Dialect, monke
 
 
 def test_a_long_list_of_standbys_is_cut_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "MAX_MESSAGE", 20_000)
+    monkeypatch.setattr(assignment_encoding, "MAX_MESSAGE", 20_000)
     places = tuple(tp for tp, _ in many(30_000))
     commands = Commands(full=True, assigned=many(3_000, "mine"), standbys_added=places, standbys_removed=places[:9])
     updates = [message.assignment for message in parsed(commands, STANDING_BY, Opening("s", 1, False))]
@@ -275,7 +275,7 @@ def _collected(updates: list[Any], field: str) -> list[tuple[int, int]]:
 
 
 def test_a_long_batch_is_cut_and_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "MAX_MESSAGE", 30_000)
+    monkeypatch.setattr(assignment_encoding, "MAX_MESSAGE", 30_000)
     warms = tuple(Warm(tp, f"h{tp.partition}", "old", Cause.JOINED) for tp, _ in many(2_000))
     releases = tuple(Release(tp, epoch, "h", "new", Cause.LEFT) for tp, epoch in many(2_000))
     commands = Commands(assigned=many(20_000), warms=warms, releases=releases)
@@ -301,8 +301,8 @@ def test_ten_thousand_partitions_are_encoded_in_short_pieces(dialect: Dialect) -
 
 
 def test_the_cache_of_partitions_is_bounded() -> None:
-    limit = wire._place.cache_info().maxsize
+    limit = assignment_encoding._place.cache_info().maxsize
     assert limit is not None
     for _ in encode(Commands(full=True, assigned=many(limit + 1_000)), PLAIN):
         pass
-    assert wire._place.cache_info().currsize == limit
+    assert assignment_encoding._place.cache_info().currsize == limit

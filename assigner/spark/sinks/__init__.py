@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from assigner.spark.sinks.fence import Fence, OnStale, Slice, StaleRows
-    from assigner.spark.sinks.identity import SinkId
     from assigner.spark.sinks.ledger import Ledger, next_offsets
     from assigner.spark.sinks.ledger_options import ledger_of
     from assigner.spark.sinks.outcome import Outcome, Totals
-    from assigner.spark.sinks.parquet import ParquetLedger, fenced_parquet, parquet_place, read_fenced
-    from assigner.spark.sinks.parquet_source import FencedParquetSource
-    from assigner.spark.sinks.parquet_upkeep import compact, vacuum
-    from assigner.spark.sinks.sql import SqlLedger, fenced_sql, sql_place
-    from assigner.spark.sinks.sql_source import FencedSqlSource
-    from assigner.spark.sinks.target import FencedBatches
+    from assigner.spark.sinks.parquet.maintenance import compact, vacuum
+    from assigner.spark.sinks.parquet.sink import ParquetLedger, fenced_parquet, parquet_place, read_fenced
+    from assigner.spark.sinks.parquet.source import FencedParquetSource
+    from assigner.spark.sinks.sink_id import SinkId
+    from assigner.spark.sinks.sql.sink import SqlLedger, fenced_sql, sql_place
+    from assigner.spark.sinks.sql.source import FencedSqlSource
+    from assigner.spark.sinks.writer import FencedBatches
 
 _MODULES = {
     "Fence": "fence",
@@ -78,8 +78,8 @@ __all__ = [
 
 def register(spark: SparkSession) -> None:
     """Make `format("fenced_sql")` and `format("fenced_parquet")` known to the session."""
-    from assigner.spark.sinks.parquet_source import FencedParquetSource
-    from assigner.spark.sinks.sql_source import FencedSqlSource
+    from assigner.spark.sinks.parquet.source import FencedParquetSource
+    from assigner.spark.sinks.sql.source import FencedSqlSource
 
     for source in (FencedSqlSource, FencedParquetSource):
         spark.dataSource.register(source)

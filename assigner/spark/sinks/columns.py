@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from assigner.errors import InvalidInput
-from assigner.names import check_topic
-from assigner.spark.control_rows import CONTROL, EPOCH, STATE
+from assigner.model.names import check_topic
+from assigner.spark.schema import CONTROL, EPOCH, STATE
 from assigner.spark.sinks.fence import Slice
 
 ORIGIN = ("topic", "partition", "offset", EPOCH)

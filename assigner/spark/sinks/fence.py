@@ -15,9 +15,9 @@ from enum import Enum
 
 import msgspec
 
-from assigner.core.gate import StaleEpoch
+from assigner.core.client.gate import StaleEpoch
 from assigner.errors import InvalidInput
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
 
 # A handoff leaves one or two late batches. More of them say that nobody told this owner to stop.
 PATIENCE = 10

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from assigner.keys import TopicPartition
+from assigner.model.keys import TopicPartition
 from assigner.spark.sinks.columns import StateRow
 from assigner.spark.sinks.fence import Fence
 

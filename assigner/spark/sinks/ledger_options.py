@@ -17,8 +17,8 @@ LEDGER_OPTIONS = (URL, TABLE, PATH, SINK)
 def ledger_of(options: Mapping[str, str], group: str) -> Ledger | None:
     """The ledger that the options name, or None if they name none."""
     # Here, because executors read options too, and have no use for databases.
-    from assigner.spark.sinks.parquet import ParquetLedger, parquet_place
-    from assigner.spark.sinks.sql import SqlLedger, sql_place
+    from assigner.spark.sinks.parquet.sink import ParquetLedger, parquet_place
+    from assigner.spark.sinks.sql.sink import SqlLedger, sql_place
 
     url, table, path, sink = (options.get(name) for name in LEDGER_OPTIONS)
     if path and (url or table):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from assigner.errors import AssignerError
-from assigner.keys import TopicPartition
 from assigner.logs import get_logger
+from assigner.model.keys import TopicPartition
 from assigner.spark.sinks.fence import Slice, Verdict
 
 _log = get_logger(__name__)

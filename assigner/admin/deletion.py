@@ -1,0 +1,289 @@
+"""Takes a group, or a topic of one, off the record: everything that is stored of it, in bounded transactions.
+
+A group that is to go is first taken out of the index and entered among those being deleted, in one transaction. From
+then on nobody can register in it, because a registration compares the index entry; so what a listing shows now is
+all there will be. If somebody is registered, the entry is put back and nothing was lost. A deletion that is broken
+off halfway goes on when it is asked for again, and until then the name can't be used.
+
+Epochs must not go back for a group of the same name later. Before a record goes, the store's one floor of epochs is
+raised to what it holds, and every group that is made begins above that floor.
+
+Not promised: that what others write at the same moment without comparing (weights, an operator's offsets) is caught.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from itertools import islice
+
+import msgspec
+
+from assigner.errors import OutcomeUnknown, Refused, StoreUnavailable, UnknownTopic, UnreadableRecord
+from assigner.logs import get_logger
+from assigner.model.keys import AssignmentKey, GroupKeys, HandoffKey, Keys, PlanKey, decode_segment
+from assigner.model.records import (
+    Assignment,
+    EpochFloor,
+    GroupIndex,
+    GroupOptions,
+    Handoff,
+    HandoffMode,
+    Offset,
+    Plan,
+    R,
+    decode,
+    encode,
+    stored,
+)
+from assigner.storage.groups import GroupDirectory
+from assigner.store import (
+    Absent,
+    Committed,
+    Compare,
+    Delete,
+    Entry,
+    Exists,
+    Found,
+    ModRevisionIs,
+    Operation,
+    Put,
+    Store,
+)
+
+MOST_AT_ONCE = 20_000
+"""Records removed by one call; the caller asks again for the rest."""
+_PAGE = 1_000
+_NAMED = 5
+_TRIES = 8
+
+log = get_logger("assigner.admin.deletion")
+
+
+class GroupDeletion:
+    def __init__(self, store: Store, keys: Keys, directory: GroupDirectory, defaults: GroupOptions) -> None:
+        self._store = store
+        self._keys = keys
+        self._directory = directory
+        self._defaults = defaults
+
+    # --- a group -------------------------------------------------------------------------------------------------
+
+    async def delete_group(self, group: str, *, force: bool, most: int = MOST_AT_ONCE) -> tuple[int, bool]:
+        """How many records went, and whether there are more: ask again then.
+
+        Raises `UnknownGroup`, and `Refused` while somebody is registered, or owned something a moment ago."""
+        keys = self._keys.group(group)
+        if not isinstance(await self._store.get(self._keys.deleting(group)), Found):
+            await self._directory.check(group)
+            await self._check_unused(keys, force=force)
+            await self._take_out_of_the_index(group)
+            log.info("deleting a group", group=group)
+        try:
+            await self._check_unused(keys, force=force)
+        except Refused:
+            await self._put_back(group)
+            raise
+        # Whoever still leads it must not write any more: its writes all compare this key.
+        await self._remove(group, [Delete(keys.leader)])
+        removed, more = await self._remove_all(keys, most)
+        if not more:
+            last = (keys.plan, self._keys.history(group), self._keys.summary(group))
+            await self._remove(group, [Delete(key) for key in last])
+            await self._transact([Exists(self._keys.deleting(group))], [Delete(self._keys.deleting(group))])
+            log.info("group deleted", group=group, records=removed)
+        return removed, more
+
+    async def _check_unused(self, keys: GroupKeys, *, force: bool) -> None:
+        await self._check_nobody(keys)
+        if not (await self._store.list(keys.assignments, limit=1)).entries:
+            return
+        if not force:
+            raise Refused(
+                f"group {keys.group!r} has partitions on record of consumers that left a moment ago; they are given "
+                "up twice the consumers' TTL after the last one left: wait for that, or use force"
+            )
+        if (await self._options(keys)).handoff_mode is HandoffMode.EXCLUSIVE:
+            raise Refused(
+                f"group {keys.group!r} is exclusive and has partitions on record of consumers that left a moment ago, "
+                "who may not have stopped yet; wait until they are given up, which no force can replace"
+            )
+
+    async def _check_nobody(self, keys: GroupKeys) -> None:
+        for branch, what in ((keys.consumers, "consumers"), (keys.routers, "routers")):
+            entries = (await self._store.list(branch, limit=_NAMED + 1)).entries
+            if entries:
+                names = [repr(decode_segment(entry.key[len(branch) :])) for entry in entries]
+                more = " and more" if len(names) > _NAMED else ""
+                raise Refused(
+                    f"{what} of group {keys.group!r} are registered: {', '.join(names[:_NAMED])}{more}; "
+                    "stop them first, no force can replace that"
+                )
+
+    async def _options(self, keys: GroupKeys) -> GroupOptions:
+        found = await self._store.get(keys.options)
+        if not isinstance(found, Found):
+            return self._defaults
+        # One that can't be read might say exclusive.
+        return _read(GroupOptions, found.entry) or GroupOptions(handoff_mode=HandoffMode.EXCLUSIVE)
+
+    async def _take_out_of_the_index(self, group: str) -> None:
+        index, deleting = self._keys.group_index(group), self._keys.deleting(group)
+        put = Put(deleting, encode(GroupIndex(group=group)))
+        await self._transact([Exists(index)], [Delete(index), put])
+
+    async def _put_back(self, group: str) -> None:
+        index, deleting = self._keys.group_index(group), self._keys.deleting(group)
+        put = Put(index, encode(GroupIndex(group=group)))
+        await self._transact([Exists(deleting), Absent(index)], [Delete(deleting), put])
+
+    async def _group_records(self, keys: GroupKeys) -> AsyncIterator[Sequence[Entry]]:
+        """All but the plan and the history, a page at a time, each read anew. Ownership goes first: what is left of a
+        deletion that was broken off is then a group that nobody owns anything of."""
+        others = (self._keys.offsets(keys.group), self._keys.loads(keys.group))
+        for prefix in (*keys.branches, *others):
+            async for page in self._pages(prefix):
+                yield page
+
+    async def _remove_all(self, keys: GroupKeys, most: int) -> tuple[int, bool]:
+        group, removed = keys.group, 0
+        plan = await self._store.get(keys.plan)
+        if isinstance(plan, Found):
+            await self._raise_floor(keys, [plan.entry])
+        async for page in self._group_records(keys):
+            if removed >= most:
+                return removed, True
+            await self._raise_floor(keys, page)
+            rest = iter(page)
+            while part := tuple(islice(rest, self._store.limits.operations)):
+                await self._remove(group, [Delete(entry.key) for entry in part])
+                removed += len(part)
+        return removed, False
+
+    async def _remove(self, group: str, deletes: Sequence[Operation]) -> None:
+        """Under the mark: should others have finished, and the name be in use again, nothing is removed."""
+        await self._transact([Exists(self._keys.deleting(group))], deletes)
+
+    async def _raise_floor(self, keys: GroupKeys, entries: Iterable[Entry]) -> None:
+        """What is deleted must be below the floor that new groups begin at."""
+        highest = max((self._epoch(keys, entry) for entry in entries), default=0)
+        for _ in range(_TRIES):
+            found = await self._store.get(self._keys.epochs)
+            floor = decode(EpochFloor, found.entry.value)[0].epoch_floor if isinstance(found, Found) else 0
+            if floor >= highest:
+                return
+            compare: Compare = (
+                ModRevisionIs(self._keys.epochs, found.entry.mod_revision)
+                if isinstance(found, Found)
+                else Absent(self._keys.epochs)
+            )
+            put = Put(self._keys.epochs, encode(EpochFloor(epoch_floor=highest)))
+            try:
+                await self._store.transact([compare], [put])
+            except OutcomeUnknown:
+                continue
+        raise StoreUnavailable("the floor of epochs is being raised by others too; try again")
+
+    # --- a topic -------------------------------------------------------------------------------------------------
+
+    async def delete_topic(self, group: str, topic: str, *, force: bool, most: int = MOST_AT_ONCE) -> tuple[int, bool]:
+        """The same for a topic. Its configuration goes first, so that nobody is given any of it; its epochs go on
+        where they were, should it come back."""
+        await self._directory.check(group)
+        keys = self._keys.group(group)
+        await self._check_nobody(keys)
+        prefixes = [*keys.of_topic(topic), self._keys.offsets(group, topic)]
+        config = await self._store.get(keys.topic(topic))
+        left = [prefix for prefix in prefixes if (await self._store.list(prefix, limit=1)).entries]
+        if not isinstance(config, Found) and not left:
+            raise UnknownTopic(f"group {group!r} has no topic {topic!r}")
+        if prefixes[0] in left:
+            await self._check_unused(keys, force=force)
+        if isinstance(config, Found):
+            compare = ModRevisionIs(config.entry.key, config.entry.mod_revision)
+            await self._transact([compare], [Delete(config.entry.key), Delete(self._keys.topic_loads(group, topic))])
+            log.info("deleting a topic", group=group, topic=topic)
+        removed = 0
+        for prefix in (*prefixes, self._keys.topic_loads(group, topic) + "/"):
+            async for page in self._pages(prefix):
+                if removed >= most:
+                    return removed, True
+                await self._raise_group_floor(keys, page)
+                removed += await self._remove_as_seen(page)
+        return removed + isinstance(config, Found), False
+
+    async def _remove_as_seen(self, page: Sequence[Entry]) -> int:
+        """A record that was written since is somebody's who came back: it stays. One that is gone was removed by the
+        group's leader, who forgets what is owned of a topic as soon as its configuration is gone."""
+        rest = iter(page)
+        while part := tuple(islice(rest, self._store.limits.operations)):
+            compares = [ModRevisionIs(entry.key, entry.mod_revision) for entry in part]
+            if not isinstance(await self._store.transact(compares, [Delete(entry.key) for entry in part]), Committed):
+                for entry in part:
+                    await self._remove_one_as_seen(entry)
+        return len(page)
+
+    async def _remove_one_as_seen(self, entry: Entry) -> None:
+        compare = ModRevisionIs(entry.key, entry.mod_revision)
+        result = await self._store.transact([compare], [Delete(entry.key)])
+        if not isinstance(result, Committed) and isinstance(await self._store.get(entry.key), Found):
+            raise _others_are_at_work()
+
+    async def _raise_group_floor(self, keys: GroupKeys, entries: Iterable[Entry]) -> None:
+        highest = max((self._epoch(keys, entry) for entry in entries), default=0)
+        for _ in range(_TRIES):
+            found = await self._store.get(keys.plan)
+            current = stored(Plan, found.entry) if isinstance(found, Found) else None
+            plan = current.record if current else Plan()
+            if plan.epoch_floor >= highest:
+                return
+            raised = msgspec.structs.replace(plan, epoch_floor=highest)
+            compare: Compare = ModRevisionIs(keys.plan, current.mod_revision) if current else Absent(keys.plan)
+            value = current.encode(raised) if current else encode(raised)
+            try:
+                await self._store.transact([compare], [Put(keys.plan, value)])
+            except OutcomeUnknown:
+                continue
+        raise StoreUnavailable(f"the plan of group {keys.group!r} is being written by others too; try again")
+
+    # --- pieces --------------------------------------------------------------------------------------------------
+
+    async def _pages(self, prefix: str) -> AsyncIterator[Sequence[Entry]]:
+        after = ""
+        while True:
+            page = await self._store.list(prefix, after=after, limit=_PAGE)
+            if page.entries:
+                yield page.entries
+                after = page.entries[-1].key
+            if not page.more:
+                return
+
+    def _epoch(self, keys: GroupKeys, entry: Entry) -> int:
+        """The highest epoch that a record tells of. Raises `UnreadableRecord` for one that might tell of any."""
+        match keys.parse(entry.key):
+            case AssignmentKey():
+                return decode(Assignment, entry.value)[0].epoch
+            case HandoffKey():
+                handoff = decode(Handoff, entry.value)[0]
+                return max(handoff.epoch, handoff.old_epoch)
+            case PlanKey():
+                return decode(Plan, entry.value)[0].epoch_floor
+        if self._keys.parse_offset(keys.group, entry.key) is not None:
+            offset = _read(Offset, entry)
+            return offset.epoch if offset else 0
+        return 0
+
+    async def _transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> None:
+        result = await self._store.transact(compares, operations)
+        if not isinstance(result, Committed):
+            raise _others_are_at_work()
+
+
+def _others_are_at_work() -> Refused:
+    return Refused("others are at work on the same group; look at it, and delete it again if you still want to")
+
+
+def _read(kind: type[R], entry: Entry) -> R | None:
+    try:
+        return decode(kind, entry.value)[0]
+    except UnreadableRecord:
+        return None

@@ -1,0 +1,309 @@
+"""The operators' side of the service. See `assigner.api.Administration`.
+
+Every wish becomes a record in the store, which the group's leader, wherever it is, acts upon. So any instance answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+import msgspec
+
+from assigner.admin.deletion import GroupDeletion
+from assigner.admin.group_options import check_options
+from assigner.admin.loads import LoadOperations
+from assigner.api import GroupDescription, GroupSummary, LoadDescription, Member, Ownership, Weights
+from assigner.core.conditions import conditions, not_renewing
+from assigner.core.group import GroupState
+from assigner.core.planning.request import flat_partitions
+from assigner.errors import InvalidInput, NotRegistered, Refused, StoreError, StoreUnavailable, UnreadableRecord
+from assigner.leader.history import read_history
+from assigner.leader.summaries import summary
+from assigner.members.registration import Membership
+from assigner.model.keys import Keys, TopicPartition, decode_segment
+from assigner.model.records import GroupIndex, GroupOptions, HandoffMode, Step, TopicConfig, decode, encode
+from assigner.offsets.reset import OffsetSetting
+from assigner.storage.groups import GroupDirectory
+from assigner.storage.mirror import GroupMirror, Mirrors
+from assigner.store import Absent, Committed, Compare, ModRevisionIs, Put, Remaining, Store, read_all
+
+TRIES = 8
+LIST_TOGETHER = 16
+MOST_SILENCES = 500
+"""Consumers of a group whose leases are asked about when it is described: each is a request."""
+SetTopic = Callable[[str, TopicConfig, bool], Awaitable[TopicConfig]]
+"""(group, config, force)"""
+
+
+class Operations:
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        directory: GroupDirectory,
+        mirrors: Mirrors,
+        membership: Membership,
+        set_topic: SetTopic,
+        loads: LoadOperations,
+        offsets: OffsetSetting,
+        deletion: GroupDeletion,
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._directory = directory
+        self._mirrors = mirrors
+        self._membership = membership
+        self._set_topic = set_topic
+        self._loads = loads
+        self._offsets = offsets
+        self._deletion = deletion
+
+    # --- looking -------------------------------------------------------------------------------------------------
+
+    async def groups(self) -> list[GroupSummary]:
+        page = await read_all(self._store, self._keys.groups)
+        names = sorted(_group_name(entry.key, entry.value, self._keys.groups) for entry in page.entries)
+        told = await self._told()
+        found: dict[str, GroupSummary] = {}
+        limiter = anyio.CapacityLimiter(LIST_TOGETHER)
+
+        async def look(name: str) -> None:
+            async with limiter:
+                found[name] = await self._read_summary(name)
+
+        async with anyio.create_task_group() as tasks:
+            for name in names:
+                mirror = self._mirrors.get(name)
+                if mirror is not None:
+                    found[name] = summary(mirror.state)
+                elif name in told:
+                    found[name] = told[name]
+                else:
+                    tasks.start_soon(look, name)
+        return [found[name] for name in names]
+
+    async def _told(self) -> dict[str, GroupSummary]:
+        """What the leaders wrote of their groups. One that is gone leads no more."""
+        instances = await read_all(self._store, self._keys.instances)
+        present = {decode_segment(entry.key[len(self._keys.instances) :]) for entry in instances.entries}
+        told: dict[str, GroupSummary] = {}
+        for entry in (await read_all(self._store, self._keys.summaries)).entries:
+            try:
+                one = decode(GroupSummary, entry.value)[0]
+            except UnreadableRecord:
+                continue
+            told[one.group] = one if one.leader in present else msgspec.structs.replace(one, leader="")
+        return told
+
+    async def _read_summary(self, group: str) -> GroupSummary:
+        """Of a group that no leader told of yet: read, and not kept."""
+        keys = self._keys.group(group)
+        state = GroupState(keys)
+        for event in state.replace((await read_all(self._store, keys.prefix)).entries):
+            state.apply(event)
+        return summary(state)
+
+    async def describe(self, group: str) -> GroupDescription:
+        await self._directory.check(group)
+        async with self._mirrors.of(group) as mirror:
+            history = await read_history(self._store, self._keys.history(group))
+            silent = await self._silences(mirror.state)
+            state = mirror.state
+            return GroupDescription(
+                summary=summary(state),
+                leader_address=state.leader.record.address if state.leader else "",
+                epoch_floor=state.plan.epoch_floor,
+                options=state.options,
+                members=_members(state, silent),
+                topics=tuple(state.topics[topic].record for topic in sorted(state.topics)),
+                ownership=_ownership(state),
+                handoffs=tuple(state.handoffs[tp].record for tp in sorted(state.handoffs)),
+                quarantined=state.plan.quarantined,
+                standbys=tuple(state.standbys[tp].record for tp in sorted(state.standbys)),
+                unreadable=tuple(f"{key}: {why}" for key, why in sorted(state.unreadable.items())),
+                history=history,
+                conditions=conditions(state),
+            )
+
+    async def _silences(self, state: GroupState) -> dict[str, float]:
+        """How long ago each consumer was last heard of, wherever that was: by what is left of its lease."""
+        leases = [(name, one.lease, one.record.ttl) for name, one in sorted(state.consumers.items())]
+        found: dict[str, float] = {}
+        limiter = anyio.CapacityLimiter(LIST_TOGETHER)
+
+        async def look(name: str, lease: int, ttl: float) -> None:
+            async with limiter:
+                try:
+                    left = await self._store.remaining(lease)
+                except StoreError:
+                    return
+            if isinstance(left, Remaining):
+                found[name] = max(0.0, ttl - left.ttl)
+
+        async with anyio.create_task_group() as tasks:
+            # Who registered by another's hand has a lease whose length nobody wrote down.
+            for name, lease, ttl in [one for one in leases if one[1] and one[2]][:MOST_SILENCES]:
+                tasks.start_soon(look, name, lease, ttl)
+        return found
+
+    async def topics(self, group: str) -> list[TopicConfig]:
+        await self._directory.check(group)
+        async with self._mirrors.of(group) as mirror:
+            return [mirror.state.topics[topic].record for topic in sorted(mirror.state.topics)]
+
+    async def loads(self, group: str, limit: int) -> LoadDescription:
+        await self._directory.check(group)
+        return await self._loads.describe(group, limit)
+
+    # --- changing ------------------------------------------------------------------------------------------------
+
+    async def set_topic(
+        self, group: str, topic: str, partitions: int, *, force: bool = False, create: bool = True
+    ) -> TopicConfig:
+        await self._begin(group, create=create)
+        config = TopicConfig(topic=topic, partition_count=partitions, source="admin")
+        return await self._set_topic(group, config, force)
+
+    async def set_options(self, group: str, changes: dict[str, Any], *, create: bool = False) -> GroupOptions:
+        await self._begin(group, create=create)
+        return await self._change_options(group, lambda options: check_options(options, changes, self._store.limits))
+
+    async def rebalance(self, group: str) -> None:
+        def ask(options: GroupOptions) -> GroupOptions:
+            return msgspec.structs.replace(options, rebalance_requests=options.rebalance_requests + 1)
+
+        await self._begin(group, create=False)
+        await self._change_options(group, ask)
+
+    async def _begin(self, group: str, *, create: bool) -> None:
+        """A group that a person names by mistake must not come into being by it."""
+        await (self._directory.enter(group) if create else self._directory.check(group))
+
+    async def _change_options(self, group: str, change: Callable[[GroupOptions], GroupOptions]) -> GroupOptions:
+        async with self._mirrors.of(group) as mirror:
+            for _ in range(TRIES):
+                current = mirror.state.stored_options
+                key = mirror.state.keys.options
+                if key in mirror.state.unreadable:
+                    raise InvalidInput(f"{key} can't be read ({mirror.state.unreadable[key]}); repair or delete it")
+                before, wanted = mirror.state.options, change(mirror.state.options)
+                if current and wanted == current.record:
+                    return wanted
+                becomes_exclusive = wanted.handoff_mode is HandoffMode.EXCLUSIVE is not before.handoff_mode
+                if becomes_exclusive:
+                    await mirror.resync()
+                    _check_all_renew(mirror)
+                compare: Compare = ModRevisionIs(key, current.mod_revision) if current else Absent(key)
+                value = current.encode(wanted) if current else encode(wanted)
+                result = await self._store.transact([compare], [Put(key, value)])
+                if isinstance(result, Committed):
+                    await mirror.wait_for(result.revision)
+                    if becomes_exclusive:
+                        await self._check_again(mirror, before)
+                    return wanted
+                await mirror.resync()
+        raise StoreUnavailable(f"the options of group {group!r} are being changed by others too; try again")
+
+    async def _check_again(self, mirror: GroupMirror, before: GroupOptions) -> None:
+        """Take the switch back if somebody registered on its way who does not renew. Nobody can any more: such a
+        registration compares the options."""
+        await mirror.resync()
+        try:
+            _check_all_renew(mirror)
+        except Refused:
+            written = mirror.state.stored_options
+            if written:
+                compare = ModRevisionIs(written.key, written.mod_revision)
+                await self._store.transact([compare], [Put(written.key, written.encode(before))])
+            raise
+
+    async def set_loads(self, group: str, weights: Sequence[Weights], valid_for: float, *, keep_others: bool) -> int:
+        await self._directory.check(group)
+        return await self._loads.publish(group, weights, valid_for, keep_others=keep_others)
+
+    async def set_offsets(self, group: str, offsets: Mapping[TopicPartition, int | None], *, force: bool) -> int:
+        await self._directory.check(group)
+        return await self._offsets.set(group, offsets, force=force)
+
+    async def delete_group(self, group: str, *, force: bool) -> tuple[int, bool]:
+        return await self._deletion.delete_group(group, force=force)
+
+    async def delete_topic(self, group: str, topic: str, *, force: bool) -> tuple[int, bool]:
+        return await self._deletion.delete_topic(group, topic, force=force)
+
+    async def drain(self, group: str, consumer: str) -> int:
+        try:
+            mirror = await self._membership.drain(group, consumer)
+        except NotRegistered:
+            raise NotRegistered(
+                f"consumer {consumer!r} is not registered in group {group!r}; `assigner describe` lists those who are"
+            ) from None
+        return len(mirror.state.to_hand_over(consumer))
+
+    async def drain_progress(self, group: str, consumer: str) -> AsyncIterator[int]:
+        async with self._mirrors.of(group) as mirror, aclosing(_remaining(mirror, consumer)) as remaining:
+            async for count in remaining:
+                yield count
+
+
+async def _remaining(mirror: GroupMirror, consumer: str) -> AsyncGenerator[int, None]:
+    watch = _Watch()
+    mirror.listen(watch)
+    try:
+        told = -1
+        while told != 0:
+            watch.changed_since = anyio.Event()
+            count = len(mirror.state.to_hand_over(consumer))
+            if count != told:
+                told = count
+                yield count
+            else:
+                await watch.changed_since.wait()
+    finally:
+        mirror.unlisten(watch)
+
+
+class _Watch:
+    def __init__(self) -> None:
+        self.changed_since = anyio.Event()
+
+    def changed(self, _: object) -> None:
+        self.changed_since.set()
+
+
+def _check_all_renew(mirror: GroupMirror) -> None:
+    names = not_renewing(mirror.state)
+    if names:
+        raise Refused(
+            f"group {mirror.group!r} can't become exclusive: consumers {', '.join(names)} do not renew a session of "
+            "their own, so nothing would make them stop in time; stop them, or replace them by clients that call Renew"
+        )
+
+
+def _members(state: GroupState, silent: Mapping[str, float]) -> tuple[Member, ...]:
+    return tuple(
+        Member(
+            state.consumers[name].record,
+            len(state.owned.get(name, ())),
+            sum(state.handoffs[tp].record.at is Step.WARMING for tp in state.incoming.get(name, ())),
+            len(state.outgoing.get(name, ())),
+            len(state.copies.get(name, ())),
+            silent.get(name),
+        )
+        for name in sorted(state.consumers)
+    )
+
+
+def _ownership(state: GroupState) -> tuple[Ownership, ...]:
+    found = ((tp, state.assignments.get(tp)) for tp in flat_partitions(state))
+    return tuple(Ownership(tp, a.record.owner, a.record.session, a.record.epoch) for tp, a in found if a)
+
+
+def _group_name(key: str, value: bytes, prefix: str) -> str:
+    try:
+        return decode(GroupIndex, value)[0].group
+    except UnreadableRecord:
+        return decode_segment(key[len(prefix) :])

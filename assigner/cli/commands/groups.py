@@ -1,0 +1,221 @@
+"""Commands that look at groups and change them. Each is one or two calls of the Admin service."""
+
+from __future__ import annotations
+
+import click
+
+from assigner.cli.commands import group_view, options
+from assigner.cli.connection import Admin, Target, ask, reaches_service, takes_group
+from assigner.cli.output import console, described, fields_of, print_json, table
+from assigner.proto.kafka_assigner.v1 import (
+    DeleteGroupRequest,
+    DeleteTopicRequest,
+    DescribeGroupRequest,
+    DescribeGroupResponse,
+    GroupOptions,
+    ListGroupsRequest,
+    ListTopicsRequest,
+    PauseRequest,
+    RebalanceRequest,
+    ResumeRequest,
+    SetGroupOptionsRequest,
+    SetTopicRequest,
+    Topic,
+)
+
+_TOPIC_COLUMNS = ("topic", "partitions", "source", "topic id")
+
+
+_NEW = "--create makes a new group"
+
+
+@click.group(invoke_without_command=True)
+@reaches_service
+def groups(target: Target) -> None:
+    """List the groups, or delete one."""
+    if click.get_current_context().invoked_subcommand is not None:
+        return
+    answer = ask(target, lambda admin: admin.ask(admin.stub.list_groups, ListGroupsRequest()))
+    if target.as_json:
+        print_json({"groups": [fields_of(group) for group in answer.groups]})
+    elif not answer.groups:
+        console().print("no groups yet: a group begins with its first topic or consumer", style="dim")
+    else:
+        rows = [group_view.summary_row(group) for group in answer.groups]
+        console().print(table("", group_view.SUMMARY_COLUMNS, rows))
+
+
+@groups.command("delete")
+@takes_group
+@click.option("--force", is_flag=True, help="Also while consumers that are gone are on record as owners.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@reaches_service
+def delete_group(target: Target, group: str, force: bool, yes: bool) -> None:
+    """Remove everything that is on record of GROUP, its offsets included. Refused while a consumer is registered."""
+    _make_sure(target, f"Delete group {group!r} with its topics, options and offsets?", yes=yes)
+
+    async def question(admin: Admin) -> int:
+        request = DeleteGroupRequest(group=group, force=force)
+        records, more = 0, True
+        while more:
+            answer = await admin.ask(admin.stub.delete_group, request)
+            records, more = records + answer.records, answer.more
+        return records
+
+    records = ask(target, question, group=group)
+    if target.as_json:
+        print_json({"group": group, "records": records})
+    else:
+        console().print(f"{group}: deleted, {records} records", markup=False)
+
+
+def _make_sure(target: Target, question: str, *, yes: bool) -> None:
+    if yes:
+        return
+    if target.as_json:
+        raise click.UsageError("what is deleted does not come back; say --yes")
+    click.confirm(question, abort=True)
+
+
+async def _describe(admin: Admin, group: str) -> DescribeGroupResponse:
+    return await admin.ask(admin.stub.describe_group, DescribeGroupRequest(group=group))
+
+
+@click.command()
+@takes_group
+@reaches_service
+def describe(target: Target, group: str) -> None:
+    """Show a group: consumers, who owns what, handoffs in flight, last moves."""
+    answer = ask(target, lambda admin: _describe(admin, group), group=group)
+    if target.as_json:
+        print_json({**described(answer), "options": options.plain(answer.options or GroupOptions())})
+    else:
+        console().print(group_view.view(answer))
+
+
+# --- topics ------------------------------------------------------------------------------------------------------
+
+
+@click.group()
+def topics() -> None:
+    """Set, list and delete the topics of a group."""
+
+
+@topics.command("list")
+@takes_group
+@reaches_service
+def list_topics(target: Target, group: str) -> None:
+    """List the topics of GROUP."""
+    request = ListTopicsRequest(group=group)
+    answer = ask(target, lambda admin: admin.ask(admin.stub.list_topics, request), group=group)
+    if target.as_json:
+        print_json({"group": group, "topics": [fields_of(topic) for topic in answer.topics]})
+    else:
+        console().print(table("", _TOPIC_COLUMNS, [_topic_row(topic) for topic in answer.topics]))
+
+
+@topics.command("set")
+@takes_group
+@click.argument("topic")
+@click.argument("partitions", type=click.IntRange(1, 1_000_000))
+@click.option("--force", is_flag=True, help="Allow fewer partitions than before.")
+@click.option("--create", is_flag=True, help="GROUP may be a new one.")
+@reaches_service
+def set_topic(target: Target, group: str, topic: str, partitions: int, force: bool, create: bool) -> None:
+    """Give TOPIC of GROUP a number of PARTITIONS."""
+    request = SetTopicRequest(group=group, topic=topic, partitions=partitions, force=force, existing=not create)
+    answer = ask(target, lambda admin: admin.ask(admin.stub.set_topic, request), group=group, hint=_NEW)
+    stored = answer.topic or Topic()
+    if target.as_json:
+        print_json({"group": group, "topic": fields_of(stored)})
+    else:
+        console().print(table("", _TOPIC_COLUMNS, [_topic_row(stored)]))
+
+
+@topics.command("delete")
+@takes_group
+@click.argument("topic")
+@click.option("--force", is_flag=True, help="Also while consumers that are gone are on record as owners.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@reaches_service
+def delete_topic(target: Target, group: str, topic: str, force: bool, yes: bool) -> None:
+    """Remove TOPIC from GROUP, with its offsets. Refused while a consumer of the group is registered."""
+    _make_sure(target, f"Delete topic {topic!r} of group {group!r} with its offsets?", yes=yes)
+
+    async def question(admin: Admin) -> int:
+        request = DeleteTopicRequest(group=group, topic=topic, force=force)
+        records, more = 0, True
+        while more:
+            answer = await admin.ask(admin.stub.delete_topic, request)
+            records, more = records + answer.records, answer.more
+        return records
+
+    records = ask(target, question, group=group)
+    if target.as_json:
+        print_json({"group": group, "topic": topic, "records": records})
+    else:
+        console().print(f"{group}/{topic}: deleted, {records} records", markup=False)
+
+
+def _topic_row(topic: Topic) -> tuple[str, int, str, str]:
+    return (topic.name, topic.partitions, topic.source, topic.topic_id)
+
+
+# --- a group as a whole ------------------------------------------------------------------------------------------
+
+
+@click.command()
+@takes_group
+@reaches_service
+def pause(target: Target, group: str) -> None:
+    """Start nothing new in GROUP; what is in flight goes on."""
+    ask(target, lambda admin: admin.ask(admin.stub.pause, PauseRequest(group=group)), group=group)
+    _done(target, group, "paused", "`assigner resume` goes on")
+
+
+@click.command()
+@takes_group
+@reaches_service
+def resume(target: Target, group: str) -> None:
+    """Go on with GROUP after a pause."""
+    ask(target, lambda admin: admin.ask(admin.stub.resume, ResumeRequest(group=group)), group=group)
+    _done(target, group, "resumed", "")
+
+
+@click.command()
+@takes_group
+@reaches_service
+def rebalance(target: Target, group: str) -> None:
+    """Plan GROUP again now, and try quarantined partitions once more."""
+    ask(target, lambda admin: admin.ask(admin.stub.rebalance, RebalanceRequest(group=group)), group=group)
+    _done(target, group, "requested", "`assigner describe` shows what moves")
+
+
+def _done(target: Target, group: str, result: str, hint: str) -> None:
+    if target.as_json:
+        print_json({"group": group, "result": result})
+    else:
+        console().print(f"{group}: {result}" + (f" ({hint})" if hint else ""), markup=False)
+
+
+@click.command("options")
+@takes_group
+@click.argument("changes", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--create", is_flag=True, help="GROUP may be a new one.")
+@reaches_service
+def group_options(target: Target, group: str, changes: tuple[str, ...], create: bool) -> None:
+    """Show the options of GROUP, or change those given as KEY=VALUE."""
+    wanted = options.parse(changes)
+
+    async def question(admin: Admin) -> GroupOptions | None:
+        if not changes:
+            return (await _describe(admin, group)).options
+        request = SetGroupOptionsRequest(group=group, options=wanted, create=create)
+        return (await admin.ask(admin.stub.set_group_options, request)).options
+
+    hint = _NEW if changes else ""
+    answer = options.plain(ask(target, question, group=group, hint=hint) or GroupOptions())
+    if target.as_json:
+        print_json({"group": group, "options": answer})
+    else:
+        console().print(table("", ("option", "value"), sorted(answer.items())))

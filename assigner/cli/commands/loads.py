@@ -1,0 +1,189 @@
+"""`assigner loads`: what is known of a group's loads, and weights published from a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+
+from assigner.cli.connection import Admin, Target, ask, reaches_service, takes_group
+from assigner.cli.output import console, fields_of, print_json, table
+from assigner.logs.printable import one_line
+from assigner.proto.kafka_assigner.v1 import (
+    DescribeLoadsRequest,
+    DescribeLoadsResponse,
+    SetLoadsRequest,
+    TopicWeights,
+)
+
+MAX_FILE_BYTES = 64 * 2**20
+IN_A_LIST = 1_000
+IN_A_CALL = 32_000
+"""Weights: what one record of the store holds, so that each is written once or twice."""
+
+
+@click.command()
+@takes_group
+@click.option(
+    "--set",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help='Publish weights from a JSON object: {"topic": [1.0, 2.5, ...]} or {"topic": {"17": 40}}.',
+)
+@click.option(
+    "--valid-for",
+    type=click.FloatRange(1, 7 * 86_400),
+    default=86_400,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long published weights count.",
+)
+@click.option("--keep-others", is_flag=True, help="Keep what is known of the topics' other partitions.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Lines to show.")
+@reaches_service
+def loads(target: Target, group: str, file: Path | None, valid_for: float, keep_others: bool, limit: int) -> None:
+    """Show the heaviest partitions and the busiest consumers of GROUP, or publish weights for its topics."""
+    if file is None:
+        _show(target, group, limit)
+    else:
+        _publish(target, group, weights(file), valid_for, keep_others=keep_others)
+
+
+# --- showing -----------------------------------------------------------------------------------------------------
+
+
+def _show(target: Target, group: str, limit: int) -> None:
+    request = DescribeLoadsRequest(group=group, limit=limit)
+    answer = ask(target, lambda admin: admin.ask(admin.stub.describe_loads, request), group=group)
+    if target.as_json:
+        print_json({"group": group, **fields_of(answer)})
+        return
+    out = console()
+    out.print(_summary(answer))
+    out.print(table("heaviest partitions", ("partition", "weight", "share", "owner"), _partitions(answer)))
+    out.print(table("consumers", ("consumer", "share", "partitions", "busy"), _nodes(answer)))
+    if answer.unreadable:
+        out.print(Text("unreadable records, left alone", "bold red"))
+        out.print(Text("\n".join(map(one_line, answer.unreadable))))
+
+
+def _summary(answer: DescribeLoadsResponse) -> Text:
+    when = datetime.fromtimestamp(answer.at, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if answer.at else "never"
+    known = f"loads of {answer.known} of {answer.partitions} partitions are known, last written {when}; "
+    plans = f"plans go by counts: {answer.fallback}" if answer.fallback else "plans go by load"
+    return Text(known + plans + "\n", "yellow" if answer.used and answer.fallback else "")
+
+
+def _partitions(answer: DescribeLoadsResponse) -> Iterator[tuple[Any, ...]]:
+    for one in answer.heaviest:
+        yield f"{one.topic}/{one.partition}", one.weight, f"{one.share:.1%}", one.owner or Text("nobody", "red")
+
+
+def _nodes(answer: DescribeLoadsResponse) -> Iterator[tuple[Any, ...]]:
+    for one in answer.busiest:
+        yield one.consumer, f"{one.share:.1%}", one.partitions, "" if one.busy is None else f"{one.busy:g}"
+
+
+# --- publishing --------------------------------------------------------------------------------------------------
+
+
+def _publish(target: Target, group: str, runs: list[TopicWeights], valid_for: float, *, keep_others: bool) -> None:
+    count = publish(target, group, runs, valid_for, keep_others=keep_others)
+    if target.as_json:
+        print_json({"group": group, "partitions": count, "valid_for": valid_for})
+    else:
+        console().print(f"{group}: weights of {count} partitions are published", markup=False)
+
+
+def publish(target: Target, group: str, runs: list[TopicWeights], valid_for: float, *, keep_others: bool) -> int:
+    """Returns how many partitions got a weight."""
+
+    async def send(admin: Admin) -> int:
+        count = 0
+        for part, continues in calls(runs):
+            # What follows of a topic that did not fit into one call must not undo its beginning.
+            keep = keep_others or continues
+            request = SetLoadsRequest(group=group, weights=part, valid_for=valid_for, keep_others=keep)
+            count += (await admin.ask(admin.stub.set_loads, request)).partitions
+        return count
+
+    return ask(target, send, group=group)
+
+
+def calls(runs: list[TopicWeights]) -> Iterator[tuple[list[TopicWeights], bool]]:
+    """The runs of one call, and whether they go on with the topic of the call before. Runs of one topic follow each
+    other; a topic that takes several calls shares none of them."""
+    together: list[TopicWeights] = []
+    for _, of_topic in groupby(runs, lambda run: run.topic):
+        first, *rest = _parts(list(of_topic))
+        if rest or not _fits([*together, *first]):
+            if together:
+                yield together, False
+            together = []
+        together += first
+        if rest:
+            yield together, False
+            yield from ((part, True) for part in rest)
+            together = []
+    if together:
+        yield together, False
+
+
+def _parts(runs: list[TopicWeights]) -> list[list[TopicWeights]]:
+    parts: list[list[TopicWeights]] = [[]]
+    for run in runs:
+        if parts[-1] and not _fits([*parts[-1], run]):
+            parts.append([])
+        parts[-1].append(run)
+    return parts
+
+
+def _fits(runs: list[TopicWeights]) -> bool:
+    return len(runs) <= IN_A_LIST and sum(len(run.weights) for run in runs) <= IN_A_CALL
+
+
+def weights(file: Path) -> list[TopicWeights]:
+    """What a file says. Raises `click.UsageError` naming the topic and the remedy."""
+    if file.stat().st_size > MAX_FILE_BYTES:
+        raise click.UsageError(f"{file} has more than {MAX_FILE_BYTES} bytes; publish it in parts, with --keep-others")
+    try:
+        content = json.loads(file.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise click.UsageError(f"{file} can't be read as JSON: {error}") from error
+    if not isinstance(content, dict) or not content:
+        raise click.UsageError(f'{file} must hold a JSON object of topics, such as {{"orders": [1, 2.5]}}')
+    return [run for topic, said in content.items() for run in _runs(topic, _numbered(topic, said))]
+
+
+def _numbered(topic: str, said: Any) -> list[tuple[int, float]]:
+    pairs = list(enumerate(said)) if isinstance(said, list) else list(said.items()) if isinstance(said, dict) else None
+    if not pairs:
+        raise click.UsageError(f"topic {topic!r} must have a list of weights, or an object of partitions with weights")
+    found: list[tuple[int, float]] = []
+    for partition, weight in pairs:
+        number = str(partition)
+        if not (number.isascii() and number.isdecimal()) or len(number) > 9:
+            raise click.UsageError(f"topic {topic!r}: {partition!r} is not a partition's number")
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight <= 1e15:
+            raise click.UsageError(
+                f"topic {topic!r}: the weight of partition {number} is {weight!r}; give a number from 0"
+            )
+        found.append((int(number), float(weight)))
+    return sorted(found)
+
+
+def _runs(topic: str, numbered: list[tuple[int, float]]) -> Iterator[TopicWeights]:
+    run = TopicWeights(topic=topic, first=numbered[0][0])
+    for number, weight in numbered:
+        if number != run.first + len(run.weights) or len(run.weights) >= IN_A_LIST:
+            yield run
+            run = TopicWeights(topic=topic, first=number)
+        run.weights.append(weight)
+    yield run

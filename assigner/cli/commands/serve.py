@@ -1,0 +1,105 @@
+"""`assigner serve`: run the service until it is told to stop, and leave in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import click
+from anyio.abc import TaskStatus
+from rich.panel import Panel
+from rich.text import Text
+
+from assigner import logs
+from assigner.cli.commands.config import takes_settings
+from assigner.cli.exit_codes import UNREACHABLE, USAGE, Failure
+from assigner.cli.gc_tuning import give_back, settle_in
+from assigner.cli.output import console
+from assigner.errors import AssignerError, StoreError
+from assigner.server.transport.open_files import raise_limit
+from assigner.service import Service
+from assigner.settings import Loaded, Settings
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_IMPATIENT = 130
+
+
+@click.command()
+@takes_settings
+def serve(loaded: Loaded) -> None:
+    """Serve until SIGTERM or SIGINT; then hand over, end the streams and leave with 0."""
+    logs.configure(loaded.settings.log)
+    log = logs.get_logger("assigner.cli")
+    for note in loaded.notes:
+        log.warning(note)
+    try:
+        anyio.run(_serve, loaded.settings)
+    except* StoreError as errors:
+        raise _failure(UNREACHABLE, errors, "store_unreachable") from None
+    except* AssignerError as errors:
+        raise _failure(USAGE, errors, "invalid_settings") from None
+    except* OSError as errors:
+        raise _failure(USAGE, errors, "cannot_listen", "; choose another --grpc-port or --grpc-host") from None
+    finally:
+        logs.close()
+
+
+def _failure(code: int, errors: BaseExceptionGroup[Any], kind: str, remedy: str = "") -> Failure:
+    first: BaseException = errors
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return Failure(code, f"{first}{remedy}", kind=kind)
+
+
+async def _serve(settings: Settings) -> None:
+    raise_limit()
+    async with anyio.create_task_group() as tasks:
+        told = _Told(tasks.cancel_scope.cancel)
+        await tasks.start(told.listen)
+        async with Service(settings) as service:
+            told.act = service.stop
+            settle_in()
+            server = service.server
+            tasks.start_soon(give_back, lambda: server.closed_connections, lambda: server.open_connections)
+            announce(settings, service)
+            await service.run_until_stopped()
+        tasks.cancel_scope.cancel()
+
+
+class _Told:
+    """What a signal does: while the service comes up it is given up, then it is stopped in order."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.act = act
+
+    async def listen(self, *, task_status: TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(*_SIGNALS) as received:
+            task_status.started()
+            number = await anext(received)
+        # The second one means now: whoever sends it has waited long enough.
+        for each in _SIGNALS:
+            signal.signal(each, _leave_at_once)
+        logs.get_logger("assigner.cli").info("stopping", signal=number.name)
+        self.act()
+
+
+def _leave_at_once(_number: int, _frame: Any) -> None:
+    os._exit(_IMPATIENT)
+
+
+def announce(settings: Settings, service: Service) -> None:
+    """Where to find what was started: a panel at a terminal, a log line elsewhere."""
+    facts = {
+        "instance": settings.instance.name,
+        "store": settings.store.backend,
+        "grpc": f"{settings.grpc.host}:{service.server.port}",
+        "http": f"http://{settings.http.host}:{service.web.port}",
+    }
+    if sys.stderr.isatty():
+        body = Text("\n").join(Text.assemble((f"{name:9}", "bold"), value) for name, value in facts.items())
+        console(stderr=True).print(Panel(body, title="assigner", expand=False, border_style="green"))
+    logs.get_logger("assigner.cli").info("serving", **facts)

@@ -1,0 +1,106 @@
+"""How a command fails: an exit code a script can rely on, and a message that names the remedy.
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 1 | the service refused |
+| 2 | the command line or the settings are wrong |
+| 3 | the service can't be reached, or did not answer in time |
+| 4 | waited as long as it was told to, and it was not enough |
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+import click
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+
+from assigner.logs.printable import as_json, shown
+
+REFUSED, USAGE, UNREACHABLE, TIMED_OUT = 1, 2, 3, 4
+
+_REMEDIES = {
+    Status.NOT_FOUND: "`assigner groups` lists what there is",
+    Status.UNIMPLEMENTED: "the server is older than this command; upgrade it",
+    Status.UNAUTHENTICATED: "pass --tls-cert and --tls-key",
+    Status.PERMISSION_DENIED: "this certificate may not do that",
+    Status.RESOURCE_EXHAUSTED: "a limit of the server was reached; see its metrics",
+}
+
+
+class Failure(click.ClickException):
+    def __init__(self, code: int, message: str, *, kind: str, as_json: bool = False) -> None:
+        super().__init__(message)
+        self.exit_code = code  # type: ignore[misc]
+        self.kind = kind
+        self.as_json = as_json
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        if self.as_json:
+            click.echo(as_json({"error": {"kind": self.kind, "message": self.message}}), file=file, err=True)
+        else:
+            click.secho(f"Error: {shown(self.message)}", fg="red", file=file, err=True)
+
+
+@contextmanager
+def failures(
+    address: str, timeout: float, *, as_json: bool, tls: bool = False, certified: bool = False
+) -> Iterator[None]:
+    """Turn whatever a call can raise into a `Failure`. `tls`, `certified`: whether it was made over TLS, and with a
+    certificate."""
+    try:
+        yield
+    except GRPCError as error:
+        raise _refusal(error, address, as_json=as_json) from error
+    except TimeoutError as error:
+        message = f"{address} did not answer within {timeout:g} s: raise --timeout, or look at its /readyz"
+        raise Failure(UNREACHABLE, message, kind="timeout", as_json=as_json) from error
+    except (StreamTerminatedError, ProtocolError) as error:
+        raise _ended(str(error), address, as_json=as_json, tls=tls, certified=certified) from error
+    except OSError as error:
+        if tls and _is_rejection(error):
+            raise _ended(_reason(error), address, as_json=as_json, tls=tls, certified=certified) from error
+        message = f"can't reach {address} ({_reason(error)}): is `assigner serve` running? pass --address"
+        raise Failure(UNREACHABLE, message, kind="unreachable", as_json=as_json) from error
+
+
+def _is_rejection(error: OSError) -> bool:
+    """Whether the peer gave the connection up, and not we."""
+    ours = isinstance(error, ssl.SSLCertVerificationError)
+    return isinstance(error, ConnectionResetError | ssl.SSLError) and not ours
+
+
+def _ended(reason: str, address: str, *, as_json: bool, tls: bool, certified: bool) -> Failure:
+    message = f"{address} ended the connection ({reason}): {_hint(tls=tls, certified=certified)}"
+    return Failure(UNREACHABLE, message, kind="unreachable", as_json=as_json)
+
+
+def _hint(*, tls: bool, certified: bool) -> str:
+    """What a peer that says nothing may have wanted."""
+    if not tls:
+        return "does it want TLS? pass --tls, or --tls-ca FILE"
+    if not certified:
+        return "it probably wants a certificate: pass --tls-cert and --tls-key"
+    return "it may not trust this certificate, or speak no TLS at all: check --tls-cert, or look at its log"
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error.errno, int) and error.errno > 0 and not isinstance(error, ssl.SSLError):
+        return os.strerror(error.errno).lower()
+    return (error.strerror or str(error)).splitlines()[0]
+
+
+def _refusal(error: GRPCError, address: str, *, as_json: bool) -> Failure:
+    said = error.message or error.status.name
+    if error.status in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED):
+        message = f"{address} can't answer now: {said}; try again, or look at its /readyz"
+        return Failure(UNREACHABLE, message, kind=error.status.name.lower(), as_json=as_json)
+    remedy = _REMEDIES.get(error.status)
+    message = f"{said} ({remedy})" if remedy else said
+    return Failure(REFUSED, message, kind=error.status.name.lower(), as_json=as_json)

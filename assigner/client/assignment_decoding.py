@@ -1,0 +1,132 @@
+"""From the stream's messages to `Commands`.
+
+An update that was too long for one message arrives in parts; nothing is told before the last of them is there,
+because what is missing from half a list is not lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from assigner.core.client.messages import CancelOrder, Commands, ReleaseOrder, WarmOrder
+from assigner.core.client.state import MAX_PARTITIONS
+from assigner.errors import InvalidInput, LimitReached
+from assigner.model.keys import TopicPartition
+
+Owned = tuple[TopicPartition, int]
+
+
+class Assembly:
+    """Puts the parts of an update together."""
+
+    def __init__(self) -> None:
+        self._parts: Commands | None = None
+
+    def add(self, message: Any) -> Commands | None:
+        """`message`: an AssignmentCommand of `assigner.client.codec`. What the service wants, once it is complete."""
+        commands, more = _read(message)
+        if self._parts is not None:
+            commands = _joined(self._parts, commands)
+        if len(commands.assigned) + len(commands.standbys_added) > MAX_PARTITIONS:
+            raise LimitReached(f"the service assigned more than {MAX_PARTITIONS} partitions to one consumer")
+        self._parts = commands if more else None
+        return None if more else commands
+
+
+def _joined(first: Commands, second: Commands) -> Commands:
+    return msgspec.structs.replace(
+        first,
+        assigned=first.assigned + second.assigned,
+        unassigned=first.unassigned + second.unassigned,
+        cancels=first.cancels + second.cancels,
+        warms=first.warms + second.warms,
+        releases=first.releases + second.releases,
+        standbys_removed=first.standbys_removed + second.standbys_removed,
+        standbys_added=first.standbys_added + second.standbys_added,
+    )
+
+
+def _read(message: Any) -> tuple[Commands, bool]:
+    match message.WhichOneof("command"):
+        case "batch":
+            return _batch(message.batch)
+        case "assignment":
+            return _update(message.assignment)
+        case "warm":
+            return Commands(warms=(_warm(message.warm),)), False
+        case "release":
+            return Commands(releases=(_release(message.release),)), False
+        case "cancel":
+            return Commands(cancels=(_cancel(message.cancel),)), False
+    # A command that a newer service knows and this client does not.
+    return Commands(), False
+
+
+def _batch(batch: Any) -> tuple[Commands, bool]:
+    commands, more = _update(batch.assignment)
+    orders = msgspec.structs.replace(
+        commands,
+        cancels=tuple(map(_cancel, batch.cancels)),
+        warms=tuple(map(_warm, batch.warms)),
+        releases=tuple(map(_release, batch.releases)),
+    )
+    return orders, more
+
+
+def _update(update: Any) -> tuple[Commands, bool]:
+    commands = Commands(
+        full=update.full,
+        assigned=tuple(_owned(update.assigned, update.assigned_packed)),
+        unassigned=tuple(_owned(update.unassigned, update.unassigned_packed)),
+        standbys_removed=tuple(_copies(update.standbys_removed)),
+        standbys_added=tuple(_copies(update.standbys_added)),
+        ttl=update.ttl_ms / 1000,
+        session=update.session,
+        generation=update.generation,
+        exclusive=update.exclusive,
+        incarnation=update.incarnation,
+    )
+    return commands, update.more
+
+
+def _owned(listed: Iterable[Any], packed: Iterable[Any]) -> Iterator[Owned]:
+    for one in listed:
+        yield TopicPartition(one.topic, one.partition), one.epoch
+    for many in packed:
+        topic = many.topic
+        if len(many.epochs) != len(many.partitions):
+            raise InvalidInput(
+                f"the service sent {len(many.partitions)} partitions of {topic!r} with {len(many.epochs)} epochs"
+            )
+        for partition, epoch in zip(many.partitions, many.epochs, strict=True):
+            yield TopicPartition(topic, partition), epoch
+
+
+def _copies(packed: Iterable[Any]) -> Iterator[TopicPartition]:
+    for many in packed:
+        topic = many.topic
+        for partition in many.partitions:
+            yield TopicPartition(topic, partition)
+
+
+def _tp(order: Any) -> TopicPartition:
+    if not order.HasField("partition"):
+        raise InvalidInput("the service sent a command without a partition")
+    return TopicPartition(order.partition.topic, order.partition.partition)
+
+
+def _warm(warm: Any) -> WarmOrder:
+    return WarmOrder(_tp(warm), warm.handoff_id, warm.current_owner, warm.cause, warm.standby)
+
+
+def _release(release: Any) -> ReleaseOrder:
+    tp = _tp(release)
+    epoch, keeps = release.partition.epoch, release.standby
+    return ReleaseOrder(tp, epoch, release.handoff_id, release.new_owner, release.cause, keeps)
+
+
+def _cancel(cancel: Any) -> CancelOrder:
+    return CancelOrder(_tp(cancel), cancel.handoff_id)

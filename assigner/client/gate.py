@@ -1,0 +1,70 @@
+"""A partition's gate as a program sees it: bound to the consumer's clock, usable from worker threads.
+
+    with gate.enter() as epoch:
+        rows = transform(batch)
+        gate.check(epoch)
+        sink.write(rows, epoch=epoch)
+
+Not promised: that the sink is reached before the lease ends. Give it the epoch and let it refuse older ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from assigner.aio.wakeup import Changes
+from assigner.clock import Clock
+from assigner.core.client.gate import Gate
+from assigner.model.keys import TopicPartition
+
+
+class PartitionGate:
+    def __init__(self, gate: Gate, clock: Clock, changes: Changes) -> None:
+        self._gate = gate
+        self._clock = clock
+        self._changes = changes
+
+    @property
+    def partition(self) -> TopicPartition:
+        return self._gate.tp
+
+    @property
+    def is_open(self) -> bool:
+        return self._gate.is_open(self._clock.now())
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch that work may begin under now; None while the gate is shut."""
+        return self._gate.epoch if self.is_open else None
+
+    @property
+    def inside(self) -> int:
+        """How much work is under way."""
+        return self._gate.inside
+
+    def admit(self, epoch: int | None = None) -> int:
+        """The epoch under which work may begin now. Raises `GateClosed`, or `StaleEpoch` if it is not `epoch`."""
+        return self._gate.admit(self._clock.now(), epoch)
+
+    def check(self, epoch: int) -> int:
+        """Whether work that began under `epoch` may still have its effect: like `admit`, and also while releasing."""
+        return self._gate.check(self._clock.now(), epoch)
+
+    @contextmanager
+    def enter(self, epoch: int | None = None) -> Iterator[int]:
+        """Admit work and count it as under way until the block is left. A release waits for it."""
+        admitted = self._gate.enter(self._clock.now(), epoch)
+        try:
+            yield admitted
+        finally:
+            if self._gate.leave():
+                self._changes.notify_from_any_thread(self.partition)
+
+    async def drained(self) -> None:
+        """Wait until no work is under way. On the consumer's event loop only."""
+        await self._changes.until_about(self.partition, lambda: self._gate.inside == 0)
+
+    def __repr__(self) -> str:
+        shut = self._gate.shut(self._clock.now())
+        return f"<gate of {self.partition}: {'open' if shut is None else shut.value}, epoch {self._gate.epoch}>"

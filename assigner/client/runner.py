@@ -1,0 +1,137 @@
+"""Drives the consumer's state: every event goes in here, and what it asks for is begun at once.
+
+The lease has a watcher, but no gate depends on it: gates are shut by the clock. The watcher only tells the handler.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import anyio
+from anyio.abc import TaskGroup
+
+from assigner.aio.wakeup import Changes
+from assigner.client.gate import PartitionGate
+from assigner.client.handler import Handler
+from assigner.client.handler_tasks import Lanes
+from assigner.clock import Clock
+from assigner.core.client.messages import Action, Answer, AnswerKind, Commands, Outcome
+from assigner.core.client.state import ClientState
+from assigner.logs import get_logger
+from assigner.model.keys import TopicPartition
+
+_LONGEST_NAP = 1.0
+"""A nap does not count suspension as the clock does, so the watcher looks at the clock at least this often."""
+
+STALE_PAUSE = 10.0
+"""Seconds between two lines about stale grants."""
+
+_log = get_logger(__name__)
+
+
+class Work:
+    def __init__(self, handler: Handler, clock: Clock, *, handler_concurrency: int, warm_concurrency: int) -> None:
+        self.state = ClientState()
+        self.changes = Changes()
+        self._clock = clock
+        self._handler = handler
+        self._concurrency = (handler_concurrency, warm_concurrency)
+        self._lanes: Lanes | None = None
+        self._gates: dict[TopicPartition, PartitionGate] = {}
+        self._untold_stale = 0
+        self._tell_stale_from = -math.inf
+
+    def begin(self, tasks: TaskGroup) -> None:
+        """Handlers run as tasks of this group until it ends."""
+        calls, warms = self._concurrency
+        self._lanes = Lanes(
+            tasks,
+            self._handler,
+            calls=calls,
+            warms=warms,
+            gate=self.gate,
+            finished=self._finished,
+        )
+        tasks.start_soon(self._watch_lease)
+
+    def gate(self, tp: TopicPartition) -> PartitionGate:
+        gate = self._gates.get(tp)
+        if gate is None:
+            gate = self._gates[tp] = PartitionGate(self.state.gate(tp), self._clock, self.changes)
+        return gate
+
+    # --- events ----------------------------------------------------------------------------------------------------
+
+    def heard(self, commands: Commands) -> None:
+        incarnation, stale = self.state.incarnation, self.state.counts.stale
+        actions = self.state.heard(commands)
+        if incarnation not in ("", self.state.incarnation):
+            _log.warning(
+                "the service's store began anew: epochs count from the beginning, what was owned is void",
+                incarnation=self.state.incarnation,
+                before=incarnation,
+            )
+        if self.state.counts.stale > stale:
+            self._tell_stale(self.state.counts.stale - stale)
+        self._take(actions)
+
+    def _tell_stale(self, count: int) -> None:
+        """A line now and then, however many there are: the last of them stands for all."""
+        self._untold_stale += count
+        last, now = self.state.last_stale, self._clock.now()
+        if last is None or now < self._tell_stale_from:
+            return
+        _log.warning(
+            "stale grant left alone: a higher epoch was seen before",
+            partition=str(last.tp),
+            epoch=last.epoch,
+            seen=last.known,
+            grants=self._untold_stale,
+        )
+        self._untold_stale, self._tell_stale_from = 0, now + STALE_PAUSE
+
+    def renewed(self, sent_at: float, ttl: float) -> None:
+        self._take(self.state.renewed(sent_at, ttl))
+
+    def session_lost(self, reason: str) -> None:
+        self._take(self.state.session_lost(reason))
+
+    def let_go(self, cause: str) -> None:
+        self._take(self.state.let_go(cause))
+
+    def leave(self, reason: str) -> None:
+        self._take(self.state.leave(reason))
+
+    def acknowledged(self, kind: AnswerKind, sent: Iterable[Answer], refused: frozenset[TopicPartition]) -> None:
+        self._take(self.state.acknowledged(kind, sent, refused))
+
+    def _finished(self, tp: TopicPartition, outcome: Outcome) -> None:
+        self._take(self.state.finished(tp, outcome))
+
+    def _take(self, actions: list[Action]) -> None:
+        if self._lanes is not None:
+            self._lanes.take(actions)
+        self.changes.notify()
+
+    # --- waiting ---------------------------------------------------------------------------------------------------
+
+    async def at_rest(self, seconds: float | None) -> bool:
+        """Wait until the handler holds nothing and no work is under way; False if that takes too long."""
+        with anyio.move_on_after(seconds):
+            await self.changes.until(self._is_at_rest)
+            return True
+        return False
+
+    def _is_at_rest(self) -> bool:
+        return self.state.is_idle() and not any(self.state.gates_with_work())
+
+    async def _watch_lease(self) -> None:
+        while True:
+            await self.changes.until(lambda: self.state.live)
+            left = self.state.lease.deadline - self._clock.now()
+            if left > 0:
+                await anyio.sleep(min(left, _LONGEST_NAP))
+                continue
+            _log.warning("lease over: no renewal was confirmed in time, every gate is shut")
+            self._take(self.state.lease_lost())

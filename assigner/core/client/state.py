@@ -1,0 +1,453 @@
+"""What a consumer does about what it hears: a message or an event in, calls of the handler out.
+
+Each partition is a small record of facts: what the service granted, what the handler was told, what is running now.
+After each event the next step is derived from the facts instead of being queued, so nothing piles up however fast
+the service changes its mind, and calls for one partition never overlap. Gates are opened and closed here; their
+clocks are read elsewhere.
+
+Not promised: that the handler hears of every grant. One that was overtaken before its turn is never called out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import assert_never
+
+import msgspec
+
+from assigner.core.client.gate import Gate, Lease, Shut
+from assigner.core.client.messages import (
+    Action,
+    Answer,
+    AnswerKind,
+    Call,
+    CallAssigned,
+    CallDiscard,
+    CallNoStandby,
+    CallRelease,
+    CallRevoked,
+    CallStandby,
+    CallWarm,
+    Cancel,
+    Commands,
+    Done,
+    Failed,
+    Outcome,
+    Ownership,
+    Pause,
+    ReleaseOrder,
+    StaleGrant,
+    Start,
+    Stopped,
+    WarmOrder,
+)
+from assigner.core.client.partition import Counts, Partition, Warmed
+from assigner.errors import LimitReached
+from assigner.model.keys import TopicPartition
+
+MAX_PARTITIONS = 1_000_000
+"""More than this in one consumer is a mistake, not a workload."""
+RETRY_FIRST, RETRY_LAST = 0.2, 30.0
+"""Seconds before an `assigned` that failed is tried again: doubled each time, up to the last."""
+
+
+class ClientState:
+    """The whole consumer. Every method is an event; it returns what the driver has to do."""
+
+    def __init__(self, *, max_partitions: int = MAX_PARTITIONS) -> None:
+        self.lease = Lease()
+        self.counts = Counts()
+        self.live = False
+        """A renewal is in force, as far as anyone noticed."""
+        self.over = False
+        """The consumer is leaving: nothing begins any more."""
+        self.letting_go = False
+        """Everything is being released because nobody else will ask for it."""
+        self.incarnation = ""
+        """Of the service's store, as last heard."""
+        self.last_stale: StaleGrant | None = None
+        self._max_partitions = max_partitions
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._answers: dict[AnswerKind, dict[TopicPartition, Answer]] = {kind: {} for kind in AnswerKind}
+        # Partitions with a call under way or an ownership in the handler's hands: what a close has to wait for.
+        self._busy: set[TopicPartition] = set()
+
+    # --- what the service says -----------------------------------------------------------------------------------
+
+    def heard(self, commands: Commands) -> list[Action]:
+        if self.over or self.letting_go:
+            return []
+        voided = self._begin_anew(commands.incarnation) if commands.incarnation else []
+        touched: dict[TopicPartition, Partition] = {}
+        for tp, epoch in commands.unassigned:
+            self._unassign(self._touch(tp, touched), epoch)
+        self._stand_by(commands, touched)
+        if commands.full:
+            self._drop_all_but({tp for tp, _ in commands.assigned}, touched)
+        for tp, epoch in commands.assigned:
+            self._grant(self._touch(tp, touched), epoch)
+        for cancel in commands.cancels:
+            self._cancel_warm(self._touch(cancel.tp, touched), cancel.handoff_id)
+        for warm in commands.warms:
+            self._want_warm(self._touch(warm.tp, touched), warm)
+        for release in commands.releases:
+            self._want_release(self._touch(release.tp, touched), release)
+        return voided + self._settle_all(touched.values())
+
+    def _begin_anew(self, incarnation: str) -> list[Action]:
+        """The store is another one than before: what it grants is not to be measured by the epochs of the last one, and
+        what the last one granted is void."""
+        before, self.incarnation = self.incarnation, incarnation
+        if before in ("", incarnation):
+            return []
+        why = f"the service's store began anew: {incarnation}, before {before}"
+        for p in self._partitions.values():
+            p.begin_anew(why)
+        return self.session_lost(why)
+
+    def _touch(self, tp: TopicPartition, touched: dict[TopicPartition, Partition]) -> Partition:
+        partition = touched[tp] = self._partition(tp)
+        return partition
+
+    def _partition(self, tp: TopicPartition) -> Partition:
+        partition = self._partitions.get(tp)
+        if partition is None:
+            if len(self._partitions) >= self._max_partitions:
+                raise LimitReached(
+                    f"{tp} would be partition {self._max_partitions + 1} of this consumer; "
+                    f"at most {self._max_partitions} are kept, subscribe to fewer topics"
+                )
+            partition = self._partitions[tp] = Partition(tp, self.lease)
+        return partition
+
+    def _drop_all_but(self, owned: set[TopicPartition], touched: dict[TopicPartition, Partition]) -> None:
+        for tp, partition in self._partitions.items():
+            if partition.granted is not None and tp not in owned:
+                partition.granted = None
+                partition.why = "no longer assigned"
+                touched[tp] = partition
+
+    def _stand_by(self, commands: Commands, touched: dict[TopicPartition, Partition]) -> None:
+        if commands.full:
+            wanted = set(commands.standbys_added)
+            for tp, partition in self._partitions.items():
+                if partition.standby and tp not in wanted:
+                    partition.standby = False
+                    touched[tp] = partition
+        for tp in commands.standbys_removed:
+            p = self._touch(tp, touched)
+            p.standby, p.outdated = False, True
+        for tp in commands.standbys_added:
+            self._touch(tp, touched).standby = True
+
+    def _grant(self, p: Partition, epoch: int) -> None:
+        if p.is_stale(epoch):
+            self.counts.stale += 1
+            self.last_stale = StaleGrant(p.tp, epoch, max(p.over, p.highest))
+            return
+        if p.granted is not None and epoch > p.granted:
+            p.why = f"superseded by epoch {epoch}"
+        if epoch != p.granted:
+            # A grant above what was to be released means that the handoff was called off.
+            self._answers[AnswerKind.RELEASED].pop(p.tp, None)
+        p.granted = p.highest = epoch
+        p.standby = False
+
+    def _unassign(self, p: Partition, epoch: int) -> None:
+        held = p.granted
+        p.end(epoch or (held if held is not None else -1))
+        if held is not None and p.granted is None:
+            p.why = "unassigned"
+
+    def _cancel_warm(self, p: Partition, handoff_id: str) -> None:
+        if p.warm is None or (handoff_id and p.warm.handoff_id != handoff_id):
+            return
+        self._forget_warm(p)
+
+    def _forget_warm(self, p: Partition) -> None:
+        p.warm = None
+        if p.warmed is not None:
+            p.discard = p.discard or not p.warmed.failure
+            p.warmed = None
+        self._answers[AnswerKind.READY].pop(p.tp, None)
+
+    def _want_warm(self, p: Partition, order: WarmOrder) -> None:
+        if p.granted is not None:
+            # Nobody is warmer than the owner.
+            self._answer(AnswerKind.READY, Answer(p.tp, order.handoff_id))
+            return
+        if p.warm is not None and p.warm.handoff_id != order.handoff_id:
+            # The new handler call gets the copy that may exist; it is not to be thrown away in between.
+            p.warmed = None
+            self._answers[AnswerKind.READY].pop(p.tp, None)
+        p.warm = order
+        if p.warmed is not None:
+            self._answer(AnswerKind.READY, Answer(p.tp, order.handoff_id, p.warmed.failure))
+
+    def _want_release(self, p: Partition, order: ReleaseOrder) -> None:
+        held = max(p.granted or 0, p.handed or 0)
+        order = msgspec.structs.replace(order, epoch=order.epoch or held)
+        if p.warm is not None:
+            self._forget_warm(p)
+        p.release = order
+        p.end(order.epoch)
+
+    # --- the lease and the session -------------------------------------------------------------------------------
+
+    def renewed(self, sent_at: float, ttl: float) -> list[Action]:
+        if self.over:
+            return []
+        self.lease.renewed(sent_at, ttl)
+        if self.live:
+            return []
+        self.live = True
+        return self._settle_all(self._partitions.values())
+
+    def lease_lost(self) -> list[Action]:
+        """The deadline passed. The gates are shut already; now the handler hears of it."""
+        if not self.live:
+            return []
+        self.live = False
+        self.counts.leases_lost += 1
+        return self._settle_all(self._partitions.values())
+
+    def session_lost(self, reason: str) -> list[Action]:
+        """The service ended the session: what was granted to it is gone, and so is whatever it was to answer."""
+        self.lease.end()
+        self.live = False
+        for p in self._partitions.values():
+            if p.granted is not None:
+                p.granted, p.why = None, reason
+            p.release = None
+            if p.warm is not None:
+                self._forget_warm(p)
+        for answers in self._answers.values():
+            answers.clear()
+        return self._settle_all(self._partitions.values())
+
+    def let_go(self, cause: str) -> list[Action]:
+        """Release everything in good order although nobody asked for it."""
+        self.letting_go = True
+        for p in self._partitions.values():
+            if p.warm is not None:
+                self._forget_warm(p)
+            if p.granted is not None:
+                self._want_release(p, ReleaseOrder(p.tp, p.granted, "", cause=cause))
+        return self._settle_all(self._partitions.values())
+
+    def leave(self, reason: str) -> list[Action]:
+        """The consumer closes: nothing is worked on any more."""
+        self.over = True
+        return self.session_lost(reason)
+
+    # --- what the handler did ------------------------------------------------------------------------------------
+
+    def finished(self, tp: TopicPartition, outcome: Outcome) -> list[Action]:
+        p = self._partitions[tp]
+        call, p.running = p.running, None
+        if isinstance(outcome, Failed):
+            self.counts.failures += 1
+        match call:
+            case CallAssigned():
+                self._assigned_returned(p, outcome)
+            case CallWarm(order=order):
+                self._warm_returned(p, order, outcome)
+            case CallRelease():
+                self._release_returned(p)
+            case CallRevoked():
+                p.handed, p.spoiled = None, False
+                self.counts.revoked += 1
+            case CallDiscard():
+                p.discard = False
+            case CallStandby():
+                # Stopped while it is wanted: it is told again. Stopped because it is not: it has to hear that.
+                p.keeps = not (isinstance(outcome, Stopped) and (p.standby or not outcome.begun))
+            case CallNoStandby():
+                p.keeps = p.outdated = False
+            case Pause() | None:
+                pass
+            case _:
+                assert_never(call)
+        return self._settle_all((p,))
+
+    def _assigned_returned(self, p: Partition, outcome: Outcome) -> None:
+        if isinstance(outcome, Failed):
+            p.handed, p.failures, p.pausing = None, p.failures + 1, True
+            return
+        p.spoiled = p.cancelled or isinstance(outcome, Stopped)
+        if p.handed is not None and self._keeps(p):
+            p.failures = 0
+            p.gate.open(p.handed)
+
+    def _warm_returned(self, p: Partition, order: WarmOrder, outcome: Outcome) -> None:
+        failure = outcome.reason if isinstance(outcome, Failed) else ""
+        if p.warm is None or p.warm.handoff_id != order.handoff_id:
+            # It came to an end in the moment it was called off.
+            p.discard = p.discard or isinstance(outcome, Done)
+        elif not isinstance(outcome, Stopped):
+            p.warmed = Warmed(order.handoff_id, failure)
+            self.counts.warmed += 0 if failure else 1
+            if p.granted is None:
+                self._answer(AnswerKind.READY, Answer(p.tp, order.handoff_id, failure))
+
+    def _release_returned(self, p: Partition) -> None:
+        p.handed, p.spoiled = None, False
+        p.gate.close(Shut.RELEASED)
+        self.counts.released += 1
+
+    # --- answers -------------------------------------------------------------------------------------------------
+
+    def answers(self, kind: AnswerKind, limit: int) -> list[Answer]:
+        """The oldest answers that the service has not acknowledged."""
+        pending = self._answers[kind]
+        return [answer for _, answer in zip(range(limit), pending.values(), strict=False)]
+
+    def pending_answers(self) -> int:
+        return sum(len(pending) for pending in self._answers.values())
+
+    def acknowledged(
+        self, kind: AnswerKind, sent: Iterable[Answer], refused: frozenset[TopicPartition]
+    ) -> list[Action]:
+        """The service took these answers, or refused some of them for good."""
+        pending = self._answers[kind]
+        touched = []
+        for answer in sent:
+            if pending.get(answer.tp) == answer:
+                del pending[answer.tp]
+            if answer.tp in refused:
+                self.counts.refusals += 1
+                p = self._partitions[answer.tp]
+                if kind is AnswerKind.READY and p.warm is not None and p.warm.handoff_id == answer.handoff_id:
+                    self._forget_warm(p)
+                    touched.append(p)
+        return self._settle_all(touched)
+
+    def _answer(self, kind: AnswerKind, answer: Answer) -> None:
+        if not self.over and not self.letting_go:
+            self._answers[kind][answer.tp] = answer
+
+    # --- the next step -------------------------------------------------------------------------------------------
+
+    def _keeps(self, p: Partition) -> bool:
+        """Whether the handler may go on with what it was handed."""
+        return self.live and not p.spoiled and p.handed is not None and p.handed == p.granted
+
+    def _settle_all(self, partitions: Iterable[Partition]) -> list[Action]:
+        actions: list[Action] = []
+        for p in partitions:
+            self._shut_if_lost(p)
+            action = self._settle(p)
+            if action is not None:
+                actions.append(action)
+            if p.running is None and p.handed is None:
+                self._busy.discard(p.tp)
+            else:
+                self._busy.add(p.tp)
+        return actions
+
+    def _shut_if_lost(self, p: Partition) -> None:
+        if p.handed is None or self._keeps(p):
+            return
+        if self._may_release(p) or isinstance(p.running, CallRelease):
+            p.gate.close(Shut.RELEASING if self.live else Shut.LEASE_OVER)
+        elif self.over:
+            p.gate.close(Shut.CLOSED)
+        else:
+            p.gate.close(Shut.REVOKED if p.granted != p.handed else Shut.LEASE_OVER)
+
+    def _settle(self, p: Partition) -> Action | None:
+        if p.running is not None:
+            if not p.cancelled and self._is_moot(p, p.running):
+                p.cancelled = True
+                return Cancel(p.tp)
+            return None
+        p.running = self._next_call(p)
+        p.cancelled = False
+        return Start(p.tp, p.running) if p.running is not None else None
+
+    def _is_moot(self, p: Partition, call: Call) -> bool:
+        match call:
+            case CallWarm(order=order):
+                return p.warm is None or p.warm.handoff_id != order.handoff_id
+            case CallAssigned():
+                # A release waits for it instead: the handler may be in the middle of taking over.
+                return not self._keeps(p) and not self._may_release(p)
+            case Pause():
+                return p.granted is None or not self.live
+            case CallStandby():
+                return not p.standby or p.outdated or p.granted is not None or p.warm is not None
+            case CallRelease() | CallRevoked() | CallDiscard() | CallNoStandby():
+                return False
+            case _:
+                assert_never(call)
+
+    def _may_release(self, p: Partition) -> bool:
+        return self.live and p.release is not None and p.handed is not None and p.handed <= p.release.epoch
+
+    def _next_call(self, p: Partition) -> Call | None:
+        if p.release is not None and (p.handed is None or p.handed > p.release.epoch):
+            # Nothing of that epoch is in the handler's hands, be it released just now, lost before or never begun.
+            self._answer(AnswerKind.RELEASED, Answer(p.tp, p.release.handoff_id))
+            p.release = None
+        if p.handed is not None:
+            return None if self._keeps(p) else self._take_back(p, p.handed)
+        if p.pausing:
+            p.pausing = False
+            return Pause(min(RETRY_LAST, RETRY_FIRST * 2.0 ** min(p.failures - 1, 16)))
+        if p.granted is not None:
+            return self._hand_over(p, p.granted) if self.live else None
+        if p.warm is not None:
+            return CallWarm(p.warm) if p.warmed is None else None
+        return self._tend_copy(p)
+
+    def _tend_copy(self, p: Partition) -> Call | None:
+        if p.discard and not p.standby:
+            return CallDiscard(p.tp)
+        p.discard = False
+        if self.over or self.letting_go:
+            return None
+        if p.keeps and (p.outdated or not p.standby):
+            return CallNoStandby(p.tp)
+        p.outdated = False
+        if not p.standby or p.keeps:
+            return None
+        p.keeps = True
+        return CallStandby(p.tp)
+
+    def _take_back(self, p: Partition, epoch: int) -> Call:
+        owned = Ownership(p.tp.topic, p.tp.partition, epoch)
+        if self._may_release(p) and p.release is not None:
+            return CallRelease(owned, p.release)
+        return CallRevoked(owned, p.why if p.granted != epoch else "lease over")
+
+    def _hand_over(self, p: Partition, epoch: int) -> Call:
+        p.handed, p.warm, p.warmed, p.discard = epoch, None, None, False
+        # The copy is what the handler begins with.
+        p.keeps = p.outdated = False
+        p.gate.prepare(epoch)
+        return CallAssigned(Ownership(p.tp.topic, p.tp.partition, epoch))
+
+    # --- questions -----------------------------------------------------------------------------------------------
+
+    def gate(self, tp: TopicPartition) -> Gate:
+        return self._partition(tp).gate
+
+    def is_idle(self) -> bool:
+        """Nothing is running and the handler holds nothing."""
+        return not self._busy
+
+    def gates_with_work(self) -> Iterator[Gate]:
+        return (p.gate for p in self._partitions.values() if p.gate.inside)
+
+    def owned(self, now: float) -> dict[TopicPartition, int]:
+        """Partitions whose gates are open, with their epochs."""
+        if not self.lease.holds(now):
+            return {}
+        return {tp: p.handed for tp, p in self._partitions.items() if p.handed is not None and p.gate.is_open(now)}
+
+    def standbys(self) -> frozenset[TopicPartition]:
+        """Partitions of which a copy is wanted here."""
+        return frozenset(tp for tp, p in self._partitions.items() if p.standby)
+
+    def running(self) -> Iterator[Call]:
+        return (p.running for p in self._partitions.values() if p.running is not None)

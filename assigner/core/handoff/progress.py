@@ -1,0 +1,227 @@
+"""Takes care of handoffs under way: turns what `handoffs.judge` says into the write that carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from assigner.core.agenda import Agenda, Note, Timer
+from assigner.core.group import GroupState
+from assigner.core.handoff.lifecycle import Deadlines, Verdict, judge, slowest, timeout
+from assigner.core.liveness import Fate, Liveness
+from assigner.core.planning.copartitions import Units
+from assigner.core.planning.request import rollout_of
+from assigner.core.standby_copies import holders
+from assigner.core.transitions import Transitions
+from assigner.core.writes import ConsumerSubject, Pending, Write
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Cause, Consumer, Handoff, Plan, Quarantined, Step, Stored
+
+# Warms that failed, and the partitions that nobody could warm.
+#
+# Counted per partition by distinct consumer. The count is the leader's own; what it leads to, the quarantine, is stored
+# in the plan, so that it survives the leader and is seen by operators.
+
+
+class Failures:
+    def __init__(self, state: GroupState) -> None:
+        self._state = state
+        self._by_partition: dict[TopicPartition, dict[str, str]] = {}
+        self._read_from: Plan | None = None
+        self._quarantined: frozenset[TopicPartition] = frozenset()
+
+    def add(self, tp: TopicPartition, consumer: str, reason: str) -> bool:
+        """Whether enough consumers have failed to quarantine the partition."""
+        failed = self._by_partition.setdefault(tp, {})
+        failed[consumer] = reason
+        return len(failed) >= self._state.options.quarantine_after or tp in self.quarantined
+
+    def of(self, tp: TopicPartition) -> dict[str, str]:
+        return self._by_partition.get(tp, {})
+
+    def forgive(self) -> None:
+        self._by_partition.clear()
+
+    def forget(self, settled: Callable[[TopicPartition], bool]) -> None:
+        for tp in [tp for tp in self._by_partition if settled(tp) and tp not in self.quarantined]:
+            del self._by_partition[tp]
+
+    @property
+    def quarantined(self) -> frozenset[TopicPartition]:
+        plan = self._state.plan
+        if plan is not self._read_from:
+            self._read_from = plan
+            self._quarantined = frozenset(TopicPartition(q.topic, q.partition) for q in plan.quarantined)
+        return self._quarantined
+
+    def next_quarantine(self) -> tuple[Quarantined, ...]:
+        """What the plan should list: what it lists already, unless an operator asked to forgive, and what is new."""
+        options, plan = self._state.options, self._state.plan
+        kept = () if options.rebalance_requests > plan.forgiven else plan.quarantined
+        known = {(q.topic, q.partition) for q in kept}
+        fresh = tuple(
+            Quarantined(topic=tp.topic, partition=tp.partition, failed=tuple(failed), reason=[*failed.values()][-1])
+            for tp, failed in self._by_partition.items()
+            if len(failed) >= options.quarantine_after and (tp.topic, tp.partition) not in known
+        )
+        return (*kept, *fresh)
+
+
+Partitions = tuple[TopicPartition, ...]
+
+
+class HandoffCare:
+    def __init__(
+        self,
+        state: GroupState,
+        liveness: Liveness,
+        do: Transitions,
+        agenda: Agenda,
+        pending: Pending,
+        failures: Failures,
+        units: Units,
+        forget: Callable[[Partitions], None],
+    ) -> None:
+        """`forget`: have the ownership of partitions that nobody holds removed."""
+        self._state = state
+        self._liveness = liveness
+        self._do = do
+        self._agenda = agenda
+        self._pending = pending
+        self._failures = failures
+        self._units = units
+        self._forget = forget
+        self.deadlines = Deadlines()
+
+    def advance(self, tp: TopicPartition, now: float, wall: float) -> Write | None:
+        handoff = self._state.handoffs[tp].record
+        tps = self._units.in_flight(tp, handoff.handoff_id)
+        if any(other in self._pending for other in tps):
+            return None
+        step = slowest([self._state.handoffs[other].record.at for other in tps])
+        self.deadlines.arm(tp, handoff.handoff_id, step, timeout(self._state, step), now)
+        verdict = judge(self._state, self._liveness, tps, overdue=self.deadlines.overdue(tp), now=now)
+        return self._carry_out(verdict, tps, handoff, now, wall)
+
+    def _carry_out(self, verdict: Verdict, tps: Partitions, handoff: Handoff, now: float, wall: float) -> Write | None:
+        target = self._state.consumers.get(handoff.new_owner)
+        match verdict:
+            case Verdict.WAIT:
+                return self._while_waiting(tps, handoff, now)
+            case Verdict.FREEZE:
+                return self._do.advance(tps, Step.FREEZING)
+            case Verdict.RELEASE:
+                return self._do.advance(tps, Step.RELEASING)
+            case Verdict.FLIP | Verdict.FLIP_RELEASED if target:
+                return self._do.flip(tps, target, released=verdict is Verdict.FLIP_RELEASED)
+            case Verdict.ASSIGN if target:
+                return self._do.assign(tps, target, handoff.cause)
+            case Verdict.RESTAMP:
+                return self._do.restamp(tps, self._state.consumers[handoff.old_owner])
+            case Verdict.RETARGET if target:
+                return self._do.start(tps, target, handoff.cause, int(wall))
+            case Verdict.FIND_TARGET:
+                return self._find_target(tps, handoff, now)
+            case Verdict.TRY_ELSEWHERE:
+                return self._try_elsewhere(tps, handoff, now, wall)
+            case Verdict.REAFFIRM:
+                return self._give_up(tps, handoff, now, wall)
+            case Verdict.EVICT:
+                return self._evict(tps[0], handoff, now)
+            case Verdict.FORGET:
+                self._forget(tps)
+                return None
+            case Verdict.FINISH | Verdict.SUPERSEDED:
+                return self._do.finish(tps)
+            case _:
+                return None
+
+    def _while_waiting(self, tps: Partitions, handoff: Handoff, now: float) -> Write | None:
+        for tp in tps:
+            held = self._state.assignments.get(tp)
+            if held and handoff.at is Step.COMPLETE:
+                fate = self._liveness.fate(held.record.owner, held.record.session, now)
+                if fate is Fate.REPLACED:
+                    return self._do.restamp((tp,), self._state.consumers[held.record.owner])
+        self.await_doubt(handoff.old_owner, handoff.old_session, now)
+        if self._liveness.awaited(handoff.new_owner, handoff.new_session, now):
+            self._agenda.timers.sooner(Timer.DOUBT, self._liveness.doubt_ends)
+        return None
+
+    def await_doubt(self, name: str, session: str, now: float) -> None:
+        """Look again when time will have told whether the session is gone."""
+        if self._liveness.fate(name, session, now) is Fate.DOUBT:
+            until = self._liveness.doubt_until(name, session, now)
+            if until is not None:
+                self._agenda.timers.sooner(Timer.DOUBT, until)
+
+    def _old_fate(self, handoff: Handoff, now: float) -> Fate:
+        return self._liveness.fate(handoff.old_owner, handoff.old_session, now)
+
+    def _find_target(self, tps: Partitions, handoff: Handoff, now: float) -> Write | None:
+        """The plan names the next target. Where no plan will be made, the owner stays the owner."""
+        no_plan = self._state.options.paused or not any(map(self._liveness.eligible, self._state.consumers))
+        if no_plan and self._old_fate(handoff, now) is Fate.ALIVE:
+            return self._do.reaffirm(tps)
+        self._agenda.want_plan(Cause.LEFT, now)
+        return None
+
+    def _try_elsewhere(self, tps: Partitions, handoff: Handoff, now: float, wall: float) -> Write | None:
+        reason = next((r for tp in tps if (r := self._state.handoffs[tp].record.failure)), "no reason given")
+        self._agenda.note(Note("warm_failed", tps[0], handoff.new_owner, reason))
+        # All of them, for they stay together: a set half in quarantine would be torn apart.
+        enough = [self._failures.add(tp, handoff.new_owner, reason) for tp in tps]
+        if any(enough):
+            self._agenda.note(Note("quarantined", tps[0], handoff.new_owner, reason))
+            return self._give_up(tps, handoff, now, wall)
+        target = self._elsewhere(tps[0], handoff)
+        if target is None:
+            return self._give_up(tps, handoff, now, wall)
+        if self._old_fate(handoff, now) is Fate.DEAD:
+            return self._do.assign(tps, target, handoff.cause)
+        return self._do.start(tps, target, handoff.cause, int(wall))
+
+    def _elsewhere(self, tp: TopicPartition, handoff: Handoff) -> Stored[Consumer] | None:
+        """The least loaded consumer that wants the topic and has not failed at it; one with a copy, if there is one.
+        During a rollout those that it holds back come last."""
+        failed, named = self._failures.of(tp), holders(self._state, tp)
+        eligible = [found for name in self._state.consumers if (found := self._liveness.eligible(name))]
+        rollout = rollout_of(self._state, [consumer.record for consumer in eligible])
+
+        def order(number: int) -> tuple[int, bool, tuple[float, str]]:
+            name = eligible[number].record.consumer_name
+            reluctance = rollout.reluctance(number, len(self._state.touching(name))) if rollout else 0
+            return reluctance, name not in named, self._load(eligible[number])
+
+        candidates = [
+            number
+            for number, consumer in enumerate(eligible)
+            if consumer.record.consumer_name not in failed and consumer.record.consumer_name != handoff.old_owner
+            if consumer.record.wants(tp.topic)
+        ]
+        return eligible[min(candidates, key=order)] if candidates else None
+
+    def _load(self, consumer: Stored[Consumer]) -> tuple[float, str]:
+        name = consumer.record.consumer_name
+        return len(self._state.touching(name)) / consumer.record.capacity, name
+
+    def _give_up(self, tps: Partitions, handoff: Handoff, now: float, wall: float) -> Write:
+        """The old end stays the owner, and the partition is left in peace for a while; if it is leaving, it lets go."""
+        if handoff.at is Step.COMPLETE:
+            self._agenda.want_plan(Cause.LEFT, now)
+            return self._do.reaffirm(tps)
+        if all(self._liveness.is_leaving(self._state.assignments[tp].record) for tp in tps):
+            self._agenda.note(Note("let_go", tps[0], handoff.old_owner, "nobody could take over"))
+            return self._do.let_go(tps, handoff.cause, int(wall))
+        self._agenda.note(Note("move_given_up", tps[0], handoff.new_owner, handoff.failure or "deadline"))
+        for tp in tps:
+            self._agenda.stays.set(tp, now + self._state.options.balance_backoff)
+        return self._do.finish(tps) if self._old_fate(handoff, now) is Fate.DEAD else self._do.reaffirm(tps)
+
+    def _evict(self, tp: TopicPartition, handoff: Handoff, now: float) -> Write | None:
+        consumer = self._state.consumers[handoff.old_owner]
+        self.deadlines.restart(tp, timeout(self._state, handoff.at), now)
+        if self._pending.about(ConsumerSubject(handoff.old_owner)):
+            return None
+        reason = f"did not let go of {tp} in time"
+        self._agenda.note(Note("evicted", tp, handoff.old_owner, reason))
+        return self._do.evict(consumer, reason)

@@ -1,0 +1,321 @@
+"""Carries a plan out: from what it wants to moves, and from moves to writes, no faster than the group allows.
+
+The plan was made a moment ago and is advisory. Each move is checked again when it begins; one that makes no sense any
+more is dropped, and another plan is asked for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from assigner.core.agenda import Agenda, Note
+from assigner.core.group import Change, GroupState
+from assigner.core.liveness import Fate, Liveness
+from assigner.core.planning import request
+from assigner.core.planning.copartitions import Units
+from assigner.core.planning.rollout import new_generation
+from assigner.core.transitions import Transitions
+from assigner.core.writes import Pending, Write
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Cause, Handoff, Status, Step
+
+# Moves that a plan wants and that have not begun, let through no faster than the group allows.
+#
+# A queue per target, because the limit that usually binds is how much one consumer warms at a time. Asking for the next
+# moves costs as much as there are targets with something waiting, not as there are moves.
+
+
+class Move(msgspec.Struct, frozen=True, gc=False):
+    tps: tuple[TopicPartition, ...]
+    """More than one where a co-partition set moves as one."""
+    target: str
+    cause: Cause
+
+
+class MoveQueue:
+    def __init__(self) -> None:
+        self._by_target: dict[str, deque[Move]] = {}
+        self._waiting = 0
+
+    def __len__(self) -> int:
+        return self._waiting
+
+    def clear(self) -> None:
+        self._by_target.clear()
+        self._waiting = 0
+
+    def add(self, move: Move) -> None:
+        self._by_target.setdefault(move.target, deque()).append(move)
+        self._waiting += 1
+
+    def take(self, warming: Callable[[str], int], most: int, total: int) -> Iterator[Move]:
+        """Moves to begin now, turn by turn over the targets: until `total` partitions are on their way, and as long as
+        none of the targets warms more than `most`. What moves as one begins whatever its size where nothing else is
+        warmed, because it never gets smaller."""
+        busy = {target: warming(target) for target in self._by_target}
+        while total > 0 and busy:
+            for target in list(busy):
+                queue = self._by_target.get(target)
+                if not queue or total <= 0 or 0 < busy[target] > most - len(queue[0].tps):
+                    del busy[target]
+                    continue
+                move = queue.popleft()
+                if not queue:
+                    del self._by_target[target]
+                self._waiting -= 1
+                busy[target] += len(move.tps)
+                total -= len(move.tps)
+                yield move
+
+
+_BY_WEIGHT = (Cause.OPERATOR, Cause.JOINED, Cause.TOPIC_GREW, Cause.LOAD, Cause.DRAINING, Cause.LEFT)
+"""Which of several causes a move made for balance is put down to."""
+
+
+class PlanExecution:
+    def __init__(
+        self,
+        state: GroupState,
+        liveness: Liveness,
+        do: Transitions,
+        agenda: Agenda,
+        pending: Pending,
+        units: Units,
+        stays: Callable[[TopicPartition, float], bool],
+    ) -> None:
+        self._state = state
+        self._liveness = liveness
+        self._do = do
+        self._agenda = agenda
+        self._pending = pending
+        self._units = units
+        self._stays = stays
+        self._causes: set[Cause] = set()
+        self._begun: set[str] = set()
+        """Topics that were owned when the plan was made: what is unowned of them is new."""
+        self._new_generation: str | None = None
+        """Of the rollout that was on when the plan was made."""
+        self._targets: deque[request.Target] = deque()
+        """What the plan wants and has not yet been looked at."""
+        self._joint: dict[tuple[str, str, int, tuple[str, str]], Move] = {}
+        """Moves of partitions that move as one, being put together from the targets: those of one owner, because a
+        handoff has one."""
+        self._at_once: deque[Move] = deque()
+        """Moves that wait for no room: nobody holds the partition, or it is in flight already."""
+        self._queue = MoveQueue()
+        self._warming: Counter[str] = Counter()
+        self._moving: Counter[str] = Counter()
+        """Topic -> its handoffs to somebody."""
+        for handoff in state.handoffs.values():
+            self._count(handoff.record, 1)
+        self._under_way: set[Write] = set()
+        """Writes that began moves and whose outcome is not known."""
+        self.handoffs_wait = False
+        """Standbys are still being placed. Until it is on record whether the old owner keeps its copy, it would be told
+        to drop it; what nobody holds waits for nothing."""
+        self._late: set[TopicPartition] = set()
+        """Partitions of writes that did not go in as far as was seen, and may yet."""
+        self.changes_something = False
+        """At least one write of the plan being carried out went in; cleared by whoever publishes it."""
+
+    # --- what there is to do -------------------------------------------------------------------------------------
+
+    def begin(self, targets: Iterable[request.Target], causes: set[Cause]) -> None:
+        """A new plan, in place of what is left of the old one."""
+        self.abandon()
+        self._causes = causes
+        self._begun = {topic for topic in self._state.topics if TopicPartition(topic, 0) in self._state.assignments}
+        registered = (consumer.record for consumer in self._state.consumers.values())
+        self._new_generation = new_generation(registered, self._state.options.rollout)
+        self._targets = deque(targets)
+
+    def abandon(self) -> None:
+        """Leave what has not begun to the next plan."""
+        self._queue.clear()
+        self._at_once.clear()
+        self._joint.clear()
+        self._targets.clear()
+
+    @property
+    def urgent(self) -> bool:
+        """There is something that can be decided at once."""
+        return bool(self._targets or self._at_once)
+
+    @property
+    def finished(self) -> bool:
+        return not (self.urgent or len(self._queue))
+
+    @property
+    def writing(self) -> bool:
+        return bool(self._under_way)
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
+
+    @property
+    def in_flight(self) -> int:
+        """Partitions on their way to somebody. Those of topics that are gone, or that can't be read, go nowhere."""
+        moving = sum(count for topic, count in self._moving.items() if topic in self._state.topics)
+        return moving + sum(tp not in self._state.handoffs for tp in self._pending.starting)
+
+    def count_handoffs(self, change: Change) -> None:
+        for stored, by in ((change.before, -1), (change.after, 1)):
+            if stored:
+                self._count(stored.record, by)
+
+    def _count(self, handoff: Handoff, by: int) -> None:
+        if handoff.at is Step.WARMING:
+            _add_up(self._warming, handoff.new_owner, by)
+        if not handoff.to_nobody:
+            _add_up(self._moving, handoff.topic, by)
+
+    # --- from targets to moves -----------------------------------------------------------------------------------
+
+    def take_up(self, now: float, budget: int) -> None:
+        """Turn what the plan wants into moves. Partitions that move as one wait for each other."""
+        if not self._targets:
+            return
+        for _ in range(min(budget, len(self._targets))):
+            target = self._targets.popleft()
+            if not target.owner and not self._has_to_go(target.tp, now):
+                continue
+            move = Move((target.tp,), target.owner, self._cause(target.tp, now))
+            unit = self._units.of(target.tp)
+            if not unit:
+                self._add(move, now)
+                continue
+            key = (unit, target.owner, target.tp.partition, self._holder(target.tp))
+            joined = self._joint.get(key)
+            self._joint[key] = Move((*joined.tps, target.tp), joined.target, joined.cause) if joined else move
+        if not self._targets:
+            for move in self._joint.values():
+                self._add(move, now)
+            self._joint.clear()
+
+    def _add(self, move: Move, now: float) -> None:
+        if any(self._stays(tp, now) for tp in move.tps):
+            return
+        in_flight = any(tp in self._state.handoffs for tp in move.tps)
+        if self._is_free(move.tps[0], now) or in_flight or not move.target:
+            self._at_once.append(move)
+            return
+        held = self._state.assignments[move.tps[0]].record
+        if self._liveness.fate(held.owner, held.session, now) is Fate.ALIVE:
+            self._queue.add(move)
+
+    def _cause(self, tp: TopicPartition, now: float) -> Cause:
+        held = self._state.assignments.get(tp)
+        if held is None:
+            grown = bool(self._state.assignments) and Cause.JOINED not in self._causes
+            return Cause.TOPIC_GREW if grown or tp.topic in self._begun else Cause.JOINED
+        if self._liveness.fate(held.record.owner, held.record.session, now) is Fate.DEAD:
+            return Cause.LEFT
+        owner = self._state.consumers.get(held.record.owner)
+        if owner and owner.record.status is Status.DRAINING:
+            replaced = self._new_generation is not None and owner.record.generation != self._new_generation
+            return Cause.ROLLOUT if replaced else Cause.DRAINING
+        return next((cause for cause in _BY_WEIGHT if cause in self._causes), Cause.JOINED)
+
+    def _has_to_go(self, tp: TopicPartition, now: float) -> bool:
+        """Whether a plan that names nobody asks for anything: an owner that wants the partition keeps it."""
+        held = self._state.assignments.get(tp)
+        void = tp in self._state.handoffs and self._is_free(tp, now)
+        return void or bool(held and self._liveness.is_leaving(held.record))
+
+    def _holder(self, tp: TopicPartition) -> tuple[str, str]:
+        held = self._state.assignments.get(tp)
+        return (held.record.owner, held.record.session) if held else ("", "")
+
+    def _is_free(self, tp: TopicPartition, now: float) -> bool:
+        """Nobody alive holds it, so it needs no handoff."""
+        held = self._state.assignments.get(tp)
+        return held is None or self._liveness.fate(held.record.owner, held.record.session, now) is Fate.DEAD
+
+    # --- from moves to writes ------------------------------------------------------------------------------------
+
+    def ended(self, write: Write, *, applied: bool | None) -> None:
+        """A write is over. `applied`: whether it went in; None: nobody knows, and the mirror is up to date since."""
+        if write not in self._under_way:
+            return
+        self._under_way.remove(write)
+        if applied or (applied is None and not self._do.is_current(write)):
+            self.changes_something = True
+        elif applied is None:
+            self._late.update(write.touches)
+
+    def changed(self, tp: TopicPartition, *, told: bool) -> None:
+        """Its record changed: maybe by a write that was given up and came late. `told`: a generation that is being
+        published comes after it."""
+        if tp in self._late:
+            self._late.discard(tp)
+            self.changes_something |= not told
+
+    def writes(self, now: float, wall: float, budget: int) -> Iterator[tuple[Write, str]]:
+        """At most `budget` writes to begin moves with, each with the target it adds work to."""
+        for write, target in self._writes(now, wall, budget):
+            self._under_way.add(write)
+            yield write, target
+
+    def _writes(self, now: float, wall: float, budget: int) -> Iterator[tuple[Write, str]]:
+        given = 0
+        while self._at_once and given < budget:
+            move = self._at_once.popleft()
+            write = self._begin(move, now, wall)
+            if write:
+                given += 1
+                yield write, move.target
+        for move in self._with_room(budget - given):
+            write = self._begin(move, now, wall)
+            if write:
+                yield write, move.target
+
+    def _with_room(self, budget: int) -> list[Move]:
+        options = self._state.options
+        room = min(options.max_concurrent_handoffs - self.in_flight, budget)
+        if self.handoffs_wait or room <= 0 or not len(self._queue):
+            return []
+        starting = self._pending.starting_by_target()
+        limit = options.warm_concurrency
+        return list(self._queue.take(lambda name: self._warming[name] + starting[name], limit, room))
+
+    def _begin(self, move: Move, now: float, wall: float) -> Write | None:
+        if not move.target:
+            return self._let_go(move, now, wall)
+        target = self._liveness.eligible(move.target)
+        if target is None or any(tp in self._pending for tp in move.tps):
+            self._agenda.want_plan(None, now)
+            return None
+        if all(self._is_free(tp, now) for tp in move.tps):
+            return self._do.assign(move.tps, target, move.cause)
+        held = [self._state.assignments.get(tp) for tp in move.tps]
+        if {a.record.owner if a else "" for a in held} == {move.target}:
+            in_flight = [tp for tp in move.tps if tp in self._state.handoffs]
+            return self._do.reaffirm(in_flight) if in_flight else None
+        if not all(held):
+            return None
+        return self._do.start(move.tps, target, move.cause, int(wall))
+
+    def _let_go(self, move: Move, now: float, wall: float) -> Write | None:
+        """Nobody can take what its owner has to leave."""
+        if any(tp in self._pending for tp in move.tps) or not all(self._has_to_go(tp, now) for tp in move.tps):
+            self._agenda.want_plan(None, now)
+            return None
+        if all(self._is_free(tp, now) for tp in move.tps):
+            return self._do.finish(move.tps)
+        current = [handoff.record for tp in move.tps if (handoff := self._state.handoffs.get(tp))]
+        if any(handoff.to_nobody or handoff.at is Step.COMPLETE for handoff in current):
+            return None
+        owner = self._state.assignments[move.tps[0]].record.owner
+        self._agenda.note(Note("let_go", move.tps[0], owner, "nobody can take over"))
+        return self._do.let_go(move.tps, move.cause, int(wall))
+
+
+def _add_up(counter: Counter[str], key: str, by: int) -> None:
+    """Who has none is not in it, or names would pile up with every deploy."""
+    counter[key] += by
+    if not counter[key]:
+        del counter[key]

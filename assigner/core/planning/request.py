@@ -1,0 +1,394 @@
+"""Where strings become integers and back: a group's state as a strategy's problem, and its solution as moves.
+
+Members and topics are taken in name order, so the result depends on nothing but the state. What must not move now is
+pinned: partitions in flight to their target, those whose owner may yet come back, those given up on for a while, and
+all that have an owner during a rollout and after an outage of the service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+
+from assigner.core.group import GroupState
+from assigner.core.liveness import Fate, Liveness
+from assigner.core.loads.weights import GroupLoads
+from assigner.core.planning.copartitions import BY_LIKENESS, copartition_sets, slots
+from assigner.core.planning.rollout import Rollout, applied, plan_rollout
+from assigner.core.standby_copies import holders
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Consumer, Handoff, Step
+from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Members, Problem, Solution, Topics, name_keys
+
+# Racks as numbers: those of members and those of partitions' replicas share one numbering, in name order.
+#
+# Partitions are taken in some at a time, as a plan is built; few kinds of replica sets make many partitions, so each
+# kind is worked out once.
+
+
+Racks = tuple[str, ...]
+
+
+class ReplicaRacks:
+    def __init__(self, by_topic: Mapping[str, tuple[Racks, ...]], partitions: int) -> None:
+        """`by_topic`: the racks of each partition's replicas, as far as they are known. `partitions`: of all topics."""
+        self._by_topic = {topic: racks for topic, racks in by_topic.items() if any(map(any, racks))}
+        self._kinds: dict[Racks, int] = {(): 0}
+        self._kind = np.zeros(partitions if self._by_topic else 0, np.int32)
+        """Per flat partition."""
+        self._done = 0
+
+    @property
+    def known(self) -> bool:
+        """Some replica's rack is known; else there is nothing to take in."""
+        return bool(self._by_topic)
+
+    def add(self, tps: Sequence[TopicPartition]) -> None:
+        """The next partitions in the order of the flat arrays."""
+        kinds, number = [self._of(tp) for tp in tps], self._kinds
+        self._kind[self._done : self._done + len(tps)] = [number.setdefault(kind, len(number)) for kind in kinds]
+        self._done += len(tps)
+
+    def _of(self, tp: TopicPartition) -> Racks:
+        racks = self._by_topic.get(tp.topic, ())
+        return racks[tp.partition] if tp.partition < len(racks) else ()
+
+    def numbered(self, others: Iterable[str]) -> tuple[dict[str, int], tuple[IntArray, IntArray] | None]:
+        """Numbers for these and the `others`' racks, and the replicas' as `Topics.replica_racks`."""
+        names = sorted({rack for kind in (*self._kinds, tuple(others)) for rack in kind if rack})
+        numbers = {rack: number for number, rack in enumerate(names)}
+        return numbers, self._arrays(numbers) if self.known else None
+
+    def _arrays(self, numbers: Mapping[str, int]) -> tuple[IntArray, IntArray]:
+        kinds = [sorted({numbers[rack] for rack in kind if rack}) for kind in self._kinds]
+        width = max(map(len, kinds))
+        table = np.asarray([kind + [NONE] * (width - len(kind)) for kind in kinds], np.int32).reshape(-1, width)
+        rows = table[self._kind]
+        starts = np.concatenate((np.zeros(1, np.int32), np.cumsum((rows != NONE).sum(axis=1), dtype=np.int32)))
+        return starts, rows[rows != NONE]
+
+
+# Topics as the rows of a strategy's problem.
+#
+# A topic is a row. One that has more partitions than others of its co-partition set have yet is two: what moves as one
+# with them, and the rest, which moves by itself. So every set a strategy is told of has topics of equal counts, and the
+# flat order of partitions stays what it is.
+
+
+class _Row(msgspec.Struct, frozen=True, gc=False):
+    name: str
+    topic: int
+    """Its place among the topics in name order."""
+    count: int
+    joined: int
+    """The number of its set or NONE."""
+
+
+class TopicRows:
+    def __init__(self, state: GroupState) -> None:
+        sets = copartition_sets(state)
+        self._by_likeness = state.options.strategy == BY_LIKENESS
+        self._joined = {topic: number for number, topics in enumerate(sets) for topic in topics}
+        self._slots = [slots(state, topics) for topics in sets]
+        names = sorted(state.topics)
+        counts = [state.topics[name].record.partition_count for name in names]
+        self._rows = [row for place, name in enumerate(names) for row in self._of(place, name, counts[place])]
+        self._split = len(self._rows) > len(names)
+
+    def _of(self, place: int, name: str, count: int) -> list[_Row]:
+        number = self._joined.get(name, NONE)
+        if number == NONE or count == self._slots[number]:
+            return [_Row(name, place, count, number)]
+        together = self._slots[number]
+        return [_Row(name, place, together, number), _Row(f"{name}+{together}", place, count - together, NONE)]
+
+    def topics(self) -> Topics:
+        counts = np.asarray([row.count for row in self._rows], np.int32)
+        return Topics(partitions=counts, copartition=self._sets(), key=name_keys([row.name for row in self._rows]))
+
+    def columns(self, wanted: BoolArray) -> BoolArray:
+        """[member, row], from [member, topic in name order]."""
+        return wanted[:, [row.topic for row in self._rows]] if self._split else wanted
+
+    def _sets(self) -> IntArray | None:
+        """Set number per row; None: every topic moves by itself."""
+        numbers = [row.joined for row in self._rows]
+        if self._by_likeness:
+            # It would join by itself what is not in a set, by the members of the plan alone. Partitions move as one
+            # where the sets here say so, and the two must agree.
+            alone = iter(range(len(self._slots), len(self._slots) + len(self._rows)))
+            numbers = [next(alone) if number == NONE else number for number in numbers]
+        return np.asarray(numbers, np.int32) if any(number != NONE for number in numbers) else None
+
+
+@dataclass(frozen=True)
+class Request:
+    """A problem to solve, with the names behind its numbers."""
+
+    strategy: str
+    problem: Problem
+    members: tuple[str, ...]
+    partitions: tuple[TopicPartition, ...]
+    lost: tuple[TopicPartition, ...]
+    """Partitions in flight to a consumer that can't take them any more: they need an answer even if it is `stay`."""
+    away: int = 0
+    """How many of the members, at the end, are absent: they are there for what they have and can be given nothing."""
+    rollout: Rollout | None = None
+    """The rolling deploy whose wishes are in the problem; `rollout.solve` knows when they have to yield."""
+    leaving: tuple[TopicPartition, ...] = ()
+    """Partitions whose owner is here and leaving: if nobody can take them, they are to be let go."""
+    all_are_back: bool = True
+    """Nobody is waited for who might yet take what nobody here can."""
+
+
+class Target(msgspec.Struct, frozen=True, gc=False):
+    tp: TopicPartition
+    owner: str
+    """Empty: nobody may have it."""
+
+
+def flat_partitions(state: GroupState) -> list[TopicPartition]:
+    """Every partition of every readable topic, in the order of the strategy's flat arrays."""
+    return [
+        TopicPartition(topic, number)
+        for topic in sorted(state.topics)
+        for number in range(state.topics[topic].record.partition_count)
+    ]
+
+
+class Builder:
+    """Turns the state into a problem, some partitions at a time, so that a large group keeps nobody waiting.
+
+    What changes meanwhile may or may not be seen. That is fine: the plan is advisory, and each of its writes compares
+    what it was decided on.
+    """
+
+    def __init__(
+        self,
+        state: GroupState,
+        liveness: Liveness,
+        now: float,
+        *,
+        stays: Callable[[TopicPartition], bool],
+        partitions: list[TopicPartition],
+        loads: GroupLoads | None = None,
+        wall: float = 0.0,
+        only_unowned: bool = False,
+    ) -> None:
+        """`stays` says which partitions must not move whatever the plan. `wall`: the time that loads go by.
+        `only_unowned`: nothing moves for balance, because not everybody may be back who was there."""
+        self._state = state
+        self._liveness = liveness
+        self._now = now
+        self._stays = stays
+        self._only_unowned = only_unowned
+        self._partitions = partitions
+        self._eligible = [name for name in sorted(state.consumers) if liveness.eligible(name)]
+        self._index = {name: number for number, name in enumerate(self._eligible)}
+        self._sessions = {name: state.consumers[name].record.session for name in self._eligible}
+        self._holders: dict[str, int] = {}
+        self._fates: dict[tuple[str, str], Fate] = {}
+        self._owners: list[int] = []
+        self._pins: list[bool] = []
+        """Of the partitions taken in by the present step; the arrays have them afterwards."""
+        self._done = 0
+        self._owner = np.full(len(partitions), NONE, np.int32)
+        self._pinned = np.zeros(len(partitions), np.bool_)
+        self._lost: list[TopicPartition] = []
+        self._leaving: list[TopicPartition] = []
+        self._copies: list[IntArray] = []
+        """(flat partition, replica, member that holds it), by step."""
+        # Taken now, because the arrays must fit each other whatever happens meanwhile.
+        self._consumers = [state.consumers[name].record for name in self._eligible]
+        self._racks = ReplicaRacks(
+            {topic: config.record.replica_racks for topic, config in state.topics.items()}, len(partitions)
+        )
+        rows = TopicRows(state)
+        self._topics = rows.topics()
+        self._wanted = rows.columns(_subscriptions(state, self._consumers))
+        self._rollout = rollout_of(state, self._consumers)
+        self._weights, self._busy = self._loads(loads, wall)
+
+    def _loads(self, loads: GroupLoads | None, wall: float) -> tuple[FloatArray | None, FloatArray | None]:
+        """Weights of partitions and loads of members, as far as they are known and wanted."""
+        if loads is None or not self._state.options.use_loads:
+            return None, None
+        sizes = [(topic, self._state.topics[topic].record.partition_count) for topic in sorted(self._state.topics)]
+        busy = np.asarray([loads.busy(name, wall) for name in self._eligible], np.float64)
+        return loads.weights(sizes, wall), None if np.isnan(busy).all() else busy
+
+    def step(self, count: int) -> Request | None:
+        """Take in the next partitions; the problem, once there are no more."""
+        begin, end = self._done, min(self._done + count, len(self._partitions))
+        tps = self._partitions[begin:end]
+        for tp in tps:
+            self._add(tp)
+        if self._state.standbys:
+            self._add_copies(tps)
+        if self._racks.known:
+            self._racks.add(tps)
+        # Emptied at each step, so that no step has to turn a whole group's lists into arrays.
+        self._owner[begin:end], self._pinned[begin:end] = self._owners, self._pins
+        self._owners, self._pins, self._done = [], [], end
+        return self._request() if end == len(self._partitions) else None
+
+    def _add(self, tp: TopicPartition) -> None:
+        held, handoff = self._state.assignments.get(tp), self._state.handoffs.get(tp)
+        if handoff:
+            record = handoff.record
+            if record.at is Step.COMPLETE:
+                # Flipped already; only the old owner's letting go is awaited, and that is not a matter of planning.
+                self._put(self._index.get(held.record.owner, NONE) if held else NONE, pinned=True)
+                return
+            if record.to_nobody:
+                self._put(NONE, pinned=True)
+                return
+            if self._is_target(record):
+                self._put(self._index[record.new_owner], pinned=True)
+                return
+            if self._liveness.awaited(record.new_owner, record.new_session, self._now):
+                self._put(self._holder(record.new_owner), pinned=True)
+                return
+            self._lost.append(tp)
+        if held is None:
+            self._put(NONE, pinned=self._stays(tp))
+            return
+        self._add_held(tp, held.record.owner, held.record.session)
+
+    def _is_target(self, handoff: Handoff) -> bool:
+        number = self._index.get(handoff.new_owner)
+        return (
+            number is not None
+            and self._sessions[handoff.new_owner] == handoff.new_session
+            and self._consumers[number].wants(handoff.topic)
+        )
+
+    def _holder(self, name: str) -> int:
+        """The number of somebody who keeps partitions and gets none."""
+        return len(self._index) + self._holders.setdefault(name, len(self._holders))
+
+    def _add_held(self, tp: TopicPartition, name: str, session: str) -> None:
+        fate = self._fates.get((name, session))
+        if fate is None:
+            fate = self._fates[name, session] = self._liveness.fate(name, session, self._now)
+        if fate is Fate.DOUBT:
+            # If another session of the name is here, it will get what the old one has: count it as its own already.
+            self._put(self._index[name] if name in self._index else self._holder(name), pinned=True)
+            return
+        pinned = self._stays(tp)
+        if fate is Fate.ALIVE and name not in self._index and not pinned:
+            self._leaving.append(tp)
+        self._put(NONE if fate is Fate.DEAD else self._index.get(name, NONE), pinned=pinned)
+
+    def _put(self, owner: int, *, pinned: bool) -> None:
+        self._owners.append(owner)
+        self._pins.append(pinned or (self._only_unowned and owner != NONE))
+
+    def _add_copies(self, tps: list[TopicPartition]) -> None:
+        found: list[tuple[int, int, int]] = []
+        for flat, (tp, owner) in enumerate(zip(tps, self._owners, strict=True), self._done):
+            if tp in self._state.standbys:
+                # A record may name the owner, who needs no copy beside its own.
+                numbers = dict.fromkeys(self._index.get(name, NONE) for name in holders(self._state, tp))
+                present = (number for number in numbers if number not in (NONE, owner))
+                found += [(flat, replica, holder) for replica, holder in enumerate(present)]
+        self._copies.append(np.asarray(found, np.int32).reshape(-1, 3))
+
+    def _request(self) -> Request:
+        options = self._state.options
+        racks, replica_racks = self._racks.numbered(consumer.rack for consumer in self._consumers)
+        problem = Problem(
+            members=self._members(racks),
+            topics=replace(self._topics, weight=self._weights, replica_racks=replica_racks),
+            owner=self._owner,
+            pinned=self._pinned,
+            standbys=_standbys(self._copies, len(self._partitions)),
+            standby_count=options.standby_count,
+            options=dict(options.strategy_options),
+        )
+        names = (*self._eligible, *self._holders)
+        rollout = self._rollout.of_all(len(names)) if self._rollout else None
+        if rollout:
+            problem = applied(problem, rollout)
+        return Request(
+            options.strategy,
+            problem,
+            names,
+            tuple(self._partitions),
+            tuple(self._lost),
+            len(self._holders),
+            rollout,
+            tuple(self._leaving),
+            all_are_back=not self._only_unowned,
+        )
+
+    def _members(self, racks: dict[str, int]) -> Members:
+        consumers, away = self._consumers, len(self._holders)
+        everything = np.ones((away, self._wanted.shape[1]), np.bool_)
+        return Members(
+            capacity=np.asarray([*(c.capacity for c in consumers), *map(self._capacity, self._holders)], np.float64),
+            rack=np.asarray([racks.get(c.rack, NONE) for c in consumers] + [NONE] * away, np.int32),
+            subscription=np.concatenate((self._wanted, everything)),
+            hold=np.asarray([False] * len(consumers) + [True] * away, np.bool_),
+            cap=np.full(len(consumers) + away, NONE, np.int32),
+            load=None if self._busy is None else np.concatenate((self._busy, np.full(away, np.nan))),
+            key=name_keys([*self._eligible, *self._holders]),
+        )
+
+    def _capacity(self, name: str) -> float:
+        """Of somebody who can't be given anything now: as it last said."""
+        registered = self._state.consumers.get(name)
+        last = registered.record if registered else self._state.departed.get(name)
+        return last.capacity if last else 1.0
+
+
+def _standbys(copies: list[IntArray], partitions: int) -> IntArray:
+    """[flat partition, replica]; no columns where there are no copies."""
+    flat, replica, holder = np.concatenate([np.empty((0, 3), np.int32), *copies]).T
+    table = np.full((partitions, int(replica.max(initial=-1)) + 1), NONE, np.int32)
+    table[flat, replica] = holder
+    return table
+
+
+def rollout_of(state: GroupState, consumers: Sequence[Consumer]) -> Rollout | None:
+    """What a rollout that is on asks of these consumers, who may own partitions."""
+    options = state.options
+    if not options.rollout:
+        return None
+    partitions = {topic: config.record.partition_count for topic, config in state.topics.items()}
+    fleet = (consumer.record for consumer in state.consumers.values())
+    unit = max(map(len, copartition_sets(state)), default=1)
+    return plan_rollout(consumers, fleet, options, partitions, unit=unit)
+
+
+def _subscriptions(state: GroupState, consumers: list[Consumer]) -> BoolArray:
+    column = {topic: number for number, topic in enumerate(sorted(state.topics))}
+    wanted = np.ones((len(consumers), len(column)), np.bool_)
+    for row, consumer in enumerate(consumers):
+        if consumer.topics:
+            wanted[row] = False
+            wanted[row, [column[topic] for topic in consumer.topics if topic in column]] = True
+    return wanted
+
+
+def targets(request: Request, solution: Solution) -> list[Target]:
+    """What the solution changes, and what it says of partitions that lost their target or whose owner leaves. Those
+    that would go to somebody absent wait for it where they are."""
+    changed = np.nonzero(solution.owner != request.problem.owner)[0]
+    result = [_target(request, solution, int(number)) for number in changed]
+    waiting = dict.fromkeys((*request.lost, *request.leaving))
+    if waiting:
+        where = {tp: number for number, tp in enumerate(request.partitions)}
+        said = {target.tp for target in result if target}
+        result += [_target(request, solution, where[tp]) for tp in waiting if tp not in said]
+    return [target for target in result if target and (target.owner or request.all_are_back)]
+
+
+def _target(request: Request, solution: Solution, number: int) -> Target | None:
+    owner = int(solution.owner[number])
+    if owner >= len(request.members) - request.away:
+        return None
+    return Target(request.partitions[number], request.members[owner] if owner != NONE else "")

@@ -1,0 +1,186 @@
+"""Rolling deploys: while two generations of consumers are here, each partition moves once, to the new one.
+
+A rollout is on while Ready consumers of the new generation and of another one are registered. Meanwhile nothing moves
+for balance: members of other generations are on hold (they keep what they have and get nothing new), members of the
+new one keep what they have too, and what leaving members leave goes to the new generation, up to a cap per member.
+These are wishes. Before a partition is left without an owner, members on hold take it, and then those at their cap.
+
+Not promised: that `auto` knows which generation is the new one if consumers of the old one register again meanwhile;
+and one move per partition if members of the old generation go before there are as many of the new one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from assigner.model.records import Consumer, GroupOptions
+from assigner.strategy import NONE, BoolArray, IntArray, Members, Problem, Solution, Strategy
+from assigner.strategy.explanation import Explanation
+
+AUTO = "auto"
+_EPSILON = 1e-9
+_MOST = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What a rollout asks of a problem's members, one row each."""
+
+    new: str
+    """The generation that takes over."""
+    hold: BoolArray
+    """Of another generation than the new one. Only members that could be given partitions: who is on hold for another
+    reason gets nothing even when wishes yield."""
+    cap: IntArray
+    """Most partitions a member of the new generation should have, or NONE."""
+
+    def reluctance(self, member: int, has: int) -> int:
+        """The higher, the later a member with so many partitions is asked to take one that somebody must have."""
+        if self.hold[member]:
+            return 1
+        return 2 if self.cap[member] != NONE and has >= self.cap[member] else 0
+
+    def of_all(self, count: int) -> Rollout:
+        """With rows for further members, of whom it asks nothing."""
+        more = count - len(self.hold)
+        return Rollout(
+            self.new,
+            np.concatenate((self.hold, np.zeros(more, np.bool_))),
+            np.concatenate((self.cap, np.full(more, NONE, np.int32))),
+        )
+
+
+def new_generation(consumers: Iterable[Consumer], wanted: str) -> str | None:
+    """The generation that takes over among these consumers; None: no rollout is on.
+
+    `wanted` is the group's option. With `auto` it is the one with the latest registration (of equals, the last by
+    name). No generation at all, as of consumers that name none, is a generation like any other."""
+    if not wanted:
+        return None
+    latest: dict[str, int] = {}
+    for consumer in consumers:
+        latest[consumer.generation] = max(
+            consumer.registered_at, latest.get(consumer.generation, consumer.registered_at)
+        )
+    new = max(latest, key=lambda name: (latest[name], name), default="") if wanted == AUTO else wanted
+    return new if new in latest and len(latest) > 1 else None
+
+
+def plan_rollout(
+    members: Sequence[Consumer],
+    fleet: Iterable[Consumer],
+    options: GroupOptions,
+    partitions: Mapping[str, int],
+    *,
+    unit: int = 1,
+) -> Rollout | None:
+    """What the rollout asks of `members`, who may own partitions. `fleet`: everybody registered, also who is leaving.
+    `unit`: how many partitions move as one at most, which a fair share must have room for."""
+    new = new_generation(members, options.rollout)
+    if new is None:
+        return None
+    hold = np.asarray([member.generation != new for member in members], np.bool_)
+    if options.rollout_cap:
+        return Rollout(new, hold, np.where(hold, NONE, options.rollout_cap).astype(np.int32))
+    rates = _rates(fleet, new, partitions)
+    share = _Shares(rates)
+    caps = [NONE if held else share.of(member) + unit - 1 for member, held in zip(members, hold, strict=True)]
+    return Rollout(new, hold, np.asarray(caps, np.int64).clip(max=_MOST).astype(np.int32))
+
+
+def _rates(fleet: Iterable[Consumer], new: str, partitions: Mapping[str, int]) -> dict[str, float]:
+    """Partitions per unit of capacity, by topic, in the fleet to expect: the new generation will be as large as the
+    old one still is, unless it is larger already."""
+    capacities: dict[bool, defaultdict[tuple[str, ...], list[float]]] = {
+        True: defaultdict(list),
+        False: defaultdict(list),
+    }
+    for consumer in fleet:
+        capacities[consumer.generation == new][consumer.topics].append(consumer.capacity)
+    sides = [_by_topic(side, partitions) for side in capacities.values()]
+    expected = {topic: max(side[topic] for side in sides) for topic in partitions}
+    return {topic: count / expected[topic] for topic, count in partitions.items() if expected[topic]}
+
+
+def _by_topic(side: Mapping[tuple[str, ...], list[float]], topics: Iterable[str]) -> dict[str, float]:
+    """The capacity there is for each topic. Summed exactly, so that the order does not matter."""
+    everywhere = math.fsum(side.get((), ()))
+    named: defaultdict[str, list[float]] = defaultdict(lambda: [everywhere])
+    for wanted, capacities in side.items():
+        total = math.fsum(capacities)
+        for topic in wanted:
+            named[topic].append(total)
+    return {topic: math.fsum(named[topic]) if topic in named else everywhere for topic in topics}
+
+
+class _Shares:
+    """A member's fair share, in whole partitions, rounded up."""
+
+    def __init__(self, rates: Mapping[str, float]) -> None:
+        self._rates = rates
+        self._known: dict[tuple[str, ...], float] = {(): math.fsum(rates.values())}
+
+    def of(self, member: Consumer) -> int:
+        rate = self._known.get(member.topics)
+        if rate is None:
+            rate = math.fsum(self._rates.get(topic, 0.0) for topic in member.topics)
+            self._known[member.topics] = rate
+        return math.ceil(min(member.capacity * rate, _MOST) - _EPSILON)
+
+
+# --- a plan under a rollout --------------------------------------------------------------------------------------
+
+
+def applied(problem: Problem, rollout: Rollout) -> Problem:
+    """The problem with the rollout's wishes in it. A cap never takes away what a member has."""
+    members, owned = problem.members, problem.owner != NONE
+    has = np.bincount(problem.owner[owned], minlength=members.count)
+    cap = np.where(rollout.cap == NONE, members.cap, np.maximum(rollout.cap, has)).astype(np.int32)
+    topic = np.repeat(np.arange(problem.topics.count, dtype=np.int32), problem.topics.partitions)
+    stays = problem.pinned.copy()
+    stays[owned] |= members.subscription[problem.owner[owned], topic[owned]]
+    wishes = replace(members, hold=members.hold | rollout.hold, cap=cap)
+    return replace(problem, members=wishes, pinned=stays)
+
+
+def solve(strategy: Strategy, problem: Problem, rollout: Rollout | None) -> Solution:
+    """The strategy's solution; under a rollout, what it leaves unowned is planned again with fewer wishes.
+
+    Ends after two such rounds at most."""
+    if rollout and problem.pinned.all() and not problem.standby_count:
+        # As whenever a newcomer joins: nothing has to be placed, which in a large group takes a while to find out.
+        nobody = np.full((len(problem.owner), 0), NONE, np.int32)
+        return Solution(problem.owner, nobody, Explanation(problem, problem.owner, 0))
+    solution = strategy.assign(problem)
+    if rollout is None:
+        return solution
+    for who, members in _looser(problem.members, rollout):
+        left = (solution.owner == NONE) & ~problem.pinned
+        if _wanted_by(who, problem, left):
+            rest = replace(problem, members=members, owner=solution.owner, pinned=~left)
+            again = strategy.assign(rest)
+            unproved = solution.explanation.unproved or again.explanation.unproved
+            told = replace(solution.explanation, owner=again.owner, unproved=unproved)
+            solution = replace(again, explanation=told)
+    return solution
+
+
+def _looser(members: Members, rollout: Rollout) -> Iterator[tuple[BoolArray, Members]]:
+    """First without the rollout's holds, then without its caps too; with those that this frees."""
+    free = replace(members, hold=members.hold & ~rollout.hold)
+    yield rollout.hold, free
+    capped = rollout.cap != NONE
+    yield capped, replace(free, cap=np.where(capped, NONE, members.cap).astype(np.int32))
+
+
+def _wanted_by(who: BoolArray, problem: Problem, left: BoolArray) -> bool:
+    if not left.any() or not who.any():
+        return False
+    ends = np.cumsum(problem.topics.partitions)
+    topics = np.unique(np.searchsorted(ends, np.flatnonzero(left), side="right"))
+    return bool(problem.members.subscription[np.ix_(who, topics)].any())

@@ -1,0 +1,203 @@
+"""Brings the records of standbys to where a plan wants them, without ever taking a copy away that is still needed.
+
+While a partition is on its way from one owner to the next, holders are only added: the target keeps the copy it starts
+from, and the old owner is on record in time to keep its own. Once the partition is where the plan wanted it, the record
+says what the plan said. A partition that ends up elsewhere waits for the next plan.
+
+What a plan wants is forgotten with the next one and with the leader; everything that counts is in the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import numpy as np
+
+from assigner.core.agenda import Agenda, Timer
+from assigner.core.group import GroupState
+from assigner.core.liveness import Liveness
+from assigner.core.planning.request import Request
+from assigner.core.standby_copies import holders, is_of_topic
+from assigner.core.transitions import Transitions
+from assigner.core.writes import Pending, Write
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Standbys
+from assigner.strategy import NONE, Solution
+
+# From a solution to the records of standbys that have to change.
+#
+# Holders are compared as sets of names: only records that say something else are touched, whatever order a strategy
+# lists them in. May run beside the event loop: it looks records up and never walks over them, and what it finds is
+# looked at again before anything is written.
+
+
+_AT_ONCE = 10_000
+"""Rows turned into Python numbers in one go; bounds the memory."""
+
+
+class StandbyTarget(msgspec.Struct, frozen=True, gc=False):
+    tp: TopicPartition
+    owner: str
+    """Whom the plan wants as the owner these holders stand by for; empty: nobody."""
+    holders: tuple[str, ...]
+    """In name order."""
+
+
+def targets(request: Request, solution: Solution, state: GroupState) -> list[StandbyTarget]:
+    """What the solution changes about standbys."""
+    if not state.standbys and not (solution.standbys.size and (solution.standbys != NONE).any()):
+        return []
+    names = _Names(request)
+    return [
+        StandbyTarget(tp, names.of(owner), holders)
+        for tp, owner, row in _rows(request, solution)
+        if differs(state, tp, holders := names.holders(owner, row))
+    ]
+
+
+def differs(state: GroupState, tp: TopicPartition, holders: tuple[str, ...]) -> bool:
+    """Whether the record says something else than these holders, in name order."""
+    stored = state.standbys.get(tp)
+    return bool(holders) if stored is None else not _says(state, stored.record, holders)
+
+
+def _says(state: GroupState, record: Standbys, holders: tuple[str, ...]) -> bool:
+    topic = state.topics.get(record.topic)
+    named = record.holders == holders or tuple(sorted(record.holders)) == holders
+    return bool(holders) and named and (topic is None or is_of_topic(record, topic.record))
+
+
+def _rows(request: Request, solution: Solution) -> Iterator[tuple[TopicPartition, int, list[int]]]:
+    count = len(request.partitions)
+    copies = solution.standbys if solution.standbys.size else np.empty((count, 0), np.int32)
+    for first in range(0, count, _AT_ONCE):
+        part = slice(first, first + _AT_ONCE)
+        yield from zip(request.partitions[part], solution.owner[part].tolist(), copies[part].tolist(), strict=True)
+
+
+class _Names:
+    """Names behind the numbers. The same few combinations come again and again: each is spelled once."""
+
+    def __init__(self, request: Request) -> None:
+        self._members = request.members
+        self._known: dict[tuple[int, ...], tuple[str, ...]] = {}
+
+    def of(self, owner: int) -> str:
+        return self._members[owner] if owner != NONE else ""
+
+    def holders(self, owner: int, row: list[int]) -> tuple[str, ...]:
+        key = (owner, *row)
+        found = self._known.get(key)
+        if found is None:
+            names = {self._members[member] for member in row if member not in (NONE, owner)}
+            found = self._known[key] = tuple(sorted(names))
+        return found
+
+
+class StandbyKeeping:
+    def __init__(
+        self, state: GroupState, liveness: Liveness, do: Transitions, agenda: Agenda, pending: Pending
+    ) -> None:
+        self._state = state
+        self._agenda = agenda
+        self._liveness = liveness
+        self._do = do
+        self._pending = pending
+        self._wanted: dict[TopicPartition, StandbyTarget] = {}
+        """What the plan said and the records do not say yet."""
+        self._look: dict[TopicPartition, None] = {}
+        """Which of these to look at, in order."""
+        self._writing: dict[str, TopicPartition] = {}
+        """Keys with a write under way."""
+
+    def begin(self, targets: Iterable[StandbyTarget]) -> None:
+        """A new plan, in place of what is left of the old one."""
+        self._wanted = {target.tp: target for target in targets}
+        self._look = dict.fromkeys(self._wanted)
+
+    def abandon(self) -> None:
+        self.begin(())
+
+    @property
+    def urgent(self) -> bool:
+        return bool(self._look)
+
+    @property
+    def writing(self) -> int:
+        return len(self._writing)
+
+    @property
+    def waiting(self) -> int:
+        """Records that wait for their partition to arrive."""
+        return len(self._wanted)
+
+    def touch(self, tps: Iterable[TopicPartition]) -> None:
+        """Something about these partitions changed."""
+        if self._wanted:
+            self._look.update((tp, None) for tp in tps if tp in self._wanted)
+
+    def settled(self, write: Write, *, refused: bool = False) -> None:
+        """The write's outcome is known, and mirrored if it went in. One that was `refused` waits for the next plan:
+        until the mirror shows what overtook it, it would be refused again."""
+        tp = self._writing.pop(write.operations[0].key, None)
+        if tp and not refused:
+            self.touch((tp,))
+
+    def drop(self, tp: TopicPartition) -> Write | None:
+        """The topic is gone: nobody needs a copy. One whose config can't be read is not gone."""
+        key = self._state.keys.standby(tp)
+        if self._state.keys.topic(tp.topic) in self._state.unreadable or tp not in self._state.standbys:
+            return None
+        if key in self._writing:
+            return None
+        self._writing[key] = tp
+        return self._do.standbys(tp, ())
+
+    def writes(self, now: float, budget: int) -> Iterator[Write]:
+        """At most `budget` writes. Looks at no more than a few times as many partitions, so that others get a turn."""
+        if self._look and self._liveness.after_an_outage(now):
+            # A plan without them spreads their copies over the others; there will be another one.
+            self._agenda.timers.sooner(Timer.DOUBT, self._liveness.doubt_ends)
+            self.abandon()
+        given = 0
+        for _ in range(min(5 * budget, len(self._look))):
+            if given >= budget:
+                return
+            write = self._write(self._next())
+            if write:
+                given += 1
+                yield write
+
+    def _next(self) -> TopicPartition:
+        tp = next(iter(self._look))
+        del self._look[tp]
+        return tp
+
+    def _write(self, tp: TopicPartition) -> Write | None:
+        target, key = self._wanted.get(tp), self._state.keys.standby(tp)
+        if target is None or key in self._writing or self._is_in_doubt(tp, key):
+            return None
+        wanted = self._holders(target)
+        if wanted is None or not differs(self._state, tp, wanted):
+            return None
+        self._writing[key] = tp
+        return self._do.standbys(tp, wanted)
+
+    def _is_in_doubt(self, tp: TopicPartition, key: str) -> bool:
+        """What can't be read is left alone, and so is what names somebody who can't be read."""
+        state = self._state
+        if key in state.unreadable or tp in state.unreadable_partitions or tp.topic not in state.topics:
+            return True
+        return any(name in state.unreadable_consumers for name in holders(state, tp))
+
+    def _holders(self, target: StandbyTarget) -> tuple[str, ...] | None:
+        """Who is to be on record now; None: that can't be said yet."""
+        tp = target.tp
+        if tp in self._state.handoffs or tp in self._pending.starting:
+            return tuple(sorted({*holders(self._state, tp), *target.holders}))
+        held = self._state.assignments.get(tp)
+        if tp in self._pending or (held.record.owner if held else "") != target.owner:
+            return None
+        del self._wanted[tp]
+        return target.holders

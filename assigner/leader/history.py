@@ -1,0 +1,100 @@
+"""The last moves of a group, for people: bounded, written at most once a second, and never in anybody's way.
+
+Not promised: completeness. A leader that dies within the second takes its last lines with it; the log has them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import anyio
+
+from assigner.clock import Clock
+from assigner.core.group import Change
+from assigner.core.writes import Moved
+from assigner.errors import StoreError, UnreadableRecord
+from assigner.model.keys import HandoffKey, TopicPartition
+from assigner.model.records import History, Move, Step, decode, encode
+from assigner.observability.metrics import Metrics
+from assigner.store import Compare, Found, Put, Store
+
+LENGTH = 200
+EVERY = 1.0
+
+
+async def read_history(store: Store, key: str) -> tuple[Move, ...]:
+    result = await store.get(key)
+    if not isinstance(result, Found):
+        return ()
+    try:
+        return decode(History, result.entry.value)[0].moves
+    except UnreadableRecord:
+        return ()
+
+
+class HistoryWriter:
+    def __init__(self, store: Store, key: str, fence: Compare, clock: Clock) -> None:
+        self._store = store
+        self._key = key
+        self._fence = fence
+        self._clock = clock
+        self._moves: deque[Move] = deque(maxlen=LENGTH)
+        self._added = anyio.Event()
+
+    def add(self, moved: Moved, generation: int) -> None:
+        self._moves.append(
+            Move(
+                at=int(self._clock.wall()),
+                topic=moved.tp.topic,
+                partition=moved.tp.partition,
+                old=moved.old,
+                new=moved.new,
+                cause=moved.cause,
+                generation=generation,
+                epoch=moved.epoch,
+                warm=moved.warm,
+            )
+        )
+        self._added.set()
+
+    async def run(self) -> None:
+        await self._recall()
+        while True:
+            await self._added.wait()
+            self._added = anyio.Event()
+            try:
+                await self._store.transact([self._fence], [Put(self._key, encode(History(moves=tuple(self._moves))))])
+            except StoreError:
+                self._added.set()
+            await anyio.sleep(EVERY)
+
+    async def _recall(self) -> None:
+        try:
+            before = await read_history(self._store, self._key)
+        except StoreError:
+            return
+        self._moves = deque([*before, *self._moves], maxlen=LENGTH)
+
+
+# How long handoffs stay in each step, as the leader sees it.
+
+
+class HandoffTimes:
+    def __init__(self, clock: Clock, metrics: Metrics) -> None:
+        self._clock = clock
+        self._metrics = metrics
+        self._since: dict[TopicPartition, tuple[Step, float]] = {}
+
+    def observe(self, change: Change) -> None:
+        if not isinstance(change.key, HandoffKey):
+            return
+        tp = change.key.tp
+        now = self._clock.now()
+        step = change.after.record.at if change.after else None
+        before = self._since.get(tp)
+        if before and before[0] is not step:
+            self._metrics.handoff_step(before[0], now - before[1])
+        if step is None:
+            self._since.pop(tp, None)
+        elif before is None or before[0] is not step:
+            self._since[tp] = (step, now)

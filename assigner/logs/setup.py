@@ -1,0 +1,258 @@
+"""Logs: one line per change, as JSON for machines or as text for a person at a terminal.
+
+Everything, the standard library's loggers included, goes through one bounded queue to a thread that writes it, so
+that a full pipe delays the log and never the event loop. When the queue is full, lines are dropped and counted, and
+the count is logged once there is room: losing a line is better than losing a lease. Lines still queued when the
+process is killed are lost; an orderly end writes them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import queue
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any, TextIO
+
+import msgspec
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from assigner.logs.printable import as_json, json_escaped
+from assigner.logs.rate_limit import RateLimit
+
+QUEUE_LINES = 10_000
+# Libraries that say at INFO what is nobody's business.
+_CHATTY = ("asyncio", "aiohttp", "grpc", "grpclib", "h2", "hpack")
+
+
+class LogFormat(str, Enum):
+    AUTO = "auto"
+    """Text where stderr is a terminal, JSON elsewhere."""
+    JSON = "json"
+    TEXT = "text"
+
+
+class LogLevel(str, Enum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    level: LogLevel = LogLevel.INFO
+    format: LogFormat = LogFormat.AUTO
+
+
+class QueuedWriter:
+    """A stream written by a thread of its own."""
+
+    def __init__(self, stream: TextIO, notice: Callable[[int], str], capacity: int = QUEUE_LINES) -> None:
+        """`notice` makes the line that tells how many were dropped."""
+        self._stream = stream
+        self._notice = notice
+        self._lines: queue.Queue[str | None] = queue.Queue(capacity)
+        self.dropped = 0
+        self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
+        self._thread.start()
+
+    def write(self, line: str) -> None:
+        try:
+            self._lines.put_nowait(line)
+        except queue.Full:
+            self.dropped += 1
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Write what is queued, for `timeout` seconds at most: a reader that is gone must not hold the exit."""
+        if not self._thread.is_alive():
+            return
+        try:
+            self._lines.put(None, timeout=timeout)
+        except queue.Full:
+            return
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while (line := self._lines.get()) is not None:
+            if self.dropped:
+                dropped, self.dropped = self.dropped, 0
+                line = f"{line}\n{self._notice(dropped)}"
+            try:
+                self._stream.write(line + "\n")
+                if self._lines.empty():
+                    self._stream.flush()
+            except (OSError, ValueError):
+                # The pipe's reader is gone. Nothing is left to tell anyone; keep the queue from filling.
+                continue
+
+
+class _QueueHandler(logging.Handler):
+    def __init__(self, writer: QueuedWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._writer.write(self.format(record))
+        except (ValueError, TypeError, KeyError):
+            self.handleError(record)
+
+
+_writer: QueuedWriter | None = None
+_levels_before: dict[str, int] = {}
+"""Of the loggers whose level was set, by name."""
+
+
+def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
+    """Set logging up for this process, anew if it was set up before. Programs that embed the service keep their own
+    logging by not calling this."""
+    global _writer
+    stream = stream or sys.stderr
+    close()
+    as_json = wants_json(settings.format, stream)
+    _writer = QueuedWriter(stream, _json_notice if as_json else _text_notice)
+    handler = _QueueHandler(_writer)
+    handler.addFilter(RateLimit())
+    handler.setFormatter(_formatter(as_json, colours=_is_terminal(stream)))
+    level = logging.getLevelNamesMapping()[settings.level.value.upper()]
+    logging.getLogger().addHandler(handler)
+    _set_level("", level)
+    for name in _CHATTY:
+        _set_level(name, max(level, logging.WARNING))
+    structlog.configure(
+        processors=_processors(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )
+
+
+def get_logger(name: str) -> structlog.stdlib.BoundLogger:
+    """A logger that goes through the standard library's logging whether or not `configure` was called, so that a
+    program that embeds the service decides what becomes of its lines."""
+    logger: structlog.stdlib.BoundLogger = structlog.wrap_logger(
+        logging.getLogger(name), processors=_processors(), wrapper_class=structlog.stdlib.BoundLogger
+    )
+    return logger
+
+
+def _set_level(name: str, level: int) -> None:
+    logger = logging.getLogger(name or None)
+    _levels_before.setdefault(name, logger.level)
+    logger.setLevel(level)
+
+
+@atexit.register
+def close() -> None:
+    """Write what is queued, let the thread end, take the handler away and give loggers the levels they had."""
+    global _writer
+    while _levels_before:
+        name, level = _levels_before.popitem()
+        logging.getLogger(name or None).setLevel(level)
+    root = logging.getLogger()
+    for handler in [present for present in root.handlers if isinstance(present, _QueueHandler)]:
+        root.removeHandler(handler)
+    if _writer is not None:
+        _writer.close()
+        _writer = None
+
+
+def wants_json(wish: LogFormat, stream: TextIO) -> bool:
+    match wish:
+        case LogFormat.JSON:
+            return True
+        case LogFormat.TEXT:
+            return False
+        case LogFormat.AUTO:
+            return not _is_terminal(stream)
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    return hasattr(stream, "isatty") and stream.isatty()
+
+
+def _json_notice(dropped: int) -> str:
+    return f'{{"level": "warning", "logger": "assigner.logs", "event": "lines dropped", "dropped": {dropped}}}'
+
+
+def _text_notice(dropped: int) -> str:
+    return f"[{dropped} log lines were dropped: the reader is too slow]"
+
+
+class Line(dict[str, Any]):
+    """What is logged, as fields for a formatter that knows them and as text for every other."""
+
+    def __str__(self) -> str:
+        told = (f"{name}={_worded(value)}" for name, value in self.items() if name not in _ELSEWHERE)
+        return " ".join((str(self.get("event", "")), *told))
+
+
+_ELSEWHERE = frozenset({"event", "logger", "level", "time", "exc_info", "stack"})
+"""Fields that a record of the standard library has a place of its own for."""
+_PLAIN = re.compile(r"[^\s\"'=\\]+")
+
+
+def _worded(value: object) -> str:
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) and text.isprintable() else as_json(text)
+
+
+def _for_any_formatter(logger: WrappedLogger, name: str, event: EventDict) -> tuple[tuple[Line], dict[str, Any]]:
+    """A record that our own formatter takes apart and that others find readable."""
+    passed = {"extra": {"_logger": logger, "_name": name}, "exc_info": event.get("exc_info")}
+    return (Line(event),), passed
+
+
+def _processors() -> list[Processor]:
+    return [structlog.stdlib.filter_by_level, *_shared(), _for_any_formatter]
+
+
+def _shared() -> list[Processor]:
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+        structlog.processors.StackInfoRenderer(),
+    ]
+
+
+def _formatter(as_json: bool, *, colours: bool) -> logging.Formatter:
+    remove_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    renderers: list[Processor]
+    if as_json:
+        renderers = [
+            remove_meta,
+            structlog.processors.format_exc_info,
+            _order,
+            structlog.processors.JSONRenderer(serializer=_json),
+        ]
+    else:
+        renderers = [remove_meta, structlog.dev.ConsoleRenderer(colors=colours, timestamp_key="time")]
+    return structlog.stdlib.ProcessorFormatter(foreign_pre_chain=_shared(), processors=renderers)
+
+
+def _json(event: EventDict, **_options: Any) -> str:
+    return json_escaped(json.dumps(event, default=str, ensure_ascii=False))
+
+
+_FIRST = ("time", "level", "logger", "event", "group", "generation", "epoch", "cause")
+
+
+def _order(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
+    """The fields everyone looks for, first and always in the same order."""
+    first: dict[str, Any] = {name: event[name] for name in _FIRST if name in event}
+    return {**first, **{name: value for name, value in event.items() if name not in first}}
+
+
+@contextmanager
+def context(**fields: Any) -> Iterator[None]:
+    """Add fields to every line logged by this task, and by the tasks it starts, until the block is left."""
+    with structlog.contextvars.bound_contextvars(**fields):
+        yield

@@ -1,0 +1,300 @@
+"""The ownership event log: who held which partition when, appended to files that a bulk job can read.
+
+Events are JSON lines: any program reads them, nothing has to be installed, and a file cut short loses its last line
+only. A thread of its own writes segments of bounded size, count and age; a segment is hidden while it grows and gets
+its name when it is complete and on the disk, so that a reader never meets half of one. Nobody waits for the log: what
+does not fit into its queue, or what the disk refuses, is refused or dropped and counted, and whoever it was refused to
+begins anew with everything that is held.
+
+Not promised: the events of the last seconds before a crash, nor that segments are kept for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from assigner.clock import Clock, SystemClock
+from assigner.logs import get_logger
+from assigner.model.keys import encode_segment
+from assigner.observability.metrics import Metrics
+
+SUFFIX = ".jsonl"
+_OPEN = ".open"
+_PATIENCE = 1.0
+"""Seconds without new events after which the age of the open segment is looked at."""
+_RETRY = 5.0
+"""Seconds after which a disk that refused is tried again."""
+
+log = get_logger("assigner.observability.event_log")
+
+
+class Sync(str, Enum):
+    SEGMENT = "segment"
+    """A segment is on the disk before it gets its name."""
+    BATCH = "batch"
+    """Besides, after every batch of events."""
+    NEVER = "never"
+    """When the system sees fit."""
+
+
+class EventSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    directory: str = ""
+    """Where the segments go; empty: nothing is logged."""
+    segment_bytes: int = 64 * 2**20
+    segment_events: int = 1_000_000
+    segment_seconds: float = 60.0
+    keep_segments: int = 1_000
+    """Complete segments of this instance that stay; beyond, the oldest is deleted."""
+    queue: int = 100_000
+    """Events that may wait for the disk."""
+    sync: Sync = Sync.SEGMENT
+
+
+class LoggedEvent(msgspec.Struct, frozen=True, gc=False):
+    """A line. In a group, (term, part, seq) is the order in which things happened; `ts_us` is a wall clock's word."""
+
+    ts_us: int
+    group: str
+    topic: str
+    partition: int
+    member: str
+    session: str
+    epoch: int
+    event: str
+    cause: str
+    instance: str
+    mode: str
+    """The group's way of handing over: `overlap` or `exclusive`."""
+    term: int
+    """Of the leader that saw it."""
+    part: int
+    """Counts the beginnings within the term: each starts with all that is held, and nothing is known in between."""
+    seq: int
+
+
+class EventLog:
+    """Takes events from the event loop and writes them on a thread. `open` it before, `close` it after use."""
+
+    def __init__(self, settings: EventSettings, instance: str, metrics: Metrics, clock: Clock | None = None) -> None:
+        """`clock`: tells the age of segments, and is asked by the log's thread."""
+        self._settings = settings
+        self._metrics = metrics
+        self._batches: deque[Sequence[LoggedEvent]] = deque()
+        self._waiting = 0
+        self._ready = threading.Condition()
+        self._closing = False
+        self._segments = _Segments(settings, instance, metrics, clock or SystemClock())
+        self._thread: threading.Thread | None = None
+        self._failures = 0
+        self.instance = instance
+
+    @property
+    def waiting(self) -> int:
+        return self._waiting
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it is worth while to put a large batch together."""
+        return self._waiting <= self._settings.queue // 2
+
+    def open(self) -> None:
+        """Raises OSError when the directory can't be written."""
+        self._segments.prepare()
+        self._thread = threading.Thread(target=self._run, name="event-log", daemon=True)
+        self._thread.start()
+
+    @property
+    def failures(self) -> int:
+        """How often the disk refused. What was appended before and not written yet is dropped with it."""
+        return self._failures
+
+    def append(self, events: Sequence[LoggedEvent], failures: int) -> bool:
+        """Take all of the events or none. A batch larger than the queue is taken while nothing else waits.
+
+        `failures`: how many there were when the appender began, so that nothing is written after a hole."""
+        with self._ready:
+            fits = not self._waiting or self._waiting + len(events) <= self._settings.queue
+            if not fits or self._closing or failures != self._failures:
+                return False
+            self._batches.append(events)
+            self._waiting += len(events)
+            self._ready.notify()
+            return True
+
+    def dropped(self, count: int) -> None:
+        """So many events will never be written."""
+        self._metrics.events_logged("dropped", count)
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Write what waits and complete the segment, for `timeout` seconds at most."""
+        with self._ready:
+            self._closing = True
+            self._ready.notify()
+        if self._thread:
+            self._thread.join(timeout)
+
+    # --- the thread ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (batch := self._next()) is not None:
+            try:
+                self._segments.write(batch)
+                self._segments.complete_if_due()
+            except OSError as error:
+                self._fail(len(batch), error)
+        try:
+            self._segments.complete()
+        except OSError as error:
+            log.error("segment not completed", error=str(error))
+
+    def _next(self) -> Sequence[LoggedEvent] | None:
+        """The next batch; an empty one after a while without any; None when all is written and the log is closed."""
+        with self._ready:
+            if not self._batches and not self._closing:
+                self._ready.wait(_PATIENCE)
+            if self._batches:
+                batch = self._batches.popleft()
+                self._waiting -= len(batch)
+                return batch
+            return None if self._closing else ()
+
+    def _fail(self, count: int, error: OSError) -> None:
+        log.error("ownership events not written", error=str(error), retry_in=_RETRY)
+        self._segments.abandon()
+        with self._ready:
+            self._failures += 1
+            count += self._waiting
+            self._batches.clear()
+            self._waiting = 0
+            self.dropped(count)
+            self._ready.wait_for(lambda: self._closing, _RETRY)
+
+
+class _Segments:
+    """The files. Used by the log's thread alone, but for `prepare`."""
+
+    def __init__(self, settings: EventSettings, instance: str, metrics: Metrics, clock: Clock) -> None:
+        self._settings = settings
+        self._directory = Path(settings.directory)
+        self._prefix = f"{encode_segment(instance)}-"
+        self._clock = clock
+        self._metrics = metrics
+        self._encoder = msgspec.json.Encoder()
+        self._file: BinaryIO | None = None
+        self._number = 0
+        self._events = self._bytes = 0
+        self._since = 0.0
+
+    def prepare(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for left in self._directory.glob(f".{self._prefix}*{SUFFIX}{_OPEN}"):
+            name = left.name[1 : -len(_OPEN)]
+            if self._number_of(name):
+                # A process of this name ended without closing it: all but a torn last line is as good as ever.
+                _cut_torn_line(left)
+                left.replace(self._directory / name)
+        self._number = max(self._complete(), default=0)
+
+    def write(self, events: Sequence[LoggedEvent]) -> None:
+        for event in events:
+            line = self._encoder.encode(event)
+            if self._events >= self._settings.segment_events or self._bytes + len(line) > self._settings.segment_bytes:
+                self.complete()
+            file = self._file or self._begin()
+            file.write(line + b"\n")
+            self._events += 1
+            self._bytes += len(line) + 1
+        if events and self._file:
+            self._file.flush()
+            if self._settings.sync is Sync.BATCH:
+                os.fsync(self._file.fileno())
+            self._metrics.events_logged("written", len(events))
+
+    def complete_if_due(self) -> None:
+        if self._file and self._clock.now() - self._since >= self._settings.segment_seconds:
+            self.complete()
+
+    def complete(self) -> None:
+        """Give the open segment its name."""
+        if self._file is None:
+            return
+        self._file.flush()
+        if self._settings.sync is not Sync.NEVER:
+            os.fsync(self._file.fileno())
+        self._file.close()
+        self._file = None
+        self._open_path().replace(self._path())
+        if self._settings.sync is not Sync.NEVER:
+            _sync_directory(self._directory)
+        self._metrics.event_segment("complete")
+        self._delete_oldest()
+
+    def abandon(self) -> None:
+        """The disk refused: leave the segment as it is, and begin another one when there is something to write."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            file.close()
+        except OSError:
+            # What was buffered is lost, and was counted as such.
+            log.info("segment abandoned", segment=self._open_path().name)
+        self._metrics.event_segment("failed")
+
+    def _begin(self) -> BinaryIO:
+        self._number += 1
+        self._events = self._bytes = 0
+        self._since = self._clock.now()
+        self._file = self._open_path().open("xb")
+        return self._file
+
+    def _path(self) -> Path:
+        return self._directory / f"{self._prefix}{self._number:010}{SUFFIX}"
+
+    def _open_path(self) -> Path:
+        return self._directory / f".{self._path().name}{_OPEN}"
+
+    def _complete(self) -> dict[int, Path]:
+        """The segments of this instance, by number. Another's name may begin like ours."""
+        found = ((self._number_of(path.name), path) for path in self._directory.glob(f"{self._prefix}*{SUFFIX}"))
+        return {number: path for number, path in found if number}
+
+    def _number_of(self, name: str) -> int:
+        text = name.removeprefix(self._prefix).removesuffix(SUFFIX)
+        return int(text) if len(text) == 10 and text.isdecimal() else 0
+
+    def _delete_oldest(self) -> None:
+        complete = self._complete()
+        for number in sorted(complete)[: -self._settings.keep_segments]:
+            complete[number].unlink(missing_ok=True)
+            self._metrics.event_segment("deleted")
+
+
+def _cut_torn_line(path: Path) -> None:
+    with path.open("r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - 65_536)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                file.truncate(start + newline + 1)
+                return
+            end = start
+        file.truncate(0)
+
+
+def _sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

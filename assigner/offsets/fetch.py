@@ -1,0 +1,133 @@
+"""Reads committed offsets, straight from the store: a new owner must see what the last one committed.
+
+Answers are cut where they get too long for one message; whoever asks goes on from there. An offset of a topic that was
+deleted and made again counts as none, also before anybody got around to deleting it. One that can't be read is named
+as such: taken for none, it would send its owner back to the beginning.
+
+Not promised: that offsets of different partitions are of the same moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from assigner.api import FoundOffsets, WantedOffsets
+from assigner.errors import InvalidInput, UnreadableRecord
+from assigner.logs import get_logger
+from assigner.model.keys import Keys, TopicPartition
+from assigner.model.records import Offset, TopicConfig, decode
+from assigner.storage.multi_get import AT_ONCE, read_together
+from assigner.store import Entry, Found, GetResult, Store
+
+MAX_ANSWERED = 10_000
+"""Partitions in one answer."""
+MAX_ANSWER_BYTES = 1024 * 1024
+_PAGE = 1_000
+
+log = get_logger("assigner.offsets.fetch")
+
+
+class OffsetReading:
+    def __init__(self, store: Store, keys: Keys) -> None:
+        self._store = store
+        self._keys = keys
+
+    async def fetch(self, group: str, wanted: WantedOffsets) -> FoundOffsets:
+        answer = _Answer()
+        if wanted.partitions:
+            await self._fetch_named(group, wanted.partitions, answer)
+        else:
+            await self._fetch_all(group, wanted, answer)
+        # After the offsets: of a topic made anew in between, its first commits must not look like its predecessor's.
+        identities = await self._identities(group, {tp.topic for tp, record in answer.read if record is not None})
+        return answer.found(identities)
+
+    async def _fetch_named(self, group: str, partitions: Sequence[TopicPartition], answer: _Answer) -> None:
+        size = AT_ONCE * self._store.limits.operations
+        for start in range(0, len(partitions), size):
+            part = partitions[start : start + size]
+            found = await read_together(self._store, [self._keys.offset(group, tp) for tp in part])
+            for tp, result in zip(part, found, strict=True):
+                if not answer.takes(tp, _value(result)):
+                    return
+
+    async def _fetch_all(self, group: str, wanted: WantedOffsets, answer: _Answer) -> None:
+        after = wanted.after
+        topics = list(wanted.topics)
+        if after and topics:
+            if after.topic not in topics:
+                raise InvalidInput(f"after names topic {after.topic!r}, which is not among the topics asked for")
+            topics = topics[topics.index(after.topic) :]
+        for topic in topics or [""]:
+            last = self._keys.offset(group, after) if after and topic in ("", after.topic) else ""
+            if not await self._fetch_under(group, self._keys.offsets(group, topic), last, answer):
+                return
+
+    async def _fetch_under(self, group: str, prefix: str, after: str, answer: _Answer) -> bool:
+        """Whether everything under the prefix fitted in."""
+        while True:
+            page = await self._store.list(prefix, after=after, limit=_PAGE)
+            if not all(self._take(group, entry, answer) for entry in page.entries):
+                return False
+            if not page.more:
+                return True
+            after = page.entries[-1].key
+
+    def _take(self, group: str, entry: Entry, answer: _Answer) -> bool:
+        tp = self._keys.parse_offset(group, entry.key)
+        return tp is None or answer.takes(tp, entry.value)
+
+    async def _identities(self, group: str, topics: set[str]) -> dict[str, str]:
+        """The topics' ids, of those that have one."""
+        keys, names = self._keys.group(group), sorted(topics)
+        found = await read_together(self._store, [keys.topic(name) for name in names]) if names else []
+        configs = ((name, _config(result)) for name, result in zip(names, found, strict=True))
+        return {name: config.topic_id for name, config in configs if config}
+
+
+class _Answer:
+    """What was read so far, within the bounds of one message."""
+
+    def __init__(self) -> None:
+        self.read: list[tuple[TopicPartition, Offset | None]] = []
+        self._unreadable: list[TopicPartition] = []
+        self._count = self._size = 0
+        self._last: TopicPartition | None = None
+        self._more = False
+
+    def takes(self, tp: TopicPartition, value: bytes | None) -> bool:
+        """Whether there was room for it."""
+        size = len(value or b"") + len(tp.topic)
+        if self._count >= MAX_ANSWERED or (self._count and self._size + size > MAX_ANSWER_BYTES):
+            self._more = True
+            return False
+        self._count += 1
+        self._size += size
+        self._last = tp
+        try:
+            self.read.append((tp, decode(Offset, value)[0] if value is not None else None))
+        except UnreadableRecord as error:
+            log.error("unreadable offset left alone", partition=str(tp), error=str(error))
+            self._unreadable.append(tp)
+        return True
+
+    def found(self, identities: dict[str, str]) -> FoundOffsets:
+        offsets = tuple(
+            (tp, None if _is_of_another(record, identities.get(tp.topic)) else record) for tp, record in self.read
+        )
+        return FoundOffsets(offsets, tuple(self._unreadable), self._last if self._more else None)
+
+
+def _is_of_another(record: Offset | None, topic_id: str | None) -> bool:
+    return bool(record and record.topic_id and topic_id and record.topic_id != topic_id)
+
+
+def _value(found: GetResult) -> bytes | None:
+    return found.entry.value if isinstance(found, Found) else None
+
+
+def _config(found: GetResult) -> TopicConfig | None:
+    try:
+        return decode(TopicConfig, found.entry.value)[0] if isinstance(found, Found) else None
+    except UnreadableRecord:
+        return None

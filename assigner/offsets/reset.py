@@ -1,0 +1,116 @@
+"""Offsets put in place by an operator: to skip, to read again, to begin anew.
+
+Meant for partitions that nobody works on, and written only while nobody owns them. By force they are written under
+the owner's nose: it does not hear of it, goes on where it is, and its next commit replaces them. Either way the offsets
+they replace are compared, as for a commit, so that no try takes effect once something later is on record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from assigner.clock import Clock
+from assigner.core.offset_commits import COMPARES, revision_of, unchanged
+from assigner.errors import InvalidInput, OutcomeUnknown, Refused, StoreUnavailable
+from assigner.model.keys import Keys, TopicPartition
+from assigner.model.records import Offset, TopicConfig, encode
+from assigner.storage.multi_get import read_together, read_topics
+from assigner.store import Absent, Committed, Compare, Delete, Found, GetResult, Operation, Put, Store
+
+TRIES = 4
+_NAMED = 5
+"""Partitions that a refusal names."""
+Wanted = Mapping[TopicPartition, int | None]
+
+
+class OffsetSetting:
+    def __init__(self, store: Store, keys: Keys, clock: Clock) -> None:
+        self._store = store
+        self._keys = keys
+        self._clock = clock
+
+    async def set(self, group: str, offsets: Wanted, *, force: bool) -> int:
+        """How many were set; None deletes. Not all at once: a transaction's worth after the other."""
+        if not offsets:
+            raise InvalidInput("no offsets are given; name at least one partition")
+        keys = self._keys.group(group)
+        topics = await read_topics(self._store, keys, (tp.topic for tp in offsets))
+        _check(topics, offsets)
+        if not force:
+            await self._check_unowned(group, tuple(offsets), "nothing was set")
+        rest, done = iter(sorted(offsets)), 0
+        while part := tuple(islice(rest, max(1, self._store.limits.operations // COMPARES))):
+            fences = () if force else tuple(Absent(keys.assignment(tp)) for tp in part)
+            operations = [self._operation(group, topics[tp.topic], tp, offsets[tp]) for tp in part]
+            await self._write(group, part, operations, fences, done)
+            done += len(part)
+        return done
+
+    async def _write(
+        self,
+        group: str,
+        part: Sequence[TopicPartition],
+        operations: Sequence[Operation],
+        fences: Sequence[Compare],
+        done: int,
+    ) -> None:
+        keys = [operation.key for operation in operations]
+        replaced = [revision_of(found) for found in await read_together(self._store, keys)]
+        doubtful = False
+        for _ in range(TRIES):
+            compares = [*fences, *map(unchanged, keys, replaced)]
+            try:
+                result = await self._store.transact(compares, operations, otherwise=keys)
+            except OutcomeUnknown:
+                # Tried again as it is: if it got through, that shows, and if not, it can't once this one has.
+                doubtful = True
+                continue
+            if isinstance(result, Committed) or (doubtful and all(map(_is_done, operations, result.reads))):
+                return
+            if fences:
+                await self._check_unowned(group, part, f"{done} were set")
+            now = [revision_of(found) for found in result.reads]
+            if doubtful and now != replaced:
+                others = [str(tp) for tp, was, is_ in zip(part, replaced, now, strict=True) if was != is_]
+                raise Refused(
+                    f"{_named(others)} of group {group!r} was committed or set by somebody else meanwhile; "
+                    f"{done} were set: look at what is on record and set the rest again"
+                )
+            replaced = now
+        raise StoreUnavailable(f"offsets of group {group!r} are being changed; {done} were set: try again")
+
+    def _operation(self, group: str, topic: TopicConfig, tp: TopicPartition, offset: int | None) -> Operation:
+        key = self._keys.offset(group, tp)
+        if offset is None:
+            return Delete(key)
+        record = Offset(offset=offset, committed_at=int(self._clock.wall()), topic_id=topic.topic_id)
+        return Put(key, encode(record))
+
+    async def _check_unowned(self, group: str, tps: Sequence[TopicPartition], so_far: str) -> None:
+        keys = self._keys.group(group)
+        found = await read_together(self._store, [keys.assignment(tp) for tp in tps])
+        owned = [str(tp) for tp, result in zip(tps, found, strict=True) if isinstance(result, Found)]
+        if owned:
+            raise Refused(
+                f"{_named(owned)} of group {group!r} have owners; {so_far}: stop the consumers and "
+                "wait until their partitions are given up, or use force"
+            )
+
+
+def _is_done(operation: Operation, found: GetResult) -> bool:
+    if isinstance(operation, Delete):
+        return not isinstance(found, Found)
+    return isinstance(found, Found) and found.entry.value == operation.value
+
+
+def _named(tps: Sequence[str]) -> str:
+    more = f" and {len(tps) - _NAMED} more" if len(tps) > _NAMED else ""
+    return f"{', '.join(tps[:_NAMED])}{more}"
+
+
+def _check(topics: Mapping[str, TopicConfig], offsets: Wanted) -> None:
+    for tp in offsets:
+        count = topics[tp.topic].partition_count
+        if tp.partition >= count:
+            raise InvalidInput(f"partition {tp} does not exist: the topic has partitions 0 to {count - 1}")

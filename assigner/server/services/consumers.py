@@ -1,0 +1,152 @@
+"""The service that consumers call. It checks and translates; `Members` does the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, cast
+
+from grpclib.const import Handler
+from grpclib.server import Stream
+
+from assigner.api import Commands, Members, Refused, Seat
+from assigner.logs import get_logger
+from assigner.proto.kafka_assigner import v1
+from assigner.server.services.assignment_encoding import Dialect, Opening, encode, encode_refusals
+from assigner.server.services.loads import load_report
+from assigner.server.services.offsets import OffsetCalls
+from assigner.server.services.requests import Requests
+from assigner.server.transport.calls import receive, streaming, unary
+from assigner.server.transport.connection import PeerConnection
+from assigner.server.transport.delivery import deliver
+from assigner.server.transport.status import reason_for
+
+PATH = "/kafka_assigner.v1.KafkaAssigner/"
+
+_log = get_logger(__name__)
+
+
+async def unnamed() -> str:
+    """Of a store whose lives can't be told apart."""
+    return ""
+
+
+class ConsumerService:
+    def __init__(
+        self,
+        members: Members,
+        requests: Requests,
+        offsets: OffsetCalls,
+        incarnation: Callable[[], Awaitable[str]] = unnamed,
+    ) -> None:
+        self._members = members
+        self._incarnation = incarnation
+        self._offsets = offsets
+        self._requests = requests
+        self._departures: set[asyncio.Task[None]] = set()
+
+    def __mapping__(self) -> dict[str, Handler]:
+        return {
+            PATH + "Register": streaming(self.register, v1.RegisterRequest, v1.AssignmentCommand),
+            PATH + "PartitionReady": unary(self.ready, v1.PartitionReadyRequest, v1.PartitionReadyResponse),
+            PATH + "PartitionReleased": unary(self.released, v1.PartitionReleasedRequest, v1.PartitionReleasedResponse),
+            PATH + "Deregister": unary(self.deregister, v1.DeregisterRequest, v1.DeregisterResponse),
+            PATH + "Renew": unary(self.renew, v1.RenewRequest, v1.RenewResponse),
+            PATH + "ReportLoad": unary(self.report_load, v1.ReportLoadRequest, v1.ReportLoadResponse),
+            PATH + "CommitOffsets": unary(self._offsets.commit, v1.CommitOffsetsRequest, v1.CommitOffsetsResponse),
+            PATH + "FetchOffsets": unary(self._offsets.fetch, v1.FetchOffsetsRequest, v1.FetchOffsetsResponse),
+        }
+
+    # --- the stream ---
+
+    async def register(self, stream: Stream[v1.RegisterRequest, v1.AssignmentCommand]) -> None:
+        request: v1.RegisterRequest = await receive(stream)
+        registration = self._requests.registration(request)
+        connection = cast(PeerConnection, stream._stream.connection)
+        # Before the group is read: what is granted is never older than the life of the store it is told with.
+        incarnation = await self._incarnation()
+        seat = await self._members.register(registration, connection.pulse.heard)
+        try:
+            with connection.with_consumer():
+                # At once, so that the client knows it is registered before there is anything to say.
+                await stream.send_initial_metadata()
+                dialect = Dialect(packed=request.packed, cancels=bool(registration.session), standbys=request.standbys)
+                await self._relay(stream, seat, dialect, incarnation)
+        finally:
+            await self._leave(seat)
+
+    async def _relay(self, stream: Stream[Any, Any], seat: Seat, dialect: Dialect, incarnation: str) -> None:
+        opened = False
+        async with aclosing(_closable(seat.commands())) as commands:
+            async for change in commands:
+                opening = None if opened else Opening(seat.session, round(seat.ttl * 1000), seat.exclusive, incarnation)
+                await deliver(stream, encode(change, dialect, opening))
+                opened = True
+
+    async def _leave(self, seat: Seat) -> None:
+        """In a task of its own: the call's task may be cancelled more than once, this must not be."""
+        departure = asyncio.get_running_loop().create_task(seat.leave(), name="departure of a stream")
+        self._departures.add(departure)
+        departure.add_done_callback(self._departed)
+        await asyncio.shield(departure)
+
+    def _departed(self, departure: asyncio.Task[None]) -> None:
+        self._departures.discard(departure)
+        if not departure.cancelled() and (error := departure.exception()) is not None:
+            _log.error("grpc_leave_failed", exc_info=error)
+
+    async def all_left(self) -> None:
+        """Wait until every seat whose stream is over was told so."""
+        while self._departures:
+            await asyncio.wait(set(self._departures))
+
+    async def stop_waiting(self) -> None:
+        """Give up the seats that could not be told: their sessions end with their leases."""
+        for departure in self._departures:
+            departure.cancel()
+        await self.all_left()
+
+    # --- unary calls ---
+
+    async def ready(self, request: v1.PartitionReadyRequest) -> bytes:
+        asked = self._requests.answers(request, request.failure)
+        refused = await self._members.ready(asked.group, asked.name, asked.session, asked.answers)
+        return _reply(request.batch, refused, "PartitionReady")
+
+    async def released(self, request: v1.PartitionReleasedRequest) -> bytes:
+        asked = self._requests.answers(request, "")
+        refused = await self._members.released(asked.group, asked.name, asked.session, asked.answers)
+        return _reply(request.batch, refused, "PartitionReleased")
+
+    async def deregister(self, request: v1.DeregisterRequest) -> v1.DeregisterResponse:
+        who = self._requests.caller(request)
+        wait = await self._members.deregister(*who, gates_closed=request.gates_closed)
+        action = v1.DeregisterAction.WAIT_FOR_DRAIN if wait else v1.DeregisterAction.SHUTDOWN_NOW
+        return v1.DeregisterResponse(action=action)
+
+    async def renew(self, request: v1.RenewRequest) -> v1.RenewResponse:
+        ttl = await self._members.renew(*self._requests.caller(request))
+        return v1.RenewResponse(ttl_ms=round(ttl * 1000))
+
+    async def report_load(self, request: v1.ReportLoadRequest) -> v1.ReportLoadResponse:
+        receipt = await self._members.report_load(*self._requests.caller(request), load_report(request))
+        return v1.ReportLoadResponse(taken=receipt.taken, next_report_ms=round(receipt.next_report * 1000))
+
+
+def _reply(batch: Sequence[v1.PartitionAnswer], refused: Sequence[Refused], method: str) -> bytes:
+    """A refusal among several answers is told in the reply; that of the only one is the call's status."""
+    if refused and not batch:
+        raise refused[0].error
+    return encode_refusals((one.tp, reason_for(one.error, PATH + method)) for one in refused)
+
+
+async def _closable(commands: AsyncIterator[Commands]) -> Any:
+    """The commands as a generator that can be closed, whatever kind of iterator they are."""
+    try:
+        async for change in commands:
+            yield change
+    finally:
+        close: Callable[[], Any] | None = getattr(commands, "aclose", None)
+        if close is not None:
+            await close()

@@ -1,0 +1,215 @@
+"""Offsets in requests, checked and turned into values of `assigner.api`; each refusal names the field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, islice
+from typing import Any, TypeVar, cast
+
+import anyio.lowlevel
+
+from assigner.api import FoundOffsets, OffsetCommit, Offsets, Refusal, RefusedCommit, WantedOffsets
+from assigner.errors import InvalidInput, LimitReached
+from assigner.logs.printable import obeyed_by_terminals
+from assigner.model.keys import TopicPartition
+from assigner.model.names import check_topic
+from assigner.model.records import Offset
+from assigner.proto.kafka_assigner import v1
+from assigner.proto.runtime import message_class
+from assigner.server.services.requests import Requests, check_partition
+
+MAX_PARTITIONS = 10_000
+"""In one call."""
+MAX_METADATA = 4_096
+"""Bytes with one offset; as many as Kafka takes unless told otherwise."""
+NONE = -1
+_V = TypeVar("_V", int, str)
+
+
+def commits(request: v1.CommitOffsetsRequest) -> tuple[OffsetCommit, ...]:
+    _check_number(request.topics)
+    found: dict[TopicPartition, OffsetCommit] = {}
+    for number, told in enumerate(request.topics):
+        for commit in _commits(f"topics[{number}]", told):
+            if commit.tp in found:
+                raise InvalidInput(f"topics[{number}] names partition {commit.tp} again; name each once")
+            found[commit.tp] = commit
+    if not found:
+        raise InvalidInput("topics is empty; name at least one partition with its epoch and offset")
+    return tuple(found.values())
+
+
+def _commits(field: str, told: v1.TopicOffsets) -> Iterable[OffsetCommit]:
+    topic, count = check_topic(told.topic), len(told.partitions)
+    _check_parallel(field, count, "epochs", told.epochs)
+    _check_parallel(field, count, "offsets", told.offsets)
+    leader_epochs = _optional(field, count, "leader_epochs", told.leader_epochs, NONE)
+    texts = _optional(field, count, "metadata", told.metadata, "")
+    for position, partition in enumerate(told.partitions):
+        yield OffsetCommit(
+            TopicPartition(topic, check_partition(partition)),
+            told.epochs[position],
+            _at_least(0, f"{field}.offsets[{position}]", told.offsets[position]),
+            _at_least(NONE, f"{field}.leader_epochs[{position}]", leader_epochs[position]),
+            _metadata(f"{field}.metadata[{position}]", texts[position]),
+        )
+
+
+def wanted(request: v1.FetchOffsetsRequest) -> WantedOffsets:
+    _check_number(request.topics)
+    named = [told for told in request.topics if told.partitions]
+    if named and len(named) < len(request.topics):
+        raise InvalidInput("topics has some with partitions and some without; ask for one kind at a time")
+    after = _partition("after", request.after) if request.after is not None else None
+    if named:
+        if after is not None:
+            raise InvalidInput("after does not go with named partitions; name only those that are still wanted")
+        pairs = ((check_topic(told.topic), partition) for told in named for partition in told.partitions)
+        partitions = dict.fromkeys(TopicPartition(topic, check_partition(partition)) for topic, partition in pairs)
+        return WantedOffsets(tuple(partitions))
+    topics = tuple(dict.fromkeys(check_topic(told.topic) for told in request.topics))
+    if after is not None and topics and after.topic not in topics:
+        raise InvalidInput(f"after names topic {after.topic!r}, which is not among the topics asked for")
+    return WantedOffsets(topics=topics, after=after)
+
+
+def new_offsets(request: v1.SetOffsetsRequest) -> dict[TopicPartition, int | None]:
+    """None: forget what was committed."""
+    _check_number(request.topics)
+    found: dict[TopicPartition, int | None] = {}
+    for number, told in enumerate(request.topics):
+        field, topic = f"topics[{number}]", check_topic(told.topic)
+        _check_parallel(field, len(told.partitions), "offsets", told.offsets)
+        for position, (partition, offset) in enumerate(zip(told.partitions, told.offsets, strict=True)):
+            tp = TopicPartition(topic, check_partition(partition))
+            if tp in found:
+                raise InvalidInput(f"{field} names partition {tp} again; name each once")
+            checked = _at_least(NONE, f"{field}.offsets[{position}]", offset)
+            found[tp] = None if checked == NONE else checked
+    return found
+
+
+def _check_number(topics: Sequence[v1.TopicOffsets | v1.TopicPartitions | v1.NewOffsets]) -> None:
+    number = sum(len(told.partitions) for told in topics)
+    if number > MAX_PARTITIONS:
+        raise LimitReached(
+            f"the call names {number} partitions; at most {MAX_PARTITIONS} fit in one: make several calls"
+        )
+
+
+def _check_parallel(field: str, count: int, name: str, values: Sequence[object]) -> None:
+    if len(values) != count:
+        raise InvalidInput(f"{field} has {count} partitions and {len(values)} {name}; give one each")
+
+
+def _optional(field: str, count: int, name: str, values: Sequence[_V], missing: _V) -> Sequence[_V]:
+    if not values:
+        return [missing] * count
+    _check_parallel(field, count, name, values)
+    return values
+
+
+def _at_least(least: int, field: str, value: int) -> int:
+    if value < least:
+        raise InvalidInput(f"{field} is {value}; it must be a number from {least} up")
+    return value
+
+
+def _metadata(field: str, text: str) -> str:
+    size = len(text.encode())
+    if size > MAX_METADATA:
+        raise InvalidInput(f"{field} is {size} bytes long; at most {MAX_METADATA} are kept: shorten it")
+    obeyed = obeyed_by_terminals(text)
+    if obeyed:
+        raise InvalidInput(f"{field} holds {obeyed}, which a terminal would act upon; encode it, as base64 for example")
+    return text
+
+
+def _partition(field: str, told: v1.TopicPartition) -> TopicPartition:
+    return TopicPartition(check_topic(told.topic), check_partition(told.partition))
+
+
+# The calls about offsets. They check and translate; `Offsets` does the rest.
+#
+# Answers are built in protobuf's C runtime, in steps, because one may tell of ten thousand partitions.
+
+
+_STEP = 500
+_ABSENT = Offset(offset=NONE)
+_REFUSALS = {
+    Refusal.FENCED: v1.CommitRefusal.FENCED,
+    Refusal.UNKNOWN_PARTITION: v1.CommitRefusal.UNKNOWN_PARTITION,
+    Refusal.FAILED: v1.CommitRefusal.FAILED,
+}
+Told = tuple[TopicPartition, Offset | None]
+
+
+class OffsetCalls:
+    def __init__(self, offsets: Offsets, requests: Requests) -> None:
+        self._offsets = offsets
+        self._requests = requests
+
+    async def commit(self, request: v1.CommitOffsetsRequest) -> bytes:
+        wishes = commits(request)
+        refused = await self._offsets.commit(*self._requests.caller(request), wishes)
+        reply = message_class("CommitOffsetsResponse")(committed=len(wishes) - len(refused))
+        for part in _in_parts(_by_reason(refused)):
+            for one in part:
+                reply.refused.add(**one)
+            await anyio.lowlevel.checkpoint()
+        return cast(bytes, reply.SerializeToString())
+
+    async def fetch(self, request: v1.FetchOffsetsRequest) -> bytes:
+        found = await self._offsets.fetch(self._requests.group(request.group), wanted(request))
+        return await _found(found)
+
+
+def _by_reason(refused: Iterable[RefusedCommit]) -> Iterator[dict[str, Any]]:
+    """Those alike together, so that ten thousand partitions lost to one owner take little room."""
+    alike: dict[tuple[Any, ...], list[RefusedCommit]] = {}
+    for one in refused:
+        alike.setdefault((one.tp.topic, one.why, one.owner, one.reason), []).append(one)
+    for (topic, why, owner, reason), members in alike.items():
+        yield {
+            "topic": topic,
+            "why": int(_REFUSALS[why]),
+            "partitions": [one.tp.partition for one in members],
+            "epochs": [one.epoch for one in members],
+            "owner": owner,
+            "reason": reason,
+        }
+
+
+async def _found(found: FoundOffsets) -> bytes:
+    reply = message_class("FetchOffsetsResponse")()
+    for part in _in_parts(found.offsets):
+        for topic, members in groupby(part, lambda told: told[0].topic):
+            reply.topics.add(**_topic_fields(topic, list(members)))
+        await anyio.lowlevel.checkpoint()
+    for tp in found.unreadable:
+        reply.unreadable.add(topic=tp.topic, partition=tp.partition)
+    if found.last is not None:
+        reply.last.topic, reply.last.partition = found.last.topic, found.last.partition
+    return cast(bytes, reply.SerializeToString())
+
+
+def _topic_fields(topic: str, members: Sequence[Told]) -> dict[str, Any]:
+    records = [record or _ABSENT for _, record in members]
+    fields: dict[str, Any] = {
+        "topic": topic,
+        "partitions": [tp.partition for tp, _ in members],
+        "epochs": [record.epoch for record in records],
+        "offsets": [record.offset for record in records],
+        "committed_at": [record.committed_at for record in records],
+    }
+    if any(record.leader_epoch != NONE for record in records):
+        fields["leader_epochs"] = [record.leader_epoch for record in records]
+    if any(record.metadata for record in records):
+        fields["metadata"] = [record.metadata for record in records]
+    return fields
+
+
+def _in_parts(items: Iterable[Any]) -> Iterator[list[Any]]:
+    rest = iter(items)
+    while part := list(islice(rest, _STEP)):
+        yield part

@@ -1,0 +1,206 @@
+"""Requests checked and turned into values of `assigner.api`. Raises `InvalidName` or `InvalidInput`, nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from assigner.api import Answer, Registration
+from assigner.errors import InvalidInput
+from assigner.logs.printable import one_line
+from assigner.model.keys import TopicPartition
+from assigner.model.names import check_name, check_topic
+from assigner.model.records import GroupOptions, HandoffMode
+from assigner.proto.kafka_assigner import v1
+
+MAX_FAILURE = 1_000
+"""Characters of a failure's text that are kept."""
+MAX_PARTITION = 999_999_999
+"""Kafka could count to 2^31, but no key of ours has more digits."""
+MAX_STRATEGY_OPTIONS = 16 * 1024
+"""Bytes of JSON; they are stored with the group and read with every plan."""
+MAX_NESTING = 20
+_MAX_CAPACITY = 1e9
+
+Caller = tuple[str, str, str]
+"""Group, consumer, session."""
+Identified = (
+    v1.RegisterRequest
+    | v1.PartitionReadyRequest
+    | v1.PartitionReleasedRequest
+    | v1.DeregisterRequest
+    | v1.RenewRequest
+    | v1.ReportLoadRequest
+    | v1.CommitOffsetsRequest
+)
+
+
+class Answers(msgspec.Struct, frozen=True):
+    group: str
+    name: str
+    session: str
+    answers: tuple[Answer, ...]
+
+
+class Requests:
+    """Reads requests by the rules of one service: its default group and what a group may be called."""
+
+    def __init__(self, default_group: str, check_group: Callable[[str], str]) -> None:
+        self._default_group = default_group
+        self._check_group = check_group
+
+    def group(self, name: str) -> str:
+        return self._check_group(name) if name else self._default_group
+
+    def caller(self, request: Identified) -> Caller:
+        name = check_name("consumer_name", request.consumer_name)
+        return self.group(request.group), name, _optional("session", request.session)
+
+    def registration(self, request: v1.RegisterRequest) -> Registration:
+        group, name, session = self.caller(request)
+        topics = dict.fromkeys([request.topic, *request.topics] if request.topic else request.topics)
+        return Registration(
+            group=group,
+            name=name,
+            session=session,
+            topics=tuple(check_topic(topic) for topic in topics),
+            capacity=_capacity(request.capacity),
+            rack=_optional("rack", request.rack),
+            address=_optional("address", request.address),
+            renews=request.renews,
+            generation=_optional("generation", request.generation),
+        )
+
+    def answers(self, request: v1.PartitionReadyRequest | v1.PartitionReleasedRequest, failure: str) -> Answers:
+        """What a consumer answers: the partition named in the request itself, and those of its batch."""
+        given = list(_batch(request.batch))
+        if request.partition is not None:
+            given.insert(0, _answer(request.partition, request.handoff_id, failure))
+        elif not given:
+            raise InvalidInput("partition is required")
+        return Answers(*self.caller(request), tuple(given))
+
+
+def _batch(batch: Iterable[v1.PartitionAnswer]) -> Iterator[Answer]:
+    for position, one in enumerate(batch):
+        if one.partition is None:
+            raise InvalidInput(f"partition is required; batch[{position}] has none")
+        yield _answer(one.partition, one.handoff_id, one.failure)
+
+
+def _answer(partition: v1.TopicPartition, handoff_id: str, failure: str) -> Answer:
+    tp = TopicPartition(check_topic(partition.topic), check_partition(partition.partition))
+    return Answer(tp, _optional("handoff_id", handoff_id), one_line(failure[:MAX_FAILURE])[:MAX_FAILURE])
+
+
+def check_partition(partition: int) -> int:
+    if partition > MAX_PARTITION:
+        raise InvalidInput(f"partition {partition} is out of range; the highest is {MAX_PARTITION}")
+    return partition
+
+
+def _capacity(capacity: float) -> float:
+    if capacity == 0:
+        return 1.0
+    if not (math.isfinite(capacity) and 0 < capacity <= _MAX_CAPACITY):
+        raise InvalidInput(f"capacity is {capacity}; it must be above 0 and at most {_MAX_CAPACITY:g}, or 0 for 1")
+    return capacity
+
+
+def _optional(kind: str, name: str) -> str:
+    return check_name(kind, name) if name else ""
+
+
+# --- group options ------------------------------------------------------------------------------------------
+
+_AS_THEY_ARE = (
+    "strategy",
+    "standby_count",
+    "debounce",
+    "warming_timeout",
+    "freeze_timeout",
+    "release_timeout",
+    "max_concurrent_handoffs",
+    "warm_concurrency",
+    "quarantine_after",
+    "paused",
+    "balance_backoff",
+    "rollout",
+    "rollout_cap",
+    "use_loads",
+)
+
+
+def option_changes(options: v1.GroupOptions | None) -> dict[str, Any]:
+    """The options that are set, by the field names of `records.GroupOptions`."""
+    if options is None:
+        raise InvalidInput("options is required; set the ones to change")
+    changes = {name: value for name in _AS_THEY_ARE if (value := getattr(options, name)) is not None}
+    for name, value in changes.items():
+        if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
+            raise InvalidInput(f"{name} is {value}; it must be a number of seconds from 0 up")
+    if options.strategy is not None:
+        check_name("strategy", options.strategy)
+    if options.strategy_options is not None:
+        changes["strategy_options"] = _json_object(options.strategy_options)
+    if options.handoff_mode is not None:
+        changes["handoff_mode"] = _handoff_mode(options.handoff_mode)
+    if options.clear_copartitioned:
+        changes["copartitioned"] = ()
+    if options.copartitioned:
+        changes["copartitioned"] = tuple(_topics(entry) for entry in options.copartitioned)
+    return changes
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    size = len(text.encode())
+    if size > MAX_STRATEGY_OPTIONS:
+        raise InvalidInput(f"strategy_options has {size} bytes; at most {MAX_STRATEGY_OPTIONS} are kept: shorten it")
+    try:
+        found = msgspec.json.decode(text or "{}", type=dict[str, Any])
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise InvalidInput(f"strategy_options is not a JSON object: {error}") from None
+    except RecursionError:
+        raise _too_deep() from None
+    _check_nesting(found, MAX_NESTING)
+    return found
+
+
+def _check_nesting(value: Any, left: int) -> None:
+    if left < 0:
+        raise _too_deep()
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for one in inner:
+        _check_nesting(one, left - 1)
+
+
+def _too_deep() -> InvalidInput:
+    return InvalidInput(f"strategy_options is nested more than {MAX_NESTING} levels deep; flatten it")
+
+
+def _handoff_mode(mode: str) -> HandoffMode:
+    try:
+        return HandoffMode(mode)
+    except ValueError:
+        known = ", ".join(known.value for known in HandoffMode)
+        raise InvalidInput(f"handoff_mode {mode!r} is unknown; use one of: {known}") from None
+
+
+def _topics(entry: str) -> tuple[str, ...]:
+    topics = tuple(check_topic(topic.strip()) for topic in entry.split(","))
+    if len(topics) < 2 or len(set(topics)) < len(topics):
+        raise InvalidInput(f"copartitioned {entry!r} must name two or more different topics, separated by commas")
+    return topics
+
+
+def options_message(options: GroupOptions) -> v1.GroupOptions:
+    plain = {name: getattr(options, name) for name in _AS_THEY_ARE}
+    return v1.GroupOptions(
+        **plain,
+        strategy_options=msgspec.json.encode(options.strategy_options).decode(),
+        handoff_mode=options.handoff_mode.value,
+        copartitioned=[",".join(topics) for topics in options.copartitioned],
+    )

@@ -1,0 +1,382 @@
+"""The calls of one connection: which are taken, how each runs, and how the server ends one with a reply.
+
+grpclib cancels handlers without telling the peer anything. Here a call that the server ends gets a status first; only
+a peer that is gone is not answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, nullcontext
+from typing import Any, cast
+
+import anyio
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.encoding.base import CodecBase
+from grpclib.events import _DispatchServerEvents
+from grpclib.metadata import Deadline, decode_metadata, encode_grpc_message
+from grpclib.protocol import AbstractHandler
+from grpclib.protocol import Stream as Http2Stream
+from grpclib.server import Stream, request_handler
+from h2.errors import ErrorCodes
+from h2.exceptions import H2Error
+
+from assigner.aio.supervision import report_failure
+from assigner.errors import InvalidInput, LimitReached, TooSlow
+from assigner.server.transport.fair_turns import Share
+from assigner.server.transport.send_buffers import Unread
+from assigner.server.transport.status import ERROR_KEY, Answer, answer_to, short
+from assigner.server.transport.traffic import SHUTTING_DOWN, Reason, Traffic
+
+Headers = list[tuple[str, str]]
+_TIMEOUT = "grpc-timeout"
+Work = Callable[[Stream[Any, Any]], Awaitable[None]]
+
+_ENTRY_OVERHEAD = 32
+"""What HTTP/2 counts per header besides its text."""
+_URGENT = frozenset({"Renew", "PartitionReady", "PartitionReleased"})
+"""What a consumer's lease and handoffs wait for."""
+_ADMIN = ".Admin/"
+ADMIN_AT_ONCE = 8
+"""Calls of operators, streams apart, that are worked on per connection: their answers may be long."""
+_PER_CONSUMER = 10
+"""Calls that each consumer of a connection allows it to have in progress besides those that any connection has."""
+_ALWAYS = 4
+"""Calls besides its streams that a connection with consumers has room for, however full the instance is."""
+_LAST_WORDS = 5.0
+"""Seconds for the trailers of a failed call to leave; a peer that takes none is cut off."""
+
+
+class Call:
+    """One call in progress."""
+
+    def __init__(self, *, streaming: bool, deadline: float) -> None:
+        """`deadline`: on anyio's clock. grpclib's own way with deadlines logs each that is over as an error."""
+        self.streaming = streaming
+        self._scope = anyio.CancelScope(deadline=deadline)
+        self._ending: Answer | None = None
+
+    def end(self, answer: Answer) -> None:
+        """Stop the work and give the caller this answer."""
+        self._ending = answer
+        self._scope.cancel()
+
+    async def run(self, work: Work, stream: Stream[Any, Any]) -> None:
+        with self._scope:
+            await work(stream)
+            return
+        raise self._ending or _too_late()
+
+
+def guarded(method: str, work: Work, *, streaming: bool = False) -> Work:
+    """The work, with every error translated to a status and sent."""
+    few = _ADMIN in method and not streaming
+    urgent = method.rpartition("/")[2] in _URGENT
+
+    async def run(stream: Stream[Any, Any]) -> None:
+        http2 = cast(CallStream, stream._stream)
+        try:
+            async with cast(Any, http2.connection).admin if few else nullcontext():
+                await http2.traffic.turns.take(http2.share, urgent=urgent)
+                await http2.call.run(work, stream)
+        except H2Error:
+            # The peer reset the stream while we were writing to it.
+            raise Answer(Status.CANCELLED, "the call was cancelled", "") from None
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises, the caller gets a status
+            await _answer(stream, http2, answer_to(error, method))
+
+    return run
+
+
+async def _answer(stream: Stream[Any, Any], http2: CallStream, answer: Answer) -> None:
+    if stream._send_trailing_metadata_done or http2._transport.is_closing():
+        return
+    metadata = {ERROR_KEY: answer.error} if answer.error else None
+    with anyio.move_on_after(_LAST_WORDS) as patience:
+        try:
+            await stream.send_trailing_metadata(status=answer.status, status_message=answer.message, metadata=metadata)
+        except H2Error:
+            raise answer from None
+    if patience.cancelled_caught:
+        http2._transport.abort()
+
+
+class CallStream(Http2Stream):
+    """A stream that belongs to a call and takes messages up to a limit."""
+
+    call: Call
+    max_message_bytes: int
+    traffic: Traffic
+    share: Share
+    unread: Unread
+    release: Callable[[], None] | None = None
+    _in_body = False
+
+    def release_once(self) -> None:
+        """Forget the stream."""
+        release, self.release = self.release, None
+        if release is not None:
+            release()
+
+    async def recv_data(self, size: int) -> bytes:
+        """A message's prefix, then its body, in turns. Where a prefix is due, nothing at all is the end."""
+        in_body, self._in_body = self._in_body, not self._in_body
+        if size > self.max_message_bytes:
+            # The length comes from the prefix: nothing of the body was kept yet.
+            self.traffic.refuse(Reason.MESSAGE_SIZE)
+            raise LimitReached(
+                f"the request is {size} bytes long; at most {self.max_message_bytes} are taken: make several calls"
+            )
+        try:
+            data = await super().recv_data(size)
+        except AssertionError:
+            data = b""
+            in_body = True
+        if in_body and len(data) < size:
+            raise InvalidInput("the request ended before its announced length")
+        return data
+
+    async def send_data(self, data: bytes, end_stream: bool = False) -> None:
+        """As grpclib's, but each writer looks again after waiting: there, all that wait for a full buffer write when
+        it drains, and a thousand streams fill it with megabytes."""
+        assert self.id is not None
+        http2, ready = self._h2_connection, self.connection.write_ready
+        sent, size = 0, len(data)
+        while True:
+            while not ready.is_set():
+                await ready.wait()
+            window = http2.local_flow_control_window(self.id)
+            if window <= 0:
+                self.window_updated.clear()
+                await self.window_updated.wait()
+                continue
+            part = data[sent : sent + min(window, http2.max_outbound_frame_size)]
+            sent += len(part)
+            cast(Any, self.connection).earned += 1
+            http2.send_data(self.id, part, end_stream=end_stream and sent == size)
+            self.connection.flush()
+            self.unread.taken = self.traffic.clock.now()
+            if sent == size:
+                return
+
+
+class Calls(AbstractHandler):
+    """Takes the calls of one connection, or refuses them with a status."""
+
+    def __init__(self, traffic: Traffic, methods: dict[str, Handler], codec: CodecBase) -> None:
+        self._traffic = traffic
+        self._methods = methods
+        self._codec = codec
+        self._dispatch = _DispatchServerEvents()
+        self._tasks: dict[Http2Stream, tuple[Call, asyncio.Task[None]]] = {}
+        self.idle_since = traffic.clock.now()
+        self.ever_called = False
+        self.share = Share()
+        self.on_idle: Callable[[], None] = lambda: None
+        self.on_refused: Callable[[Reason | None], None] = lambda _: None
+        self.on_consumers: Callable[[int], None] = lambda _: None
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def accept(self, stream: Http2Stream, headers: Headers, release_stream: Callable[[], None]) -> None:
+        self.ever_called = True
+        refusal = self._refusal(headers)
+        if refusal is not None:
+            reason, answer = refusal
+            if reason is not None:
+                self._traffic.refuse(reason)
+            release_stream()
+            _refuse(stream, answer)
+            self.on_refused(reason)
+            return
+        method = self._methods[dict(headers)[":path"]]
+        deadline = Deadline.from_headers(headers)
+        call = Call(
+            streaming=method.cardinality.server_streaming,
+            deadline=math.inf if deadline is None else anyio.current_time() + deadline.time_remaining(),
+        )
+        headers = [one for one in headers if one[0] != _TIMEOUT]
+        mine = cast(CallStream, stream)
+        mine.call = call
+        mine.release = release_stream
+        task = asyncio.get_running_loop().create_task(
+            request_handler(self._methods, stream, headers, self._codec, None, self._dispatch, mine.release_once),
+            name=f"call of {dict(headers)[':path']}",
+        )
+        task.add_done_callback(report_failure)
+        self._tasks[stream] = (call, task)
+        self._traffic.call_began(stranger=not self.share.consumers)
+        task.add_done_callback(lambda _: self._ended(mine))
+
+    def _ended(self, stream: CallStream) -> None:
+        del self._tasks[stream]
+        # A task that is cancelled before its first step does nothing, not even that.
+        stream.release_once()
+        self.idle_since = self._traffic.clock.now()
+        if not self._tasks:
+            self.on_idle()
+        self._traffic.call_ended(stranger=not self.share.consumers)
+
+    def consumer_joined(self) -> None:
+        """A consumer was registered by one of the calls."""
+        if not self.share.consumers:
+            self._traffic.strangers_calls -= len(self._tasks)
+        self.share.consumers += 1
+        self.on_consumers(self.share.consumers)
+
+    def consumer_left(self) -> None:
+        self.share.consumers -= 1
+        if not self.share.consumers:
+            self._traffic.strangers_calls += len(self._tasks)
+        self.on_consumers(self.share.consumers)
+
+    def _refusal(self, headers: Headers) -> tuple[Reason | None, Answer] | None:
+        settings, traffic = self._traffic.settings, self._traffic
+        if traffic.draining:
+            return Reason.DRAINING, SHUTTING_DOWN
+        full = self._full()
+        if full is not None:
+            return full
+        size = sum(len(name) + len(value) + _ENTRY_OVERHEAD for name, value in headers)
+        if size > settings.max_metadata_bytes:
+            limit = settings.max_metadata_bytes
+            text = f"the metadata is {size} bytes long; at most {limit} are taken: send less"
+            return Reason.METADATA_SIZE, _limit(text)
+        if not _readable(headers):
+            return Reason.METADATA, Answer(Status.INVALID_ARGUMENT, "the headers are malformed", InvalidInput.__name__)
+        deadline = Deadline.from_headers(headers)
+        if deadline is not None and not deadline.time_remaining():
+            return None, _too_late()
+        path = dict(headers)[":path"]
+        if path not in self._methods:
+            text = short(f"there is no method {path}") + "; see the services by reflection"
+            return None, Answer(Status.UNIMPLEMENTED, text, "")
+        return None
+
+    def _full(self) -> tuple[Reason, Answer] | None:
+        """Whether there is room for another call. Those that were cancelled but have not ended yet count too, so
+        opening and resetting streams gains nothing."""
+        settings, traffic = self._traffic.settings, self._traffic
+        here, consumers = len(self._tasks), self.share.consumers
+        room = settings.max_streams_without_consumer + _PER_CONSUMER * consumers
+        if here >= settings.max_streams_per_connection:
+            return _no_room(Reason.STREAMS_PER_CONNECTION, settings.max_streams_per_connection, "connection")
+        if here >= room:
+            text = f"{room} calls are in progress, the most for a connection with {consumers} consumers: try again, "
+            return Reason.STREAMS_PER_CONNECTION, _limit(text + "or use another connection")
+        if consumers:
+            if traffic.in_progress >= settings.max_streams and here >= consumers + _ALWAYS:
+                return _no_room(Reason.STREAMS, settings.max_streams, "instance")
+        elif traffic.in_progress >= settings.max_streams or traffic.strangers_calls >= traffic.strangers_room:
+            return _no_room(Reason.STREAMS, min(settings.max_streams, traffic.strangers_room), "instance")
+        return None
+
+    def end(self, answer: Answer, *, streaming_only: bool) -> None:
+        for call, _ in list(self._tasks.values()):
+            if call.streaming or not streaming_only:
+                call.end(answer)
+
+    def cancel(self, stream: Http2Stream) -> None:
+        """The peer gave the call up."""
+        entry = self._tasks.get(stream)
+        if entry is not None:
+            entry[1].cancel()
+
+    def close(self) -> None:
+        """The peer is gone: nobody is left to be answered."""
+        for _, task in list(self._tasks.values()):
+            task.cancel()
+
+
+def _too_late() -> Answer:
+    return Answer(Status.DEADLINE_EXCEEDED, "the call's deadline is over", "")
+
+
+def _no_room(reason: Reason, limit: int, where: str) -> tuple[Reason, Answer]:
+    return reason, _limit(f"{limit} calls are in progress on this {where}, the most it takes: use another {where}")
+
+
+def _limit(text: str) -> Answer:
+    return Answer(Status.RESOURCE_EXHAUSTED, text, LimitReached.__name__)
+
+
+def _readable(headers: Headers) -> bool:
+    """grpclib trusts these and would leave a call with bad ones unanswered."""
+    names = {name for name, _ in headers}
+    try:
+        decode_metadata(headers)
+        Deadline.from_headers(headers)
+    except (binascii.Error, ValueError):
+        return False
+    return {":method", ":path"} <= names and all(name.isascii() and value.isascii() for name, value in headers)
+
+
+def _refuse(stream: Http2Stream, answer: Answer) -> None:
+    """Answer at once, without a task: refusing must stay cheap. Sent with whatever else the same bytes lead to."""
+    headers = [
+        (":status", "200"),
+        ("content-type", "application/grpc+proto"),
+        ("grpc-status", str(answer.status.value)),
+        ("grpc-message", encode_grpc_message(answer.message or "")),
+    ]
+    if answer.error:
+        headers.append((ERROR_KEY, answer.error))
+    assert stream.id is not None
+    stream._h2_connection.send_headers(stream.id, headers, end_stream=True)
+    if stream.closable:
+        stream._h2_connection.reset_stream(stream.id, ErrorCodes.NO_ERROR)
+
+
+# --- how services define their methods ------------------------------------------------------------
+
+Reply = Any
+"""Ready bytes, or a generated message."""
+
+
+async def receive(stream: Stream[Any, Any]) -> Any:
+    """A call's only request."""
+    traffic = cast(CallStream, stream._stream).traffic
+    timeout = traffic.settings.request_timeout
+    with anyio.move_on_after(timeout):
+        request = await stream.recv_message()
+        if request is None:
+            raise InvalidInput("the call carries no request message; send one")
+        return request
+    traffic.refuse(Reason.REQUEST_TIMEOUT)
+    raise Answer(Status.DEADLINE_EXCEEDED, f"the request did not arrive within {timeout:g} s", "")
+
+
+@asynccontextmanager
+async def reading(stream: Stream[Any, Any]) -> AsyncIterator[None]:
+    """Around something to be sent. Raises `TooSlow` if the peer does not take it in time."""
+    http2 = cast(CallStream, stream._stream)
+    timeout = http2.traffic.settings.slow_consumer_timeout
+    with anyio.move_on_after(timeout) as patience:
+        yield
+    if not patience.cancelled_caught:
+        return
+    http2.traffic.refuse(Reason.SLOW_CONSUMER)
+    if not http2.connection.write_ready.is_set():
+        # Not even a status can get through: the whole connection is stuck.
+        http2._transport.abort()
+    raise TooSlow(f"nothing was read for {timeout:g} s; read the stream faster and call again")
+
+
+def unary(answer: Callable[[Any], Awaitable[Reply]], request: type, reply: type) -> Handler:
+    async def work(stream: Stream[Any, Any]) -> None:
+        message = await answer(await receive(stream))
+        # Only ready bytes can be long.
+        size = len(message) if isinstance(message, bytes) else 0
+        with cast(CallStream, stream._stream).unread.waiting(size):
+            async with reading(stream):
+                await stream.send_message(message)
+
+    return Handler(work, Cardinality.UNARY_UNARY, request, reply)
+
+
+def streaming(work: Work, request: type, reply: type) -> Handler:
+    return Handler(work, Cardinality.UNARY_STREAM, request, reply)

@@ -1,0 +1,239 @@
+"""Accepts connections: counts them before anything is spent on them, and begins to serve when the peer has spoken.
+
+In TLS and in HTTP/2 the client speaks first. Until it does, a connection is a socket and nothing else: no TLS, no
+buffers. asyncio's own server would begin each TLS handshake at once, uncounted, and reports a process that has too
+many files open hundreds of times a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from assigner.logs import get_logger
+from assigner.server.transport.admission import Slot, Stage
+from assigner.server.transport.fair_turns import Share
+from assigner.server.transport.traffic import Reason, Traffic
+
+MAX_HANDSHAKES = 256
+"""TLS handshakes at a time; beyond that the oldest makes room."""
+_ACCEPTED_AT_ONCE = 16
+"""Connections that are accepted in one callback."""
+_REFUSED_AT_ONCE = 64
+"""Connections that are told that there is no room, at a time; others are closed without a word."""
+_OUT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_REST = 1.0
+"""Seconds without accepting when the system has no more files or memory to give."""
+_TELL_AGAIN = 60.0
+
+ProtocolFactory = Callable[[Slot | None], asyncio.BaseProtocol]
+"""Makes what serves one connection; None: there is no room for it, and it is to be told."""
+
+_log = get_logger(__name__)
+
+
+class Listener:
+    def __init__(
+        self,
+        traffic: Traffic,
+        protocols: ProtocolFactory,
+        *,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self._traffic = traffic
+        self._admission = traffic.admission
+        self._protocols = protocols
+        self._tls = tls
+        self._patience = traffic.settings.handshake_timeout
+        self._listening: list[socket.socket] = []
+        self._opening: set[asyncio.Task[None]] = set()
+        self._begun: dict[Any, None] = {}
+        """Of those, the ones whose handshake is under way, oldest first."""
+        self._refusing = 0
+        self._told = float("-inf")
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    async def start(self, host: str, port: int, backlog: int) -> None:
+        """Listen on every address of the host. Raises `OSError`."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, kind, protocol, _, address in dict.fromkeys(found):
+                self._listening.append(_bound(family, kind, protocol, address, backlog))
+        except OSError:
+            self.close()
+            raise
+        for listening in self._listening:
+            loop.add_reader(listening, self._accept, listening)
+        self._sweep()
+
+    @property
+    def port(self) -> int:
+        return int(self._listening[0].getsockname()[1])
+
+    def close(self) -> None:
+        """Accept nothing more, and let go of whoever has not spoken yet."""
+        loop = asyncio.get_running_loop()
+        for listening in self._listening:
+            loop.remove_reader(listening)
+            listening.close()
+        self._listening.clear()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for slot in self._admission.silent_too_long(float("inf")):
+            slot.close()
+
+    async def wait_closed(self) -> None:
+        """End the handshakes that are under way."""
+        for task in self._opening:
+            task.cancel()
+        while self._opening:
+            await asyncio.wait(set(self._opening))
+
+    # --- accepting ---
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                arrived, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._rest(listening, error)
+                return
+            arrived.setblocking(False)
+            self._arrived(arrived, str(address[0]))
+
+    def _rest(self, listening: socket.socket, error: OSError) -> None:
+        """Accept nothing for a moment, instead of failing again at once, and say so now and then."""
+        self._traffic.refuse(Reason.FILES if error.errno in _OUT_OF else Reason.ACCEPT)
+        loop, now = asyncio.get_running_loop(), self._traffic.clock.now()
+        if now - self._told >= _TELL_AGAIN:
+            self._told = now
+            _log.error("grpc_accept_failed", error=str(error), remedy="allow more open files, or lower max_connections")
+        loop.remove_reader(listening)
+        loop.call_later(_REST, self._go_on, listening)
+
+    def _go_on(self, listening: socket.socket) -> None:
+        if listening in self._listening:
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _arrived(self, arrived: socket.socket, host: str) -> None:
+        slot = self._admission.admit(host, self._traffic.clock.now())
+        if slot is None:
+            self._no_room(arrived)
+            return
+        loop = asyncio.get_running_loop()
+
+        def close() -> None:
+            self._traffic.refuse(Reason.HANDSHAKE)
+            loop.remove_reader(arrived)
+            arrived.close()
+            self._admission.leave(slot)
+
+        slot.close = close
+        loop.add_reader(arrived, self._spoke, arrived, slot)
+
+    def _no_room(self, arrived: socket.socket) -> None:
+        self._traffic.refuse(Reason.CONNECTIONS)
+        if self._tls is not None or self._refusing >= _REFUSED_AT_ONCE:
+            arrived.close()
+            return
+        self._refusing += 1
+        self._open(arrived, None)
+
+    def _spoke(self, arrived: socket.socket, slot: Slot) -> None:
+        asyncio.get_running_loop().remove_reader(arrived)
+        try:
+            gone = not arrived.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            gone = False
+        except OSError:
+            gone = True
+        if gone:
+            arrived.close()
+            self._admission.leave(slot)
+            return
+        self._open(arrived, slot)
+
+    def _sweep(self) -> None:
+        """Close who has been silent for too long."""
+        for slot in self._admission.silent_too_long(self._traffic.clock.now() - self._patience):
+            slot.close()
+        pause = min(1.0, self._patience / 2)
+        self._sweeping = asyncio.get_running_loop().call_later(pause, self._sweep)
+
+    # --- opening ---
+
+    def _open(self, arrived: socket.socket, slot: Slot | None) -> None:
+        opening = _Opening(arrived, slot)
+        task = asyncio.get_running_loop().create_task(self._serve(opening), name="opening of a connection")
+        if slot is not None:
+            self._admission.move(slot, Stage.STRANGER, self._traffic.clock.now())
+            slot.close = partial(_cancel, task)
+        self._opening.add(task)
+        task.add_done_callback(partial(self._opened, opening))
+
+    async def _serve(self, opening: _Opening) -> None:
+        # A new connection costs some tenths of a millisecond, and thousands may have spoken at once.
+        await self._traffic.turns.take(Share())
+        if len(self._begun) >= MAX_HANDSHAKES:
+            self._traffic.refuse(Reason.HANDSHAKE)
+            next(iter(self._begun)).cancel()
+        opening.begun = asyncio.current_task()
+        self._begun[opening.begun] = None
+        protocol = self._protocols(opening.slot)
+        secure: dict[str, Any] = {"ssl": self._tls, "ssl_handshake_timeout": self._patience} if self._tls else {}
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, opening.arrived, **secure)
+
+    def _opened(self, opening: _Opening, task: asyncio.Task[None]) -> None:
+        self._opening.discard(task)
+        self._begun.pop(task, None)
+        self._refusing -= opening.slot is None
+        error = None if task.cancelled() else task.exception()
+        if error is None and not task.cancelled():
+            return
+        self._traffic.closed += 1
+        if opening.begun is None:
+            # Cancelled before its turn came: the socket is still ours. Later its transport closes it.
+            opening.arrived.close()
+        if opening.slot is not None:
+            self._admission.leave(opening.slot)
+        if error is not None:
+            # What a handshake fails by is the peer's affair; that it failed is counted.
+            self._traffic.refuse(Reason.HANDSHAKE)
+            if not isinstance(error, OSError):
+                _log.warning("grpc_connection_failed", error=f"{type(error).__name__}: {error}")
+
+
+class _Opening:
+    """A connection whose peer has spoken and that is not served yet."""
+
+    def __init__(self, arrived: socket.socket, slot: Slot | None) -> None:
+        self.arrived = arrived
+        self.slot = slot
+        self.begun: asyncio.Task[Any] | None = None
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+
+
+def _bound(family: int, kind: int, protocol: int, address: Any, backlog: int) -> socket.socket:
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.setblocking(False)
+        listening.bind(address)
+        listening.listen(backlog)
+    except OSError as error:
+        listening.close()
+        raise OSError(error.errno, f"can't listen on {address[0]} port {address[1]}: {error.strerror}") from None
+    return listening

@@ -1,0 +1,44 @@
+"""Weights of partitions from samples of what they carry, for plans by load.
+
+A sample tells what a partition handled since the sample before it. The weight is a rate: its moving average, or its
+95th percentile where peaks count. Rates of partitions, not backlogs: a backlog moves with its partition, and balancing
+by it would move it again.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+
+from assigner.errors import InvalidInput
+from assigner.spark.jobs.sql import views
+
+SMOOTHING = 3_600.0
+"""Seconds after which a rate counts a third of what it counted when it was new."""
+AMOUNTS = ("bytes", "records")
+WEIGHTS = ("ewma", "p95")
+MAX_PUBLISHED = 1_000_000
+"""Partitions of one group that are brought to the driver."""
+
+
+def weigh(
+    spark: SparkSession, samples: DataFrame, *, of: str = "bytes", by: str = "ewma", smoothing: float = SMOOTHING
+) -> DataFrame:
+    """One row per partition: `ewma` and `p95` of its rate, and as `weight` the one that was asked for."""
+    if of not in AMOUNTS or by not in WEIGHTS:
+        raise InvalidInput(f"loads of {of!r} by {by!r}: choose one of {AMOUNTS} and one of {WEIGHTS}")
+    samples.createOrReplaceTempView("load_samples")
+    return views(spark, "loads.sql", amount=of, weight=by, smoothing_us=int(smoothing * 1_000_000))["weights"]
+
+
+def weights_of(weights: DataFrame, group: str) -> dict[str, dict[str, float]]:
+    """A group's weights as `assigner loads GROUP --set` reads them."""
+    chosen = weights.where(weights["group"] == group).select("topic", "partition", "weight")
+    rows = chosen.limit(MAX_PUBLISHED + 1).collect()
+    if not rows:
+        raise InvalidInput(f"there are no weights of group {group!r}; name one whose partitions were sampled twice")
+    if len(rows) > MAX_PUBLISHED:
+        raise InvalidInput(f"group {group!r} has more than {MAX_PUBLISHED} partitions; publish them in parts")
+    found: dict[str, dict[str, float]] = {}
+    for row in rows:
+        found.setdefault(row["topic"], {})[str(row["partition"])] = float(row["weight"])
+    return found

@@ -1,0 +1,120 @@
+"""What Kafka has: which partitions a topic has, and where each begins and ends. Asked by the member, on the driver.
+
+Questions wait for at most the option kafkaTimeout, then raise what to look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from assigner.errors import AssignerError, InvalidInput, SourceUnavailable, UnknownTopic
+from assigner.logs import get_logger
+from assigner.model.keys import TopicPartition
+from assigner.spark.options import EARLIEST, SourceOptions
+
+_OF_CONSUMERS = (
+    "fetch.",
+    "queued.",
+    "max.poll.",
+    "isolation.",
+    "check.crcs",
+    "session.",
+    "heartbeat.",
+    "max.partition.",
+)
+"""Settings that mean nothing to a client that does not read."""
+_UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+
+
+class KafkaLog:
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._patience = options.kafka_timeout
+        uncommitted = options.kafka.get("isolation.level") == "read_uncommitted"
+        self._isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
+        settings: dict[str, Any] = {
+            name: value for name, value in options.kafka.items() if not name.startswith(_OF_CONSUMERS)
+        }
+        try:
+            self._client = AdminClient(settings)
+        except KafkaException as error:
+            raise InvalidInput(f"an option kafka.* is not accepted by librdkafka: {error.args[0].str()}") from error
+
+    def partitions(self, topics: Iterable[str]) -> list[TopicPartition]:
+        return [tp for topic in topics for tp in self._partitions_of(topic)]
+
+    def _partitions_of(self, topic: str) -> list[TopicPartition]:
+        try:
+            found = self._client.list_topics(topic, timeout=self._patience).topics[topic]
+        except KafkaException as error:
+            raise self._unreachable(error.args[0]) from error
+        if found.error is not None:
+            raise self._problem(f"topic {topic!r}", found.error)
+        return [TopicPartition(topic, partition) for partition in sorted(found.partitions)]
+
+    def starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The oldest offset that is left."""
+        return self._listed(partitions, OffsetSpec.earliest(), self._isolation)  # type: ignore[no-untyped-call]
+
+    def ends(self, partitions: Iterable[TopicPartition], *, uncommitted: bool = False) -> dict[TopicPartition, int]:
+        """The offset after the last one that may be read: before the first transaction that is open, unless rows of
+        these are read too."""
+        isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else self._isolation
+        return self._listed(partitions, OffsetSpec.latest(), isolation)  # type: ignore[no-untyped-call]
+
+    def resolved(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Offsets in place of EARLIEST and LATEST."""
+        starts = self.starts(tp for tp, offset in wanted.items() if offset == EARLIEST)
+        ends = self.ends(tp for tp, offset in wanted.items() if offset > EARLIEST and offset < 0)
+        return {tp: starts.get(tp, ends.get(tp, offset)) for tp, offset in wanted.items()}
+
+    def _listed(self, partitions: Iterable[TopicPartition], spec: Any, isolation: Any) -> dict[TopicPartition, int]:
+        asked = {KafkaPartition(tp.topic, tp.partition): spec for tp in partitions}
+        if not asked:
+            return {}
+        try:
+            answers = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=self._patience)
+            return {TopicPartition(at.topic, at.partition): self._offset(answer) for at, answer in answers.items()}
+        except KafkaException as error:
+            raise self._unreachable(error.args[0]) from error
+
+    def _offset(self, answer: Future[Any]) -> int:
+        return int(answer.result(self._patience + 5).offset)
+
+    def _unreachable(self, error: Any) -> SourceUnavailable:
+        return SourceUnavailable(
+            f"Kafka at {self._options.kafka['bootstrap.servers']} did not answer within {self._patience:g} s "
+            f"({error.str()}); check option kafka.bootstrap.servers, or raise option kafkaTimeout"
+        )
+
+    def _problem(self, what: str, error: Any) -> UnknownTopic | SourceUnavailable:
+        if error.code() in _UNKNOWN:
+            return UnknownTopic(f"{what} of option subscribe is not known to Kafka; create it, or correct the option")
+        return SourceUnavailable(f"{what} of option subscribe can't be used: {error.str()}")
+
+
+# What happens when Kafka no longer has what was to be read: an error, or a warning if the user chose so.
+
+
+_log = get_logger(__name__)
+
+
+class DataLost(AssignerError):
+    """Offsets that were to be read are gone from Kafka."""
+
+
+def report_loss(tp: TopicPartition, first: int, end: int, why: str, *, fail: bool) -> None:
+    """Raises `DataLost`, unless the user chose to go on without the offsets from `first` to before `end`."""
+    what = f"offsets {first} to {end} of {tp} are gone from Kafka: {why}"
+    if fail:
+        raise DataLost(
+            f"{what}; stop the query and set the group's committed offset to one that exists "
+            f"(`assigner offsets GROUP --set FILE`), or set option failOnDataLoss to false to go on without them"
+        )
+    _log.warning("data lost", partition=str(tp), first=first, end=end, why=why)

@@ -1,0 +1,58 @@
+"""`spark.read.format("assigned_kafka")`: what lies between two ends of the topics. It joins no group and moves nothing.
+
+`committed` as an end stands for the group's committed offsets, so that what a group has done, or has not yet done, can
+be looked at without disturbing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import anyio
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from assigner.model.keys import TopicPartition
+from assigner.spark.errors import briefly
+from assigner.spark.kafka_offsets import KafkaLog
+from assigner.spark.options import COMMITTED, EARLIEST, SourceOptions
+from assigner.spark.positions import Range
+from assigner.spark.schema import arrow_schema
+from assigner.spark.source.fetch import read_ranges
+from assigner.spark.source.tasks import tasks_for
+
+
+class BatchReader(DataSourceReader):
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    @briefly
+    def partitions(self) -> list[InputPartition]:
+        log, options = KafkaLog(self._options), self._options
+        known = log.partitions(options.topics)
+        done = self._committed(known)
+        first = log.resolved({tp: _meant(options.starting.of(tp), tp, done) for tp in known})
+        end = log.resolved({tp: _meant(options.ending.of(tp, "endingOffsets"), tp, done) for tp in known})
+        ranges = [Range(tp, 0, first[tp], end[tp]) for tp in known if first[tp] < end[tp]]
+        return tasks_for(ranges, options)
+
+    def _committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        options = self._options
+        if not options.group:
+            return {}
+        from assigner.spark.member.admin_calls import committed_at
+
+        return anyio.run(committed_at, options.assigner, options.tls, options.group, partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Spark hands in an empty partition where there is none.
+        if partition.value is None:
+            return iter(())
+        return read_ranges(partition.value, self._options, arrow_schema(self._schema))
+
+
+def _meant(offset: int, tp: TopicPartition, committed: Mapping[TopicPartition, int]) -> int:
+    """A group that has committed nothing has done nothing yet."""
+    return committed.get(tp, EARLIEST) if offset == COMMITTED else offset

@@ -1,0 +1,49 @@
+"""What the tasks of a batch read: long ranges are cut for parallel work, short ones are put together."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import InputPartition
+
+from assigner.spark.options import SourceOptions
+from assigner.spark.positions import Range, packed, split
+from assigner.spark.state.handover import Control
+
+TASK_ROWS = 10_000
+"""Ranges below this are read by one task together, unless the user says how many tasks there are to be."""
+
+
+TASK_BYTES = 16 * 2**20
+"""States are handed out by one task up to about this size."""
+
+
+class Task(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, value: tuple[Range, ...]) -> None:
+        super().__init__(value)
+
+
+class ControlTask(InputPartition):
+    """Rows that are not read from Kafka."""
+
+    def __init__(self, value: tuple[Control, ...]) -> None:
+        super().__init__(value)
+
+
+def tasks_for(ranges: list[Range], options: SourceOptions) -> list[InputPartition]:
+    pieces = split(ranges, at_least=options.min_partitions, at_most_rows=options.max_records_per_partition)
+    if options.min_partitions:
+        return [Task((one,)) for one in pieces]
+    return [Task(several) for several in packed(pieces, options.max_records_per_partition or TASK_ROWS)]
+
+
+def control_tasks(controls: list[Control]) -> list[InputPartition]:
+    tasks: list[tuple[Control, ...]] = []
+    room = 0
+    for one in controls:
+        if not tasks or room <= 0:
+            tasks.append(())
+            room = TASK_BYTES
+        tasks[-1] += (one,)
+        room -= len(one.state or b"")
+    return [ControlTask(several) for several in tasks]

@@ -1,0 +1,274 @@
+"""The known groups: one index key each, so that an instance learns of every group by one watch.
+
+`make_known` writes it when a group is first used; `discover` writes it for groups that are in the store without one,
+as an upstream deployment or an older release leaves them. The index says of which kind a group is, for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+
+from assigner.aio.supervision import Supervisor
+from assigner.errors import (
+    InvalidInput,
+    InvalidName,
+    LimitReached,
+    OutcomeUnknown,
+    Refused,
+    StoreRefused,
+    StoreUnavailable,
+    UnknownGroup,
+    UnreadableRecord,
+)
+from assigner.logs import get_logger
+from assigner.model.keys import DEFAULT_ROOT, RESERVED_GROUPS, Keys, decode_segment, encode_segment, group_at
+from assigner.model.records import EpochFloor, GroupIndex, Plan, decode, encode
+from assigner.storage.prefix_mirror import Following
+from assigner.store import Absent, Committed, Compare, Found, ModRevisionIs, Put, Store
+
+ASSIGNER = "assigner"
+MAX_GROUPS = 10_000
+LOOKUPS = 64
+"""Names that are looked up in the store at once: who makes them up must not take its requests from the others."""
+_TRIES = 5
+_PROBES = ("assignments/", "config/", "consumers/")
+"""Branches that say that a group is one, where foreign keys come first."""
+
+log = get_logger("assigner.storage.groups")
+
+
+async def make_known(store: Store, keys: Keys, group: str, kind: str = ASSIGNER) -> None:
+    """Enter the group in the index. Raises `Refused` if it is there as another kind, is being deleted or belongs to a
+    deployment of its own, and `InvalidInput` if it is there with its keys in another place."""
+    keys.check_group(group)
+    key, deleting, plan = keys.group_index(group), keys.deleting(group), keys.group(group).plan
+    own_root = keys.own_root(group)
+    apart: list[Compare] = [] if own_root == keys.incarnation else [Absent(own_root)]
+    put = Put(key, encode(GroupIndex(group=group, kind=kind, prefix=keys.special_prefix(group))))
+    planned = False
+    for attempt in range(_TRIES):
+        compares, puts = await _above_the_floor(store, keys.epochs, "" if planned else plan)
+        try:
+            result = await store.transact(
+                [Absent(key), Absent(deleting), *apart, *compares],
+                [put, *puts],
+                otherwise=[key, deleting, plan, own_root],
+            )
+        except OutcomeUnknown:
+            # Once more does no harm: it is there, or it is put.
+            if attempt == _TRIES - 1:
+                raise
+            continue
+        if isinstance(result, Committed):
+            return
+        known, going, planned_before, deployed = result.reads
+        if isinstance(known, Found):
+            _check_known(keys, decode(GroupIndex, known.entry.value)[0], kind)
+            return
+        if isinstance(going, Found):
+            raise Refused(f"group {group!r} is being deleted; try again, or finish it with `assigner groups delete`")
+        if apart and isinstance(deployed, Found):
+            raise Refused(
+                f"group {group!r} belongs to a deployment of its own, whose root is {keys.group(group).prefix!r}; "
+                "connect to that one, or choose another group"
+            )
+        planned = isinstance(planned_before, Found)
+    raise StoreUnavailable(f"group {group!r} is being made or deleted by others too; try again")
+
+
+async def _above_the_floor(store: Store, epochs: str, plan: str) -> tuple[list[Compare], list[Put]]:
+    """What lets a new group's epochs begin above those of all that were deleted. No `plan`: it has one already, and
+    its epochs go on from there."""
+    floor = await store.get(epochs)
+    if not isinstance(floor, Found):
+        return [Absent(epochs)], []
+    compares: list[Compare] = [ModRevisionIs(epochs, floor.entry.mod_revision)]
+    if not plan:
+        return compares, []
+    record = Plan(epoch_floor=decode(EpochFloor, floor.entry.value)[0].epoch_floor)
+    return [*compares, Absent(plan)], [Put(plan, encode(record))]
+
+
+def _check_known(keys: Keys, known: GroupIndex, kind: str) -> None:
+    here = keys.special_prefix(known.group)
+    if known.prefix and here and known.prefix != here:
+        raise InvalidInput(
+            f"group {known.group!r} lives at {known.prefix!r}, and this instance looks for it at {here!r}; set "
+            "default_group to another name, or store.root to a root of this deployment's own"
+        )
+    if known.kind != kind:
+        raise Refused(
+            f"group {known.group!r} is of kind {known.kind!r} and can't be used as {kind!r}; choose another group"
+        )
+
+
+async def check_alone(store: Store, keys: Keys) -> None:
+    """See that the default group, where its place is this deployment's root, is not kept by a fleet above.
+
+    Its offsets, loads and history are there then. Raises `InvalidInput`."""
+    group = group_at(keys.root, DEFAULT_ROOT)
+    if not group or keys.group(keys.default_group).prefix != keys.root:
+        return
+    above = Keys(DEFAULT_ROOT).group_index(group)
+    try:
+        found = await store.get(above)
+    except StoreRefused:
+        # Whoever may not even read there does not share it.
+        return
+    if isinstance(found, Found):
+        raise InvalidInput(
+            f"group {group!r} is kept under the root {DEFAULT_ROOT!r}, where its offsets are; set store.root to "
+            f"{DEFAULT_ROOT!r} to go on with it, or delete the key {above!r} to begin without them"
+        )
+
+
+async def discover(store: Store, keys: Keys) -> list[str]:
+    """Index the groups that the store holds without an entry; one read per group. Returns those it found."""
+    found = []
+    for group in await _groups_in(store, keys):
+        try:
+            await make_known(store, keys, group)
+        except (Refused, InvalidName) as error:
+            log.warning("group left out", group=group, error=str(error))
+        else:
+            found.append(group)
+    return found
+
+
+async def _groups_in(store: Store, keys: Keys) -> list[str]:
+    default = keys.group(keys.default_group)
+    groups = [keys.default_group] if await _looks_like_group(store, default.prefix, "") else []
+    after = ""
+    while True:
+        page = await store.list(keys.root, after=after, limit=1)
+        if not page.entries:
+            return groups
+        segment, _, rest = page.entries[0].key[len(keys.root) :].partition("/")
+        if segment.startswith("~"):
+            # Our own branches come after every group, since no encoded name holds a character past theirs.
+            return groups
+        prefix = f"{keys.root}{segment}/"
+        # '0' is the character after '/': past everything in the group, before everything of the next.
+        after = prefix[:-1] + "0" if rest else page.entries[0].key
+        if prefix == default.prefix or segment in RESERVED_GROUPS or not rest:
+            continue
+        if await _looks_like_group(store, prefix, rest):
+            groups += _group_named(segment)
+
+
+async def _looks_like_group(store: Store, prefix: str, first: str) -> bool:
+    if first.partition("/")[0] in RESERVED_GROUPS:
+        return True
+    for probe in _PROBES:
+        if (await store.list(prefix + probe, limit=1)).entries:
+            return True
+    return False
+
+
+def _group_named(segment: str) -> list[str]:
+    group = decode_segment(segment)
+    if encode_segment(group) != segment:
+        log.warning("group left out", group=group, error=f"its keys spell it {segment!r}; rename it to be served")
+        return []
+    return [group]
+
+
+def known_groups(
+    store: Store, keys: Keys, changed: Callable[[], None], *, limit: int = MAX_GROUPS
+) -> Following[GroupIndex]:
+    """The index, live. Run it, and read its names by `names_of`."""
+    return Following(store, keys.groups, GroupIndex, changed, limit=limit)
+
+
+def names_of(index: Following[GroupIndex], kind: str = ASSIGNER) -> frozenset[str]:
+    return frozenset(decode_segment(name) for name, entry in index.records.items() if entry.kind == kind)
+
+
+class GroupDirectory:
+    """The groups there are: by the live index, and by the store itself for a name that the index has not told of.
+
+    So a known group costs nothing, an unknown one costs a read and leaves nothing behind, and a group that another
+    instance made a moment ago is found.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        *,
+        most: int = MAX_GROUPS,
+        refused: Callable[[str], None] = lambda _: None,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        """`most`: how many groups there may be before no more are made here. `refused` counts, by reason."""
+        self._store = store
+        self._keys = keys
+        self._most = most
+        self._refused = refused
+        self._supervisor = supervisor or Supervisor()
+        self._index = known_groups(store, keys, lambda: None)
+        self._made: set[str] = set()
+        """Entered by this instance, and not in the index yet."""
+        self._lookups = anyio.Semaphore(LOOKUPS)
+        self._entering = anyio.Lock()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[GroupDirectory]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._supervisor.keep, "group index", self._index.run, name="group index")
+            yield self
+            tasks.cancel_scope.cancel()
+
+    def lists(self, group: str) -> bool:
+        """Whether the index tells of it; it may be a moment behind."""
+        known = self._index.records.get(encode_segment(group))
+        return known is not None and known.kind == ASSIGNER
+
+    async def check(self, group: str) -> None:
+        """Raises `UnknownGroup`."""
+        if self.lists(group):
+            return
+        self._keys.check_group(group)
+        async with self._lookups:
+            known = await self._entry(group)
+        if known is None or known.kind != ASSIGNER:
+            self._refused("unknown_group")
+            raise UnknownGroup(f"there is no group {group!r}")
+
+    async def enter(self, group: str, *, fresh: bool = False) -> None:
+        """Make sure that the group is known, by the store's word if `fresh`. Raises `LimitReached` where it would be
+        one too many."""
+        if self.lists(group) and not fresh:
+            return
+        self._keys.check_group(group)
+        # One at a time, so that many at once do not each find the same room.
+        async with self._entering:
+            known = await self._entry(group)
+            if known is not None:
+                _check_known(self._keys, known, ASSIGNER)
+                return
+            self._check_room(group)
+            await make_known(self._store, self._keys, group)
+            self._made.add(encode_segment(group))
+
+    async def _entry(self, group: str) -> GroupIndex | None:
+        found = await self._store.get(self._keys.group_index(group))
+        if not isinstance(found, Found):
+            return None
+        try:
+            return decode(GroupIndex, found.entry.value)[0]
+        except UnreadableRecord:
+            # Whatever it says, the name is taken.
+            return GroupIndex(group=group)
+
+    def _check_room(self, group: str) -> None:
+        self._made -= self._index.records.keys()
+        if len(self._index.records) + len(self._made) >= self._most:
+            self._refused("groups")
+            raise LimitReached(
+                f"group {group!r} is not made: there are {self._most} groups, as many as quotas.groups allows; "
+                "delete some with `assigner groups delete`, or raise it"
+            )

@@ -1,0 +1,65 @@
+"""Whether the store takes writes: noticed by a write that it refused, and by a probe when it takes them again.
+
+A store that is read-only (an etcd out of space) still renews leases, so those who are at work go on, and an instance
+that says so must not be taken out of service for it: its consumers would lose the one thing that still works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+
+from assigner.errors import StoreError, StoreReadOnly
+from assigner.logs import get_logger
+from assigner.model.keys import Keys
+from assigner.store import Store
+
+PROBE_SECONDS = 5.0
+"""Between two probes of a store that takes no writes."""
+
+log = get_logger("assigner.storage.health")
+
+
+class StoreHealth:
+    def __init__(self, store: Store, keys: Keys, instance: str) -> None:
+        self._store = store
+        self._key = keys.probe(instance)
+        self._suspected = anyio.Event()
+        self.trouble = ""
+        """Why the store takes no writes, and what to do about it; empty: it takes them, as far as is known."""
+
+    def observing(self, observe: Callable[[str, float, str], None]) -> Callable[[str, float, str], None]:
+        """An observer of the store's answers that also looks for refused writes."""
+
+        def observed(kind: str, seconds: float, outcome: str) -> None:
+            observe(kind, seconds, outcome)
+            if outcome == StoreReadOnly.__name__:
+                self._suspected.set()
+
+        return observed
+
+    async def run(self) -> None:
+        while True:
+            await self._suspected.wait()
+            if await self._takes_writes():
+                self._suspected = anyio.Event()
+            else:
+                await anyio.sleep(PROBE_SECONDS)
+
+    async def _takes_writes(self) -> bool:
+        try:
+            await self._store.put(self._key, b"{}")
+            await self._store.delete(self._key)
+        except StoreReadOnly as error:
+            if not self.trouble:
+                log.error("the store takes no writes", error=str(error))
+            self.trouble = str(error)
+            return False
+        except StoreError as error:
+            log.info("the store was not probed", error=str(error))
+            return False
+        if self.trouble:
+            log.info("the store takes writes again")
+        self.trouble = ""
+        return True

@@ -1,0 +1,97 @@
+"""Which life of the store this is: an id that is written once and lasts as long as the data does.
+
+Epochs only go up as long as the store remembers them. When its data is lost, restored from a backup or kept in memory
+only, they begin anew, and a consumer that knew the last life must not take the new grants for stale ones: it is told
+the id with the first message of its stream. An instance that lives through such a change knows a past that never was,
+so it says so and stops.
+
+Not promised: that a restored backup is noticed if no instance was running across it: the backup holds the id too.
+"""
+
+from __future__ import annotations
+
+import secrets
+from hashlib import blake2b
+
+import anyio
+
+from assigner.clock import Clock
+from assigner.errors import OutcomeUnknown, StoreError, StoreReplaced, UnreadableRecord
+from assigner.logs import get_logger
+from assigner.model.keys import Keys
+from assigner.model.records import StoreLife, decode, encode
+from assigner.store import Absent, Committed, Compare, Entry, Found, GetResult, ModRevisionIs, Put, Store
+
+CHECK_SECONDS = 10.0
+"""Between two looks at whether the store is still the same."""
+
+log = get_logger("assigner.storage.incarnation")
+
+
+class Incarnation:
+    def __init__(self, store: Store, keys: Keys, clock: Clock) -> None:
+        self._store = store
+        self._key = keys.incarnation
+        self._clock = clock
+        self._id = ""
+        self._revision = 0
+        """The highest revision of the store that was seen here."""
+
+    async def id(self) -> str:
+        """The id of this life of the store; the first one to ask writes it."""
+        if not self._id:
+            self._id = await self._settle(Absent(self._key))
+        return self._id
+
+    async def _settle(self, compare: Compare) -> str:
+        """The id that is there when the compare does not hold, else a new one."""
+        life = StoreLife(incarnation=secrets.token_hex(8), began_at=round(self._clock.wall() * 1000))
+        try:
+            result = await self._store.transact([compare], [Put(self._key, encode(life))], otherwise=[self._key])
+            if isinstance(result, Committed):
+                log.info("the store begins a life", incarnation=life.incarnation)
+                return life.incarnation
+            found = result.reads[0]
+        except OutcomeUnknown:
+            found = await self._store.get(self._key)
+        if not isinstance(found, Found):
+            raise OutcomeUnknown("the id of the store's life was taken away while it was read; try again")
+        return _id_of(found.entry)
+
+    async def replaced(self) -> StoreReplaced:
+        """Wait until the store is another one than it was; returns how that shows."""
+        while True:
+            try:
+                known = await self.id()
+                found = await self._store.get(self._key)
+                why = _difference(known, found, self._revision)
+                self._revision = max(self._revision, found.revision)
+                if why and isinstance(found, Found) and _id_of(found.entry) == known:
+                    # A restored backup brings the old id back: others have to be able to tell.
+                    await self._settle(ModRevisionIs(self._key, found.entry.mod_revision))
+                if why:
+                    return StoreReplaced(
+                        f"the store is not the one it was: {why}; "
+                        "what this instance knows of it never was, so it has to be started anew"
+                    )
+            except StoreError as error:
+                log.debug("the store's life could not be looked at", error=str(error))
+            await anyio.sleep(CHECK_SECONDS)
+
+
+def _difference(known: str, found: GetResult, revision: int) -> str:
+    if not isinstance(found, Found):
+        return f"its id {known} is gone"
+    if (now := _id_of(found.entry)) != known:
+        return f"its id is {now} and was {known}"
+    if found.revision < revision:
+        return f"its revision went back from {revision} to {found.revision}"
+    return ""
+
+
+def _id_of(entry: Entry) -> str:
+    try:
+        return decode(StoreLife, entry.value)[0].incarnation
+    except UnreadableRecord:
+        # Whatever it says: what counts is whether it stays the same.
+        return blake2b(entry.value, digest_size=8).hexdigest()

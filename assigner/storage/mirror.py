@@ -1,0 +1,326 @@
+"""A group's records in memory, listed once and then kept current by one watch, so that order is kept.
+
+Whoever works on a group (its leader, the streams of its consumers, operators' questions) reads the same mirror on the
+same event loop: between two awaits it does not change. A watch that can't go on costs a listing and a diff, never a
+change missed. Large batches are taken in slices, at the borders of revisions, so that nobody else waits.
+
+Not promised: that the mirror is up to date at a given moment. Who needs that waits for a revision it knows of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import NoReturn, Protocol
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+
+from assigner.aio.backoff import Backoff
+from assigner.aio.supervision import Supervisor
+from assigner.aio.waiters import Waiters
+from assigner.core.group import Change, GroupState
+from assigner.errors import LimitReached, StoreError, StoreUnavailable, WatchEnded
+from assigner.logs import get_logger
+from assigner.model.keys import GroupKeys, Keys
+from assigner.model.records import GroupOptions
+from assigner.store import Batch, DeleteEvent, Event, Progress, PutEvent, Store, read_all
+
+SLICE = 128
+"""Events applied before others get their turn."""
+LINGER = 30.0
+"""Seconds a mirror stays after its last user left, so that single calls do not load the group each time."""
+MAX_GROUPS = 10_000
+RESERVED = 2_000
+"""Of these, only for groups that this instance leads."""
+MAX_IDLE = 500
+"""Mirrors that nobody uses; the one unused for longest makes room."""
+
+Check = Callable[[str], Awaitable[None]]
+"""Raises `UnknownGroup`."""
+
+log = get_logger("assigner.storage.mirror")
+
+
+class Listener(Protocol):
+    def changed(self, changes: Sequence[Change]) -> None:
+        """Called in order, after the mirror took the changes in; must not wait."""
+        ...
+
+
+class GroupMirror:
+    def __init__(self, store: Store, keys: GroupKeys, defaults: GroupOptions) -> None:
+        self.group = keys.group
+        self.state = GroupState(keys, defaults, store.limits)
+        self._store = store
+        self._listeners: list[Listener] = []
+        self._awaited = Waiters()
+        """Revisions that somebody waits for."""
+        self._awaited_listings = Waiters()
+        self._stale = anyio.Event()
+        """Set to have everything listed again."""
+        self.listings = 0
+        self._begun = 0
+        """Listings begun, whether or not they came through."""
+
+    def listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def unlisten(self, listener: Listener) -> None:
+        self._listeners.remove(listener)
+
+    async def wait_for(self, revision: int, *, within: float = 10.0) -> None:
+        """Return once everything up to `revision` is mirrored. The revision must be of a write to this group."""
+        with anyio.move_on_after(within):
+            if self.state.revision < revision:
+                await self._awaited.wait(revision)
+            return
+        raise StoreUnavailable(
+            f"group {self.group!r} is mirrored up to revision {self.state.revision}, not yet {revision}, "
+            f"after {within:g} s; the store's watch is slow or broken"
+        )
+
+    async def resync(self) -> None:
+        """List everything again, and return when that is done.
+
+        One that is under way may have been read before the question: it is the next that counts."""
+        wanted = self._begun + 1
+        self._stale.set()
+        await self._awaited_listings.wait(wanted)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for something to be mirrored."""
+        return len(self._awaited) + len(self._awaited_listings)
+
+    async def run(self) -> NoReturn:
+        backoff = Backoff(self.state.keys.prefix)
+        while True:
+            try:
+                self._stale = anyio.Event()
+                revision = await self._list()
+                backoff.reset()
+                await self._watch_until_stale(revision + 1)
+            except StoreError as error:
+                log.info("mirroring anew", group=self.group, error=str(error))
+                await backoff.pause()
+
+    async def _list(self) -> int:
+        self._begun += 1
+        number = self._begun
+        page = await read_all(self._store, self.state.keys.prefix)
+        # In the order of keys, not of revisions: what the mirror shows counts only when all of it is taken in.
+        for part in _slices(self.state.replace(page.entries)):
+            await self._take(part)
+        self.state.revision = max(self.state.revision, page.revision)
+        self.listings += 1
+        self._tell([])
+        self._awaited_listings.reached(number)
+        return page.revision
+
+    async def _watch_until_stale(self, start_revision: int) -> None:
+        ended: StoreError | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._cancel_when_stale, tasks.cancel_scope)
+            try:
+                await self._watch(start_revision)
+            except StoreError as error:
+                # Raised past the task group, it would come out wrapped and look like a failure.
+                ended = error
+                tasks.cancel_scope.cancel()
+        if ended:
+            raise ended
+
+    async def _cancel_when_stale(self, scope: anyio.CancelScope) -> None:
+        await self._stale.wait()
+        scope.cancel()
+
+    async def _watch(self, start_revision: int) -> NoReturn:
+        async with self._store.watch(self.state.keys.prefix, start_revision=start_revision) as items:
+            async for item in items:
+                match item:
+                    case Batch(revision, events):
+                        await self._apply(events)
+                        self.state.revision = max(self.state.revision, revision)
+                    case Progress(revision):
+                        self.state.revision = max(self.state.revision, revision)
+                self._tell([])
+        raise WatchEnded(f"the watch on group {self.group!r} ended by itself")
+
+    async def _apply(self, events: Sequence[Event]) -> None:
+        for part in _slices(events):
+            await self._take(part, _revision(part[-1]))
+
+    async def _take(self, events: Sequence[Event], revision: int = 0) -> None:
+        """Take events in and tell of them; `revision`: up to where the mirror is current by them."""
+        changes = [change for event in events if (change := self.state.apply(event))]
+        self.state.revision = max(self.state.revision, revision)
+        self._tell(changes)
+        if len(events) >= SLICE:
+            await anyio.lowlevel.checkpoint()
+
+    def _tell(self, changes: Sequence[Change]) -> None:
+        for listener in list(self._listeners):
+            listener.changed(changes)
+        self._awaited.reached(self.state.revision)
+
+
+def _revision(event: Event) -> int:
+    match event:
+        case PutEvent(entry):
+            return entry.mod_revision
+        case DeleteEvent(_, revision):
+            return revision
+
+
+def _slices(events: Sequence[Event]) -> Iterable[Sequence[Event]]:
+    """Parts of at least SLICE events that do not tear a revision apart."""
+    start = 0
+    while start < len(events):
+        end = min(start + SLICE, len(events))
+        while end < len(events) and _revision(events[end]) == _revision(events[end - 1]):
+            end += 1
+        yield events[start:end]
+        start = end
+
+
+class Mirrors:
+    """The mirrors of the groups this instance has to do with, each loaded once and shared."""
+
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        defaults: GroupOptions,
+        *,
+        check: Check | None = None,
+        linger: float = LINGER,
+        most: int | None = None,
+        reserved: int | None = None,
+        max_idle: int = MAX_IDLE,
+        refused: Callable[[str], None] = lambda _: None,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        """`check` is asked whether there is such a group before its mirror is opened. Of the `most` mirrors `reserved`
+        are kept for groups led here. `refused` counts, by reason."""
+        self._store = store
+        self._keys = keys
+        self._defaults = defaults
+        self._check = check
+        self._linger = linger
+        self._most = MAX_GROUPS if most is None else most
+        self._reserved = min(RESERVED, self._most // 5) if reserved is None else reserved
+        self._led = 0
+        self._max_idle = max_idle
+        self._refused = refused
+        self._supervisor = supervisor or Supervisor()
+        self._open: dict[str, _Shared] = {}
+        self._idle: dict[str, _Shared] = {}
+        """Those that nobody uses, the one unused for longest first."""
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Mirrors]:
+        async with anyio.create_task_group() as self._tasks:
+            yield self
+            self._tasks.cancel_scope.cancel()
+
+    @property
+    def open(self) -> int:
+        return len(self._open)
+
+    def groups(self) -> Iterable[GroupMirror]:
+        return [shared.mirror for shared in self._open.values() if shared.mirror.listings]
+
+    def get(self, group: str) -> GroupMirror | None:
+        """The mirror, if there is one and it is loaded."""
+        shared = self._open.get(group)
+        return shared.mirror if shared and shared.mirror.listings else None
+
+    def users(self, group: str) -> int:
+        """How many hold on to the group's mirror."""
+        shared = self._open.get(group)
+        return shared.users if shared else 0
+
+    @asynccontextmanager
+    async def of(self, group: str, *, within: float = 10.0, leads: bool = False) -> AsyncIterator[GroupMirror]:
+        """The group's mirror, loaded, kept for at least as long as the context is open. Raises `UnknownGroup` for a
+        group that there is not, unless this instance `leads` it."""
+        if self._check is not None and not leads and group not in self._open:
+            await self._check(group)
+        shared = self._shared(group, leads=leads)
+        shared.users += 1
+        self._led += leads
+        self._idle.pop(group, None)
+        try:
+            await shared.mirror.wait_for(1, within=within)
+            yield shared.mirror
+        finally:
+            shared.users -= 1
+            self._led -= leads
+            if not shared.users:
+                shared.idle.set()
+                self._idle[group] = shared
+                if len(self._idle) > self._max_idle:
+                    self._close_idle()
+
+    def _shared(self, group: str, *, leads: bool = False) -> _Shared:
+        shared = self._open.get(group)
+        if shared is None:
+            if self._tasks is None:
+                raise RuntimeError("Mirrors is used outside of `running()`")
+            self._make_room(leads=leads)
+            mirror = GroupMirror(self._store, self._keys.group(group), self._defaults)
+            shared = self._open[group] = _Shared(mirror)
+            self._tasks.start_soon(self._run, shared, name=f"life of mirror {group}")
+        return shared
+
+    def _make_room(self, *, leads: bool) -> None:
+        if self._is_full(leads=leads) and self._idle:
+            self._close_idle()
+        if self._is_full(leads=leads):
+            self._refused("groups")
+            most = self._most if leads else self._most - self._reserved
+            raise LimitReached(f"this instance already works on {most} groups; add instances")
+
+    def _is_full(self, *, leads: bool) -> bool:
+        others = len(self._open) - self._led
+        return len(self._open) >= self._most or (not leads and others >= self._most - self._reserved)
+
+    def _close_idle(self) -> None:
+        """Close the mirror that nobody has used for longest."""
+        group = next(iter(self._idle))
+        del self._open[group]
+        self._idle.pop(group).scope.cancel()
+
+    async def _run(self, shared: _Shared) -> None:
+        group = shared.mirror.group
+        with shared.scope:
+            async with anyio.create_task_group() as tasks:
+                # One group's trouble must not take the others down with it; a fresh listing is the best cure there is.
+                tasks.start_soon(
+                    partial(self._supervisor.keep, "mirror", shared.mirror.run, group=group), name=f"mirror {group}"
+                )
+                while shared.users or not await self._stays_idle(shared):
+                    shared.idle = anyio.Event()
+                    if shared.users:
+                        await shared.idle.wait()
+                if self._open.get(group) is shared:
+                    # Else it made room for others a moment ago, and the name may have another mirror by now.
+                    del self._open[group]
+                    self._idle.pop(group, None)
+                tasks.cancel_scope.cancel()
+
+    async def _stays_idle(self, shared: _Shared) -> bool:
+        await anyio.sleep(self._linger)
+        return not shared.users
+
+
+class _Shared:
+    def __init__(self, mirror: GroupMirror) -> None:
+        self.mirror = mirror
+        self.users = 0
+        self.idle = anyio.Event()
+        self.scope = anyio.CancelScope()

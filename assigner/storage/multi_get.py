@@ -1,0 +1,72 @@
+"""Many keys read at once, as of one moment: a transaction that never holds, with what to read otherwise.
+
+It writes nothing and every read in it is linearizable, so it costs the store one round trip where single reads would
+cost one each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import anyio
+
+from assigner.errors import StoreUnavailable, TransactionTooLarge, UnknownTopic
+from assigner.model.keys import GroupKeys
+from assigner.model.records import TopicConfig, decode
+from assigner.store import Absent, Conflict, Exists, Found, GetResult, Store
+
+AT_ONCE = 4
+"""Transactions in flight."""
+
+
+async def read_together(store: Store, keys: Sequence[str]) -> list[GetResult]:
+    """One answer per key. Of more keys than one transaction takes, each part is of a moment of its own."""
+    size = store.limits.operations
+    parts = [keys[start : start + size] for start in range(0, len(keys), size)]
+    if len(parts) == 1:
+        return await _read(store, parts[0])
+    found: list[list[GetResult]] = [[] for _ in parts]
+    limiter = anyio.CapacityLimiter(AT_ONCE)
+    errors: list[Exception] = []
+
+    async def read(number: int) -> None:
+        async with limiter:
+            try:
+                found[number] = await _read(store, parts[number])
+            except Exception as error:  # noqa: BLE001 - raised below, by itself instead of in a group
+                errors.append(error)
+                tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(len(parts)):
+            tasks.start_soon(read, number)
+    if errors:
+        raise errors[0]
+    return [result for part in found for result in part]
+
+
+async def read_topics(store: Store, keys: GroupKeys, names: Iterable[str]) -> dict[str, TopicConfig]:
+    """The topics as they are now, which a mirror may not show yet. Raises `UnknownTopic`, `UnreadableRecord`."""
+    wanted = sorted(set(names))
+    found = await read_together(store, [keys.topic(name) for name in wanted]) if wanted else []
+    topics: dict[str, TopicConfig] = {}
+    for name, result in zip(wanted, found, strict=True):
+        if not isinstance(result, Found):
+            raise UnknownTopic(f"group {keys.group!r} has no topic {name!r}; set it first")
+        topics[name] = decode(TopicConfig, result.entry.value)[0]
+    return topics
+
+
+async def _read(store: Store, keys: Sequence[str]) -> list[GetResult]:
+    # There or not there: one of the two compares fails, whatever the key is.
+    try:
+        result = await store.transact([Exists(keys[0]), Absent(keys[0])], [], otherwise=keys)
+    except TransactionTooLarge:
+        # A store may take less than it says.
+        middle = len(keys) // 2
+        if not middle:
+            raise
+        return [*await _read(store, keys[:middle]), *await _read(store, keys[middle:])]
+    if not isinstance(result, Conflict):
+        raise StoreUnavailable(f"the store says that {keys[0]} is both there and not there; it can't be relied upon")
+    return list(result.reads)

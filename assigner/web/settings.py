@@ -1,0 +1,14 @@
+"""Where the HTTP server listens, and when it calls the process stalled. Times in seconds."""
+
+from __future__ import annotations
+
+import msgspec
+
+LOOPBACK = "127.0.0.1"
+
+
+class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    host: str = LOOPBACK
+    port: int = 8080
+    stall: float = 10.0
+    """Seconds without a tick of the loop after which /livez fails."""

@@ -1,0 +1,378 @@
+"""An instance's one lease: granted, renewed, believed in for two thirds of its TTL, and replaced when it is lost.
+
+The instance's presence and all its leader keys hang on it. `Hold` says by the clock, at each question, whether the
+lease may still be relied upon: no task has to run for it to become false. `InstanceLease` does the work around it.
+
+Not promised: that the lease is over in the store when it is over here. That takes up to another third of the TTL,
+which is the point: this side must stop first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import anyio
+import msgspec
+
+from assigner.aio.backoff import Backoff
+from assigner.aio.supervision import Supervisor
+from assigner.backend import Presence
+from assigner.clock import Clock
+from assigner.errors import (
+    AssignerError,
+    LeaseNotFound,
+    Refused,
+    StoreError,
+    StoreRefused,
+    Superseded,
+    UnreadableRecord,
+    WatchEnded,
+)
+from assigner.logs import get_logger
+from assigner.model.keys import Keys
+from assigner.model.records import Instance, decode, encode
+from assigner.store import (
+    NO_LEASE,
+    Absent,
+    Batch,
+    Committed,
+    Compare,
+    DeleteEvent,
+    Entry,
+    Found,
+    LeaseGone,
+    ModRevisionIs,
+    Put,
+    PutEvent,
+    Renewed,
+    Store,
+)
+
+TRUST = 2 / 3
+"""Of the TTL, from the sending of the last confirmed renewal: how long the lease is believed in."""
+RENEW = 1 / 3
+"""Of the TTL: between two renewals."""
+ATTEMPT = 1 / 6
+"""Of the TTL: how long one renewal may take before another is tried."""
+RETRY = 1 / 15
+"""Of the TTL: between a failed renewal and the next."""
+CLOSE_WITHIN = 5.0
+_TICK = 0.001
+"""Shortest wait: a rest too small to move the clock must not become a busy loop."""
+
+log = get_logger("assigner.election")
+
+
+class Hold:
+    """One lease, as far as its holder may believe in it."""
+
+    def __init__(self, lease: int, ttl: float, sent: float, clock: Clock) -> None:
+        self.lease = lease
+        self.ttl = ttl
+        self.lost = anyio.Event()
+        self.reason: str | None = None
+        self._clock = clock
+        self._deadline = sent + TRUST * ttl
+        self._on_loss: set[Callable[[str], None]] = set()
+
+    def held(self) -> bool:
+        if self.reason is None and self._clock.now() >= self._deadline:
+            self.lose(f"no renewal of the instance's lease was confirmed for {TRUST * self.ttl:.1f} s")
+        return self.reason is None
+
+    def left(self) -> float:
+        """Seconds until it is lost unless renewed."""
+        return max(_TICK, self._deadline - self._clock.now())
+
+    def renewed(self, sent: float, ttl: float) -> None:
+        # An answer that comes after the deadline does not bring back what was lost at it.
+        if self.held():
+            self._deadline = max(self._deadline, sent + TRUST * ttl)
+
+    def lose(self, reason: str) -> None:
+        if self.reason is not None:
+            return
+        self.reason = reason
+        for notify in tuple(self._on_loss):
+            notify(reason)
+        self._on_loss.clear()
+        self.lost.set()
+
+    def on_loss(self, notify: Callable[[str], None]) -> None:
+        self._on_loss.add(notify)
+
+    def forget(self, notify: Callable[[str], None]) -> None:
+        self._on_loss.discard(notify)
+
+
+class LeaseStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    held: bool
+    granted: int
+    renewals: int
+    failed_renewals: int
+
+
+class InstanceLease:
+    def __init__(self, store: Store, keys: Keys, presence: Presence, clock: Clock, incarnation: str) -> None:
+        self._store = store
+        self._key = keys.instance(presence.name)
+        self._presence = presence
+        self._clock = clock
+        self._incarnation = incarnation
+        self._started_at = int(clock.wall())
+        self._draining = False
+        self._announced = False
+        """Whether this process was ever the one that its name stands for."""
+        self._hold: Hold | None = None
+        self._newest_lease = NO_LEASE
+        self._error: AssignerError | None = None
+        self._changed = anyio.Event()
+        self._on_end: list[Callable[[], None]] = []
+        self._work: asyncio.Task[None] | None = None
+        self.supervisor = Supervisor()
+        self._granted = self._renewals = self._failed_renewals = 0
+
+    # --- what the elector asks -------------------------------------------------------------------------------
+
+    @property
+    def hold(self) -> Hold | None:
+        """The lease of the moment, if there is one to rely upon."""
+        return self._hold if self._hold is not None and self._hold.held() else None
+
+    async def live(self) -> Hold:
+        """A lease to rely upon, now or as soon as there is one. Raises what ended the instance."""
+        while True:
+            if self._error is not None:
+                raise self._error
+            if (hold := self.hold) is not None:
+                return hold
+            await self._changed.wait()
+
+    @property
+    def error(self) -> AssignerError | None:
+        """Why the instance is over, once it is."""
+        return self._error
+
+    def on_end(self, notify: Callable[[], None]) -> None:
+        self._on_end.append(notify)
+
+    async def start(self) -> None:
+        """Wait until the instance is announced, however long the store takes; a refusal is raised."""
+        self._work = asyncio.create_task(self._run(), name=f"lease of {self._presence.name}")
+        try:
+            await self.live()
+        except BaseException:
+            self._work.cancel()
+            raise
+
+    async def drain(self) -> None:
+        self._draining = True
+        await self._announce(await self.live())
+
+    async def close(self) -> None:
+        """End the lease, and with it the presence and every leader key; a store that hangs is left to the TTL."""
+        if isinstance(self._error, Refused):
+            return
+        self._end(Refused(f"instance {self._presence.name!r} is closed; open another elector"))
+        with anyio.move_on_after(CLOSE_WITHIN, shield=True):
+            if self._work is not None:
+                self._work.cancel()
+                await asyncio.wait([self._work])
+            if self._newest_lease != NO_LEASE:
+                await self._revoke(self._newest_lease, tries=3)
+
+    def statistics(self) -> LeaseStatistics:
+        return LeaseStatistics(
+            held=self.hold is not None,
+            granted=self._granted,
+            renewals=self._renewals,
+            failed_renewals=self._failed_renewals,
+        )
+
+    # --- one lease after the other ---------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            await self.supervisor.keep(
+                "instance lease",
+                self._one_lease_after_the_other,
+                may_end=True,
+                final=(AssignerError,),
+                instance=self._presence.name,
+            )
+        except AssignerError as error:
+            self._end(error)
+
+    async def _one_lease_after_the_other(self) -> None:
+        try:
+            while self._error is None:
+                await self._live_one_lease(await self._grant())
+        finally:
+            # Going on without knowing what happened could mean leading without a lease: begin with a new one.
+            if self._hold is not None:
+                self._hold.lose("the work on the instance's lease ended")
+
+    async def _live_one_lease(self, hold: Hold) -> None:
+        async with anyio.create_task_group() as tasks:
+            present = partial(self._be_present, hold)
+            tasks.start_soon(
+                partial(self.supervisor.keep, "presence", present, may_end=True, instance=self._presence.name),
+                name=f"presence of {self._presence.name}",
+            )
+            await self._renew(hold)
+            tasks.cancel_scope.cancel()
+        log.warning("lease lost", instance=self._presence.name, reason=hold.reason)
+        # What still hangs on it would keep groups without a leader until the TTL is over.
+        with anyio.move_on_after(hold.ttl * RENEW):
+            await self._revoke(hold.lease)
+
+    async def _grant(self) -> Hold:
+        backoff = Backoff(self._presence.name)
+        while True:
+            sent = self._clock.now()
+            try:
+                granted = await self._store.grant(self._presence.ttl)
+            except StoreError as error:
+                if isinstance(error, StoreRefused) and not self._announced:
+                    raise
+                log.warning("no lease", instance=self._presence.name, error=str(error), tries=backoff.tries + 1)
+                await backoff.pause()
+            else:
+                self._granted += 1
+                self._newest_lease = granted.lease
+                return Hold(granted.lease, granted.ttl, sent, self._clock)
+
+    async def _renew(self, hold: Hold) -> None:
+        """Keep the lease alive until it is lost."""
+        pause = hold.ttl * RENEW
+        while True:
+            with anyio.move_on_after(min(pause, hold.left())):
+                await hold.lost.wait()
+            if not hold.held():
+                return
+            renewed = await self._renew_once(hold)
+            self._failed_renewals += not renewed
+            pause = hold.ttl * (RENEW if renewed else RETRY)
+
+    async def _renew_once(self, hold: Hold) -> bool:
+        sent = self._clock.now()
+        with anyio.move_on_after(min(hold.ttl * ATTEMPT, hold.left())):
+            try:
+                match await self._store.keep_alive(hold.lease):
+                    case Renewed(ttl=ttl):
+                        self._renewals += 1
+                        hold.renewed(sent, ttl)
+                        return True
+                    case LeaseGone():
+                        hold.lose("the instance's lease is gone")
+                        return True
+            except StoreError as error:
+                log.debug("renewal failed", instance=self._presence.name, error=str(error))
+        return False
+
+    async def _revoke(self, lease: int, tries: int = 1) -> None:
+        backoff = Backoff(self._presence.name)
+        while backoff.tries < tries:
+            try:
+                await self._store.revoke(lease)
+                return
+            except StoreError:
+                await backoff.pause()
+
+    def _end(self, error: AssignerError) -> None:
+        if self._error is None:
+            self._error = error
+        if self._hold is not None:
+            self._hold.lose(str(error))
+        for notify in self._on_end:
+            notify()
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    # --- presence --------------------------------------------------------------------------------------------
+
+    async def _be_present(self, hold: Hold) -> None:
+        """Announce the instance, then watch that its name stays its own."""
+        backoff = Backoff(self._presence.name)
+        while hold.held():
+            try:
+                revision = await self._announce(hold)
+                self._hold = hold
+                self._notify()
+                await self._until_absent(revision + 1)
+                backoff.reset()
+            except Superseded as error:
+                hold.lose(str(error))
+                self._end(error)
+            except LeaseNotFound:
+                hold.lose("the instance's lease is gone")
+            except StoreError as error:
+                log.info("presence not confirmed", instance=self._presence.name, error=str(error))
+                await backoff.pause()
+
+    async def _announce(self, hold: Hold) -> int:
+        """Make the presence key say what it should, under this lease; the revision at which it did.
+
+        A newcomer takes its name over from a process that was there before: most likely itself before a restart, whose
+        lease still runs. A process that finds its name taken over stops."""
+        record = self._record()
+        while True:
+            seen = await self._store.get(self._key)
+            if isinstance(seen, Found):
+                before = self._check_mine(seen.entry)
+                if before == record and seen.entry.lease == hold.lease:
+                    return seen.revision
+                compare: Compare = ModRevisionIs(self._key, seen.entry.mod_revision)
+            else:
+                before, compare = None, Absent(self._key)
+            put = Put(self._key, encode(record), hold.lease)
+            result = await self._store.transact([compare], [put])
+            if isinstance(result, Committed):
+                self._announced = True
+                if isinstance(seen, Found) and before is not None:
+                    await self._end_predecessor(before, seen.entry.lease, hold)
+                return result.revision
+
+    def _record(self) -> Instance:
+        return Instance(
+            name=self._presence.name,
+            address=self._presence.address,
+            started_at=self._started_at,
+            draining=self._draining,
+            incarnation=self._incarnation,
+        )
+
+    def _check_mine(self, entry: Entry) -> Instance | None:
+        try:
+            instance, _ = decode(Instance, entry.value)
+        except UnreadableRecord:
+            return None
+        if self._announced and instance.incarnation != self._incarnation:
+            raise Superseded(
+                f"instance name {self._presence.name!r} was taken over by the process at {instance.address!r}; "
+                "give every instance a name of its own"
+            )
+        return instance
+
+    async def _end_predecessor(self, before: Instance, lease: int, hold: Hold) -> None:
+        """Groups led by the process we replaced are free at once, not a TTL later. If it lives, its fence fails."""
+        if before.incarnation == self._incarnation or lease in (NO_LEASE, hold.lease):
+            return
+        log.warning("instance name taken over", instance=before.name, address=before.address)
+        await self._revoke(lease)
+
+    async def _until_absent(self, start_revision: int) -> None:
+        async with self._store.watch(self._key, start_revision=start_revision) as items:
+            async for item in items:
+                for event in item.events if isinstance(item, Batch) else ():
+                    match event:
+                        case PutEvent(entry=entry) if entry.key == self._key:
+                            self._check_mine(entry)
+                        case DeleteEvent(key=key) if key == self._key:
+                            return
+        raise WatchEnded(f"the watch on {self._key!r} ended by itself; watching anew")

@@ -1,0 +1,208 @@
+"""Keeps one good connection: tries the endpoints in turn, watches over the one in use, moves on when it fails.
+
+All requests go to one member, which must know a leader, so that a member cut off from the others is left before it
+can do harm. The member is asked for its status whenever it has been silent for a while: that keeps etcd from taking
+our frequent pings for abuse (it allows one in 5 s unless it has sent something itself), and the pings tell a hung
+server within `hang_timeout`. Not promised: fairness between members; the first good one gets all the traffic.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+
+from assigner.backend import StoreSettings
+from assigner.backends.etcd import rpc
+from assigner.backends.etcd.channel import Endpoint, check_tls, connect, parse_endpoints
+from assigner.backends.etcd.connection import Connection
+from assigner.clock import Clock
+from assigner.errors import StoreUnavailable
+
+REQUIRE_LEADER: rpc.Metadata = (("hasleader", "true"),)
+FIRST_PAUSE = 0.02
+LONGEST_PAUSE = 0.5
+_WANTS_A_LOGIN = (rpc.Code.UNAUTHENTICATED, rpc.Code.PERMISSION_DENIED, rpc.Code.INVALID_ARGUMENT)
+"""Answers of a member that is alive and shows its status only to users. INVALID_ARGUMENT: no user was named."""
+
+
+class _Unfit(Exception):
+    """The member can't be used; the message says why."""
+
+
+def pause_before(attempt: int) -> float:
+    """Seconds before the attempt-th try, jittered so that clients don't return in step."""
+    longest: float = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(attempt, 16))
+    return longest * random.uniform(0.5, 1.0)
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """`3.6.16` as (3, 6, 16); of `3.7.0-rc.1` the numbers before the dash."""
+    return tuple(int(number) for number in re.findall(r"\d+", text.partition("-")[0]))
+
+
+class Link:
+    def __init__(self, settings: StoreSettings, clock: Clock) -> None:
+        check_tls(settings)
+        self._endpoints = parse_endpoints(settings.endpoints)
+        self._settings = settings
+        self._clock = clock
+        self._current: Connection | None = None
+        self._changed = anyio.Event()
+        self._closed = ""
+        self._turn = 0
+        self._failures = 0
+        self._reasons: dict[str, str] = {}
+        self._cluster = 0
+        self.metadata: Callable[[], rpc.Metadata] = lambda: REQUIRE_LEADER
+        """What probes carry; set by whoever has a login."""
+        self.connects = 0
+
+    @property
+    def endpoint(self) -> str | None:
+        return self._current.endpoint.address if self._current else None
+
+    # -- for those who need a connection ---------------------------------------------------------------------------
+
+    async def connection(self, deadline: float) -> Connection:
+        """A connection to send on; raises `StoreUnavailable` if there is none until `deadline`."""
+        while (connection := self._current) is None:
+            left = deadline - self._clock.now()
+            if left <= 0 or self._closed:
+                raise StoreUnavailable(self.trouble())
+            with anyio.move_on_after(left):
+                await self._changed.wait()
+        return connection
+
+    async def next_connection(self) -> Connection:
+        """A connection for a stream, which has all the time in the world."""
+        while (connection := self._current) is None:
+            await self._changed.wait()
+        return connection
+
+    def report(self, connection: Connection, reason: str) -> None:
+        """Say that a member can't serve. The next caller gets another connection."""
+        connection.fail(reason)
+        if connection is self._current:
+            self._withdraw(connection)
+
+    def trouble(self) -> str:
+        if self._closed:
+            return self._closed
+        tried = "; ".join(f"{address}: {reason}" for address, reason in self._reasons.items())
+        return f"no usable etcd member ({tried or 'still connecting'}); check endpoints, TLS files and the network"
+
+    # -- the keeper ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep a connection until cancelled. May be run again after a failure."""
+        async with anyio.create_task_group() as closing:
+            while True:
+                connection = await self._next_good()
+                try:
+                    await self._watch_over(connection)
+                finally:
+                    # Without a keeper nobody would notice its end.
+                    self.report(connection, self._closed or "is no longer watched over")
+                    closing.start_soon(self._close_when_unused, connection)
+
+    def shut(self, reason: str) -> None:
+        """Refuse all further requests."""
+        self._closed = self._closed or reason
+        if self._current is not None:
+            self._withdraw(self._current)
+        self._announce()
+
+    async def _watch_over(self, connection: Connection) -> None:
+        self._current = connection
+        self._reasons.clear()
+        self.connects += 1
+        self._announce()
+        async with anyio.create_task_group() as pulse:
+            pulse.start_soon(self._pulse, connection)
+            await connection.failed.wait()
+            pulse.cancel_scope.cancel()
+
+    def _withdraw(self, connection: Connection) -> None:
+        connection.fail(self._closed)
+        self._current = None
+        self._reasons[connection.endpoint.address] = connection.reason
+        self._turn += 1
+        self._failures = 0 if connection.has_served else self._failures + 1
+
+    def _announce(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    async def _close_when_unused(self, connection: Connection) -> None:
+        try:
+            await connection.wait_unused()
+        finally:
+            await connection.close()
+
+    async def _next_good(self) -> Connection:
+        while True:
+            rounds, within = divmod(self._failures, len(self._endpoints))
+            if rounds and not within:
+                await anyio.sleep(pause_before(rounds))
+            endpoint = self._endpoints[self._turn % len(self._endpoints)]
+            try:
+                return await self._try(endpoint)
+            except _Unfit as unfit:
+                self._reasons[endpoint.address] = str(unfit)
+                self._turn += 1
+                self._failures += 1
+
+    async def _try(self, endpoint: Endpoint) -> Connection:
+        try:
+            channel = await connect(self._settings, endpoint)
+        except OSError as error:
+            raise _Unfit(f"a TLS file can't be read: {error}") from error
+        connection = Connection(endpoint, channel, self._clock.now())
+        good = False
+        try:
+            await self._probe(connection, self._settings.hang_timeout / 2)
+            good = True
+        finally:
+            if not good:
+                await connection.close()
+        return connection
+
+    async def _pulse(self, connection: Connection) -> None:
+        # Shorter than the silence after which the transport pings, so that in good times it never does.
+        period = self._settings.hang_timeout / 4
+        while True:
+            await anyio.sleep(period)
+            if self._clock.now() - connection.last_answer < period:
+                continue
+            try:
+                await self._probe(connection, self._settings.hang_timeout)
+            except _Unfit as unfit:
+                self.report(connection, str(unfit))
+
+    async def _probe(self, connection: Connection, timeout: float) -> None:
+        try:
+            status = await connection.status(rpc.StatusRequest(), timeout=timeout, metadata=self.metadata())
+        except rpc.RpcError as error:
+            if error.code() in _WANTS_A_LOGIN:
+                return
+            raise _Unfit(f"{error.code().name}: {error.details()}") from error
+        if status.isLearner:
+            raise _Unfit("is a learner, which serves no reads")
+        connection.version = parse_version(status.version)
+        if (stranger := self.stranger(status.header)) is not None:
+            raise _Unfit(stranger)
+
+    def stranger(self, header: Any) -> str | None:
+        """What is wrong if the answer came from another cluster than the first one did, else None."""
+        cluster: int = header.cluster_id
+        self._cluster = self._cluster or cluster
+        if cluster == self._cluster:
+            return None
+        return (
+            f"belongs to the etcd cluster {cluster:x}, but this store was opened on {self._cluster:x}: its"
+            " revisions mean nothing here; correct the endpoints, or restart the service if it was replaced"
+        )

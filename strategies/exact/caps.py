@@ -1,0 +1,113 @@
+"""Caps: what a member has above its cap goes to others that have room, or to nobody.
+
+Caps are a rule, not a wish, so they come before balance. Where all that may take a unit are full, they make room by
+handing other units on, over as many members as it takes; only if that fails too, the unit stays unowned. (Units of
+different sizes are not traded for each other.)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from assigner.strategies.exact.table import Potential, Table
+from assigner.strategies.problem.shares import EPSILON, Indices
+
+
+def enforce(table: Table, potential: Potential) -> None:
+    for member in np.flatnonzero(table.load > table.room + EPSILON).tolist():
+        _shed(table, member)
+    place(table, potential)
+    table.sticky = (table.held > table.base) & table.open
+
+
+def place(table: Table, potential: Potential) -> None:
+    """Find a home for units without one, as far as there is any."""
+    for row in np.flatnonzero((table.unplaced > 0) & table.taker.any(axis=1)).tolist():
+        while table.unplaced[row]:
+            taker = _taker(table, potential, row)
+            if taker is None and _make_room(table, row):
+                taker = _taker(table, potential, row)
+            if taker is None:
+                break
+            _take(table, row, taker)
+            table.unplaced[row] -= 1
+
+
+def _shed(table: Table, member: int) -> None:
+    """Give up units that would be new first, then of the row with the most."""
+    while table.load[member] > table.room[member] + EPSILON:
+        loose = _loose(table, member)
+        if not len(loose):
+            return
+        count = table.base[loose, member] + table.extra[loose, member]
+        new = count - table.held[loose, member]
+        row = int(loose[np.lexsort((loose, -count, -new))[0]])
+        _drop(table, row, member)
+        table.open[row, member] = False
+        table.unplaced[row] += 1
+
+
+def _loose(table: Table, member: int) -> Indices:
+    """Rows of which the member has a unit that can move."""
+    return np.flatnonzero(table.base[:, member] + table.extra[:, member] > table.fixed[:, member])
+
+
+def _drop(table: Table, row: int, member: int) -> None:
+    if table.extra[row, member]:
+        table.extra[row, member] = False
+    else:
+        table.base[row, member] -= 1
+    table.load[member] -= table.size[row]
+
+
+def _take(table: Table, row: int, member: int) -> None:
+    if table.open[row, member] and not table.extra[row, member]:
+        table.extra[row, member] = True
+    else:
+        table.base[row, member] += 1
+    table.load[member] += table.size[row]
+
+
+def _taker(table: Table, potential: Potential, row: int) -> int | None:
+    """Who is to have one more: those that hold such a unit, then those with the fewest of the row."""
+    size = float(table.size[row])
+    takers = np.flatnonzero(table.taker[row] & (table.load + size <= table.room + EPSILON))
+    if not len(takers):
+        return None
+    count = table.count(row)[takers]
+    holds = table.held[row, takers] > count
+    rank = potential.taking(table.load, size)[takers]
+    return int(takers[np.lexsort((takers, rank, count, ~holds))[0]])
+
+
+def _make_room(table: Table, row: int) -> bool:
+    """Hand units of other rows on so that a taker of this one has room; False if no chain of gifts does it."""
+    size = table.size[row]
+    room = table.load + size <= table.room + EPSILON
+    came: dict[int, tuple[int, int] | None] = dict.fromkeys(np.flatnonzero(table.taker[row]).tolist())
+    unused = set(np.flatnonzero(table.size == size).tolist()) - {row}
+    frontier = list(came)
+    while frontier:
+        giver = frontier.pop(0)
+        for other in _loose(table, giver).tolist():
+            if other not in unused:
+                continue
+            unused.remove(other)
+            for member in np.flatnonzero(table.taker[other]).tolist():
+                if member in came:
+                    continue
+                came[member] = (other, giver)
+                if room[member]:
+                    _hand_along(table, came, member)
+                    return True
+                frontier.append(member)
+    return False
+
+
+def _hand_along(table: Table, came: dict[int, tuple[int, int] | None], end: int) -> None:
+    step = came[end]
+    while step is not None:
+        row, giver = step
+        _take(table, row, end)
+        _drop(table, row, giver)
+        end, step = giver, came[giver]

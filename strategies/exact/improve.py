@@ -1,0 +1,130 @@
+"""Level by level: make the first as good as it can be, then the next within what the first leaves open, and so on.
+
+Every way that is taken lowers the cost of the level at hand, which is a sum of bounded parts, and leaves the levels
+above as they are; so each level ends. When its search finds nothing more, that is a proof, and it is kept as limits
+for the levels below. A budget of work bounds the time: once it is spent, the rest stays as it is, unproved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assigner.strategies.exact.network import UNLIMITED, Network, Stage, Step, Way
+from assigner.strategies.exact.objectives import Balance, Halves, Level
+from assigner.strategies.exact.racked_search import RackedSearch
+from assigner.strategies.exact.residual_search import Budget, Search, multiplied
+from assigner.strategies.problem.shares import Indices
+from assigner.strategy import BoolArray
+
+
+def improve(network: Network, levels: Sequence[Level], budget: Budget) -> bool:
+    """Make the network's counts the best there are; whether that is proved for all levels."""
+    return all(_settle(network, level, budget) for level in levels)
+
+
+def _settle(network: Network, level: Level, budget: Budget) -> bool:
+    search = _search(network, level, budget)
+    if not search.settled():
+        while True:
+            ways = search.ways()
+            if not ways:
+                break
+            if isinstance(level, Balance):
+                _even_out(network, level, _between(level, ways), budget)
+                search = _search(network, level, budget)
+            else:
+                search.took(_take(_like(ways, search), level, level.stage(network)))
+        if budget.gone:
+            return False
+    search.narrow()
+    return True
+
+
+def _search(network: Network, level: Level, budget: Budget) -> Search:
+    return Search(network, level, budget) if network.topic is None else RackedSearch(network, level, budget)
+
+
+def _even_out(network: Network, balance: Balance, limit: float, budget: Budget) -> None:
+    """From all above the limit to all below it, as far as ways lead."""
+    search = _search(network, Halves(balance, limit), budget)
+    while True:
+        ways = search.ways()
+        if not ways:
+            return
+        search.took(_take(_like(ways, search), balance, network.load))
+
+
+def _between(balance: Balance, ways: list[Way]) -> float:
+    """Between what the first way's giver and its taker have."""
+    taker, giver = ways[0][0], ways[0][-1]
+    prices = [
+        balance.price(np.array([step.place]), step.stage.count[[step.place]] - (0 if step.more else 1))[0]
+        for step in (taker, giver)
+    ]
+    return float(sum(prices) / 2)
+
+
+def _like(ways: list[Way], search: Search) -> list[Way]:
+    return multiplied(ways, search.prices(), len(search.of_member))
+
+
+# --- taking ways -------------------------------------------------------------------------------------------------
+
+
+def _take(ways: list[Way], level: Level, stage: Stage) -> list[Step]:
+    """Each as often as it helps. `stage`: where the level's costs are."""
+    steps = [step for way in ways for step in way]
+    number = np.repeat(np.arange(len(ways)), [len(way) for way in ways])
+    times = _times(steps, number, level, stage)
+    for step, often in zip(steps, times[number].tolist(), strict=True):
+        step.stage.count.reshape(-1)[step.place] += often if step.more else -often
+    return steps
+
+
+def _times(steps: list[Step], number: Indices, level: Level, stage: Stage) -> Indices:
+    most = np.full(int(number[-1]) + 1, UNLIMITED, np.int64)
+    np.minimum.at(most, number, [_room(step) for step in steps])
+    paid = _Paid.of([at for at, step in enumerate(steps) if step.stage is stage], steps, number, level, stage)
+    # The cost is convex, so what the last turn still wins decides.
+    enough = np.ones(len(most), np.int64)
+    while (enough < most).any():
+        middle = (enough + most + 1) // 2
+        wins = paid.turn(middle) < 0
+        enough = np.where(wins, middle, enough)
+        most = np.where(wins, most, middle - 1)
+    return enough
+
+
+def _room(step: Step) -> int:
+    count, low, high = (int(a.reshape(-1)[step.place]) for a in (step.stage.count, step.stage.low, step.stage.high))
+    return high - count if step.more else count - low
+
+
+@dataclass(frozen=True)
+class _Paid:
+    """Those steps of some ways that cost or win something."""
+
+    level: Level
+    way: Indices
+    place: Indices
+    count: Indices
+    more: BoolArray
+
+    @classmethod
+    def of(cls, chosen: list[int], steps: list[Step], way: Indices, level: Level, stage: Stage) -> _Paid:
+        place = np.array([steps[at].place for at in chosen], np.int64)
+        more = np.array([steps[at].more for at in chosen], np.bool_)
+        return cls(level, way[chosen], place, stage.count.reshape(-1)[place].astype(np.int64), more)
+
+    def turn(self, number: Indices) -> NDArray[Any]:
+        """[way] what taking it for the `number`-th time costs."""
+        turns = number[self.way]
+        price = self.level.price(self.place, self.count + np.where(self.more, turns - 1, -turns))
+        total = np.zeros(len(number), self.level.dtype)
+        np.add.at(total, self.way, np.where(self.more, price, -price))
+        return total

@@ -1,0 +1,270 @@
+"""Counts to begin with: good ones, found quickly. What they lack is left to `assigner.strategies.exact.improve`.
+
+Several are tried, and the best is taken: dealt evenly per topic, which is a good start where that is even over all as
+well; poured by level from what everyone has, which is a good start where it is not; and what is, if nothing has to
+change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from assigner.strategies.exact import caps
+from assigner.strategies.exact.model import Case, worth
+from assigner.strategies.exact.table import Potential, Table
+from assigner.strategies.exact.targets import NO_TARGET, Goals, Quotas
+from assigner.strategies.problem.shares import EPSILON, Indices, fair_shares, lowest, relative
+from assigner.strategy import BoolArray, FloatArray, IntArray, Members
+
+# Who gets the extras, at first: those that have such a unit already, then those that have the least.
+#
+# Rows with the fewest takers are dealt first, because they leave the least choice. Where members have a target, one
+# that could no longer reach it by skipping a row is served before all others. What this leaves unbalanced is left to
+# `assigner.strategies.exact.initial`.
+
+
+def deal(table: Table, potential: Potential, target: FloatArray) -> None:
+    if _settled(table):
+        table.extra[:] = table.sticky
+        table.load += table.size @ table.extra
+        return
+    rows = np.flatnonzero(table.extras)
+    takers = table.taker[rows].sum(axis=1)
+    ahead = (table.size[rows] @ table.open[rows]).astype(np.float64)
+    # Without a target everybody may have more, and nobody has to.
+    ahead[target == NO_TARGET] = np.inf
+    for row in rows[np.argsort(takers, kind="stable")].tolist():
+        chosen = _choose(table, potential, row, target - table.load, ahead)
+        ahead = ahead - table.size[row] * table.open[row]
+        table.extra[row, chosen] = True
+        table.load[chosen] += table.size[row]
+
+
+def _settled(table: Table) -> bool:
+    """Whether the present ownership is an answer already, so far as single rows are concerned."""
+    most = table.base + table.open
+    fits = bool(((table.held >= table.base) & (table.held <= most)).all())
+    return fits and bool((table.sticky.sum(axis=1) == table.extras).all())
+
+
+def _choose(
+    table: Table,
+    potential: Potential,
+    row: int,
+    missing: FloatArray,
+    ahead: FloatArray,
+) -> Indices:
+    open_, sticky = table.open[row], table.sticky[row]
+    short = missing > EPSILON
+    urgent = open_ & short & (missing >= ahead - EPSILON)
+    count = int(table.extras[row])
+    keepers = sticky & short
+    if int(keepers.sum()) == count and not (urgent & ~sticky).any():
+        return np.flatnonzero(keepers)
+    score = potential.emptiness(table.load)
+    chosen: list[Indices] = []
+    left = open_.copy()
+    for wanted in (urgent, keepers, short, sticky, open_):
+        if count == 0:
+            break
+        some = lowest(score, left & wanted, count)
+        chosen.append(some)
+        left[some] = False
+        count -= len(some)
+    return np.concatenate(chosen)
+
+
+# A first deal where only the total matters: everyone keeps what it has, and rows are poured one by one.
+#
+# Free units run to where the level is lowest. Then every row is poured anew over what its members have of other rows,
+# which takes from the full and gives to the empty. What is left to even out is a chain or two.
+
+
+_ROUNDS = 2
+"""Times each row is poured anew: the second hands on what the first brought to members with other rows."""
+
+
+def pour(table: Table, total: IntArray, weight: FloatArray, first: IntArray) -> IntArray:
+    """[row, member] counts, from `first` on. `total` is what each row has for its takers, `weight` what each member
+    should have of the whole, relatively."""
+    count = first.copy()
+    load = (table.size @ count).astype(np.float64)
+    rows = np.flatnonzero(table.taker.any(axis=1))
+    rows = rows[np.argsort(table.taker[rows].sum(axis=1), kind="stable")]
+    short = np.where(table.taker, count, 0).sum(axis=1) < total
+    for row in rows[short[rows]].tolist():
+        _pour(row, count, load, table, int(total[row]), weight, count[row])
+    for _ in range(_ROUNDS):
+        before = count.copy()
+        for row in rows.tolist():
+            _pour(row, count, load, table, int(total[row]), weight, table.fixed[row])
+        if bool((before == count).all()):
+            break
+    return count
+
+
+def _pour(
+    row: int, count: IntArray, load: FloatArray, table: Table, total: int, weight: FloatArray, least: IntArray
+) -> None:
+    """Deal the row so that its takers' loads are level, but nobody has less than `least` of it."""
+    who, size = table.taker[row], float(table.size[row])
+    other = load[who] - size * count[row, who]
+    low = other + size * least[who]
+    if total < int(least[who].sum()):
+        return
+    share = fair_shares(float(other.sum() + size * total), weight[who], low)
+    dealt = _whole((share - other) / size, least[who], count[row, who], total)
+    load[who] = other + size * dealt
+    count[row, who] = dealt
+
+
+def _whole(share: FloatArray, least: IntArray, have: IntArray, total: int) -> IntArray:
+    """In whole units; the remainder goes to those that have such a unit, then to the largest fractions."""
+    base = np.maximum(np.floor(share + EPSILON), least)
+    rest = total - int(base.sum())
+    open_: BoolArray = np.ones(len(base), np.bool_)
+    if rest > 0:
+        base[lowest(-2.0 * (have > base) - np.round(share - base, 9), open_, rest)] += 1
+    return base.astype(np.int32)
+
+
+# Even loads out by handing extras on, in bulk: per row, the fullest givers are paired with the emptiest takers.
+#
+# Each step lowers the potential, so this ends. Not promised: the lowest potential, for a gift may have to pass through
+# members whose own load stays as it is. That is left to `assigner.strategies.exact.improve`.
+
+
+_BALANCING_TURNS = 6
+"""Times all rows are looked at. Most is done in the first; what takes longer is quicker done by search."""
+
+
+def balance(table: Table, potential: Potential, target: FloatArray) -> None:
+    """`target`: what members should end with, where that is known; gifts between others come later then."""
+    turns = _BALANCING_TURNS
+    while turns and _pair_all(table, potential, target):
+        turns -= 1
+    while turns and _pair_all(table, potential, None):
+        turns -= 1
+
+
+def taking(table: Table, potential: Potential, size: float) -> FloatArray:
+    """Rank as a taker; infinite for those that have no room."""
+    rank = potential.taking(table.load, size)
+    return np.where(table.load + size <= table.room + EPSILON, rank, np.inf)
+
+
+def _pair_all(table: Table, potential: Potential, target: FloatArray | None) -> bool:
+    changed = False
+    for row in _hopeful(table, potential):
+        size = float(table.size[row])
+        gives, takes = table.extra[row], table.open[row] & ~table.extra[row]
+        if target is not None:
+            gives = gives & (table.load > target + EPSILON)
+            takes = takes & (table.load < target - EPSILON)
+        givers, takers = np.flatnonzero(gives), np.flatnonzero(takes)
+        if not len(givers) or not len(takers):
+            continue
+        giving, rank = potential.giving(table.load, size), taking(table, potential, size)
+        if giving[givers].max() <= rank[takers].min() + EPSILON:
+            continue
+        # Of equals, first those for which the gift costs no move, then the last giver and the first taker.
+        givers = givers[np.lexsort((-givers, table.sticky[row, givers], -giving[givers]))]
+        takers = takers[np.lexsort((takers, ~table.sticky[row, takers], rank[takers]))]
+        pairs = min(len(givers), len(takers))
+        count = int((giving[givers[:pairs]] > rank[takers[:pairs]] + EPSILON).sum())
+        table.move(row, givers[:count], takers[:count])
+        changed = changed or count > 0
+    return changed
+
+
+def _hopeful(table: Table, potential: Potential) -> IntArray:
+    """Rows worth a look: none, if the fullest member could not even give to the emptiest."""
+    dealt = np.flatnonzero(table.extras)
+    hopeful = [np.zeros(0, np.int64)]
+    for size in np.unique(table.size[dealt]):
+        giving = potential.giving(table.load, float(size)).max()
+        if giving > taking(table, potential, float(size)).min() + EPSILON:
+            hopeful.append(dealt[table.size[dealt] == size])
+    return np.sort(np.concatenate(hopeful)).astype(np.int32)
+
+
+# Save moves without making the loads less even: a member that lost an extra it has now takes it back from one to
+# which it would be new, if that one is at least as full.
+#
+# Every step saves a move and does not raise the potential, so this ends. Not promised: the minimum. That is left to
+# `assigner.strategies.exact.improve`.
+
+
+_SAVING_TURNS = 2
+"""Times all rows are looked at: there is little left after that."""
+
+
+def save_moves(table: Table, potential: Potential) -> None:
+    for _ in range(_SAVING_TURNS):
+        if not _take_back(table, potential):
+            return
+
+
+def _take_back(table: Table, potential: Potential) -> int:
+    """Directly, from a giver that is at least as full."""
+    saved = 0
+    lost = table.sticky & ~table.extra
+    for row in np.flatnonzero(lost.any(axis=1)).tolist():
+        size = float(table.size[row])
+        givers = np.flatnonzero(table.extra[row] & ~table.sticky[row])
+        takers = np.flatnonzero(lost[row])
+        giving, rank = potential.giving(table.load, size), taking(table, potential, size)
+        givers = givers[np.lexsort((-givers, -giving[givers]))]
+        takers = takers[np.lexsort((takers, rank[takers]))]
+        pairs = min(len(givers), len(takers))
+        count = int((giving[givers[:pairs]] >= rank[takers[:pairs]] - EPSILON).sum())
+        table.move(row, givers[:count], takers[:count])
+        saved += count * int(size)
+    return saved
+
+
+def first_counts(plan: Quotas, case: Case, members: Members, levels: Sequence[str]) -> IntArray:
+    """[row, member]. Changes the plan's table."""
+    table = plan.table
+    total = (table.base * table.taker).sum(axis=1) + table.extras
+    if bool(np.isfinite(table.room).any()):
+        return _deal(plan, levels)
+    present = np.where(table.taker, table.held, table.fixed).astype(np.int32)
+    weight = relative(members.capacity)
+    if levels.index("moves") < levels.index("spread"):
+        return pour(table, total, weight, present)
+    dealt = _deal(plan, levels)
+    whole = bool((np.where(table.taker, present, 0).sum(axis=1) == total).all())
+    if whole and worth(case, present, levels) <= worth(case, dealt, levels):
+        return present
+    if levels[:2] == ("unowned", "spread") or _nearly_even(plan.goals, (case.size @ dealt).astype(np.float64)):
+        return dealt
+    # Where topics and totals are at odds, the start that is less uneven per topic once totals are even.
+    poured = pour(table, total, weight, present)
+    level = pour(table, total, weight, dealt)
+    spread = ("spread", "moves")
+    return poured if worth(case, poured, spread) <= worth(case, level, spread) else dealt
+
+
+def _nearly_even(goals: Goals, load: FloatArray) -> bool:
+    """Whether loads are about as even as they could be if everybody could take everything."""
+    ideal, free = goals.potential.goal.copy(), goals.target == NO_TARGET
+    scale = goals.potential.scale[free]
+    ideal[free] = load[free].sum() * scale / scale.sum()
+    return bool((np.abs(load - ideal) <= 1 + EPSILON).all())
+
+
+def _deal(plan: Quotas, levels: Sequence[str]) -> IntArray:
+    table, potential = plan.table, plan.goals.potential
+    deal(table, potential, plan.goals.target)
+    over = bool((table.load > table.room).any())
+    if over:
+        caps.enforce(table, potential)
+    if "balance" in levels:
+        balance(table, potential, plan.goals.target)
+    if over:
+        caps.place(table, potential)
+    save_moves(table, potential)
+    return np.asarray(table.base + table.extra)

@@ -1,0 +1,224 @@
+"""Keep present owners, fill what has none, and let the full give to the empty: the plan where a minimum is not proved.
+
+Members keep what they have, as far as caps let them. What nobody has goes where the load (or, if topics come first, the
+topic's share) is lowest. Then single gifts, from one member to another that wants the same topic, as long as one of
+them makes things better by the levels above moves, the first level first. A gift is one move, and each of them lowers
+the cost, so this ends; and where it ended no gift is left, so that given its own result it changes nothing.
+
+Not promised: the best there is. A gift may have to pass through a member whose own load stays as it is, or two have to
+be made at once; finding these is what `assigner.strategies.exact.improve` does, as long as its budget of work lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from assigner.strategies.exact.model import Case
+from assigner.strategies.problem.shares import EPSILON, Indices, fair_shares
+from assigner.strategy import BoolArray, FloatArray, IntArray
+
+_DIGITS = 6
+"""Of costs that are compared: sums of fractions differ in the last bits."""
+
+_LEAST_WEIGHT = 1e-9
+
+_SWEEPS = 10_000
+"""Times all rows are looked at for gifts. Each sweep but the last lowers the cost; with sets of different sizes, whose
+costs are rounded differently, this is what ends it."""
+
+
+def keep_and_fill(case: Case, supply: IntArray, levels: Sequence[str]) -> IntArray:
+    """[row, member] counts. `supply`: what each row has for its takers, and what is fixed to others."""
+    kept = _Kept(case, levels)
+    kept.shed_above_caps()
+    kept.fill(supply)
+    kept.give()
+    return kept.count
+
+
+def only_gifts(case: Case, count: IntArray, levels: Sequence[str]) -> IntArray:
+    """The counts, made better by single gifts."""
+    kept = _Kept(case, levels, count)
+    kept.give()
+    return kept.count
+
+
+class _Kept:
+    def __init__(self, case: Case, levels: Sequence[str], count: IntArray | None = None) -> None:
+        self._case = case
+        self._levels = [name for name in levels[: levels.index("moves")] if name != "unowned"]
+        present = np.where(case.taker, case.held, case.fixed) if count is None else count
+        self.count = np.array(present, np.int32)
+        self._load: FloatArray = (case.size @ self.count).astype(np.float64)
+        self._room = np.maximum(case.room, (case.size @ case.fixed).astype(np.float64))
+        goal = case.potential.goal
+        self._weight: FloatArray = np.maximum(np.where(goal > 0, goal, case.potential.scale), _LEAST_WEIGHT)
+        self._topic = np.arange(len(self.count)) if case.parent is None else case.parent
+        self._cells = self.count
+        """[topic, member], where rows are not topics; else the counts themselves."""
+        if case.parent is not None:
+            self._cells = np.add.reduceat(self.count, np.flatnonzero(np.diff(case.parent, prepend=-1)), axis=0)
+
+    def _add(self, row: int, who: Indices, often: IntArray) -> None:
+        self.count[row, who] += often
+        if self._cells is not self.count:
+            self._cells[self._topic[row], who] += often
+        self._load[who] += self._case.size[row] * often
+
+    # --- shedding ------------------------------------------------------------------------------------------------
+
+    def shed_above_caps(self) -> None:
+        for member in np.flatnonzero(self._load > self._room + EPSILON).tolist():
+            case, have = self._case, self.count[:, member]
+            loose = have - case.fixed[:, member]
+            row = np.repeat(np.arange(len(have)), loose)
+            above = np.concatenate([np.arange(n, 0, -1) for n in loose.tolist()] or [np.zeros(0)])
+            # First of the rows of which it has the most, so that the rest is spread.
+            order = np.argsort(-above, kind="stable")
+            excess = self._load[member] - self._room[member]
+            before = np.cumsum(case.size[row[order]]) - case.size[row[order]]
+            gone = np.bincount(row[order][before < excess - EPSILON], minlength=len(have)).astype(np.int32)
+            for number in np.flatnonzero(gone).tolist():
+                self._add(number, np.array([member]), -gone[[number]])
+
+    # --- filling -------------------------------------------------------------------------------------------------
+
+    def fill(self, supply: IntArray) -> None:
+        missing = supply - self.count.sum(axis=1)
+        choice = self._case.taker.sum(axis=1)
+        rows = np.flatnonzero((missing > 0) & (choice > 0))
+        for row in rows[np.argsort(choice[rows], kind="stable")].tolist():
+            self._fill(row, int(missing[row]))
+
+    def _fill(self, row: int, missing: int) -> None:
+        missing -= self._pour(row, missing)
+        while missing > 0:
+            takers = self._takers(row)
+            if not len(takers):
+                return
+            keys = self._taking(row, takers, np.zeros(len(takers)))
+            first = takers[np.lexsort((takers, *keys[::-1]))][:missing]
+            self._add(row, first, np.ones(len(first), np.int32))
+            missing -= len(first)
+
+    def _pour(self, row: int, missing: int) -> int:
+        """The whole units that bring the takers to one level; what is left is less than one for each."""
+        who, size = self._takers(row), float(self._case.size[row])
+        if not len(who):
+            return 0
+        weight = self._weight[who]
+        if self._levels[0] == "spread":
+            have = self._cells[self._topic[row], who].astype(np.float64)
+            more = fair_shares(have.sum() + missing, weight, have) - have
+        else:
+            have = self._load[who]
+            more = (fair_shares(have.sum() + size * missing, weight, have, self._room[who]) - have) / size
+        room = np.minimum(np.floor((self._room[who] - self._load[who]) / size + EPSILON), float(missing))
+        often = np.minimum(np.floor(more + EPSILON), room).astype(np.int32)
+        often = np.diff(np.minimum(np.cumsum(often), missing), prepend=0).astype(np.int32)
+        self._add(row, who, often)
+        return int(often.sum())
+
+    def _takers(self, row: int) -> Indices:
+        size = self._case.size[row]
+        return np.flatnonzero(self._case.taker[row] & (self._load + size <= self._room + EPSILON))
+
+    # --- gifts ---------------------------------------------------------------------------------------------------
+
+    def give(self) -> None:
+        rows = np.flatnonzero(self._case.taker.any(axis=1)).tolist()
+        for _ in range(_SWEEPS):
+            if sum(map(self._give, rows)) == 0:
+                return
+
+    def _give(self, row: int) -> bool:
+        takers = self._takers(row)
+        givers = np.flatnonzero(self._case.taker[row] & (self.count[row] > self._case.fixed[row]))
+        if not len(takers) or not len(givers):
+            return False
+        costs = self._taking(row, takers, np.zeros(len(takers)))
+        gains = self._giving(row, givers, np.zeros(len(givers)))
+        if not _below(_least(costs) - _most(gains)):
+            return False
+        takers = takers[np.lexsort((takers, *costs[::-1]))]
+        givers = givers[np.lexsort((-givers, *(-gains)[::-1]))]
+        pairs = min(len(takers), len(givers))
+        takers, givers = takers[:pairs], givers[:pairs]
+        better = self._wins(row, givers, takers, np.zeros(pairs))
+        takers, givers = takers[better], givers[better]
+        often = self._often(row, givers, takers)
+        self._add(row, givers, -often)
+        self._add(row, takers, often)
+        return bool(len(often))
+
+    def _often(self, row: int, givers: Indices, takers: Indices) -> IntArray:
+        """How often each pair repeats its gift: while that helps, and both keep about their share of the topic."""
+        case, topic, size = self._case, self._topic[row], self._case.size[row]
+        cells = self._cells[topic]
+        above, below = cells[givers] - case.floor[topic, givers], case.ceil[topic, takers] - cells[takers]
+        loose = self.count[row, givers] - case.fixed[row, givers]
+        room = np.minimum(np.floor((self._room[takers] - self._load[takers]) / size + EPSILON), loose)
+        most = np.maximum(np.minimum(np.minimum(above, below), room), 1).astype(np.int64)
+        enough = np.ones(len(most), np.int64)
+        while (enough < most).any():
+            middle = (enough + most + 1) // 2
+            wins = self._wins(row, givers, takers, (middle - 1).astype(np.float64))
+            enough, most = np.where(wins, middle, enough), np.where(wins, most, middle - 1)
+        return enough.astype(np.int32)
+
+    def _wins(self, row: int, givers: Indices, takers: Indices, turn: FloatArray) -> BoolArray:
+        """[pair] whether its gift makes things better after as many as `turn`."""
+        return _below(self._taking(row, takers, turn) - self._giving(row, givers, turn))
+
+    def _taking(self, row: int, who: Indices, turn: FloatArray) -> FloatArray:
+        """[level, member]: what one unit of the row more costs it, once it took as many as `turn`."""
+        return self._costs(row, who, turn)
+
+    def _giving(self, row: int, who: Indices, turn: FloatArray) -> FloatArray:
+        """[level, member]: what it saves to give one unit of the row away, once it gave as many as `turn`."""
+        return self._costs(row, who, -turn - 1)
+
+    def _costs(self, row: int, who: Indices, more: FloatArray) -> FloatArray:
+        """What the first unit costs on top of what there is and `more`."""
+        case, topic, size = self._case, self._topic[row], float(self._case.size[row])
+        goal, scale = case.potential.goal[who], case.potential.scale[who]
+        costs = np.zeros((len(self._levels), len(who)))
+        for level, name in enumerate(self._levels):
+            if name == "balance":
+                low, high = np.floor(goal + EPSILON), np.ceil(goal - EPSILON)
+                costs[level] = _step(self._load[who] + size * more, size, low, high) / scale
+            elif name == "spread":
+                low, high = case.floor[topic, who].astype(np.float64), case.ceil[topic, who].astype(np.float64)
+                costs[level] = _step(self._cells[topic, who] + more, 1.0, low, high)
+            elif case.miss is not None:
+                costs[level] = case.miss[row, who]
+        return np.round(costs, _DIGITS)
+
+
+def _step(count: FloatArray, size: float, low: FloatArray, high: FloatArray) -> FloatArray:
+    """By how much the squared distance from [low, high] grows with `size` more."""
+    here, there = (np.maximum(n - high, 0.0) + np.maximum(low - n, 0.0) for n in (count, count + size))
+    return np.asarray((there - here) * (there + here))
+
+
+def _below(costs: FloatArray) -> BoolArray:
+    """[member], for costs [level, member]: whether the first level that is not nothing is less than nothing."""
+    result = np.zeros(costs.shape[1], np.bool_)
+    open_ = np.ones(costs.shape[1], np.bool_)
+    for level in costs:
+        result |= open_ & (level < -EPSILON)
+        open_ &= np.abs(level) <= EPSILON
+    return result
+
+
+def _least(costs: FloatArray) -> FloatArray:
+    """[level, 1]: the lowest, the first level decides first."""
+    for level in range(len(costs)):
+        costs = costs[:, costs[level] == costs[level].min()]
+    return costs[:, :1]
+
+
+def _most(gains: FloatArray) -> FloatArray:
+    return -_least(-gains)

@@ -1,0 +1,53 @@
+"""Counts per topic and member, split by class: who gets units that have replicas near it, to begin with.
+
+Topic by topic: what can't move stays, then what members have and is near, then what is near and would be new, then what
+is left. Where moves come before racks, members keep all they have first. Classes with the fewest places near them
+choose first. Not the best there is, for topics are looked at one by one; that is left to
+`assigner.strategies.exact.improve`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from assigner.strategies.exact.model import Case
+from assigner.strategies.exact.network import UNLIMITED
+from assigner.strategy import IntArray
+
+
+def split_by_class(case: Case, total: IntArray, supply: IntArray, moves_first: bool) -> IntArray:
+    """[class, member]. `total` is [topic, member]; `supply` what each class has for members, fixed units included."""
+    assert case.miss is not None
+    parent = np.arange(len(supply)) if case.parent is None else case.parent
+    first = np.flatnonzero(np.diff(parent, prepend=-1)).tolist()
+    count = case.fixed.astype(np.int32)
+    for topic, (low, high) in enumerate(zip(first, [*first[1:], len(parent)], strict=True)):
+        rows = slice(low, high)
+        deal = _Deal(count[rows], total[topic] - count[rows].sum(axis=0), supply[rows] - count[rows].sum(axis=1))
+        near = case.miss[rows] == 0
+        order = np.argsort((near * deal.open).sum(axis=1), kind="stable").tolist()
+        held, anything = case.held[rows], np.full_like(case.held[rows], UNLIMITED)
+        if moves_first:
+            deal.give(order, held - count[rows])
+        deal.give(order, np.where(near, held - count[rows], 0))
+        deal.give(order, np.where(near, anything, 0))
+        deal.give(order, held - count[rows])
+        deal.give(order, anything)
+    return count
+
+
+class _Deal:
+    """Of one topic; changes `count` in place."""
+
+    def __init__(self, count: IntArray, open_: IntArray, left: IntArray) -> None:
+        self._count, self.open, self._left = count, open_.copy(), left.copy()
+
+    def give(self, order: list[int], more: IntArray) -> None:
+        """Give up to `more` units of classes in this order, to members in theirs, as long as there are any."""
+        for number in order:
+            if self._left[number] > 0:
+                reached = np.minimum(np.cumsum(np.minimum(more[number].clip(min=0), self.open)), self._left[number])
+                given = np.diff(reached, prepend=0).astype(np.int32)
+                self._count[number] += given
+                self.open -= given
+                self._left[number] -= int(reached[-1])

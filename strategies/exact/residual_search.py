@@ -1,0 +1,331 @@
+"""One search for ways to lower a level's cost: shortest paths with negative prices (Bellman and Ford), on whole arrays.
+
+Every node has a label; a step that would lower the label of its end is taken. When labels settle there is no way left
+and they prove it: with them as prices of nodes, no step costs less than nothing. A node that came from itself over
+others has found a way round. Ways found in one search share no node, so all of them can be taken at once.
+
+The search always ends: labels settle, or within as many rounds as there are nodes a way round appears.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assigner.strategies.exact.network import Network, Stage, Step, Way
+from assigner.strategies.exact.objectives import Costs, Level
+from assigner.strategies.problem.shares import Indices
+from assigner.strategy import NONE, BoolArray
+
+OUT = -2
+"""Came from outside the members: the node into which all loads run."""
+
+
+@dataclass
+class Budget:
+    """How much work is left, in places looked at. Counted and not timed, so that results don't depend on a clock."""
+
+    left: int
+
+    def spend(self, places: int) -> None:
+        self.left -= places
+
+    @property
+    def gone(self) -> bool:
+        return self.left <= 0
+
+
+@dataclass
+class Prices:
+    """Of one unit more and of one less at every place of a stage; prohibitive where that may not be."""
+
+    stage: Stage
+    level: Level | None
+    """None: steps at this stage are free."""
+    more: Costs
+    less: Costs
+
+    @classmethod
+    def of(cls, stage: Stage, level: Level | None, dtype: Any) -> Prices:
+        shape = stage.count.shape
+        prices = cls(stage, level, np.zeros(shape, dtype), np.zeros(shape, dtype))
+        prices.renew(...)
+        return prices
+
+    def renew(self, places: Any) -> None:
+        count, low, high = (_pick(a, places) for a in (self.stage.count, self.stage.low, self.stage.high))
+        more: Any = 0
+        less: Any = 0
+        if self.level is not None:
+            more, less = self.level.price(places, count), -self.level.price(places, count - 1)
+        forbidden = prohibitive(self.more.dtype)
+        _put(self.more, places, np.where(count < high, more, forbidden))
+        _put(self.less, places, np.where(count > low, less, forbidden))
+
+
+def prohibitive(dtype: Any) -> Any:
+    """More than any sum of prices, and far enough from the type's end to be added to."""
+    if np.issubdtype(dtype, np.floating):
+        return dtype.type(np.inf)
+    return dtype.type(np.iinfo(dtype).max // 4)
+
+
+def _pick(values: NDArray[Any], places: Any) -> NDArray[Any]:
+    return values if places is ... else values.reshape(-1)[places]
+
+
+def _put(target: NDArray[Any], places: Any, values: NDArray[Any]) -> None:
+    if places is ...:
+        target[...] = values
+    else:
+        target.reshape(-1)[places] = values
+
+
+class Search:
+    """Rows and members as nodes, where rows are topics."""
+
+    def __init__(self, network: Network, level: Level, budget: Budget) -> None:
+        self.network, self.level, self.budget = network, level, budget
+        stage, dtype = level.stage(network), np.dtype(level.dtype)
+        self.row = Prices.of(network.row, level if stage is network.row else None, dtype)
+        self.load = Prices.of(network.load, level if stage is network.load else None, dtype)
+        rows, members = network.row.count.shape
+        self.of_row, self.of_member = np.zeros(rows, dtype), np.zeros(members, dtype)
+        self.of_out = dtype.type(0)
+        self.row_from = np.full(rows, NONE)
+        self.member_from = np.full(members, NONE)
+
+    # --- what is asked of it -------------------------------------------------------------------------------------
+
+    def settled(self) -> bool:
+        """Whether no step costs less than nothing, so that nothing can be won."""
+        return all(bool((p.more >= 0).all()) and bool((p.less >= 0).all()) for p in self.prices())
+
+    def ways(self) -> list[Way]:
+        """Ways that lower the cost, no two of which meet; none if there are none at all, or the budget is gone."""
+        self._forget()
+        self._from_out()
+        self._to_rows(np.arange(len(self.of_member)))
+        rows, turn = np.arange(len(self.of_row)), 0
+        while not self.budget.gone:
+            members, turn = self._to_members(rows), turn + 1
+            if turn % 2 == 0 or not len(members):
+                found = self._rounds()
+                if found:
+                    return found
+                if self._to_out():
+                    members = np.union1d(members, self._from_out())
+                elif not len(members) and not self._pending():
+                    return []
+            rows = self._to_rows(members)
+        return []
+
+    def took(self, steps: list[Step]) -> None:
+        """These steps were taken: prices there are others now."""
+        for prices in self.prices():
+            places = np.array([step.place for step in steps if step.stage is prices.stage], np.int64)
+            if len(places):
+                prices.renew(places)
+        if np.issubdtype(self.of_member.dtype, np.floating):
+            self._zero()  # Sums of fractions would drift.
+
+    def narrow(self) -> None:
+        """Rule out what costs something by these labels: what remains is all there is of equal cost, for the levels
+        below."""
+        out = self.of_out
+        self._rule_out(self.row, self.of_row[:, None], self.of_member[None, :])
+        self._rule_out(self.load, self.of_member, np.broadcast_to(out, self.of_member.shape))
+
+    # --- steps ---------------------------------------------------------------------------------------------------
+
+    def prices(self) -> list[Prices]:
+        return [self.row, self.load]
+
+    def _pending(self) -> bool:
+        """Whether labels between rows and members changed that were not passed on yet."""
+        return False
+
+    def _zero(self) -> None:
+        self.of_row[:] = 0
+        self.of_member[:] = 0
+        self.of_out = self.of_member.dtype.type(0)
+
+    def _forget(self) -> None:
+        self.row_from[:] = NONE
+        self.member_from[:] = NONE
+
+    def _to_rows(self, members: Indices) -> Indices:
+        """A member gives a unit back to its row."""
+        less = self.row.less
+        some = len(members) < less.shape[1]
+        block = (less[:, members] if some else less) + self.of_member[members if some else slice(None)]
+        self.budget.spend(block.size)
+        if not block.size:
+            return np.zeros(0, np.int64)
+        best = block.min(axis=1)
+        better = np.flatnonzero(best < self.of_row)
+        if len(better):
+            self.of_row[better] = best[better]
+            self.row_from[better] = members[block[better].argmin(axis=1)]
+        return better
+
+    def _to_members(self, rows: Indices) -> Indices:
+        """A row gives a unit to a member."""
+        more = self.row.more
+        some = len(rows) < len(more)
+        block = (more[rows] if some else more) + self.of_row[rows if some else slice(None), None]
+        self.budget.spend(block.size)
+        if not block.size:
+            return np.zeros(0, np.int64)
+        best = block.min(axis=0)
+        better = np.flatnonzero(best < self.of_member)
+        if len(better):
+            self.of_member[better] = best[better]
+            self.member_from[better] = rows[block[:, better].argmin(axis=0)]
+        return better
+
+    def _from_out(self) -> Indices:
+        """A member's load goes down."""
+        best = self.load.less + self.of_out
+        better = np.flatnonzero(best < self.of_member)
+        self.of_member[better] = best[better]
+        self.member_from[better] = OUT
+        return better
+
+    def _to_out(self) -> bool:
+        best = (self.of_member + self.load.more).min(initial=prohibitive(self.of_member.dtype))
+        if best < self.of_out:
+            self.of_out = best
+            return True
+        return False
+
+    # --- ways round ----------------------------------------------------------------------------------------------
+
+    def _came_from(self) -> Indices:
+        """[node] where it came from; rows first, then members, then `nowhere`. Members that came from outside, and
+        `nowhere`, point at themselves."""
+        rows, members = len(self.of_row), len(self.of_member)
+        nowhere = rows + members
+        came = np.empty(nowhere + 1, np.int64)
+        came[:rows] = np.where(self.row_from == NONE, nowhere, rows + self.row_from)
+        came[rows:nowhere] = np.where(self.member_from == NONE, nowhere, self.member_from)
+        outside = rows + np.flatnonzero(self.member_from == OUT)
+        came[outside] = outside
+        came[nowhere] = nowhere
+        return came
+
+    def _rounds(self) -> list[Way]:
+        came = self._came_from()
+        origin = came
+        for _ in range(len(came).bit_length()):
+            origin = origin[origin]
+        self.budget.spend(len(came))
+        nowhere, rows = len(came) - 1, len(self.of_row)
+        outside = np.zeros(len(came), np.bool_)
+        outside[rows:nowhere] = self.member_from == OUT
+        turning = np.unique(origin[~outside[origin] & (origin != nowhere)])
+        return self._circles(came, turning.tolist()) + self._through_out(came, origin, outside)
+
+    def _circles(self, came: Indices, turning: list[int]) -> list[Way]:
+        ways: list[Way] = []
+        seen: set[int] = set()
+        for start in turning:
+            if start in seen:
+                continue
+            way: Way = []
+            node = start
+            while node not in seen:
+                seen.add(node)
+                way += self._steps(node)
+                node = int(came[node])
+            ways.append(way)
+        return ways
+
+    def _through_out(self, came: Indices, origin: Indices, outside: NDArray[np.bool_]) -> list[Way]:
+        """From outside to a member and on, and out again where that is worth it; of each branch the best."""
+        rows, nowhere = len(self.of_row), len(came) - 1
+        total = self.of_member + self.load.more
+        ends = np.flatnonzero((total < self.of_out) & outside[origin[rows:nowhere]])
+        ends = ends[np.argsort(total[ends], kind="stable")]
+        _, best = np.unique(origin[rows + ends], return_index=True)
+        ways: list[Way] = []
+        for end in ends[np.sort(best)].tolist():
+            way: Way = [Step(self.network.load, end, True)]
+            node = rows + end
+            while not outside[node]:
+                way += self._steps(node)
+                node = int(came[node])
+            way.append(Step(self.network.load, node - rows, False))
+            ways.append(way)
+        return ways
+
+    def _steps(self, node: int) -> list[Step]:
+        """By which the node was reached."""
+        rows, members = self.network.row.count.shape
+        if node < rows:
+            return [Step(self.network.row, node * members + int(self.row_from[node]), False)]
+        member = node - rows
+        return [Step(self.network.row, int(self.member_from[member]) * members + member, True)]
+
+    # --- the next level ------------------------------------------------------------------------------------------
+
+    def _rule_out(self, prices: Prices, here: Costs, there: Costs) -> None:
+        stage, count = prices.stage, prices.stage.count
+        low = np.zeros_like(count)
+        high = stage.high
+        if prices.level is not None:
+            low, high = prices.level.reach(stage)
+        stage.narrow(
+            np.where(prices.less + there - here > 0, count, low).astype(np.int32),
+            np.where(prices.more + here - there > 0, count, high).astype(np.int32),
+        )
+
+
+# Ways like one that was found, over other members: what helps once often helps many.
+#
+# A search finds ways that share no row, so with few rows it finds few. A member on a way can be replaced by any other
+# at which the same steps have the same prices, and members that are on no way yet make up further ways of the same
+# gain.
+
+
+def multiplied(ways: list[Way], prices: list[Prices], members: int) -> list[Way]:
+    """The ways and as many others like them as there are; no two share a member."""
+    used = np.zeros(members, np.bool_)
+    used[[step.place % members for way in ways for step in way]] = True
+    copies: list[Way] = []
+    for way in ways:
+        copies += _others(way, prices, used)
+    return ways + copies
+
+
+def _others(way: Way, prices: list[Prices], used: BoolArray) -> list[Way]:
+    at = np.array([step.place % len(used) for step in way])
+    found: dict[int, Indices] = {}
+    taken, count = used.copy(), len(used)
+    for member in np.unique(at).tolist():
+        same = ~taken
+        for step in way:
+            if step.place % len(used) == member:
+                same &= _same_price(step, prices, len(used))
+        found[member] = np.flatnonzero(same)[:count]
+        taken[found[member]] = True
+        count = len(found[member])
+        if not count:
+            return []
+    for others in found.values():
+        used[others[:count]] = True
+    shifts = np.stack([found[int(member)][:count] - member for member in at], axis=1)
+    return [
+        [Step(step.stage, step.place + shift, step.more) for step, shift in zip(way, row, strict=True)]
+        for row in shifts.tolist()
+    ]
+
+
+def _same_price(step: Step, prices: list[Prices], members: int) -> BoolArray:
+    own = next(p for p in prices if p.stage is step.stage)
+    values = own.more if step.more else own.less
+    line = values if values.ndim == 1 else values[step.place // members]
+    return np.asarray(line == line[step.place % members])

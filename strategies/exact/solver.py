@@ -1,0 +1,271 @@
+"""The whole way from units to owners: a good first deal, made exact, and the units found that fit the counts.
+
+The first deal is even per row and nearly so over all, and keeps most of what members have; making it exact
+(`assigner.strategies.exact.improve`) is then mostly a proof that it is.
+
+Where that takes more work than the budget allows, or there are more than `MOST_CELLS` rows x members, nothing is dealt
+anew: present owners stay, what has none is filled in, and gifts make things better one by one
+(`assigner.strategies.exact.keep_owners`). The lower bound is an estimate from below then. Only where nobody has
+anything is the best deal found so far taken, and made better by gifts.
+
+Not proved either: sets of different sizes. Such a result replaces what is only if it is really better, and is then
+tried again from there until it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from assigner.strategies.exact.initial import first_counts
+from assigner.strategies.exact.keep_owners import keep_and_fill, only_gifts
+from assigner.strategies.exact.model import Case, cost, settle, with_nobody
+from assigner.strategies.exact.placement import place
+from assigner.strategies.exact.rack_initial import split_by_class
+from assigner.strategies.exact.residual_search import Budget
+from assigner.strategies.exact.targets import Quotas, quotas
+from assigner.strategies.problem.current_owners import Held, held
+from assigner.strategies.problem.rack_classes import Classes
+from assigner.strategies.problem.shares import EPSILON
+from assigner.strategies.problem.units import Units
+from assigner.strategy import NONE, IntArray, Members
+
+# A lower bound on moves for when the minimum is not known: what members have above any fair share, per row and over
+# all, whichever says more.
+#
+# Only what the result at hand keeps to counts: if it leaves some share, another one might, and might save moves by it.
+
+
+def lower_bound(case: Case, count: IntArray) -> int:
+    """In partitions."""
+    return max(_by_row(case, count), _over_all(case, count), _one_apart(case, count))
+
+
+def _by_row(case: Case, count: IntArray) -> int:
+    if bool((count < case.floor).any()) or bool((count > case.ceil).any()):
+        return 0
+    over = np.maximum(case.held - case.floor, 0).sum(axis=1)
+    extras = (count - case.floor).sum(axis=1)
+    kept = np.minimum(((case.held > case.floor) & (case.ceil > case.floor)).sum(axis=1), extras)
+    return int(case.size @ (over - kept))
+
+
+def _over_all(case: Case, count: IntArray) -> int:
+    goal = case.potential.goal
+    most = np.ceil(goal - EPSILON)
+    load = case.size @ count
+    if bool((load > most).any()) or bool((load < np.floor(goal + EPSILON)).any()):
+        return 0
+    return int(np.maximum(case.size @ case.held - most, 0).sum())
+
+
+def _one_apart(case: Case, count: IntArray) -> int:
+    """Where all have a number or one more: as even is only what has that one more as often."""
+    who = np.asarray(case.taker.any(axis=0))
+    load, have = count.sum(axis=0)[who], case.held.sum(axis=0)[who]
+    alike = bool((case.size == 1).all()) and len(load) > 0 and np.ptp(case.potential.scale[who]) == 0
+    if not alike or np.ptp(load) > 1:
+        return 0
+    least = int(load.min())
+    return int(np.maximum(have - least, 0).sum()) - min(int((load > least).sum()), int((have > least).sum()))
+
+
+MOST_CELLS = 4_000_000
+"""Above this many rows x members, working memory would be in the way of everything else."""
+
+BUDGET = 2_000_000_000
+"""Places looked at before giving up on exactness: some seconds of work."""
+
+
+@dataclass(frozen=True)
+class Exact:
+    owner: IntArray
+    """New owner per unit."""
+    proved: bool
+    """Whether nothing is better by any of the levels."""
+    lower_bound: int
+    """Where it is not proved: moves, in partitions, that nothing as even as this can do without."""
+
+
+def solve(
+    units: Units,
+    members: Members,
+    levels: Sequence[str],
+    classes: Classes | None,
+    start: IntArray | None = None,
+) -> Exact:
+    """`start`: owners to begin with, if somebody knows good ones."""
+    budget = Budget(BUDGET)
+    first = _Attempt(units, members, levels, classes)
+    if first.flawless(units.owner):
+        return Exact(units.owner, True, 0)
+    owner, proved = units.owner, False
+    if first.fresh or not first.large:
+        owner, proved = first.run(start, budget)
+    if not proved and (budget.gone or first.large or first.blind):
+        owner = first.kept(owner)
+    else:
+        owner = _until_no_better(owner, proved, first, budget)
+    return Exact(owner, proved, 0 if proved else lower_bound(first.case, first.count(owner)))
+
+
+def fewest_moves(units: Units, members: Members, owner: IntArray) -> int:
+    """A lower bound on moves, in partitions, from what `units` says to anything as even as `owner`."""
+    attempt = _Attempt(units, members, (), None)
+    return lower_bound(attempt.case, attempt.count(owner))
+
+
+def _until_no_better(owner: IntArray, proved: bool, first: _Attempt, budget: Budget) -> IntArray:
+    """Sets of different sizes are not traded for each other: what came out may look different in its own light."""
+    attempts = len(owner)
+    while not (proved or budget.gone or first.flawless(owner)) and attempts > 1:
+        units = replace(first.units, owner=owner)
+        better, _ = _Attempt(units, first.members, first.levels, first.classes).run(None, budget)
+        if better is owner:
+            break
+        owner, attempts = better, attempts - 1
+    return owner
+
+
+class _Attempt:
+    """One pass, from the owners that `units` names."""
+
+    def __init__(self, units: Units, members: Members, levels: Sequence[str], classes: Classes | None) -> None:
+        self.units, self.members, self.levels, self.classes = units, members, levels, classes
+        self.now = held(units, members)
+        self.plan = quotas(units, members, self.now)
+        self.case = _case(self.plan, units)
+        self.large = self.case.held.size > MOST_CELLS
+        self.blind = classes is not None and classes.units.count * members.count > MOST_CELLS
+        self.fresh = bool((self.now.owner == NONE).all())
+        """Nobody has anything to keep."""
+
+    def run(self, start: IntArray | None, budget: Budget) -> tuple[IntArray, bool]:
+        """New owners, the very array of `units` if they are as good; and whether that is proved."""
+        count = self._first() if start is None else self.count(start)
+        owner, proved = self._made_exact(count, budget)
+        if not proved and self._worth(self.units.owner) <= self._worth(owner):
+            return self.units.owner, False
+        return owner, proved
+
+    def kept(self, dealt: IntArray) -> IntArray:
+        """Owners where nothing is dealt anew; the very array of `units` if none changes. `dealt`: the best deal found,
+        for when nobody has anything."""
+        case, now, rows, order = self.case, self.now, self.units, np.arange(len(self.units.owner), dtype=np.int32)
+        if self.classes is not None and not self.blind:
+            rows, order = self.classes.units, self.classes.order
+            now = self._in_classes(self.classes)
+            case = _class_case(self.case, self.classes, now)
+        supply = rows.partitions - np.bincount(now.row[now.fixed & (now.owner == NONE)], minlength=rows.count)
+        count = keep_and_fill(case, supply.astype(np.int32), self.levels)
+        owner = np.empty_like(self.units.owner)
+        owner[order] = place(now, count, case.held)
+        if self.fresh:
+            count = only_gifts(case, _count(now.row, dealt[order], case.held.shape), self.levels)
+            other = np.empty_like(owner)
+            other[order] = place(now, count, case.held)
+            owner = min(owner, other, key=self._worth)
+        return self.units.owner if bool((owner == self.units.owner).all()) else owner
+
+    def flawless(self, owner: IntArray) -> bool:
+        """Whether one look tells that nothing could be better but moves."""
+        if self.classes is not None or bool(np.isfinite(self.case.room).any()) or bool((self.case.size != 1).any()):
+            return False
+        if owner is self.units.owner and bool((owner != self.now.owner).any()):
+            return False
+        wanted = np.asarray(self.case.taker.any(axis=1))
+        if bool(((owner == NONE) & ~self.now.fixed & wanted[self.now.row]).any()):
+            return False
+        count = self.count(owner)
+        even = bool((count >= self.case.floor).all()) and bool((count <= self.case.ceil).all())
+        return even and self.plan.goals.met(count.sum(axis=0).astype(np.float64))
+
+    def _first(self) -> IntArray:
+        return first_counts(self.plan, self.case, self.members, self.levels)
+
+    def count(self, owner: IntArray) -> IntArray:
+        return _count(self.now.row, owner, self.case.held.shape)
+
+    def _made_exact(self, count: IntArray, budget: Budget) -> tuple[IntArray, bool]:
+        if self.classes is not None and not self.blind:
+            return self._by_class(self.classes, count, budget)
+        proved = False
+        if not self.large:
+            count, proved = _settled(self.case, self.now, count, self.units.partitions, self.levels, budget)
+        return place(self.now, count, self.case.held), proved and not self.blind
+
+    def _by_class(self, classes: Classes, total: IntArray, budget: Budget) -> tuple[IntArray, bool]:
+        now = self._in_classes(classes)
+        case = _class_case(self.case, classes, now)
+        stuck = np.bincount(now.row[now.fixed & (now.owner == NONE)], minlength=len(classes.row))
+        moves_first = self.levels.index("moves") < self.levels.index("racks")
+        topics = np.unique(classes.row)
+        count = split_by_class(case, total[topics], classes.units.partitions - stuck, moves_first)
+        count, proved = _settled(case, now, count, classes.units.partitions, self.levels, budget)
+        owner = np.empty_like(self.units.owner)
+        owner[classes.order] = place(now, count, case.held)
+        return owner, proved
+
+    def _in_classes(self, classes: Classes) -> Held:
+        row = np.repeat(np.arange(classes.units.count, dtype=np.int32), classes.units.partitions)
+        return Held(self.now.owner[classes.order], self.now.fixed[classes.order], row)
+
+    def _worth(self, owner: IntArray) -> tuple[float, ...]:
+        """(rules broken, units unowned, what the levels above moves cost)."""
+        # What members must not keep is not in `now`.
+        broken = int((self.now.owner != owner).sum()) if owner is self.units.owner else 0
+        count = self.count(owner)
+        broken += int((self.case.size @ count > np.maximum(self.case.room, self.case.size @ self.case.fixed)).sum())
+        wanted = np.asarray(self.case.taker.any(axis=1))
+        unowned = int(((owner == NONE) & ~self.now.fixed & wanted[self.now.row]).sum())
+        above = self.levels[: self.levels.index("moves")]
+        costs = [self._mismatches(owner) if name == "racks" else cost(name, self.case, count) for name in above]
+        return broken, unowned, *costs
+
+    def _mismatches(self, owner: IntArray) -> float:
+        mine = np.flatnonzero(owner != NONE)
+        return 0.0 if self.classes is None else float(self.classes.miss[self.classes.of_units[mine], owner[mine]].sum())
+
+
+def _case(plan: Quotas, units: Units) -> Case:
+    table, potential = plan.table, plan.goals.potential
+    # A copy, because caps change the table.
+    floor, ceil = table.base.copy(), table.base + table.open
+    return Case(table.held, table.fixed, table.taker, units.size, None, floor, ceil, None, potential, table.room)
+
+
+def _class_case(case: Case, classes: Classes, now: Held) -> Case:
+    shape = (classes.units.count, case.held.shape[1])
+    topics, parent = np.unique(classes.row, return_inverse=True)
+    return replace(
+        case,
+        held=_count(now.row, now.owner, shape),
+        fixed=_count(now.row, np.where(now.fixed, now.owner, np.int32(NONE)), shape),
+        taker=case.taker[classes.row],
+        size=classes.units.size,
+        parent=parent.astype(np.int32) if len(topics) < len(parent) else None,
+        floor=case.floor[topics],
+        ceil=case.ceil[topics],
+        miss=classes.miss,
+    )
+
+
+def _count(row: IntArray, owner: IntArray, shape: tuple[int, ...]) -> IntArray:
+    mine = owner != NONE
+    cell = row[mine].astype(np.int64) * shape[1] + owner[mine]
+    return np.bincount(cell, minlength=shape[0] * shape[1]).astype(np.int32).reshape(shape)
+
+
+def _settled(
+    case: Case, now: Held, count: IntArray, units: IntArray, levels: Sequence[str], budget: Budget
+) -> tuple[IntArray, bool]:
+    if not np.isfinite(case.room).any():
+        return settle(case, count, levels, budget)
+    # Under caps somebody may have to go without: what is not fixed and not dealt is nobody's.
+    stuck = np.bincount(now.row[now.fixed & (now.owner == NONE)], minlength=len(units))
+    nobodys = np.where(case.taker.any(axis=1), units - stuck - count.sum(axis=1), 0)
+    count = np.concatenate((count, nobodys[:, None].astype(np.int32)), axis=1)
+    count, proved = settle(with_nobody(case), count, levels, budget)
+    return count[:, :-1], proved

@@ -1,0 +1,73 @@
+"""The options of `sticky_balanced`, and the order of priorities they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from assigner.errors import InvalidInput
+from assigner.strategy import NONE, Problem
+
+# Options of strategies: a misspelt one must not be ignored in silence.
+
+
+def refuse_unknown(strategy: str, options: Mapping[str, Any], known: Collection[str] = ()) -> None:
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        offer = f"its options are {', '.join(sorted(known))}" if known else "it has no options"
+        raise InvalidInput(f"{strategy} does not know the option {unknown[0]!r}; {offer}")
+
+
+def one_of(strategy: str, options: Mapping[str, Any], name: str, values: tuple[str, ...]) -> str:
+    """The option's value; the first of `values` where it is not given."""
+    value = options.get(name, values[0])
+    if value not in values:
+        raise InvalidInput(f"{strategy}: {name} is {value!r}; it must be one of {', '.join(values)}")
+    return str(value)
+
+
+BALANCES = ("both", "topic", "topic_only", "global")
+RACKS = ("before_moves", "after_moves", "ignore")
+
+_LEVELS = {
+    "both": ("unowned", "balance", "spread", "moves"),
+    "topic": ("unowned", "spread", "balance", "moves"),
+    "topic_only": ("unowned", "spread", "moves"),
+    "global": ("unowned", "balance", "moves", "spread"),
+}
+
+
+@dataclass(frozen=True)
+class Priorities:
+    balance: str
+    racks: str
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Names of levels for `assigner.strategies.exact.model`, the most important one first."""
+        levels = list(_LEVELS[self.balance])
+        if self.racks != "ignore":
+            moves = levels.index("moves")
+            levels.insert(moves if self.racks == "before_moves" else moves + 1, "racks")
+        return tuple(levels)
+
+
+def priorities(strategy: str, options: Mapping[str, Any]) -> Priorities:
+    """Raises `InvalidInput` for what nobody knows. The tolerance is read by `assigner.strategies.weighted.solver`."""
+    refuse_unknown(strategy, options, ("balance", "racks", "tolerance"))
+    return Priorities(one_of(strategy, options, "balance", BALANCES), one_of(strategy, options, "racks", RACKS))
+
+
+# What strategies have in common when they say what they did.
+
+
+def must_move(problem: Problem) -> int:
+    """Partitions whose owner may not keep them: it does not subscribe to their topic."""
+    if problem.members.subscription.all():
+        return 0
+    topic = np.repeat(np.arange(problem.topics.count), problem.topics.partitions)
+    loose = (problem.owner != NONE) & ~problem.pinned
+    return int((~problem.members.subscription[problem.owner[loose], topic[loose]]).sum())

@@ -1,0 +1,361 @@
+"""What is wrong with a seating, as weights.
+
+In this order: copies where they must not be (on the owner, twice on a member, where nobody asked for the topic, new on
+a member on hold), copies in the rack of the owner or of another copy, copies that have to be built, and copies that
+could not all be promoted (`assigner.strategies.standbys.costs`). Each weighs more than any change of the later ones
+that one exchange of two copies can bring.
+
+Building comes before promoting, because a copy that could not be promoted costs something only if its owner is the one
+that dies, and is no copy at all while it is being built elsewhere.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from assigner.strategies.problem.shares import EPSILON
+from assigner.strategies.standbys.demand import Keys, Numbers, contains
+from assigner.strategies.standbys.shares import Pool, least_copies
+from assigner.strategies.standbys.slots import Slots
+from assigner.strategy import NONE, BoolArray, FloatArray, IntArray
+
+# How many copies of what one member owns another may have, so that they can all be promoted when the first one dies.
+#
+# After the death of `a`, each other member `b` is to own the floor or the ceiling of its new share. So it can be
+# promoted to up to the floor of it, less what it owns already; and of all members together, as many as there are
+# remainders can be promoted to one more. The same holds for each row by itself, where only the ceiling is looked at.
+# With r copies of each unit it is enough if `b` has no more than r times that: each orphan can be divided among its r
+# holders, and where shares fit, whole ones do too. What is above would be promoted to a member without a copy: a cold
+# start.
+#
+# Nothing is promised beyond the ceiling of each row where members differ in what they subscribe to, and beyond the
+# ceilings where sets of different sizes mix.
+
+
+_DENSE = 2**22
+"""Pairs of members up to which each pair has a counter of its own."""
+
+UNLIMITED = 2**30
+
+
+class Counts:
+    """How often each key occurs."""
+
+    def __init__(self, kinds: int) -> None:
+        self._kinds = kinds
+        self._dense: IntArray | None = None
+        self._sorted: Keys = np.zeros(0, np.int64)
+
+    def take(self, keys: Keys) -> None:
+        if self._kinds <= _DENSE:
+            self._dense = np.bincount(keys, minlength=self._kinds).astype(np.int32)
+        else:
+            self._sorted = np.sort(keys)
+
+    def of(self, keys: Keys) -> IntArray:
+        if self._dense is not None:
+            return self._dense[keys]
+        begin = np.searchsorted(self._sorted, keys, side="left")
+        return np.asarray(np.searchsorted(self._sorted, keys, side="right") - begin).astype(np.int32)
+
+
+class PairLimits:
+    """For pairs of an owner and a member, over all rows. The owner of a ghost is `nobody`, the number of members; it
+    may have one with each member that may have one copy less."""
+
+    def __init__(self, given: Pool) -> None:
+        copies = self._copies = given.copies
+        members = copies.members
+        self.nobody = members.count
+        self._whole = len(given.wanted) == 1
+        self._exact = self._whole and bool((copies.units.size == given.size).all())
+        self._scale = float(given.size) if self._exact else 1.0
+        self._size = 1 if self._exact else given.size
+        self._capacity = np.append(members.capacity, 0.0)
+        self._own = copies.active / self._scale
+        _, self._open = least_copies(given)
+        self._room = np.floor((np.where(members.cap == NONE, np.inf, members.cap) - copies.active) / self._scale)
+        self._who = given.wanted[0] if self._whole else np.zeros(members.count, np.bool_)
+        self._all = float(members.capacity[self._who].sum()), float(self._own[self._who].sum())
+        kinds, first, kind = np.unique(self._capacity, return_index=True, return_inverse=True)
+        self._kind, self._first = kind.astype(np.int32), first.astype(np.int32)
+        self._tables: tuple[IntArray, IntArray] | None = None
+        self.remainders = np.full(self.nobody + 1, UNLIMITED, np.int32)
+        """[owner]: how many others can be promoted to one more than `sure`."""
+        if len(kinds) * self.nobody <= _DENSE:
+            self._tabulate()
+
+    def _tabulate(self) -> None:
+        """Where few capacities differ, what holds for one owner holds for many: looking up is faster."""
+        everyone = np.arange(self.nobody, dtype=np.int32)
+        owner, member = np.meshgrid(self._first, everyone, indexing="ij")
+        self._tables = self._most(owner, member), self._sure(owner, member)
+        if self._exact:
+            taken = np.maximum(np.floor(self._after(owner, member) + EPSILON), self._own)
+            left = self._all[1] - np.where(self._who, taken, 0).sum(axis=1)[self._kind]
+            left[:-1] += np.where(self._who, taken[self._kind[:-1], everyone], 0)
+            self.remainders = (np.maximum(left, 0) * self._copies.width).astype(np.int32)
+            self.remainders[-1] = UNLIMITED
+
+    def most(self, owner: Numbers, member: Numbers) -> IntArray:
+        """Copies of the owner's units that the member should have at most."""
+        return self._most(owner, member) if self._tables is None else self._tables[0][self._kind[owner], member]
+
+    def sure(self, owner: Numbers, member: Numbers) -> IntArray:
+        """Of these, those that can be promoted whatever the others have."""
+        return self._sure(owner, member) if self._tables is None else self._tables[1][self._kind[owner], member]
+
+    def of_member(self) -> tuple[Keys, Keys]:
+        """[member]: how many copies it could have, at most and for sure, without too many of any one owner's."""
+        if self._tables is None or not self._whole:
+            return np.full(self.nobody, UNLIMITED, np.int64), np.full(self.nobody, UNLIMITED, np.int64)
+        owners = np.bincount(self._kind[:-1][self._who], minlength=len(self._first))
+        everyone = np.arange(self.nobody)
+        own = np.where(self._who, 1, 0)
+        most, sure = (owners @ table - own * table[self._kind[:-1], everyone] for table in self._tables)
+        return most.astype(np.int64), sure.astype(np.int64)
+
+    def _after(self, owner: Numbers, member: Numbers) -> FloatArray:
+        """The member's share once the owner's capacity is gone."""
+        capacity, total = self._all
+        left = np.maximum(capacity - self._capacity[owner], self._capacity[member])
+        return np.asarray(total * self._capacity[member] / left)
+
+    def _most(self, owner: Numbers, member: Numbers) -> IntArray:
+        if not self._whole:
+            return np.full(np.broadcast_shapes(owner.shape, member.shape), UNLIMITED, np.int32)
+        more = np.ceil(self._after(owner, member) - EPSILON) - self._own[member]
+        return self._times(np.floor(np.minimum(more, self._room[member]) / self._size), owner, member)
+
+    def _sure(self, owner: Numbers, member: Numbers) -> IntArray:
+        if not self._exact:
+            return self._most(owner, member)
+        more = np.floor(self._after(owner, member) + EPSILON) - self._own[member]
+        return self._times(np.minimum(more, self._room[member]), owner, member)
+
+    def _times(self, more: FloatArray, owner: Numbers, member: Numbers) -> IntArray:
+        limit = np.minimum(np.maximum(more, 0) * self._copies.width, UNLIMITED)
+        return np.where(owner == self.nobody, self._open[member], limit).astype(np.int32)
+
+
+class RowLimits:
+    """For pairs within one row."""
+
+    def __init__(self, given: Pool) -> None:
+        copies = self._copies = given.copies
+        self._nobody = copies.members.count
+        rows = np.unique(copies.row[given.unit])
+        self.needed = len(rows) > 1 or len(given.wanted) != 1
+        self._cells = Counts(copies.units.count * self._nobody)
+        self._row_capacity = copies.units.wanted @ copies.members.capacity if self.needed else np.zeros(0)
+        self._capacity = np.append(copies.members.capacity, 0.0)
+        if self.needed:
+            owned = np.flatnonzero(copies.owner != NONE)
+            self._cells.take(copies.row[owned].astype(np.int64) * self._nobody + copies.owner[owned])
+
+    def most(self, row: Numbers, owner: Numbers, member: Numbers) -> IntArray:
+        inside = np.minimum(row, self._copies.units.count - 1)
+        capacity = self._capacity[member]
+        left = np.maximum(self._row_capacity[inside] - self._capacity[owner], capacity)
+        share = np.ceil(self._copies.units.partitions[inside] * capacity / left - EPSILON)
+        more = share - self._cells.of(inside.astype(np.int64) * self._nobody + member)
+        limit = np.maximum(more, 0) * self._copies.width
+        return np.where(owner == self._nobody, UNLIMITED, limit).astype(np.int32)
+
+
+COLD = 1
+BUILD = 8
+RACK = 32
+WRONG = 256
+"""Times the copies of a unit, since an exchange may bring that many copies into one rack."""
+
+
+class Costs:
+    """Of copies on members, whether they are there or might be. A ghost may be where one copy less may be, and two of
+    them must not be on one member."""
+
+    def __init__(self, given: Pool, slots: Slots) -> None:
+        copies = self._copies = given.copies
+        members = copies.members
+        self._slots = slots
+        self._limits, self._row_limits = PairLimits(given), RowLimits(given)
+        self.wrong = WRONG * copies.width
+        ghosts = slots.count - slots.ghosts
+        self.owner = np.append(copies.owner, np.full(ghosts, members.count, np.int32))
+        self.row = np.append(copies.row, np.full(ghosts, copies.units.count, np.int32))
+        self._wanted = np.concatenate((copies.units.wanted, np.ones((1, members.count), np.bool_)))
+        racks = members.rack[given.wanted.any(axis=0)]
+        self._racks = len(np.unique(racks[racks != NONE])) > 1
+        self._owner_rack = np.append(members.rack, np.int32(NONE))[self.owner]
+        self._pairs = Counts((members.count + 1) * members.count)
+        self._row_pairs = Counts((copies.units.count + 1) * (members.count + 1) * members.count)
+        self.by_row = self._row_limits.needed
+        self._least, _ = least_copies(given)
+        self.now = np.zeros(0, np.int64)
+        """[slot]: what is wrong with its copy, pairs aside."""
+        self.beyond = np.zeros(members.count + 1, np.int32)
+        """[owner]: how many more members would have to be promoted to a remainder than there are remainders."""
+
+    def count(self) -> None:
+        """Take everything as it is seated now."""
+        self.now = self.alone(self._slots.unit, self._slots.column, self._slots.member)
+        self._count_pairs()
+
+    def _count_pairs(self) -> None:
+        unit, member = self._slots.unit, self._slots.member
+        keys = self.pair(unit, member)
+        self._pairs.take(keys)
+        if self.by_row:
+            self._row_pairs.take(self.row_pair(unit, member))
+        count = self._pairs.of(keys)
+        self._lucky = (count > self._limits.sure(self.owner[unit], member)) & self._divides(unit, member)
+        self._in_pair = count
+        # Each copy of a pair counts for its part of it.
+        used = np.bincount(self.owner[unit], self._lucky / count, len(self.beyond))
+        self.beyond = np.round(used).astype(np.int32) - self._limits.remainders
+
+    def exchange(self, first: Numbers, second: Numbers) -> None:
+        slots = self._slots
+        units = slots.unit[np.concatenate((first, second))]
+        slots.exchange(first, second)
+        changed = slots.place[units].reshape(-1)
+        changed = changed[changed != NONE]
+        self.now[changed] = self.alone(slots.unit[changed], slots.column[changed], slots.member[changed])
+        self._count_pairs()
+
+    def alone(self, unit: Numbers, column: Numbers, member: Numbers) -> Keys:
+        """What is wrong with this copy of the unit if it is on the member, pairs aside."""
+        slots, copies = self._slots, self._copies
+        keys = copies.key(unit, member)
+        new = ~contains(copies.held, keys) & (unit < slots.ghosts)
+        wrong = self.owner[unit] == member
+        if copies.members.hold.any():
+            wrong |= copies.members.hold[member] & new
+        if len(copies.barred):
+            wrong |= contains(copies.barred, keys)
+        near, twice = self._beside(unit, column, member)
+        # The first seating has only topics that members want. Once that is lost, two alone can't mend it.
+        strange = ~self._wanted[self.row[unit], member]
+        return np.asarray(BUILD * new + RACK * near + self.wrong * ((wrong | twice) + 4 * strange))
+
+    def _beside(self, unit: Numbers, column: Numbers, member: Numbers) -> tuple[Keys, BoolArray]:
+        """How many of owner and other copies are in the member's rack, and whether one is on the member itself."""
+        slots, rack = self._slots, self._copies.members.rack
+        here = rack[member]
+        near = (self._owner_rack[unit] == here).astype(np.int64)
+        twice = np.zeros(len(unit), np.bool_)
+        for other in range(slots.place.shape[1] if slots.place.shape[1] > 1 else 0):
+            slot = slots.place[unit, other]
+            there = (slot != NONE) & (column != other)
+            where = slots.member[slot]
+            twice |= there & (where == member)
+            near += there & (rack[where] == here)
+        return near * (self._racks & (here != NONE)), twice
+
+    # Keys begin with the member, since slots are in the order of members: looking them up in that order is fast.
+
+    def pair(self, unit: Numbers, member: Numbers) -> Keys:
+        return np.asarray(member.astype(np.int64) * (self._copies.members.count + 1) + self.owner[unit])
+
+    def row_pair(self, unit: Numbers, member: Numbers) -> Keys:
+        return np.asarray(self.pair(unit, member) * (self._copies.units.count + 1) + self.row[unit])
+
+    def spare(self, unit: Numbers, member: Numbers) -> IntArray:
+        """How many more copies of what the unit's owner owns may be on the member; below 0: too many are there."""
+        return self._limits.most(self.owner[unit], member) - self._pairs.of(self.pair(unit, member))
+
+    def _divides(self, unit: Numbers, member: Numbers) -> BoolArray:
+        """Whether the member's share after the owner's death has a remainder."""
+        owner = self.owner[unit]
+        return np.asarray(self._limits.most(owner, member) > self._limits.sure(owner, member))
+
+    def leaning(self, unit: Numbers, here: Numbers, there: Numbers) -> IntArray:
+        """By how much more the copies of what the unit's owner owns lean on remainders if this one goes there."""
+        owner = self.owner[unit]
+        starts = self._limits.sure(owner, there) == self._pairs.of(self.pair(unit, there))
+        ends = self._limits.sure(owner, here) + 1 == self._pairs.of(self.pair(unit, here))
+        lean = (starts & self._divides(unit, there)).astype(np.int32)
+        return np.asarray(lean - (ends & self._divides(unit, here)))
+
+    def moved(self, unit: Numbers, here: Numbers, there: Numbers) -> Keys:
+        """What the pairs gain or lose if this copy goes there."""
+        change = self.weight(unit) * ((self.spare(unit, there) <= 0).astype(np.int64) - (self.spare(unit, here) < 0))
+        beyond = self.beyond[self.owner[unit]]
+        after = np.maximum(beyond + self.leaning(unit, here, there), 0)
+        return np.asarray(change + COLD * (after - np.maximum(beyond, 0)))
+
+    def row_moved(self, unit: Numbers, here: Numbers, there: Numbers) -> Keys:
+        change = (self.row_spare(unit, there) <= 0).astype(np.int64) - (self.row_spare(unit, here) < 0)
+        return np.asarray(COLD * change)
+
+    def row_spare(self, unit: Numbers, member: Numbers) -> IntArray:
+        limit = self._row_limits.most(self.row[unit], self.owner[unit], member)
+        return limit - self._row_pairs.of(self.row_pair(unit, member))
+
+    def weight(self, unit: Numbers) -> Keys:
+        """Of one copy too many in a pair. Two ghosts on a member, which then has too few copies, are better than a copy
+        where it must not be, and worse than anything else."""
+        return np.where(unit < self._slots.ghosts, COLD, self.wrong // 2)
+
+    def avoidable(self) -> BoolArray:
+        """[slot]: whether there are too many of the pair, and not just because the members' shares are so large."""
+        member, owner = self._slots.member, self.owner[self._slots.unit]
+        most, sure = self._limits.of_member()
+        excess = self._excess()
+        bound = np.maximum(self._least - most, 0)
+        some = (excess > 0) & (np.bincount(member, excess, len(most)) > bound + 0.5)[member]
+        there = self._limits.remainders[:-1]
+        bound = np.maximum(self._least - sure, 0).sum() - there[there < UNLIMITED].sum()
+        if np.maximum(self.beyond[:-1], 0).sum() > max(bound, 0):
+            some |= self._lucky & (self.beyond[owner] > 0)
+        if self.by_row:
+            some |= self.row_spare(self._slots.unit, member) < 0
+        return np.asarray(some)
+
+    def built(self) -> BoolArray:
+        """[slot]: whether its copy has to be built."""
+        return np.asarray(self.now % RACK >= BUILD)
+
+    def bad(self, slot: Numbers) -> BoolArray:
+        """[slot]: whether anything is wrong with it that is worse than having to be built."""
+        unit, member = self._slots.unit[slot], self._slots.member[slot]
+        wrong = (self.now[slot] >= RACK) | (self.spare(unit, member) < 0)
+        wrong |= self._lucky[slot] & (self.beyond[self.owner[unit]] > 0)
+        return wrong | (self.row_spare(unit, member) < 0) if self.by_row else wrong
+
+    def _excess(self) -> FloatArray:
+        """[slot]: its part of what is too many in its pair."""
+        spare = self._limits.most(self.owner[self._slots.unit], self._slots.member) - self._in_pair
+        return np.asarray(np.maximum(-spare, 0) / self._in_pair)
+
+    def in_one_rack(self) -> int:
+        """Copies in the rack of the owner or of another copy, as they are seated now."""
+        near, _ = self._beside(self._slots.unit, self._slots.column, self._slots.member)
+        return int(near.sum())
+
+    def total(self) -> int:
+        """All that is wrong."""
+        pairs = round(float((self._too_many() * self.weight(self._slots.unit)).sum()))
+        return int(self.now.sum()) + pairs + COLD * self._over_remainders()
+
+    def _over_remainders(self) -> int:
+        return int(np.maximum(self.beyond, 0).sum())
+
+    def _too_many(self) -> FloatArray:
+        unit, member = self._slots.unit, self._slots.member
+        excess = self._excess()
+        if self.by_row:
+            rows = np.maximum(-self.row_spare(unit, member), 0)
+            excess = excess + rows / self._row_pairs.of(self.row_pair(unit, member))
+        return excess
+
+    def gifts(self) -> Keys:
+        """[slot, slot]: what changes if the copy of the first goes to the place of the second, whose own goes away."""
+        slots, count = self._slots, len(self._slots.unit)
+        giver, taker = np.repeat(np.arange(count), count), np.tile(np.arange(count), count)
+        unit, here, there = slots.unit[giver], slots.member[giver], slots.member[taker]
+        change = self.alone(unit, slots.column[giver], there) - self.now[giver]
+        change += self.moved(unit, here, there)
+        if self.by_row:
+            change += self.row_moved(unit, here, there)
+        return np.where(here == there, 0, change).reshape(count, count)

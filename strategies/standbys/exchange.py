@@ -1,0 +1,295 @@
+"""Make a seating good by exchanging copies, two at a time.
+
+An exchange is made only if it lowers the weighted sum of all that is wrong (`assigner.strategies.standbys.costs`). The
+sum is a whole number and never below zero, so this ends. Shares are kept, since both members end with as many copies as
+before.
+
+In a small group exchanges among more than two are looked for as well (`assigner.strategies.standbys.exchange`).
+
+Not promised: the very best seating. In a large group the search for the last few is given up after a while; a later
+plan goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assigner.strategies.standbys.costs import RACK, Costs
+from assigner.strategies.standbys.demand import Copies, Keys, Numbers, contains
+from assigner.strategies.standbys.shares import Pool
+from assigner.strategies.standbys.slots import Slots, ranks
+from assigner.strategy import NONE, BoolArray, IntArray
+
+# Find a ring of gifts: each of some slots gives its copy to the next, and all together are better off.
+#
+# By Bellman and Ford: the cheapest way to each slot is improved until nothing changes; if ways run in a ring, going
+# round it costs less than nothing. It ends after as many rounds as there are slots at the latest.
+
+
+Matrix = NDArray[np.int64]
+
+
+def ring(cost: Matrix) -> list[int]:
+    """Slots in the order of giving, or nothing. `cost[i, j]`: what changes if the copy in slot i goes to slot j."""
+    count = len(cost)
+    reached = np.zeros(count, np.int64)
+    came = np.full(count, -1)
+    for _ in range(count):
+        ways = reached[:, None] + cost
+        best = ways.argmin(axis=0)
+        cheapest = ways[best, np.arange(count)]
+        better = cheapest < reached
+        if not better.any():
+            return []
+        reached = np.where(better, cheapest, reached)
+        came = np.where(better, best, came)
+        found = _round_trip(came.tolist())
+        if found:
+            return found
+    return []
+
+
+def _round_trip(came: list[int]) -> list[int]:
+    """A ring among ways back, in the direction of the ways."""
+    visited = [0] * len(came)
+    for start in range(len(came)):
+        slot = start
+        while slot >= 0 and not visited[slot]:
+            visited[slot] = start + 1
+            slot = came[slot]
+        if slot >= 0 and visited[slot] == start + 1:
+            found = [slot]
+            while came[found[-1]] != slot:
+                found.append(came[found[-1]])
+            return found[::-1]
+    return []
+
+
+_ROUNDS = 64
+_PATIENCE = 4
+"""Rounds of exchanging in bulk, and how many in a row may bring nearly nothing."""
+_BUDGET = 300_000
+"""Pairs of slots to look at, and as many again for every slot as `_EACH`; bounds the time."""
+_EACH = 2
+_PARTNERS = 1024
+"""How many others a slot is compared with one by one."""
+_FAILURES = 30
+"""Slots in a row for which nothing is found before the rest is given up."""
+_RINGS = 400
+"""Slots up to which exchanges among more than two are looked for."""
+_GOLDEN = 0.6180339887498949
+_MIXER = np.uint32(2654435761)
+
+_KeyOf = Callable[[Numbers, Numbers], Keys]
+_SpareOf = Callable[[Numbers, Numbers], IntArray]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Exchanges of slots `first` and `second` that might be made, and what each would change."""
+
+    first: Numbers
+    second: Numbers
+    change: Keys
+
+
+class Exchange:
+    def __init__(self, given: Pool, slots: Slots) -> None:
+        self._copies: Copies = given.copies
+        self._slots = slots
+        self._costs = Costs(given, slots)
+        self._budget = _BUDGET + _EACH * len(slots.unit)
+
+    def run(self) -> None:
+        changed = len(self._slots.unit) > 1
+        while changed and self._budget > 0:
+            self._slots.settle()
+            self._costs.count()
+            changed = self._in_bulk()
+            changed |= self._one_by_one()
+            changed |= self._bring_home()
+            changed = changed or self._in_rings()
+
+    def wrong(self) -> Numbers:
+        """Slots of copies that must not be where they are."""
+        return np.flatnonzero(self._costs.now >= self._costs.wrong)
+
+    def _bad(self) -> Numbers:
+        """Where an exchange may help. A copy that exists is not given up for one that can be promoted."""
+        return np.flatnonzero((self._costs.now >= RACK) | (self._costs.avoidable() & self._costs.built()))
+
+    # --- many at once --------------------------------------------------------------------------------------------
+
+    def _in_bulk(self) -> bool:
+        """First what must not be, then whatever is bad: with another such slot, which may put both right; then with
+        any; then with those whose copies have to be built anyway."""
+        everyone = np.arange(len(self._slots.unit))
+        changed = self._rounds(self.wrong(), _PATIENCE)
+        changed |= self._rounds(self.wrong(), 4 * _PATIENCE, everyone)
+        changed |= self._rounds(self._bad(), _PATIENCE)
+        changed |= self._rounds(self._bad(), _PATIENCE, everyone)
+        return self._rounds(self._bad(), _PATIENCE, np.flatnonzero(self._costs.built())) or changed
+
+    def _rounds(self, bad: Numbers, patience: int, others: Numbers | None = None) -> bool:
+        """`others`: with whom to exchange; None: with each other."""
+        changed, left = False, patience
+        for turn in range(1, _ROUNDS):
+            among = bad if others is None else others
+            if not len(bad) or not len(among) or not left or self._budget <= 0:
+                break
+            self._budget -= len(bad)
+            trial = self._weigh(bad, _partners(bad, among, turn))
+            made = self._apart(trial)
+            left = patience if 50 * len(made) > len(bad) else left - 1
+            if len(made):
+                self._costs.exchange(trial.first[made], trial.second[made])
+                bad = bad[self._costs.bad(bad)]
+                changed = True
+        return changed
+
+    def _weigh(self, first: Numbers, second: Numbers) -> Trial:
+        slots, costs = self._slots, self._costs
+        unit, other = slots.unit[first], slots.unit[second]
+        here, there = slots.member[first], slots.member[second]
+        change = costs.alone(unit, slots.column[first], there) + costs.alone(other, slots.column[second], here)
+        change -= costs.now[first] + costs.now[second]
+        stays = costs.owner[unit] == costs.owner[other]
+        change += np.where(stays, 0, costs.moved(unit, here, there) + costs.moved(other, there, here))
+        if costs.by_row:
+            stays = stays & (costs.row[unit] == costs.row[other])
+            change += np.where(stays, 0, costs.row_moved(unit, here, there) + costs.row_moved(other, there, here))
+        return Trial(first, second, np.where((unit == other) | (here == there), 0, change))
+
+    def _apart(self, trial: Trial) -> Numbers:
+        """Those that help and don't get into each other's way, so that together they bring what each promises."""
+        good = np.flatnonzero(trial.change < 0)
+        # In an order that has nothing to do with the slots', so that of neighbours every other one is made.
+        good = good[np.argsort(good.astype(np.uint32) * _MIXER, kind="stable")]
+        slots = self._slots
+        both = np.stack((trial.first[good], trial.second[good]), axis=1)
+        once = (ranks(slots.unit[both].reshape(-1)) == 0).reshape(-1, 2).all(axis=1)
+        good, both = good[once], both[once]
+        fits = self._fits(both, self._costs.pair, self._costs.spare) & self._leans(both)
+        if self._costs.by_row:
+            fits &= self._fits(both, self._costs.row_pair, self._costs.row_spare)
+        return np.asarray(good[fits])
+
+    def _fits(self, both: Numbers, key: _KeyOf, spare: _SpareOf) -> BoolArray:
+        """Of those that join a pair, no more than it has room for; of those that leave one, no more than too many."""
+        slots = self._slots
+        unit = slots.unit[both].reshape(-1)
+        here, there = slots.member[both].reshape(-1), slots.member[both[:, ::-1]].reshape(-1)
+        joins = ranks(key(unit, there)) < np.maximum(spare(unit, there), 1)
+        too_many = -spare(unit, here)
+        leaves = (too_many <= 0) | (ranks(key(unit, here)) < too_many)
+        return np.asarray((joins & leaves).reshape(-1, 2).all(axis=1))
+
+    def _leans(self, both: Numbers) -> BoolArray:
+        """Of those that lean on an owner's remainders, no more than there are; of those that cease to, no more than
+        lean on them in vain."""
+        slots, costs = self._slots, self._costs
+        unit = slots.unit[both].reshape(-1)
+        here, there = slots.member[both].reshape(-1), slots.member[both[:, ::-1]].reshape(-1)
+        lean = costs.leaning(unit, here, there)
+        owner = costs.owner[unit].astype(np.int64)
+        fits = (lean == 0) | (ranks(3 * owner + lean) < np.maximum(np.abs(costs.beyond[owner]), 1))
+        return np.asarray(fits.reshape(-1, 2).all(axis=1))
+
+    # --- one at a time -------------------------------------------------------------------------------------------
+
+    def _one_by_one(self) -> bool:
+        """Each bad slot with the best of the others; in a large group of some, and of those to be built."""
+        changed, failures = False, 0
+        total = len(self._slots.unit)
+        others = np.arange(min(total, _PARTNERS)) * max(1, total // _PARTNERS)
+        new = np.flatnonzero(self._costs.built())[:_PARTNERS] if total > _PARTNERS else np.zeros(0, np.int64)
+        bad = self._bad()
+        # The worst first, and no patience lost on them: what must not be has to be put right.
+        for slot in bad[np.argsort(-self._costs.now[bad], kind="stable")].tolist():
+            if self._budget <= 0 or failures > _FAILURES:
+                break
+            if self._best(slot, np.concatenate(((slot + others) % total, new))):
+                changed, failures = True, 0
+            elif self._costs.now[slot] < self._costs.wrong:
+                failures += 1
+        return changed
+
+    def _best(self, slot: int, among: Numbers) -> bool:
+        self._budget -= len(among)
+        if not len(among):
+            return False
+        trial = self._weigh(np.full(len(among), slot), among)
+        best = int(trial.change.argmin())
+        if trial.change[best] >= 0:
+            return False
+        self._costs.exchange(trial.first[best : best + 1], trial.second[best : best + 1])
+        return True
+
+    def _in_rings(self) -> bool:
+        """Copies go round among more than two."""
+        slots, costs = self._slots, self._costs
+        if len(slots.unit) > _RINGS or not (len(self._bad()) or len(self._unused()[0])):
+            return False
+        found = ring(costs.gifts())
+        self._budget -= len(slots.unit) ** 2
+        before = costs.total()
+        steps = [(np.array(found[:1]), np.array([slot])) for slot in found[1:]]
+        for first, second in steps:
+            costs.exchange(first, second)
+        if costs.total() < before:
+            return True
+        # Gifts are weighed one by one, and may stand in each other's way.
+        for first, second in reversed(steps):
+            costs.exchange(first, second)
+        return False
+
+    def _unused(self) -> tuple[Numbers, Numbers]:
+        """(slot, member): copies to be built though the unit has one on the member that is not used."""
+        slots, copies = self._slots, self._copies
+        seated = np.flatnonzero(slots.unit < slots.ghosts)
+        keys = copies.key(slots.unit[seated], slots.member[seated])
+        building = seated[~contains(copies.held, keys)]
+        unit, member = copies.split(copies.held[~contains(np.sort(keys), copies.held)])
+        home = np.full((slots.count, slots.place.shape[1]), NONE, np.int32)
+        home[slots.unit[building], slots.column[building]] = building
+        which, column = np.nonzero(home[unit] != NONE)
+        return home[unit[which], column], member[which]
+
+    def _away(self) -> tuple[Numbers, Numbers]:
+        """Of these, those where the member has to build another instead, or two would build on each other's."""
+        slots, costs = self._slots, self._costs
+        slot, member = self._unused()
+        alone = costs.alone(slots.unit[slot], slots.column[slot], member)
+        builds = np.zeros(self._copies.members.count, np.bool_)
+        builds[slots.member[costs.built()]] = True
+        helps = (alone < RACK) & (builds[member] | self._swaps(slot, member))
+        return slot[helps], member[helps]
+
+    def _swaps(self, slot: Numbers, member: Numbers) -> BoolArray:
+        """Whether some of these would build on each other's members."""
+        count = self._copies.members.count
+        here = self._slots.member[slot].astype(np.int64)
+        return contains(np.unique(here * count + member), member.astype(np.int64) * count + here)
+
+    def _bring_home(self) -> bool:
+        """Use copies that exist instead of new ones."""
+        slots, changed = self._slots, False
+        for slot, member in np.stack(self._away(), axis=1).tolist():
+            if self._budget <= 0:
+                break
+            begin, end = np.searchsorted(slots.member, (member, member + 1))
+            self._budget -= 100
+            changed |= self._best(slot, np.arange(begin, end))
+        return changed
+
+
+def _partners(bad: Numbers, others: Numbers, turn: int) -> Numbers:
+    """Of each bad slot one of the others, at a distance that differs from round to round."""
+    total = len(others)
+    distance = 1 + int((turn * _GOLDEN) % 1.0 * (total - 1))
+    place = np.arange(len(bad)) if others is bad else np.searchsorted(others, bad)
+    return np.asarray(others[(place + distance) % total])

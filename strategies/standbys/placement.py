@@ -1,0 +1,189 @@
+"""Where standby copies live: on other members than the owner, evenly, in other racks, as they are as far as possible.
+
+In this order:
+
+1. **Valid.** Never on the owner, never twice on one member, only on members that subscribe to the topic, nothing new
+   on members on hold. The topics of a co-partition slot have the same standbys.
+2. **As many as asked**, where there are members for them.
+3. **Even.** What a member owns and the copies it holds come to the floor or the ceiling of its share, in proportion
+   to capacity; where members may have different topics, to as even a load as gifts can make.
+4. **In other racks** than the owner's and each other's.
+5. **Few copies to build.** Copies stay unless one of the above says otherwise. A former owner has a copy.
+6. **Ready.** After the death of any one member its partitions can be promoted where copies are, without a cold start,
+   so far as the above leaves room for it (`assigner.strategies.standbys.costs`): copies that are built anyway go where
+   they can be promoted.
+
+It ends because shares are settled first (`assigner.strategies.standbys.shares`) and every exchange after that lowers a
+whole number (`assigner.strategies.standbys.exchange`). Given its own result it returns the same again.
+
+Not promised: that 4 to 6 are at their very best, since copies are exchanged two at a time only. Copies of partitions
+that nobody owns are left where they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from assigner.strategies.standbys.costs import Costs
+from assigner.strategies.standbys.demand import Copies, Keys, Numbers, copies, unit_of_partition
+from assigner.strategies.standbys.exchange import Exchange
+from assigner.strategies.standbys.shares import Pool, pool, settled, unevenness
+from assigner.strategies.standbys.slots import Slots, ranks, seat
+from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Problem
+
+_ATTEMPTS = 8
+_SMALL = 400
+_LARGE = 4000
+"""Units: up to the first number a plan is looked at again until it settles; above the second, once."""
+
+
+def place_standbys(problem: Problem, owner: IntArray) -> IntArray:
+    """[flat partition, replica]: the standbys for new owners, each row filled from the left, then NONE."""
+    width = max(0, min(problem.standby_count, problem.members.count - 1))
+    if not width or not len(owner):
+        return np.full((len(owner), width), NONE, np.int32)
+    given = copies(problem, owner, width)
+    table = _orphans(given)
+    load = given.active + _copied(given, table)
+    # Large units first: small ones fit in between.
+    for size in np.unique(given.units.size[given.row])[::-1].tolist():
+        placed = _place(given, size, load)
+        load += size * np.bincount(placed[placed != NONE], minlength=len(load))
+        table = np.where(placed != NONE, placed, table)
+    return table[unit_of_partition(given.units, problem)]
+
+
+def _place(given: Copies, size: int, load: FloatArray) -> IntArray:
+    """[unit, replica]: standbys of the units of one size, NONE elsewhere."""
+    here = pool(given, size, load)
+    present = _present(here)
+    if present is not None and _good_enough(here, present):
+        return present
+    table = _attempt(here)
+    if present is not None and _worth(here, table) >= _worth(here, present):
+        return present
+    # Where shares were not the whole story, what came out may look different in the light of itself.
+    attempts = 1 if len(here.unit) > _LARGE else _ATTEMPTS
+    for _ in range(0 if _as_dealt(here, table) else attempts):
+        here = pool(replace(given, held=_keys(given, table)), size, load)
+        if _good_enough(here, table):
+            break
+        other = _attempt(here)
+        if _worth(here, other) >= _worth(here, table):
+            break
+        table = other
+    return table
+
+
+def _attempt(here: Pool) -> IntArray:
+    slots = seat(here)
+    exchange = Exchange(here, slots)
+    exchange.run()
+    seated = slots.unit < slots.ghosts
+    seated[exchange.wrong()] = False
+    table = _table(here.copies, slots.unit[seated], slots.member[seated])
+    _make_do(here, table)
+    return table
+
+
+def _present(here: Pool) -> IntArray | None:
+    """The copies that exist, if they are as many as they should be."""
+    given = here.copies
+    unit, member = given.split(given.held)
+    mine = here.cohort[unit] != NONE
+    unit, member = unit[mine], member[mine]
+    if bool((np.bincount(unit, minlength=len(given.row))[here.unit] == given.demand[here.unit]).all()):
+        return _table(given, unit, member)
+    return None
+
+
+def _good_enough(here: Pool, table: IntArray) -> bool:
+    """Nothing is wrong for which a copy would be built anew."""
+    missing, uneven, near = _worth(here, table)
+    return not (missing or near or (uneven and len(here.wanted) == 1)) and settled(here, _counted(here, table))
+
+
+def _counted(here: Pool, table: IntArray) -> IntArray:
+    """[cohort, member]: copies."""
+    unit, column = np.nonzero(table != NONE)
+    cell = here.cohort[unit].astype(np.int64) * len(here.load) + table[unit, column]
+    return np.bincount(cell, minlength=here.most.size).reshape(here.most.shape).astype(np.int32)
+
+
+def _as_dealt(here: Pool, table: IntArray) -> bool:
+    """Whether shares look the same in the light of the table, everyone has its own, and no ring was missed."""
+    copied = np.bincount(table[table != NONE], minlength=len(here.load))
+    same = len(here.wanted) == 1 and not here.copies.members.hold.any()
+    return same and len(here.unit) > _SMALL and unevenness(here, copied) == 0
+
+
+def _worth(here: Pool, table: IntArray) -> tuple[int, float, int]:
+    """Smaller is better: (missing, unevenness, copies in one rack). What could not be promoted is no reason to build a
+    copy."""
+    unit, column = np.nonzero(table != NONE)
+    member = table[unit, column]
+    slots = Slots(here.copies, member, unit)
+    costs = Costs(here, slots)
+    costs.count()
+    missing = int(here.copies.demand[here.unit].sum()) - len(unit)
+    return missing, unevenness(here, np.bincount(member, minlength=len(here.load))), costs.in_one_rack()
+
+
+def _table(given: Copies, unit: Numbers, member: Numbers) -> IntArray:
+    table = np.full((len(given.row), given.width), NONE, np.int32)
+    order = np.lexsort((member, unit))
+    unit, member = unit[order], member[order]
+    table[unit, ranks(unit)] = member
+    return table
+
+
+def _keys(given: Copies, table: IntArray) -> Keys:
+    unit, column = np.nonzero(table != NONE)
+    return np.unique(given.key(unit, table[unit, column]))
+
+
+def _orphans(given: Copies) -> IntArray:
+    unit, member = given.split(given.held)
+    mine = given.owner[unit] == NONE
+    unit, member = unit[mine], member[mine]
+    few = ranks(unit) < given.width
+    return _table(given, unit[few], member[few])
+
+
+def _copied(given: Copies, table: IntArray) -> FloatArray:
+    """[member] partitions"""
+    unit, column = np.nonzero(table != NONE)
+    size = given.units.size[given.row[unit]]
+    return np.bincount(table[unit, column], size, given.members.count).astype(np.float64)
+
+
+def _make_do(here: Pool, table: IntArray) -> None:
+    """Copies for which shares left no valid place go to the emptiest member that may have them."""
+    given, size = here.copies, here.size
+    have = (table[here.unit] != NONE).sum(axis=1)
+    short = here.unit[have < given.demand[here.unit]]
+    if not len(short):
+        return
+    load = here.load + size * np.bincount(table[table != NONE], minlength=given.members.count)
+    for unit in short.tolist():
+        has = table[unit][table[unit] != NONE]
+        may = _may_have(given, unit)
+        may[has] = False
+        who = np.flatnonzero(may)
+        emptiest = np.argsort((load[who] + size) / given.members.capacity[who], kind="stable")
+        who = who[emptiest][: given.demand[unit] - len(has)]
+        table[unit, : len(has) + len(who)] = np.sort(np.concatenate((has, who)))
+        load[who] += size
+
+
+def _may_have(given: Copies, unit: int) -> BoolArray:
+    """[member]"""
+    members = given.members
+    may = given.units.wanted[given.row[unit]] & ~members.hold
+    for keys, allowed in ((given.held, True), (given.barred, False)):
+        begin, end = np.searchsorted(keys, (unit * members.count, (unit + 1) * members.count))
+        may[keys[begin:end] % members.count] = allowed
+    may[given.owner[unit]] = False
+    return np.asarray(may)

@@ -1,0 +1,123 @@
+"""Which way to solve a problem in units: the fast one where everybody wants the same, else the exact one.
+
+The fast way's result is taken as it is where it meets its own lower bound; else the exact way starts from there.
+Members that have no topic in common are separate problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from assigner.strategies.exact import solver
+from assigner.strategies.problem.components import components
+from assigner.strategies.problem.options import Priorities
+from assigner.strategies.problem.rack_classes import Classes
+from assigner.strategies.problem.units import Units
+from assigner.strategies.uniform import solver as one_subscription
+from assigner.strategies.uniform.solver import Quick
+from assigner.strategies.weighted import solver as weighted
+from assigner.strategy import NONE, IntArray, Members
+
+FEW_CELLS = 20_000
+"""Rows x members up to which a few milliseconds more don't matter."""
+
+_TURNS = 3
+"""Times what was found is searched again. One is enough but for sets of different sizes."""
+
+
+@dataclass(frozen=True)
+class Found:
+    owner: IntArray
+    """New owner per unit."""
+    lower_bound: int
+    """Moves, in partitions, among units whose owner may keep them."""
+    unproved: bool = False
+    """The search for the best was given up: too much work."""
+
+
+def solve(
+    units: Units, members: Members, wishes: Priorities, classes: Classes | None, options: Mapping[str, Any]
+) -> Found:
+    if _weights_differ(units):
+        heavy = weighted.solve(units, members, options)
+        return Found(heavy.owner, heavy.lower_bound)
+    units = replace(units, weight=None)
+    if classes is None and units.wanted_alike is None and free(units, members):
+        return _by_component(units, members, wishes)
+    return _solve(units, members, wishes, classes)
+
+
+def _weights_differ(units: Units) -> bool:
+    """Of partitions: a slot of a large set weighs more than one of a small set even if all partitions are alike."""
+    if units.weight is None:
+        return False
+    each = units.weight / np.repeat(units.size, units.partitions)
+    return bool((each != each[:1]).any())
+
+
+def free(units: Units, members: Members) -> bool:
+    """Whether nothing but subscriptions says who may have what."""
+    return not (members.hold.any() or (members.cap != NONE).any() or units.pinned.any())
+
+
+def _by_component(units: Units, members: Members, wishes: Priorities) -> Found:
+    parts = components(units, members)
+    if len(parts) == 1 and len(parts[0].which_units) == len(units.owner):
+        return _solve(units, members, wishes, None)
+    owner, bound, unproved = np.full(len(units.owner), NONE, np.int32), 0, False
+    for part in parts:
+        found = _solve(part.units, part.members, wishes, None)
+        mine = np.append(part.which_members, np.int32(NONE))
+        owner[part.which_units] = mine[found.owner]
+        bound += found.lower_bound
+        unproved |= found.unproved
+    return Found(owner, bound, unproved)
+
+
+def _solve(units: Units, members: Members, wishes: Priorities, classes: Classes | None) -> Found:
+    """Where the best was not found from what is, it may be from what was found; if not, that stays. So the next plan,
+    which begins there, has nothing to add."""
+    found = _search(units, members, wishes, classes)
+    for _ in range(_TURNS):
+        if not found.unproved or found.owner is units.owner:
+            break
+        again = _search(replace(units, owner=found.owner), members, wishes, classes)
+        if bool((again.owner == found.owner).all()):
+            break
+        bound = solver.fewest_moves(units, members, again.owner)
+        found = Found(again.owner, bound, again.unproved or bound < _moves(units, again.owner))
+        if not again.unproved:
+            break
+    return found
+
+
+def _search(units: Units, members: Members, wishes: Priorities, classes: Classes | None) -> Found:
+    start = None
+    if classes is None:
+        quick = one_subscription.solve(units, replace(members, load=None), wishes.balance)
+        if quick is not None:
+            if _good_enough(units, quick, wishes):
+                return Found(quick.owner, quick.lower_bound, _moves(units, quick.owner) > quick.lower_bound)
+            start = quick.owner
+    found = solver.solve(units, members, wishes.levels, classes, start)
+    bound = _moves(units, found.owner) if found.proved else found.lower_bound
+    return Found(found.owner, bound, not found.proved)
+
+
+def _good_enough(units: Units, quick: Quick, wishes: Priorities) -> bool:
+    cells = units.wanted.size
+    # By `global`, topics are spread as long as that costs nothing: no move, and no time either.
+    spread = wishes.balance != "global" or cells > FEW_CELLS
+    return cells > solver.MOST_CELLS or (spread and _moves(units, quick.owner) == quick.lower_bound)
+
+
+def _moves(units: Units, owner: IntArray) -> int:
+    """In partitions, of units whose owner may keep them."""
+    moved = np.flatnonzero((units.owner != NONE) & (owner != units.owner))
+    row = np.searchsorted(units.offsets, moved, side="right") - 1
+    may = units.wanted[row, units.owner[moved]]
+    return int(units.size[row[may]].sum())

@@ -1,0 +1,328 @@
+"""Chains of gifts that cost no move, from a member with too many to one with too few.
+
+A gift costs nothing if the extra is new to its giver, or if its taker has the unit today. Such gifts are searched
+breadth first, from all members with too many at once. Where the number of members at the ceiling is right, a chain may
+also make one more there and go on from another that leaves it.
+
+Before any gift that costs a move, extras are at the least cost that their topics allow, and a gift costs 0 or 1. So
+when no chain without cost is left, every further gift costs one move in any plan, and one such is always to be found
+(pins aside): what is reached in this order is the minimum. Every chain lowers `Gifts.needed`, so the search ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from assigner.strategies.problem.shares import Indices
+from assigner.strategies.uniform.model import HAD, HAS, LOCKED, Counts, Extras, Flags
+from assigner.strategies.uniform.round_robin import deal
+from assigner.strategy import BoolArray
+
+# Hand extras on from members that have too many to members that have too few, each within its topic.
+#
+# A member has too many above the ceiling and too few below the floor. Of those in between, as many give or take one as
+# it takes, and no more: every gift lowers `needed` by one.
+
+
+def may_give(flags: Flags) -> BoolArray:
+    return np.asarray((flags & (HAS | LOCKED)) == HAS)
+
+
+def may_take(flags: Flags) -> BoolArray:
+    return np.asarray((flags & HAS) == 0)
+
+
+class Gifts:
+    def __init__(self, extras: Extras) -> None:
+        self.extras = extras
+        self.floor = extras.floor
+        above = extras.load - (self.floor + 1)
+        self._above = int(above[above > 0].sum())
+        self._below = int(-(above + 1)[above < -1].sum())
+
+    @property
+    def needed(self) -> int:
+        return max(self._above, self._below)
+
+    @property
+    def settled_in_number(self) -> bool:
+        """Whether as many members as should are above the floor, though perhaps not the right ones."""
+        return self._above == self._below
+
+    def too_few(self) -> BoolArray:
+        """[member]: may be given one."""
+        return np.asarray(self.extras.load < self.floor + (self._above > self._below))
+
+    def too_many(self) -> BoolArray:
+        """[member]: may be asked for one."""
+        return np.asarray(self.extras.load > self.floor + (self._above >= self._below))
+
+    def make(self, topics: Indices, most: Counts | None, giver: int | None = None, taker: int | None = None) -> int:
+        """Gifts of these topics, at most so many of each, between cells with these flags (None: any that may)."""
+        made = 0
+        few, many = self.too_few(), self.too_many()
+        for index, topic in enumerate(topics.tolist()):
+            if not self.needed:
+                break
+            flags = self.extras.cells[topic, 1:]
+            to = self._able(np.flatnonzero(few & (may_take(flags) if taker is None else flags == taker)), -1)
+            if not len(to):
+                continue
+            by = self._able(np.flatnonzero(many & (may_give(flags) if giver is None else flags == giver))[::-1], 1)
+            count = min(len(to), len(by), len(to) if most is None else int(most[index]))
+            if count:
+                self.extras.take(topic, by[:count])
+                self.extras.give(topic, to[:count])
+                self.note(by[:count], to[:count])
+                made += count
+        return made
+
+    def note(self, givers: Indices, takers: Indices) -> None:
+        """One extra has gone from each of these, by whatever way, to each of those."""
+        load = self.extras.load
+        self._above -= int(np.count_nonzero(load[givers] > self.floor))
+        self._below -= int(np.count_nonzero(load[takers] <= self.floor))
+
+    def _able(self, members: Indices, sign: int) -> Indices:
+        """Those that still have too many (sign 1) or too few (-1), the worst first; and of those in between, as many
+        as are needed."""
+        beyond = sign * (self.extras.load[members] - self.floor) - (sign > 0)
+        more = sign * (self._below - self._above)
+        worst = members[beyond > 0]
+        if len(worst) > 1:
+            worst = worst[np.argsort(-beyond[beyond > 0], kind="stable")]
+        if more <= 0:
+            return worst
+        return np.concatenate((worst, members[beyond == 0][:more]))
+
+
+_EFFORT = 500_000_000
+"""Cells looked at before giving up; some tenths of a second."""
+
+_SOURCE, _SWAP = -1, -2
+"""Instead of a topic: the chain starts here; or it goes on from another member at the ceiling."""
+
+
+def hand_along(gifts: Gifts, filled: Indices, dropped: Indices) -> bool:
+    """Make all chains there are of topics that got extras or lost some; False: gave up before."""
+    effort = 0
+    while gifts.needed and (len(filled) or len(dropped)):
+        search = _Search(gifts, filled, dropped)
+        if not search.run():
+            return True
+        effort += search.effort
+        if effort > _EFFORT:
+            return False
+    return True
+
+
+class _Search:
+    def __init__(self, gifts: Gifts, filled: Indices, dropped: Indices) -> None:
+        self._gifts = gifts
+        self._extras = gifts.extras
+        self._waiting = [(topic, True) for topic in filled.tolist()] + [(topic, False) for topic in dropped.tolist()]
+        self._ends = gifts.too_few()
+        self._reached = gifts.too_many()
+        self._came_by = np.where(self._reached, _SOURCE, 0)
+        self._came_from = np.zeros(len(self._reached), np.int64)
+        self._may_swap = gifts.settled_in_number
+        self.effort = 0
+
+    def run(self) -> int:
+        """Chains made: of those found at the first step at which there are any, all that don't cross."""
+        if not self._ends.any() or not self._reached.any():
+            return 0
+        grown = True
+        while grown:
+            found = np.flatnonzero(self._ends & self._reached)
+            if len(found):
+                return sum(self._make(end) for end in found.tolist())
+            grown = self._swap() | self._step()
+        return 0
+
+    def _step(self) -> bool:
+        """Whoever can be given something by those reached so far."""
+        before, waiting, grown = self._reached.copy(), [], False
+        for topic, is_filled in self._waiting:
+            flags = self._extras.cells[topic, 1:]
+            givers = np.flatnonzero(before & _gives(flags, is_filled))
+            self.effort += 2 * len(flags)
+            if not len(givers):
+                waiting.append((topic, is_filled))
+                continue
+            new = np.flatnonzero(_takes(flags, is_filled) & ~self._reached)
+            # Different givers, so that chains through this topic need not cross.
+            self._mark(new, topic, np.resize(givers, len(new)))
+            grown = grown or len(new) > 0
+        self._waiting = waiting
+        return grown
+
+    def _swap(self) -> bool:
+        if not self._may_swap:
+            return False
+        load = self._extras.load
+        at_floor = np.flatnonzero(self._reached & (load == self._gifts.floor))
+        if not len(at_floor):
+            return False
+        self._may_swap = False
+        new = np.flatnonzero(~self._reached & (load == self._gifts.floor + 1))
+        self._mark(new, _SWAP, np.resize(at_floor, len(new)))
+        return len(new) > 0
+
+    def _mark(self, members: Indices, topic: int, givers: Indices) -> None:
+        self._reached[members] = True
+        self._came_by[members] = topic
+        self._came_from[members] = givers
+
+    def _make(self, end: int) -> int:
+        """Make the chain to this end, if those made before left it whole."""
+        steps: list[tuple[int, int, int]] = []
+        taker = end
+        while self._came_by[taker] != _SOURCE:
+            giver = int(self._came_from[taker])
+            steps.append((int(self._came_by[taker]), giver, taker))
+            taker = giver
+        if not self._whole(steps, taker, end):
+            return 0
+        for topic, giver, to in steps:
+            if topic != _SWAP:
+                self._extras.take(topic, np.array([giver]))
+                self._extras.give(topic, np.array([to]))
+        self._gifts.note(np.array([taker]), np.array([end]))
+        return 1
+
+    def _whole(self, steps: list[tuple[int, int, int]], start: int, end: int) -> bool:
+        if not self._gifts.needed or not self._gifts.too_many()[start] or not self._gifts.too_few()[end]:
+            return False
+        return all(self._stands(*step) for step in steps)
+
+    def _stands(self, topic: int, giver: int, taker: int) -> bool:
+        if topic == _SWAP:
+            load, floor = self._extras.load, self._gifts.floor
+            return bool(load[giver] == floor and load[taker] == floor + 1)
+        flags = self._extras.flags(topic, np.array([giver, taker]))
+        is_new = flags[0] == HAS
+        return bool(may_give(flags)[0] and may_take(flags)[1] and (is_new or flags[1] == HAD))
+
+
+def _gives(flags: Flags, is_filled: bool) -> BoolArray:
+    return np.asarray(flags == HAS) if is_filled else may_give(flags)
+
+
+def _takes(flags: Flags, is_filled: bool) -> BoolArray:
+    return may_take(flags) if is_filled else np.asarray(flags == HAD)
+
+
+# Make extras even, per topic and over all, and let as few as possible go.
+#
+# Topics that have too many let those go whose holders have the most; topics that have too few give to those that have
+# the least. Then members with too many hand on to members with too few: first what costs no move, over as many members
+# as it takes (`assigner.strategies.uniform.balance` says why the moves are at their minimum then), and at last,
+# directly, what does. Of two members, the one with more extras has one of a topic the other has none of, so that is
+# always possible, pins aside. Every chain and every gift lowers the sum of the squares of the loads, so it ends.
+
+
+def even_topics(extras: Extras) -> None:
+    """As many extras of every topic as there are to be."""
+    _drop(extras, np.flatnonzero(extras.taken > extras.quota))
+    if extras.taken.any():
+        _fill(extras, np.flatnonzero(extras.taken < extras.quota))
+    else:
+        _deal_all(extras)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    paid: int
+    """Extras that members had to lose so that the loads are even; those that topics had to lose not counted."""
+    exact: bool
+    """Whether no plan has less of both."""
+
+
+def even_all(extras: Extras) -> Outcome | None:
+    """As many extras of every topic, and for every member, give or take one; None: pins stand in the way."""
+    dropped, filled = np.flatnonzero(extras.taken > extras.quota), np.flatnonzero(extras.taken < extras.quota)
+    even_topics(extras)
+    gifts = Gifts(extras)
+    gifts.make(filled, None, giver=HAS)
+    gifts.make(dropped, None, taker=HAD)
+    exact = hand_along(gifts, filled, dropped)
+    paid = gifts.needed
+    topics = np.flatnonzero(extras.quota)
+    # Start elsewhere for every size of group, so that newcomers don't all get the same topics.
+    start = int(len(topics) * (len(extras.load) * 0.6180339887 % 1.0))
+    topics = np.concatenate((topics[start:], topics[:start]))
+    gifts.make(topics, _fair_part(extras, paid)[topics])
+    while gifts.needed:
+        if not gifts.make(topics, None):
+            return None
+    return Outcome(paid, exact)
+
+
+def _drop(extras: Extras, topics: Indices) -> None:
+    for topic in topics.tolist():
+        holders = np.flatnonzero(may_give(extras.cells[topic, 1:]))[::-1]
+        count = int(extras.taken[topic] - extras.quota[topic])
+        extras.take(topic, holders[_smallest(-extras.load[holders], count)])
+
+
+def _fill(extras: Extras, topics: Indices) -> None:
+    line = _Line(extras)
+    # Topics that most members have leave the least choice, so they come first.
+    for topic in topics[np.argsort(-extras.quota[topics], kind="stable")].tolist():
+        able = may_take(extras.cells[topic, 1:])
+        extras.give(topic, line.next(able, int(extras.quota[topic] - extras.taken[topic])))
+
+
+class _Line:
+    """Members with the least first. Most of them have one of two loads, so that they need not be sorted every time."""
+
+    def __init__(self, extras: Extras) -> None:
+        self._load = extras.load
+        self._stand(int(extras.load.min()))
+
+    def next(self, able: BoolArray, count: int) -> Indices:
+        first = np.flatnonzero(able & self._behind)
+        if len(first) < count:
+            first = np.concatenate((first, np.flatnonzero(able & self._level)))
+        if len(first) < count:
+            others = np.flatnonzero(able)
+            first = others[_smallest(self._load[others], count)]
+            self._stand(int(self._load[first].max()))
+        first = first[:count]
+        self._behind[first] = False
+        self._level[first] = False
+        return np.asarray(first)
+
+    def _stand(self, level: int) -> None:
+        self._behind = self._load < level
+        self._level = self._load == level
+
+
+def _deal_all(extras: Extras) -> None:
+    members = deal(extras.quota, len(extras.load))
+    width = len(extras.load) + 1
+    extras.cells.reshape(-1)[np.repeat(np.arange(len(extras.quota)) * width + 1, extras.quota) + members] |= HAS
+    extras.changed |= extras.quota > 0
+    extras.taken[:] = extras.quota
+    extras.load[:] = np.bincount(members, minlength=len(extras.load))
+
+
+def _smallest(values: Counts, count: int) -> Indices:
+    """Where the `count` smallest are; of equals, those that come first."""
+    if count >= len(values):
+        return np.arange(len(values))
+    if count == 1:
+        return np.array([values.argmin()])
+    least = values.min()
+    # Loads are small numbers, so that counting them is faster than sorting.
+    limit = least + np.searchsorted(np.cumsum(np.bincount(values - least)), count)
+    below = np.flatnonzero(values < limit)
+    return np.concatenate((below, np.flatnonzero(values == limit)[: count - len(below)]))
+
+
+def _fair_part(extras: Extras, gifts: int) -> Counts:
+    """[topic]: its part of so many gifts, rounded up. Taking them all from a few topics would hand these over whole."""
+    return np.asarray(-(-gifts * extras.quota // max(1, int(extras.quota.sum()))))

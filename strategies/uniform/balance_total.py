@@ -1,0 +1,77 @@
+"""Even over all topics, with the fewest moves there can be; topics by themselves are not looked at.
+
+A member that has too many keeps as many as it is to have. Which of them it loses, and who gets what is free, goes
+round the topics, so that none of them piles up somewhere without need.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from assigner.strategies.problem.shares import EPSILON, Indices
+from assigner.strategies.uniform.model import Alike, Counts, narrow
+from assigner.strategy import NONE, BoolArray, IntArray
+
+
+def even_total(problem: Alike) -> tuple[IntArray, int] | None:
+    """New owners and the moves; None: what is pinned stands in the way."""
+    holder = problem.owner + np.int32(1)
+    held = np.bincount(holder, minlength=problem.members + 1)
+    stuck = np.zeros_like(held)
+    if problem.pinned is not None:
+        stuck = np.bincount(holder[problem.pinned], minlength=problem.members + 1)
+    quota = _quotas(problem, held[1:], stuck[1:], len(holder) - int(stuck[0]))
+    if (stuck[1:] > quota).any():
+        return None
+    moves = int(np.maximum(held[1:] - quota, 0).sum())
+    if moves == 0 and held[0] == stuck[0]:
+        return problem.owner, 0
+    owner = problem.owner.copy()
+    if moves:
+        owner[_surplus(problem, holder, held, stuck, quota)] = NONE
+    free = owner == NONE if problem.pinned is None else (owner == NONE) & ~problem.pinned
+    takers = _round(np.maximum(quota - held[1:], 0), len(problem.partitions) == 1)
+    owner[np.flatnonzero(free)] = takers
+    return owner, moves
+
+
+def _quotas(problem: Alike, held: Counts, stuck: Counts, total: int) -> Counts:
+    """Floors in proportion to capacity. What is left over goes to those that have more than their floor already
+    (first those that can't give it up), then to the largest remainders, then to the first."""
+    share = total * (problem.capacity / problem.capacity.sum())
+    floor = np.floor(share + EPSILON).astype(np.int64)
+    left = total - int(floor.sum())
+    if left:
+        rest = np.round(share - floor, 9)
+        may = np.flatnonzero(rest > EPSILON)
+        order = np.lexsort((-rest[may], held[may] <= floor[may], stuck[may] <= floor[may]))
+        floor[may[order[:left]]] += 1
+    return np.asarray(floor)
+
+
+def _surplus(problem: Alike, holder: IntArray, held: Counts, stuck: Counts, quota: Counts) -> Indices:
+    """What members have above their quotas. Of one topic these are the last units; of several, each member's own
+    choice of them, or all would lose units of the same topics."""
+    over = np.concatenate((np.zeros(1, np.bool_), held[1:] > quota))
+    theirs: BoolArray = over.take(holder)
+    if problem.pinned is not None:
+        theirs &= ~problem.pinned
+    units = np.flatnonzero(theirs)
+    units = units[np.argsort(narrow(holder[units]), kind="stable")]
+    members = np.flatnonzero(over)
+    each = (held - stuck)[members]
+    shift = (members * 0.6180339887 % 1.0 * each).astype(np.int64) if len(problem.partitions) > 1 else 0 * each
+    place = np.arange(len(units)) - np.repeat(np.cumsum(each) - each - shift, each)
+    place -= np.where(place >= np.repeat(each, each), np.repeat(each, each), 0)
+    return np.asarray(units[place >= np.repeat(quota[members - 1] - stuck[members], each)])
+
+
+def _round(missing: Counts, in_ranges: bool) -> Indices:
+    """Every member as often as units are missing: in turn, or in ranges."""
+    members = np.flatnonzero(missing)
+    each = missing[members]
+    ranges = np.repeat(members, each)
+    if in_ranges or len(members) <= 1:
+        return ranges
+    turn = np.arange(len(ranges)) - np.repeat(np.cumsum(each) - each, each)
+    return np.asarray(ranges[np.argsort(narrow(turn), kind="stable")])

@@ -1,0 +1,306 @@
+"""Count what members have of each topic, as far as it matters.
+
+Topics with fewer units than members (small ones) have a floor of 0, so a byte per member says it all; the others
+(large ones) are counted, and there are never more of their cells than units. So a plan for 10,000 members and 1,000
+topics looks at each unit once or twice, and never at ten million counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assigner.strategies.problem.shares import Indices
+from assigner.strategies.problem.units import Units
+from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Members
+
+# Units that every member may have: the kind of problem that is solved without looking at each member and topic.
+#
+# Members that are alike are interchangeable, so all that counts is how many units of each topic each of them has. What
+# is not of this kind (holds, caps, sets of topics, weights, subscriptions that differ) is recognised and left to
+# others.
+
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Alike:
+    partitions: Counts
+    """[topic]"""
+    owner: IntArray
+    """[unit]"""
+    pinned: BoolArray | None
+    """[unit]; None: nothing is pinned."""
+    capacity: FloatArray
+    """[member]"""
+
+    @property
+    def members(self) -> int:
+        return len(self.capacity)
+
+    @property
+    def even(self) -> bool:
+        """Whether all members are to have the same."""
+        return bool((self.capacity == self.capacity[0]).all())
+
+    def to_deal(self) -> Counts:
+        """[topic]: units that some member is to have; those pinned to nobody are not."""
+        if self.pinned is None:
+            return self.partitions
+        nobodys = np.flatnonzero(self.pinned & (self.owner == NONE))
+        return self.partitions - np.bincount(self.topics_of(nobodys), minlength=len(self.partitions))
+
+    def topics_of(self, units: Indices) -> Indices:
+        return np.searchsorted(np.cumsum(self.partitions), units, side="right")
+
+
+def alike(units: Units, members: Members) -> Alike | None:
+    """The units as such a problem, without those of topics that nobody wants; None: it is not of this kind."""
+    plain = units.rows is None and units.weight is None and members.count > 0
+    if not plain or units.wanted_alike is None or members.hold.any() or (members.cap != NONE).any():
+        return None
+    wanted = units.wanted_alike
+    partitions, owner, pinned = units.partitions.astype(np.int64), units.owner, units.pinned
+    if not wanted.all():
+        theirs = np.repeat(wanted, partitions)
+        if bool((pinned & ~theirs & (owner != NONE)).any()):
+            return None
+        partitions, owner, pinned = partitions[wanted], owner[theirs], pinned[theirs]
+    return Alike(partitions, owner, pinned if pinned.any() else None, members.capacity)
+
+
+def first_of_each(holder: IntArray, cell: Counts, keep: Counts) -> BoolArray:
+    """Of units in flat order, whether each is among the first `keep` of its cell.
+
+    A cell is a member and a topic. As flat order is by topic, sorting by member alone brings each cell together."""
+    order = np.argsort(narrow(holder), kind="stable")
+    ordered = cell[order]
+    start = np.flatnonzero(np.concatenate((np.ones(1, np.bool_), ordered[1:] != ordered[:-1])))
+    lengths = np.diff(start, append=len(ordered))
+    rank = np.arange(len(ordered)) - np.repeat(start, lengths)
+    among = np.empty(len(ordered), np.bool_)
+    among[order] = rank < keep[order]
+    return among
+
+
+def narrow(numbers: NDArray[np.signedinteger]) -> NDArray[np.integer]:
+    """The same numbers, none negative, in 16 bits if they fit: numpy sorts those ten times as fast."""
+    return numbers.astype(np.uint16) if len(numbers) and int(numbers.max()) < 2**16 else numbers
+
+
+def part(values: BoolArray, units: Indices | None) -> BoolArray:
+    """The values of these units; None: of all."""
+    return values if units is None else np.asarray(values[units])
+
+
+# Who has more than the floor of a topic: one byte per topic and member.
+#
+# Where all members are to have the same, each gets the floor of every topic, and some get an extra. Only the extras are
+# a choice. An extra that its member has today costs nothing; every other one must be taken from somebody or is free.
+
+
+HAS = 1
+"""The member is to have an extra."""
+HAD = 2
+"""It has one today, so that this one does not move."""
+LOCKED = 4
+"""It can't give it away: the unit is pinned."""
+
+Flags = NDArray[np.uint8]
+
+
+@dataclass
+class Extras:
+    cells: Flags
+    """[topic, member + 1]: flags. The first column is for units that nobody has, and stays empty."""
+    quota: Counts
+    """[topic]: extras to deal."""
+    taken: Counts
+    """[topic]: extras dealt."""
+    load: Counts
+    """[member]: extras of all topics."""
+    changed: BoolArray
+    """[topic]: whether an extra of it was given or taken since it was counted."""
+
+    @property
+    def floor(self) -> int:
+        """Extras that every member has at least, when all is even."""
+        return int(self.quota.sum()) // len(self.load)
+
+    @property
+    def ceilings(self) -> int:
+        """Members that have one more."""
+        return int(self.quota.sum()) % len(self.load)
+
+    def flags(self, topic: int, members: Indices) -> Flags:
+        return np.asarray(self.cells[topic].take(members + 1))
+
+    def give(self, topic: int, members: Indices) -> None:
+        self.cells[topic, members + 1] |= HAS
+        self.changed[topic] = True
+        self.load[members] += 1
+        self.taken[topic] += len(members)
+
+    def take(self, topic: int, members: Indices) -> None:
+        self.cells[topic, members + 1] &= 255 - HAS
+        self.changed[topic] = True
+        self.load[members] -= 1
+        self.taken[topic] -= len(members)
+
+    def lower_bound(self, per_topic_only: bool) -> int:
+        """Of the extras members have today, how many some must lose: those above a topic's quota, or above what a
+        member may have of all, whichever are more."""
+        by_topic = int(np.maximum(self.taken - self.quota, 0).sum())
+        if per_topic_only:
+            return by_topic
+        over = np.maximum(self.load - self.floor, 0)
+        by_member = int(over.sum()) - min(self.ceilings, int(np.count_nonzero(over)))
+        return max(by_topic, by_member)
+
+
+@dataclass(frozen=True)
+class Small:
+    """Topics with fewer units than there are members."""
+
+    topics: Indices
+    units: Indices | None
+    """Which units these are; None: all."""
+    owner: IntArray
+    cell: Counts
+    """Where each unit's cell is in `Extras.cells`."""
+    repeated: Indices
+    """Units whose owner has another of the same topic: positions in `owner`."""
+
+
+@dataclass(frozen=True)
+class Large:
+    """Topics with as many units as members, or more."""
+
+    topics: Indices
+    units: Indices | None
+    owner: IntArray
+    cell: Counts
+    """Where each unit's cell is in `held`, with a column for nobody in front."""
+    held: Counts
+    """[topic, member]"""
+    stuck: Counts | None
+    """[topic, member]: of these, pinned; None: nothing is."""
+    floor: Counts
+    """[topic, 1]"""
+
+
+@dataclass(frozen=True)
+class Tally:
+    extras: Extras
+    small: Small | None
+    large: Large | None
+    excess: int
+    """Units that members have above floor and extra: these must move whatever is decided."""
+
+    @property
+    def even(self) -> bool:
+        """Whether every topic is as it should be, and nothing is to be dealt."""
+        done = bool((self.extras.taken == self.extras.quota).all()) and self.excess == 0
+        return done and (self.large is None or bool((self.large.held >= self.large.floor).all()))
+
+
+def tally(problem: Alike) -> Tally | None:
+    """None: what is pinned stands in the way of even shares."""
+    count, topics = problem.members, len(problem.partitions)
+    floor, quota = np.divmod(problem.to_deal(), count)
+    cells = np.zeros((topics, count + 1), np.uint8)
+    extras = Extras(cells, quota, np.zeros(topics, np.int64), np.zeros(count, np.int64), np.zeros(topics, np.bool_))
+    is_large = floor > 0
+    small = None if is_large.all() else _count_small(problem, ~is_large, extras)
+    large = _count_large(problem, is_large, floor, extras) if is_large.any() else None
+    excess = len(small.repeated) if small is not None else 0
+    if large is not None:
+        excess += int(np.maximum(large.held - large.floor - 1, 0).sum())
+    if problem.pinned is not None and not _lock(problem.pinned, extras, small, large):
+        return None
+    return Tally(extras, small, large, excess)
+
+
+def _count_small(problem: Alike, which: BoolArray, extras: Extras) -> Small:
+    topics = np.flatnonzero(which)
+    units, owner = _of(problem, which)
+    width = problem.members + 1
+    cell = np.repeat(topics * width + 1, problem.partitions[topics])
+    cell += owner
+    flat = extras.cells.reshape(-1)
+    flat[cell] = HAS | HAD
+    extras.cells[:, 0] = 0
+    load = np.bincount(owner + 1, minlength=width)
+    nobodys = np.flatnonzero(owner == NONE) if load[0] else np.zeros(0, np.intp)
+    distinct = int(np.count_nonzero(flat.view(np.bool_)))
+    repeated = np.zeros(0, np.intp)
+    if distinct < len(owner) - len(nobodys):
+        repeated = _repeated(owner, cell, None if problem.pinned is None else part(problem.pinned, units))
+    idle = np.concatenate((nobodys, repeated))
+    extras.load += load[1:] - np.bincount(owner[repeated], minlength=problem.members)
+    extras.taken[topics] = problem.partitions[topics]
+    extras.taken -= np.bincount((cell[idle] - 1 - owner[idle]) // width, minlength=len(which))
+    return Small(topics, units, owner, cell, repeated)
+
+
+def _repeated(owner: IntArray, cell: Counts, pinned: BoolArray | None) -> Indices:
+    """All but one unit of each cell: the pinned one stays, else the first."""
+    some = np.flatnonzero(owner != NONE if pinned is None else (owner != NONE) & ~pinned)
+    keep = np.ones(len(some), np.int64)
+    if pinned is not None:
+        keep[np.isin(cell[some], cell[pinned & (owner != NONE)])] = 0
+    return np.asarray(some[~first_of_each(owner[some], cell[some], keep)])
+
+
+def _count_large(problem: Alike, which: BoolArray, floor: Counts, extras: Extras) -> Large:
+    topics = np.flatnonzero(which)
+    units, owner = _of(problem, which)
+    width, shape = problem.members + 1, (len(topics), problem.members + 1)
+    cell = np.repeat(np.arange(len(topics)) * width + 1, problem.partitions[topics])
+    cell += owner
+    held = np.bincount(cell, minlength=shape[0] * width).reshape(shape)[:, 1:]
+    over = held > floor[topics, None]
+    extras.cells[topics, 1:] = over * np.uint8(HAS | HAD)
+    extras.load += over.sum(axis=0)
+    extras.taken[topics] = over.sum(axis=1)
+    stuck = None
+    if problem.pinned is not None:
+        pinned = part(problem.pinned, units)
+        stuck = np.bincount(cell[pinned], minlength=shape[0] * width).reshape(shape)[:, 1:]
+    return Large(topics, units, owner, cell, held, stuck, floor[topics, None])
+
+
+def _lock(pinned: BoolArray, extras: Extras, small: Small | None, large: Large | None) -> bool:
+    """Mark the extras that can't move; False: there are too many of them somewhere."""
+    width = extras.cells.shape[1]
+    locked = [np.zeros(0, np.int64)]
+    if small is not None:
+        mine = part(pinned, small.units) & (small.owner != NONE)
+        locked.append(small.cell[mine])
+    if large is not None and large.stuck is not None:
+        if (large.stuck > large.floor + 1).any():
+            return False
+        row, member = np.divmod(np.flatnonzero(large.stuck > large.floor), width - 1)
+        locked.append(large.topics[row] * width + member + 1)
+    cells = np.concatenate(locked)
+    extras.cells.reshape(-1)[cells] |= LOCKED
+    return _leave_room(extras, cells)
+
+
+def _leave_room(extras: Extras, locked: Counts) -> bool:
+    topic, column = np.divmod(locked, extras.cells.shape[1])
+    by_topic = np.bincount(topic, minlength=len(extras.quota))
+    by_member = np.bincount(column, minlength=1)
+    full = int(np.count_nonzero(by_member > extras.floor))
+    fits = int(by_member.max()) <= extras.floor + 1 and full <= extras.ceilings
+    return fits and bool((by_topic <= extras.quota).all()) and len(np.unique(locked)) == len(locked)
+
+
+def _of(problem: Alike, which: BoolArray) -> tuple[Indices | None, IntArray]:
+    if which.all():
+        return None, problem.owner
+    units = np.flatnonzero(np.repeat(which, problem.partitions))
+    return units, problem.owner[units]

@@ -1,0 +1,88 @@
+"""Deal extras to members that have none: lap by lap, everybody once in each.
+
+A topic gets the next members in line, so it never meets one twice and nobody is more than one ahead. Every lap lines
+the members up anew: with the same order in each, the same members would share the same topics, and when some of them
+go, those left could not take over what is free without giving up something else.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from assigner.strategies.problem.shares import Indices
+from assigner.strategies.uniform.model import Counts
+from assigner.strategy import IntArray
+
+
+def deal_fresh(partitions: Counts, members: int) -> IntArray:
+    """Owners of units that nobody has: even per topic and over all. What is a member's floor of a topic is a range."""
+    floor, extras = np.divmod(partitions, members)
+    line = deal(extras, members)
+    if not floor.any():
+        return line
+    of_large = np.repeat(floor > 0, extras)
+    large = np.flatnonzero(floor)
+    row = np.repeat(np.arange(len(large)), extras[large])
+    count = np.bincount(row * members + line[of_large], minlength=len(large) * members)
+    count += np.repeat(floor[large], members)
+    shares = np.repeat(np.tile(np.arange(members, dtype=np.int32), len(large)), count)
+    if len(large) == len(partitions):
+        return shares
+    owner = np.empty(int(partitions.sum()), np.int32)
+    in_large = np.repeat(floor > 0, partitions)
+    owner[in_large] = shares
+    owner[~in_large] = line[~of_large]
+    return owner
+
+
+def deal(extras: Counts, members: int) -> IntArray:
+    """The members that get each topic's extras, topic after topic. `extras`: fewer per topic than there are members."""
+    total = int(extras.sum())
+    ends = np.cumsum(extras)
+    laps = -(-total // members)
+    line = np.empty(laps * members, np.int32)
+    shuffled = _Shuffled(members, laps)
+    for lap in range(laps):
+        now = lap * members
+        # The last lap may be cut short; what is over goes to the first members then.
+        order = shuffled[0 if lap == laps - 1 else lap]
+        topic = int(np.searchsorted(ends, now, side="right"))
+        before = line[int(ends[topic] - extras[topic]) : now]
+        line[now : now + members] = _last(order, before) if len(before) else order
+    return line[:total]
+
+
+def _last(order: Indices, some: IntArray) -> Indices:
+    """`some` at the end: they have an extra of the topic that goes on from the lap before."""
+    marked = np.zeros(len(order), np.bool_)
+    marked[some] = True
+    late = marked[order]
+    return np.concatenate((order[~late], order[late]))
+
+
+class _Shuffled:
+    """Orders of members, the first as they are, the others as if by chance: each composed of two out of a few."""
+
+    def __init__(self, members: int, laps: int) -> None:
+        self._few = math.isqrt(laps) + 1
+        # Up to three members, every order has the same sets of neighbours.
+        count = self._few if members > 3 else 1
+        numbers = _scatter(np.arange(count * members, dtype=np.uint32)).reshape(count, members)
+        self._orders = np.argsort(numbers, axis=1, kind="stable")
+        self._orders[0] = np.arange(members)
+
+    def __getitem__(self, lap: int) -> Indices:
+        if len(self._orders) == 1:
+            return np.asarray(self._orders[0])
+        return np.asarray(self._orders[lap // self._few][self._orders[lap % self._few]])
+
+
+def _scatter(numbers: np.ndarray[tuple[int], np.dtype[np.uint32]]) -> np.ndarray[tuple[int], np.dtype[np.uint16]]:
+    """16 bits that look like chance and are always the same."""
+    mixed = numbers + np.uint32(1)
+    for factor in (0x7FEB352D, 0x846CA68B):
+        mixed ^= mixed >> np.uint32(16)
+        mixed *= np.uint32(factor)
+    return (mixed >> np.uint32(16)).astype(np.uint16)

@@ -1,0 +1,81 @@
+"""One subscription: every member may have everything, which is what nearly all groups look like.
+
+Such a problem is solved in a few passes over the units, however many members and topics there are. `global`: every
+member has the floor or the ceiling of its share, with the fewest moves there can be. `both`, `topic`: the same in every
+topic as well, which for equal capacities can always be had at once, and again with the fewest moves (unless the search
+for them is given up, see `assigner.strategies.uniform.balance`; the lower bound is below them then). `topic_only`: per
+topic alone, with the fewest moves.
+
+Not solved here (None): holds, caps, weights, sets of topics, unequal capacities other than by `global`, pins that no
+even shares can be built around. Racks, standbys and the busyness of nodes are not looked at; of members alike, the
+first in order is served first. It ends: see `assigner.strategies.uniform.balance`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from assigner.strategies.problem.units import Units
+from assigner.strategies.uniform.balance import even_all, even_topics
+from assigner.strategies.uniform.balance_total import even_total
+from assigner.strategies.uniform.model import Alike, alike, tally
+from assigner.strategies.uniform.placement import settle
+from assigner.strategies.uniform.round_robin import deal_fresh
+from assigner.strategy import NONE, IntArray, Members
+
+
+@dataclass(frozen=True)
+class Quick:
+    owner: IntArray
+    """New owner per unit; the very array of the problem if nothing changes."""
+    lower_bound: int
+    """Fewest moves, among units whose owner may keep them, of any result as even as this."""
+
+
+def solve(units: Units, members: Members, balance: str) -> Quick | None:
+    """`balance`: `global`, `both`, `topic` or `topic_only`. None: not this kind of problem."""
+    problem = alike(units, members)
+    if problem is None or (balance != "global" and not problem.even):
+        return None
+    found = _solve(problem, balance)
+    return found if found is None or len(problem.owner) == len(units.owner) else _with_unwanted(found, units)
+
+
+def _solve(problem: Alike, balance: str) -> Quick | None:
+    if not len(problem.owner):
+        return Quick(problem.owner, 0)
+    if problem.even and problem.pinned is None and int(problem.owner.max()) == NONE:
+        return Quick(deal_fresh(problem.partitions, problem.members), 0)
+    if balance == "global":
+        found = even_total(problem)
+        return None if found is None else Quick(*found)
+    return _even_per_topic(problem, over_all=balance != "topic_only")
+
+
+def _even_per_topic(problem: Alike, over_all: bool) -> Quick | None:
+    counted = tally(problem)
+    if counted is None:
+        return None
+    extras = counted.extras
+    bound = counted.excess + extras.lower_bound(per_topic_only=not over_all)
+    if bound == 0 and counted.even and (not over_all or int(np.ptp(extras.load)) <= 1):
+        return Quick(problem.owner, 0)
+    if over_all:
+        least = counted.excess + extras.lower_bound(per_topic_only=True)
+        outcome = even_all(extras)
+        if outcome is None:
+            return None
+        if outcome.exact:
+            bound = least + outcome.paid
+    else:
+        even_topics(extras)
+    return Quick(settle(problem, counted), bound)
+
+
+def _with_unwanted(found: Quick, units: Units) -> Quick:
+    """Units of topics that nobody wants have no owner."""
+    owner = np.full(len(units.owner), NONE, np.int32)
+    owner[np.repeat(units.wanted.any(axis=1), units.partitions)] = found.owner
+    return Quick(units.owner if bool((owner == units.owner).all()) else owner, found.lower_bound)

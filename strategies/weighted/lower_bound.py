@@ -1,0 +1,83 @@
+"""How many partitions any plan moves that is as valid and as balanced as this one.
+
+As balanced means: no member with more than one unit is further above its goal, in proportion, than the fullest such
+member is now, and no member is further below than the emptiest. Then whoever is too full must give the fewest heaviest
+units that cover its excess. And what members lack, others must give: each of these no more than keeps it above the
+lower limit itself, so that a heavy unit counts only as far as its owner can do without. Units without an owner fill
+members without being moved.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from assigner.strategies.weighted.parts import Part, by_number, running
+from assigner.strategy import NONE, BoolArray, FloatArray
+
+_SLACK = 1e-9
+
+
+def lower_bound(part: Part, goal: FloatArray, wide: FloatArray) -> int:
+    """Of moves, not counting units that could not stay where they were."""
+    owned = np.flatnonzero(part.home != NONE)
+    if bool((part.home[owned] == part.owner[owned]).all()):
+        return 0
+    before = part.stuck + np.bincount(part.home[owned], part.weight[owned], part.count)
+    most, least = _as_balanced(part, goal, np.abs(before - goal) > wide)
+    slack = _SLACK * (1.0 + before)
+    above, spare = before - most - slack, np.maximum(before - least + slack, 0.0)
+    lacking = float(np.maximum(least - before - slack, 0.0).sum() - part.weight[part.home == NONE].sum())
+    forced, gain = _gains(part, (part.home != NONE) & (above > 0)[part.home], above, spare)
+    more = 0
+    if lacking > gain[forced].sum():
+        forced, gain = _gains(part, part.home != NONE, above, spare)
+        more = _fewest(gain[~forced], lacking - float(gain[forced].sum()))
+    return max(int(forced.sum()) + more, _alone(part, float(most.max()))) * int(part.size.min())
+
+
+def _gains(part: Part, which: BoolArray, above: FloatArray, spare: FloatArray) -> tuple[BoolArray, FloatArray]:
+    """Of units in some order: whether it must leave its owner, and what others gain if it does, at most."""
+    units = part.sort(which)
+    units = units[by_number(part.home[units], part.count)]
+    home = part.home[units]
+    first = np.flatnonzero(np.diff(home, prepend=-1))
+    covered = running(part.weight[units], first)
+    gain = np.diff(np.minimum(covered, spare[home]), prepend=0.0)
+    gain[first] = np.minimum(covered, spare[home])[first]
+    # The heaviest that cover what is too much, or all but one.
+    another = np.diff(home, append=-1) == 0
+    return (covered - part.weight[units] < above[home]) & another, gain
+
+
+def _as_balanced(part: Part, goal: FloatArray, outside: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """The most and the least that members may have in a plan as balanced as this one."""
+    most, least = np.full(part.count, part.load.max()), np.zeros(part.count)
+    count = np.bincount(part.owner[part.owner != NONE], minlength=part.count)
+    for which in (goal > 0, (goal > 0) & outside):
+        ratio = part.load[which] / goal[which]
+        several = ratio[count[which] > 1]
+        if len(several):
+            most[which] = goal[which] * several.max()
+        if len(ratio):
+            least[which] = goal[which] * ratio.min()
+    return most, least
+
+
+def _alone(part: Part, most: float) -> int:
+    """Units too heavy for company each need a member of their own, which all it had has to leave."""
+    giant = part.weight > most * (1.0 + _SLACK)
+    if not giant.any() or bool((part.owner == NONE).any()):
+        return 0
+    owned = part.home != NONE
+    cost = np.bincount(part.home[owned], minlength=part.count)
+    has_one = np.zeros(part.count, np.bool_)
+    has_one[part.home[owned & giant]] = True
+    cost = np.sort(cost - has_one)
+    return int(cost[: int(giant.sum())].sum())
+
+
+def _fewest(gain: FloatArray, amount: float) -> int:
+    if amount <= 0:
+        return 0
+    covered = np.cumsum(np.sort(gain)[::-1])
+    return min(int(np.searchsorted(covered, amount)) + 1, len(gain))
