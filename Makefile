@@ -95,11 +95,11 @@ archive-spark: install
 # Seeds are replayed exactly only if sets are walked in the same order.
 .PHONY: chaos
 chaos: install ## Try SEEDS seeds of chaos in virtual time, and tell in a table what was tried and found
-	PYTHONHASHSEED=0 exec $(BIN)/python -m tests.chaos_run --seeds $(SEEDS) $(ARGS)
+	PYTHONHASHSEED=0 exec $(BIN)/python -m tests.chaos.run --seeds $(SEEDS) $(ARGS)
 
 .PHONY: chaos-processes
 chaos-processes: install get-etcd ## Kill, freeze and cut real processes for MINUTES (20), and see that nothing was broken
-	exec $(BIN)/python -m tests.process_chaos --minutes $(MINUTES) $(ARGS)
+	exec $(BIN)/python -m tests.chaos.processes --minutes $(MINUTES) $(ARGS)
 
 .PHONY: lint
 lint: install ## Check style, types and the import rules

@@ -36,7 +36,7 @@ from assigner.settings import HttpSettings, Settings, StoreSection
 from assigner.store import Store
 from assigner.testing.counting import CountingStore
 from bench.lag import LoopLag
-from tests.real_etcd import EtcdServer
+from tests.support.servers.etcd import EtcdServer
 
 GROUP = "bench"
 TOPICS = 10

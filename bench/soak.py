@@ -32,13 +32,13 @@ from assigner.client import AssignerConsumer, Handler, Timing
 from assigner.errors import AssignerError
 from assigner.testing.waiting import eventually
 from bench.soak_report import Sample, compare, shortcomings, table
-from tests.crew import Crew
-from tests.etcd_truth import EtcdTruth
-from tests.fleet_consumer import Sink
-from tests.integration.tcp_proxy import TcpProxy, proxied
-from tests.ports import free_port
-from tests.real_etcd import EtcdServer
-from tests.server_process import ServerProcess
+from tests.support.etcd_history import EtcdTruth
+from tests.support.servers.etcd import EtcdServer
+from tests.support.servers.ports import free_port
+from tests.support.servers.process import ServerProcess
+from tests.support.tcp_proxy import TcpProxy, proxied
+from tests.support.threaded_consumers import Crew
+from tests.support.worker_process import Sink
 
 INSTANCES = ("soak-1", "soak-2")
 GROUPS = {"soak-overlap": "overlap", "soak-exclusive": "exclusive"}

@@ -21,7 +21,7 @@ from assigner.embedded import EmbeddedAssigner
 from assigner.model.records import GroupOptions, HandoffMode
 from assigner.server import ServerSettings
 from assigner.settings import HttpSettings, Settings
-from tests.real_kafka import KafkaBroker
+from tests.support.servers.kafka import KafkaBroker
 from tools import install_spark_kafka
 
 CORES = 2

@@ -25,7 +25,7 @@ from assigner.backend import StoreSettings, load
 from assigner.backends.memory import Bounds, MemoryState, MemoryStore
 from assigner.clock import SystemClock
 from assigner.store import Batch, Operation, Put, Store, read_all
-from tests.real_etcd import EtcdServer
+from tests.support.servers.etcd import EtcdServer
 
 VALUE = b"v" * 64
 WRITERS = 64

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.real_etcd import (
+from tests.support.servers.etcd import (
     ContainerEtcd,
     EtcdCluster,
     EtcdServer,
@@ -19,11 +19,11 @@ from tests.real_etcd import (
     external_etcd,
     find_binary,
 )
-from tests.real_kafka import KafkaBroker, KafkaUnavailableError
-from tests.real_postgres import PostgresServer, PostgresUnavailableError
-from tests.skip_rule import SkipRule, is_ci, read_allowed
+from tests.support.servers.kafka import KafkaBroker, KafkaUnavailableError
+from tests.support.servers.postgres import PostgresServer, PostgresUnavailableError
+from tests.support.skip_rule import SkipRule, is_ci, read_allowed
 
-pytest_plugins = ["pytester", "assigner.testing.plugin", "tests.figures"]
+pytest_plugins = ["pytester", "assigner.testing.plugin", "tests.support.measurement"]
 
 Server = TypeVar("Server", EtcdServer, EtcdCluster, KafkaBroker, PostgresServer)
 StartEtcd = Callable[..., EtcdServer]

@@ -14,7 +14,7 @@ from assigner.backend import StoreSettings, load
 from assigner.backends.memory import MemoryState, MemoryStore
 from assigner.clock import LoopClock
 from assigner.testing.conformance import StoreConformance, Subject
-from tests.real_etcd import EtcdServer, EtcdUnavailableError, RunningEtcd, find_binary
+from tests.support.servers.etcd import EtcdServer, EtcdUnavailableError, RunningEtcd, find_binary
 
 
 def compaction_of(etcd: RunningEtcd) -> Callable[[int], Awaitable[None]]:

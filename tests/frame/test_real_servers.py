@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.conftest import StartEtcd, StartEtcdCluster
-from tests.real_etcd import EtcdBinary, EtcdServer, EtcdTls, RunningEtcd
-from tests.real_kafka import KafkaBroker
+from tests.support.servers.etcd import EtcdBinary, EtcdServer, EtcdTls, RunningEtcd
+from tests.support.servers.kafka import KafkaBroker
 
 
 def call(etcd: RunningEtcd, path: str, **request: Any) -> dict[str, Any]:

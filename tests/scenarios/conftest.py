@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from tests.scenarios.electorate import ON_BOTH_STORES, Campaign, Candidate, Electorate, Voter, electorate
-from tests.task_net import task_net
+from tests.support.election_cluster import ON_BOTH_STORES, Campaign, Candidate, Electorate, Voter, electorate
+from tests.support.unread_tasks import task_net
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tests.unit.test_docs import ROOT, blocks
+from tests.unit.project.test_docs import ROOT, blocks
 
 HOW_TO = ROOT / "docs" / "how-to"
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from assigner.embedded import EmbeddedAssigner
 from assigner.spark import register
-from tests.mock_kafka import MockKafka
+from tests.support.servers.mock_kafka import MockKafka
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "how-to" / "test-a-spark-job.md"

@@ -28,12 +28,12 @@ from assigner.server import ServerSettings
 from assigner.settings import HttpSettings, Settings
 from assigner.spark.sinks import SqlLedger, next_offsets, sql_place
 from assigner.spark.sinks.sql.database import open_database
-from tests.mock_kafka import MockKafka
-from tests.real_kafka import KafkaBroker
-from tests.real_postgres import PostgresServer
 from tests.spark.driver_process import TABLE, Order
 from tests.spark.drivers import Driver, Member, SessionQuery
 from tests.spark.load import Load
+from tests.support.servers.kafka import KafkaBroker
+from tests.support.servers.mock_kafka import MockKafka
+from tests.support.servers.postgres import PostgresServer
 
 GROUP = "billing"
 TOPICS = [f"orders-{number}" for number in range(4)]

@@ -15,7 +15,7 @@ from assigner.spark.jobs.audit import KINDS, VIOLATIONS, audit
 from assigner.spark.jobs.datasets import OWNERSHIP_EVENTS, read
 from assigner.testing.waiting import eventually
 from tests.spark.small_queries import interpreted
-from tests.world import World, world_on
+from tests.support.cluster import World, world_on
 
 pytestmark = pytest.mark.virtual_time
 

@@ -24,9 +24,9 @@ from assigner.spark.sinks import (
     sql_place,
 )
 from assigner.spark.sinks.sql.database import open_database
-from tests.real_postgres import PostgresServer
 from tests.spark.feeds import Feed, records, run
-from tests.unit.sink_rows import SCHEMA
+from tests.support.servers.postgres import PostgresServer
+from tests.support.sink_rows import SCHEMA
 
 TP = TopicPartition("orders", 0)
 

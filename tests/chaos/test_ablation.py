@@ -1,0 +1,64 @@
+"""Each safety rule is switched off in the code, and its own test is seen to fail."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from assigner.store import Limits
+from tests.chaos.ablations import ABLATIONS, Ablation
+from tests.support.cluster import World, world_on
+
+pytestmark = pytest.mark.virtual_time
+RULES = range(1, 21)
+
+
+@pytest.mark.parametrize("ablation", ABLATIONS, ids=lambda ablation: f"{ablation.rule}: {ablation.what}")
+async def test_without_its_rule_the_test_fails(ablation: Ablation, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with AsyncExitStack() as stack:
+        arguments = {name: await _argument(name, ablation, monkeypatch, stack) for name in _wanted(ablation)}
+        ablation.switch_off(monkeypatch)
+        failed = False
+        try:
+            await ablation.noticed_by(**arguments)
+        except AssertionError:
+            failed = True
+        except pytest.fail.Exception:
+            # `pytest.raises` that saw nothing raised.
+            failed = True
+        for world in arguments.values():
+            if isinstance(world, World):
+                _nothing_crashed(world)
+    assert failed, f"{ablation.noticed_by.__name__} passes although {ablation.what}"
+
+
+def _nothing_crashed(world: World) -> None:
+    """A test that fails because the change is a broken one tells nothing of the rule."""
+    for instance in world.instances.values():
+        if instance.leadership:
+            assert instance.leadership.statistics().crashes == 0
+
+
+async def _argument(name: str, ablation: Ablation, patch: pytest.MonkeyPatch, stack: AsyncExitStack) -> Any:
+    match name:
+        case "world" | "any_world":
+            return await stack.enter_async_context(world_on("memory", ttl=30.0))
+        case "narrow_world":
+            return await stack.enter_async_context(world_on("memory", ttl=30.0, limits=Limits(operations=8)))
+        case "monkeypatch":
+            return patch
+        case _:
+            return ablation.arguments[name]
+
+
+def _wanted(ablation: Ablation) -> list[str]:
+    return list(inspect.signature(ablation.noticed_by).parameters)
+
+
+def test_every_rule_is_switched_off_at_least_once_and_noticed_by_a_test_of_its_own() -> None:
+    assert {ablation.rule for ablation in ABLATIONS} == set(RULES)
+    for ablation in ABLATIONS:
+        assert ablation.noticed_by.__name__.startswith(f"test_rule_{ablation.rule}_")

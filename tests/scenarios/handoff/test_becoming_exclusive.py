@@ -1,0 +1,183 @@
+"""A group that is switched from overlap to exclusive: who keeps it from that, and from when on it is exclusive."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import anyio
+import pytest
+
+from assigner.errors import Refused
+from assigner.model.keys import HandoffKey, TopicPartition
+from assigner.model.records import Assignment, Handoff, HandoffMode, Step, decode
+from assigner.store import LeaseGone, Operation, Put, PutEvent, Store
+from assigner.testing.faults import Delay
+from tests.support.cluster import BOTH_STORES, GROUP, SteppedConsumer, World, tp, world_on
+from tests.support.faulty_stores import LaggingStore
+
+pytestmark = pytest.mark.virtual_time
+EXCLUSIVE = {"handoff_mode": "exclusive"}
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with world_on("memory") as world:
+        yield world
+
+
+@pytest.fixture(params=BOTH_STORES)
+async def any_world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    async with world_on(request.param, request) as world:
+        yield world
+
+
+async def mode(world: World) -> HandoffMode:
+    return (await world.state()).options.handoff_mode
+
+
+# --- who keeps it from that --------------------------------------------------------------------------------------
+
+
+async def test_the_switch_is_refused_while_clients_do_not_renew_and_names_them(any_world: World) -> None:
+    world = any_world
+    await world.add_topic(partitions=3)
+    operations = (await world.start_instance()).operations
+    await world.join("modern")
+    old = await world.join("old", renews=False)
+    with pytest.raises(Refused, match=r"'old' do not renew.*stop them, or replace them"):
+        await operations.set_options(GROUP, EXCLUSIVE)
+    assert await mode(world) is HandoffMode.OVERLAP
+    await operations.set_options(GROUP, {"debounce": 0.2})
+    await old.deregister(gates_closed=True)
+    await world.until("old is gone", lambda s: "old" not in s.consumers)
+    await operations.set_options(GROUP, EXCLUSIVE)
+    assert await mode(world) is HandoffMode.EXCLUSIVE
+
+
+async def test_the_switch_is_refused_for_a_session_that_the_service_made_up(world: World) -> None:
+    operations = (await world.start_instance()).operations
+    await world.join("nameless", session="")
+    with pytest.raises(Refused, match="'nameless'"):
+        await operations.set_options(GROUP, EXCLUSIVE)
+
+
+async def test_a_client_that_registers_while_the_switch_is_on_its_way_takes_it_back(world: World) -> None:
+    await world.add_topic(partitions=1)
+    disturbed = await world.start_faulty("i1")
+    other = await world.start_instance("i2")
+    disturbed.inject(Delay(2.0), kinds={"transact"}, times=1, where=_puts(world.group.options))
+    refused: list[Refused] = []
+
+    async def switch() -> None:
+        try:
+            await world.instances["i1"].operations.set_options(GROUP, EXCLUSIVE)
+        except Refused as error:
+            refused.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(switch)
+        await anyio.sleep(1)
+        old = await world.join("old", other, renews=False)
+    assert "'old'" in str(refused[0])
+    assert await mode(world) is HandoffMode.OVERLAP
+    assert old.ended is None
+
+
+async def test_an_instance_that_has_not_heard_of_the_switch_takes_no_client_that_does_not_renew(world: World) -> None:
+    await world.add_topic(partitions=1)
+    first = await world.start_instance("i1")
+    lagging: list[LaggingStore] = []
+
+    def wrap(store: Store) -> Store:
+        lagging.append(LaggingStore(store, world.group.prefix))
+        return lagging[0]
+
+    late = await world.start_instance("i2", wrap=wrap, leads=False)
+    await world.join("modern", late)
+    lagging[0].lag()
+    await first.operations.set_options(GROUP, EXCLUSIVE)
+    with pytest.raises(Refused, match="exclusively"):
+        await world.join("old", late, renews=False)
+    assert "old" not in (await world.state()).consumers
+
+
+# --- from when on it is exclusive --------------------------------------------------------------------------------
+
+
+def _puts(key: str) -> Callable[..., bool]:
+    def fits(_: object, __: object, operations: Sequence[Operation]) -> bool:
+        return any(isinstance(operation, Put) and operation.key == key for operation in operations)
+
+    return fits
+
+
+async def one_ready(world: World, instance: str = "i1") -> tuple[SteppedConsumer, SteppedConsumer, TopicPartition]:
+    """`a` has both partitions; one of them is being warmed by `b`, who has not answered."""
+    await world.add_topic(partitions=2)
+    a = await world.join("a", world.instances[instance], answers_release=False)
+    await world.until_counts(a=2)
+    b = await world.join("b", world.instances[instance], answers_warm=False)
+    await b.until("warms", lambda c: bool(c.to_warm))
+    (moving,) = b.to_warm
+    return a, b, moving
+
+
+async def test_a_handoff_that_is_complete_at_the_switch_is_told_as_a_condition_until_it_is_over(
+    any_world: World,
+) -> None:
+    world = any_world
+    operations = (await world.start_instance()).operations
+    a, b, moving = await one_ready(world)
+    await b.ready(moving)
+    await a.until("told to release", lambda c: moving in c.to_release)
+    await operations.set_options(GROUP, EXCLUSIVE)
+    (condition,) = (await operations.describe(GROUP)).conditions
+    assert condition.kind == "not_exclusive_yet"
+    assert str(moving) in condition.message
+    assert "'a'" in condition.message
+    await a.release(moving)
+    await world.until_counts(a=1, b=1)
+    assert (await operations.describe(GROUP)).conditions == ()
+
+
+async def test_rule_5_a_flip_that_was_decided_before_the_switch_does_not_come_after_it(world: World) -> None:
+    disturbed = await world.start_faulty("i1")
+    other = await world.start_instance("i2")
+    a, b, moving = await one_ready(world)
+    disturbed.inject(Delay(2.0), kinds={"transact"}, times=1, where=_puts(world.group.assignment(moving)))
+    await b.ready(moving)
+    await anyio.sleep(0.5)
+    await other.operations.set_options(GROUP, EXCLUSIVE)
+    await a.until("told to release", lambda c: moving in c.to_release)
+    assert moving not in b.owned, "its flip was on its way"
+    await a.release(moving)
+    await world.until_counts(a=1, b=1)
+    steps = [
+        decode(Handoff, event.entry.value)[0].at
+        for event in await world.history()
+        if isinstance(event, PutEvent) and isinstance(world.group.parse(event.entry.key), HandoffKey)
+    ]
+    assert Step.COMPLETE not in steps
+
+
+async def test_a_takeover_that_was_decided_before_the_switch_waits_for_the_old_lease(world: World) -> None:
+    disturbed = await world.start_faulty("i1")
+    other = await world.start_instance("i2")
+    await world.add_topic(partitions=1)
+    a = await world.join("a", other)
+    await world.until_counts(a=1)
+    lease = (await world.state()).consumers["a"].lease
+    disturbed.inject(Delay(2.0), kinds={"transact"}, times=1, where=_puts(world.group.assignment(tp(0))))
+    a.crash()
+    again = await world.join("a", other, session="another")
+    await anyio.sleep(0.5)
+    await other.operations.set_options(GROUP, EXCLUSIVE)
+    await again.until("has it", lambda c: tp(0) in c.owned, within=3 * world.ttl)
+    restamped = [
+        event.entry.mod_revision
+        for event in await world.history()
+        if isinstance(event, PutEvent) and event.entry.key == world.group.assignment(tp(0))
+        if decode(Assignment, event.entry.value)[0].session == "another"
+    ]
+    assert len(restamped) == 1
+    assert isinstance(await world.store.remaining(lease), LeaseGone)

@@ -1,0 +1,116 @@
+"""Offsets put in place by an operator: only where nobody works, unless by force."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from assigner.api import OffsetCommit, WantedOffsets
+from assigner.errors import InvalidInput, Refused, UnknownTopic
+from assigner.instance import Instance
+from assigner.model.keys import TopicPartition
+from assigner.model.records import Assignment, Offset, encode
+from assigner.store import Compare, Operation, Store, TransactionResult
+from assigner.testing.faults import FaultyStore
+from tests.support.cluster import BOTH_STORES, GROUP, World, tp, world_on
+
+pytestmark = pytest.mark.virtual_time
+
+
+@pytest.fixture(params=BOTH_STORES)
+async def any_world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    async with world_on(request.param, request) as world:
+        yield world
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with world_on("memory") as world:
+        yield world
+
+
+async def offsets(instance: Instance) -> dict[TopicPartition, Offset | None]:
+    return dict((await instance.offsets.fetch(GROUP, WantedOffsets())).offsets)
+
+
+async def test_offsets_of_partitions_that_nobody_owns_are_set_and_forgotten(any_world: World) -> None:
+    world = any_world
+    await world.add_topic(partitions=300, topic_id="id")
+    instance = await world.start_instance()
+    assert await instance.operations.set_offsets(GROUP, {tp(n): n for n in range(300)}, force=False) == 300
+    found = await offsets(instance)
+    assert {one: record.offset for one, record in found.items() if record} == {tp(n): n for n in range(300)}
+    assert {record.epoch for record in found.values() if record} == {0}
+    assert await instance.operations.set_offsets(GROUP, {tp(n): None for n in range(299)}, force=False) == 299
+    assert (await offsets(instance)).keys() == {tp(299)}
+
+
+async def test_a_consumer_that_comes_later_finds_what_was_set_and_replaces_it(any_world: World) -> None:
+    world = any_world
+    await world.add_topic(partitions=1)
+    instance = await world.start_instance()
+    await instance.operations.set_offsets(GROUP, {tp(0): 17}, force=False)
+    a = await world.join("a")
+    await a.until("owns", lambda c: bool(c.owned))
+    found = (await offsets(instance))[tp(0)]
+    assert found
+    assert (found.offset, found.epoch) == (17, 0)
+    assert await instance.offsets.commit(GROUP, "a", a.session, [OffsetCommit(tp(0), 1, 20)]) == []
+    assert (await offsets(instance))[tp(0)] == Offset(offset=20, epoch=1, committed_at=int(world.clock.wall()))
+
+
+async def test_what_somebody_owns_is_left_alone_unless_forced(any_world: World) -> None:
+    world = any_world
+    await world.add_topic(partitions=8)
+    instance = await world.start_instance()
+    a = await world.join("a")
+    await a.until("owns", lambda c: len(c.owned) == 8)
+    with pytest.raises(Refused, match=r"t/0, t/1, t/2, t/3, t/4 and 3 more of group 'g' have owners; nothing was set"):
+        await instance.operations.set_offsets(GROUP, {tp(n): 5 for n in range(8)}, force=False)
+    assert await offsets(instance) == {}
+    assert await instance.operations.set_offsets(GROUP, {tp(0): 5}, force=True) == 1
+    found = (await offsets(instance))[tp(0)]
+    assert found
+    assert found.offset == 5
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error", "says"),
+    [
+        ({tp(0, "other"): 1}, UnknownTopic, "no topic 'other'"),
+        ({tp(2): 1}, InvalidInput, "the topic has partitions 0 to 1"),
+        ({}, InvalidInput, "no offsets are given"),
+    ],
+)
+async def test_what_does_not_exist_is_refused(
+    world: World, wanted: dict[TopicPartition, int], error: type[Exception], says: str
+) -> None:
+    await world.add_topic(partitions=2)
+    instance = await world.start_instance()
+    with pytest.raises(error, match=says):
+        await instance.operations.set_offsets(GROUP, wanted, force=True)
+
+
+class AssignsMeanwhile(FaultyStore):
+    """Gives a partition an owner right before its offset is set."""
+
+    def __init__(self, inner: Store, world: World) -> None:
+        super().__init__(inner)
+        self.world = world
+
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], *, otherwise: Sequence[str] = ()
+    ) -> TransactionResult:
+        if any(operation.key == self.world.keys.offset(GROUP, tp(199)) for operation in operations):
+            taken = Assignment(topic="t", partition=199, owner="b", session="s", epoch=2)
+            await self.inner.put(self.world.group.assignment(tp(199)), encode(taken))
+        return await super().transact(compares, operations, otherwise=otherwise)
+
+
+async def test_an_owner_that_appears_in_between_is_not_overruled(world: World) -> None:
+    await world.add_topic(partitions=200)
+    instance = await world.start_instance(wrap=lambda store: AssignsMeanwhile(store, world), leads=False)
+    with pytest.raises(Refused, match=r"t/199 of group 'g' have owners; 192 were set"):
+        await instance.operations.set_offsets(GROUP, {tp(n): 1 for n in range(200)}, force=False)
+    assert (await offsets(instance)).keys() == {tp(n) for n in range(192)}

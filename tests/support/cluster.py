@@ -1,0 +1,480 @@
+"""A small world to act scenarios in: one store, any number of service instances, consumers that can be stepped.
+
+The same scenario runs on both stores. In memory nothing touches a socket, so on a virtual-time loop
+(`@pytest.mark.virtual_time`) an hour costs nothing; on a real etcd the same loop keeps real time. Consumers talk to an
+instance's `Members` directly, the way the gRPC handlers do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Self, TypeVar
+
+import anyio
+import anyio.abc
+import msgspec
+import pytest
+
+from assigner.api import Answer, Commands, Registration, Release, Warm
+from assigner.backend import Backend, Presence, StoreSettings
+from assigner.backend import load as load_backend
+from assigner.backends.memory import MemoryBackend, MemoryState
+from assigner.clock import Clock, LoopClock
+from assigner.core.group import GroupState
+from assigner.election import LeaderElector
+from assigner.errors import AssignerError
+from assigner.instance import Instance
+from assigner.leader.leadership import LeadershipSettings
+from assigner.model.keys import Keys, TopicPartition
+from assigner.model.records import Assignment, Consumer, GroupOptions, Handoff, Plan, TopicConfig, decode, encode
+from assigner.server import ServerSettings
+from assigner.service import Service
+from assigner.settings import HttpSettings, InstanceSection, Settings, StoreSection
+from assigner.store import Batch, Event, Found, Limits, PutEvent, Store, read_all
+from assigner.testing.faults import FaultyStore
+from assigner.testing.waiting import eventually
+from tests.support.servers.etcd import RunningEtcd
+
+R = TypeVar("R", bound=msgspec.Struct)
+GROUP = "g"
+BOTH_STORES = ["memory", pytest.param("etcd", marks=pytest.mark.etcd)]
+"""For `@pytest.fixture(params=BOTH_STORES)`."""
+
+
+def tp(partition: int, topic: str = "t") -> TopicPartition:
+    return TopicPartition(topic, partition)
+
+
+class World:
+    def __init__(
+        self,
+        backend: Backend,
+        store_settings: StoreSection,
+        *,
+        ttl: float,
+        options: GroupOptions,
+        clock: Clock | None = None,
+        groupless: bool = False,
+    ) -> None:
+        """`groupless`: the group's keys lie right under the root, as upstream's do."""
+        self.backend = backend
+        self.ttl = ttl
+        self.options = options
+        self.clock = clock or LoopClock()
+        self._default_prefix = store_settings.root if groupless else ""
+        self.keys = Keys(store_settings.root, default_group=GROUP, default_prefix=self._default_prefix)
+        self.group = self.keys.group(GROUP)
+        self.instances: dict[str, Instance] = {}
+        self.faults: dict[str, FaultyStore] = {}
+        """Of the instances that were started faulty: their way to the store."""
+        self.services: dict[str, Service] = {}
+        self.consumers: dict[str, SteppedConsumer] = {}
+        self._store_settings = store_settings
+        self.tasks: anyio.abc.TaskGroup
+        self._alive, self._over = anyio.Event(), anyio.Event()
+        self._scopes: dict[str, anyio.CancelScope] = {}
+
+    async def __aenter__(self) -> Self:
+        self.store: Store = await self.backend.open(self._store_settings, self.clock)
+        self.began = (await self.store.get(self.keys.root)).revision
+        """The store's revision before anything happened here."""
+        # A fixture is left by another task than it was entered by, which a task group does not allow: it gets its own.
+        self._life = asyncio.create_task(self._live())
+        await self._alive.wait()
+        return self
+
+    async def _live(self) -> None:
+        async with anyio.create_task_group() as self.tasks:
+            self._alive.set()
+            await self._over.wait()
+            for name in list(self.instances):
+                await self.stop_instance(name)
+            for name in list(self.services):
+                await self.stop_service(name)
+            self.tasks.cancel_scope.cancel()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._over.set()
+        await self._life
+        await self.store.close()
+
+    # --- instances -----------------------------------------------------------------------------------------------
+
+    async def start_instance(
+        self, name: str = "i1", *, wrap: Callable[[Store], Store] | None = None, leads: bool = True, **settings: Any
+    ) -> Instance:
+        """Start a service instance and wait until it is ready. `settings`: fields of `Settings` to change. `wrap`:
+        what to put around its store, such as a `FaultyStore`. `leads`: whether it takes part in elections."""
+        backend = _Wrapping(self.backend, wrap) if wrap else self.backend
+        wanted = self._settings(name, **settings)
+        instance = Instance(wanted, clock=self.clock, backend=backend, leadership=LeadershipSettings())
+        await self.tasks.start(self._run_instance, name, instance, leads)
+        if leads:
+            await instance.wait_ready()
+        return instance
+
+    async def start_faulty(self, name: str = "i1", **how: Any) -> FaultyStore:
+        """Start an instance whose way to the store can be disturbed."""
+
+        def wrap(store: Store) -> Store:
+            self.faults[name] = FaultyStore(store)
+            return self.faults[name]
+
+        await self.start_instance(name, wrap=wrap, **how)
+        return self.faults[name]
+
+    def _settings(self, name: str, **changes: Any) -> Settings:
+        usual = Settings(
+            instance=InstanceSection(name=name),
+            store=self._store_settings,
+            consumer_ttl=self.ttl,
+            leader_ttl=self.ttl,
+            group=self.options,
+            default_group=GROUP,
+            default_prefix=self._default_prefix,
+        )
+        return msgspec.structs.replace(usual, **changes)
+
+    async def _run_instance(
+        self,
+        name: str,
+        instance: Instance,
+        leads: bool,
+        *,
+        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        with anyio.CancelScope() as scope:
+            async with instance:
+                self._scopes[name] = scope
+                self.instances[name] = instance
+                task_status.started()
+                if leads:
+                    await instance.lead(f"{name}:1")
+                await anyio.sleep_forever()
+
+    async def start_service(self, name: str = "s1", **settings: Any) -> Service:
+        """Start an instance with its doors open, gRPC and HTTP, each on a port of its own, and wait until it is
+        ready. A client that names no group belongs to `GROUP`."""
+        ports = {"grpc": ServerSettings(port=0), "http": HttpSettings(port=0)}
+        service = Service(self._settings(name, **{**ports, **settings}), clock=self.clock, backend=self.backend)
+        await self.tasks.start(self._run_service, name, service)
+        await service.wait_ready()
+        return service
+
+    async def _run_service(
+        self, name: str, service: Service, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        async with service:
+            self.services[name] = service
+            task_status.started()
+            await service.run_until_stopped()
+        del self.services[name]
+
+    async def stop_service(self, name: str = "s1") -> None:
+        """In order, as on SIGTERM."""
+        self.services[name].stop()
+        await eventually(lambda: name not in self.services, within=30, what=f"{name} has stopped")
+
+    async def stop_instance(self, name: str) -> None:
+        """In order, as on SIGTERM."""
+        instance = self.instances.pop(name)
+        await instance.abdicate()
+        self._scopes.pop(name).cancel()
+
+    def crash_instance(self, name: str) -> None:
+        """The process is gone: whatever it still tries does not reach the store. It must have been started faulty."""
+        self.faults.pop(name).freeze()
+        del self.instances[name]
+        self._scopes.pop(name).cancel()
+
+    # --- records -------------------------------------------------------------------------------------------------
+
+    async def add_topic(self, topic: str = "t", partitions: int = 8, **fields: Any) -> None:
+        config = TopicConfig(topic=topic, partition_count=partitions, **fields)
+        await self.store.put(self.group.topic(topic), encode(config))
+        await self._index()
+
+    async def _index(self) -> None:
+        from assigner.storage.groups import make_known
+
+        await make_known(self.store, self.keys, GROUP)
+
+    async def set_options(self, **changes: Any) -> None:
+        self.options = msgspec.structs.replace(self.options, **changes)
+        await self.store.put(self.group.options, encode(self.options))
+
+    async def put_consumer(self, name: str, *, lease_ttl: float | None = None, **fields: Any) -> int:
+        """Write a registration the way upstream's server does: no session, no one behind it. Returns its lease."""
+        lease = (await self.store.grant(lease_ttl or self.ttl)).lease
+        record = Consumer(consumer_name=name, **fields)
+        await self.store.put(self.group.consumer(name), encode(record), lease=lease)
+        await self._index()
+        return lease
+
+    async def state(self) -> GroupState:
+        """The group as it is stored now, by a fresh read."""
+        page = await read_all(self.store, self.group.prefix)
+        state = GroupState(self.group, self.options)
+        for event in state.replace(page.entries):
+            state.apply(event)
+        state.revision = page.revision
+        return state
+
+    async def assignment(self, partition: TopicPartition) -> Assignment | None:
+        return await self._record(Assignment, self.group.assignment(partition))
+
+    async def handoff(self, partition: TopicPartition) -> Handoff | None:
+        return await self._record(Handoff, self.group.handoff(partition))
+
+    async def plan(self) -> Plan:
+        return await self._record(Plan, self.group.plan) or Plan()
+
+    async def _record(self, kind: type[R], key: str) -> R | None:
+        result = await self.store.get(key)
+        return decode(kind, result.entry.value)[0] if isinstance(result, Found) else None
+
+    async def history(self, since: int = 0) -> list[Event]:
+        """Everything that happened in the group since a revision, in order, as the store tells it."""
+        end = self.keys.root + "~end-of-history"
+        await self.store.put(end, b"")
+        events: list[Event] = []
+        async with self.store.watch(self.keys.root, start_revision=(since or self.began) + 1) as items:
+            async for item in items:
+                events += item.events if isinstance(item, Batch) else ()
+                if any(isinstance(event, PutEvent) and event.entry.key == end for event in events):
+                    break
+        await self.store.delete(end)
+        return [event for event in events if _key(event).startswith(self.group.prefix)]
+
+    async def owners(self) -> dict[TopicPartition, str]:
+        return {tp: held.record.owner for tp, held in (await self.state()).assignments.items()}
+
+    async def standbys(self) -> dict[TopicPartition, tuple[str, ...]]:
+        return {tp: record.record.holders for tp, record in (await self.state()).standbys.items()}
+
+    async def counts(self) -> dict[str, int]:
+        """Partitions per owner."""
+        counts: dict[str, int] = {}
+        for owner in (await self.owners()).values():
+            counts[owner] = counts.get(owner, 0) + 1
+        return counts
+
+    async def until(self, what: str, holds: Callable[[GroupState], bool], within: float = 20.0) -> GroupState:
+        """Wait until the stored state is so, and return it."""
+        found: list[GroupState] = []
+
+        async def check() -> bool:
+            found[:] = [await self.state()]
+            return holds(found[0])
+
+        await eventually(check, within=within, every=0.05, what=what)
+        return found[0]
+
+    async def until_counts(self, within: float = 20.0, **counts: int) -> GroupState:
+        """Wait until exactly these consumers own so many partitions and nothing is in flight."""
+
+        def holds(state: GroupState) -> bool:
+            owned = {name: len(tps) for name, tps in state.owned.items() if tps}
+            return owned == {name: count for name, count in counts.items() if count} and not state.handoffs
+
+        return await self.until(f"ownership {counts} and no handoffs", holds, within)
+
+    # --- consumers -----------------------------------------------------------------------------------------------
+
+    async def join(self, name: str, instance: Instance | None = None, **how: Any) -> SteppedConsumer:
+        """Register a consumer and run it. See `SteppedConsumer` for `how`."""
+        instance = instance or next(iter(self.instances.values()))
+        consumer = SteppedConsumer(self, name, **how)
+        self.consumers[name] = consumer
+        await consumer.connect(instance)
+        return consumer
+
+
+class SteppedConsumer:
+    """A consumer that answers by itself or waits to be told: `answers_warm`, `answers_release`.
+
+    With `session=""` the service mints one, as for upstream's clients."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        *,
+        session: str | None = None,
+        group: str = GROUP,
+        answers_warm: bool = True,
+        answers_release: bool = True,
+        renews: bool = True,
+        **registration: Any,
+    ) -> None:
+        self.world = world
+        self.name = name
+        self.group = group
+        self.answers_warm = answers_warm
+        self.answers_release = answers_release
+        self.renews = renews
+        self.heard: list[Commands] = []
+        """Everything the stream said, in order."""
+        self.owned: dict[TopicPartition, int] = {}
+        self.standbys: set[TopicPartition] = set()
+        self.to_warm: dict[TopicPartition, Warm] = {}
+        self.to_release: dict[TopicPartition, Release] = {}
+        self.ended: AssignerError | str | None = None
+        """Why the stream ended; "drained" if it ended well."""
+        self._registration = Registration(
+            group=group,
+            name=name,
+            session=f"session-of-{name}" if session is None else session,
+            renews=renews,
+            **registration,
+        )
+        self.session = self._registration.session
+        self._scope: anyio.CancelScope | None = None
+        self.instance: Instance | None = None
+        self.hears = True
+        """If not, the stream is read and nothing of it acted upon, as if it had stalled; renewals go on."""
+        self.last_heard = 0.0
+        """For clients that do not renew: when their connection last gave a sign of life."""
+
+    async def connect(self, instance: Instance) -> None:
+        self.instance = instance
+        self.ended = None
+        self.last_heard = self.world.clock.now()
+        await self.world.tasks.start(self._run)
+
+    async def _run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        assert self.instance is not None
+        seat = await self.instance.members.register(self._registration, lambda: self.last_heard)
+        self.session = seat.session
+        with anyio.CancelScope() as self._scope:
+            try:
+                async with anyio.create_task_group() as tasks:
+                    if self.renews:
+                        tasks.start_soon(self._renew)
+                    async for commands in seat.commands():
+                        await self._take(commands)
+                        if commands.full:
+                            task_status.started()
+                    self.ended = "drained"
+                    tasks.cancel_scope.cancel()
+            except* AssignerError as errors:
+                self.ended = _first(errors)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await seat.leave()
+
+    async def _take(self, commands: Commands) -> None:
+        self.heard.append(commands)
+        if not self.hears:
+            return
+        if commands.full:
+            self.owned.clear()
+            self.standbys.clear()
+        for lost, _ in commands.unassigned:
+            self.owned.pop(lost, None)
+        self.owned.update(commands.assigned)
+        gone = {*commands.standbys_removed, *(partition for partition, _ in commands.assigned)}
+        self.standbys = self.standbys - gone | {*commands.standbys_added}
+        for cancel in commands.cancels:
+            self.to_warm.pop(cancel.tp, None)
+        self.to_warm.update({warm.tp: warm for warm in commands.warms})
+        self.to_release.update({release.tp: release for release in commands.releases})
+        if self.answers_warm and self.to_warm:
+            await self.ready(*self.to_warm)
+        if self.answers_release and self.to_release:
+            await self.release(*self.to_release)
+
+    async def _renew(self) -> None:
+        while True:
+            await anyio.sleep(self.world.ttl / 4)
+            try:
+                assert self.instance is not None
+                await self.instance.members.renew(self.group, self.name, self.session)
+            except AssignerError:
+                continue
+
+    async def ready(self, *tps: TopicPartition, failure: str = "") -> None:
+        assert self.instance is not None
+        answers = [Answer(tp, self.to_warm[tp].handoff_id if tp in self.to_warm else "", failure) for tp in tps]
+        for tp in tps:
+            self.to_warm.pop(tp, None)
+        for refused in await self.instance.members.ready(self.group, self.name, self.session, answers):
+            raise refused.error
+
+    async def release(self, *tps: TopicPartition) -> None:
+        assert self.instance is not None
+        answers = [Answer(tp, self.to_release[tp].handoff_id if tp in self.to_release else "") for tp in tps]
+        for tp in tps:
+            if tp in self.to_release and self.to_release.pop(tp).epoch == self.owned.get(tp):
+                self.owned.pop(tp, None)
+        for refused in await self.instance.members.released(self.group, self.name, self.session, answers):
+            raise refused.error
+
+    def crash(self) -> None:
+        """The process is gone: no more answers, no more renewals. Its lease runs out by itself."""
+        assert self._scope is not None
+        self._scope.cancel()
+
+    async def deregister(self, *, gates_closed: bool = False) -> bool:
+        assert self.instance is not None
+        return await self.instance.members.deregister(self.group, self.name, self.session, gates_closed=gates_closed)
+
+    async def until(self, what: str, holds: Callable[[SteppedConsumer], bool], within: float = 20.0) -> None:
+        await eventually(lambda: holds(self), within=within, what=f"{self.name}: {what}")
+
+
+class _Wrapping:
+    """A backend whose stores are wrapped."""
+
+    def __init__(self, inner: Backend, wrap: Callable[[Store], Store]) -> None:
+        self._inner = inner
+        self._wrap = wrap
+
+    async def open(self, settings: StoreSettings, clock: Clock) -> Store:
+        return self._wrap(await self._inner.open(settings, clock))
+
+    async def elector(self, store: Store, keys: Keys, presence: Presence, clock: Clock) -> LeaderElector:
+        return await self._inner.elector(store, keys, presence, clock)
+
+
+def _first(errors: BaseExceptionGroup[AssignerError]) -> AssignerError:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, AssignerError)
+    return error
+
+
+def _key(event: Event) -> str:
+    return event.entry.key if isinstance(event, PutEvent) else event.key
+
+
+QUICK = GroupOptions(debounce=0.1)
+
+
+@asynccontextmanager
+async def world_on(
+    kind: str,
+    request: pytest.FixtureRequest | None = None,
+    *,
+    ttl: float | None = None,
+    options: GroupOptions = QUICK,
+    groupless: bool = False,
+    limits: Limits | None = None,
+) -> AsyncIterator[World]:
+    """A world on the store of that kind. On etcd a TTL of a second or two keeps tests short. `limits`: of a
+    transaction on the memory store."""
+    if kind == "memory":
+        backend: Backend = MemoryBackend.shared(MemoryState(LoopClock(), limits=limits))
+        settings = StoreSection(root="/test/")
+    else:
+        assert request is not None
+        etcd: RunningEtcd = request.getfixturevalue("etcd_server")
+        root: str = request.getfixturevalue("etcd_prefix")
+        backend = load_backend("etcd")
+        settings = StoreSection(backend="etcd", root=root, endpoints=tuple(etcd.endpoints))
+    ttl = ttl or (30.0 if kind == "memory" else 2.0)
+    async with World(backend, settings, ttl=ttl, options=options, groupless=groupless) as world:
+        yield world

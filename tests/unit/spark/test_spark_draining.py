@@ -1,0 +1,60 @@
+"""Draining a query that is alone in its group: nobody takes over, but nothing may be left in doubt either."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from assigner.embedded import EmbeddedAssigner
+from assigner.spark.member import member
+from assigner.spark.member.thread import Link
+from tests.support.fake_spark_query import GROUP, ActedQuery, Sink, Step, an_assigner, run_until
+from tests.support.servers.mock_kafka import MockKafka
+
+TOPIC = "alone"
+
+
+def names(assigner: EmbeddedAssigner) -> list[str]:
+    described = assigner.call(lambda service: service.instance.operations.describe(GROUP))
+    return [one.consumer.consumer_name for one in described.members]
+
+
+def eventually_drains(link: Link) -> None:
+    """Until the member has been told that nobody is there to hand over to."""
+    deadline = time.monotonic() + 30
+    while not (link._member._releasing or link._member.ending):
+        assert time.monotonic() < deadline, "the member does not begin to drain"
+        time.sleep(0.01)
+
+
+def finish(query: ActedQuery) -> None:
+    """Let the batch that was written be in the commit log."""
+    query.checkpoint.finished = len(query.checkpoint.batches)
+    query._unfinished = False
+
+
+def test_a_batch_that_takes_longer_than_a_close_may_is_reported_before_the_member_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(member, "CLOSE_SECONDS", 0.0)
+    kafka, sink = MockKafka(), Sink()
+    kafka.produce(TOPIC, 10)
+    with an_assigner(TOPIC) as assigner:
+        query = ActedQuery(assigner, kafka, "m", TOPIC, sink)
+        run_until(lambda: len(query.held) == 4 and not sink.missing(kafka, TOPIC), query)
+        kafka.produce(TOPIC, 10)
+        assert query.batch(Step.WRITTEN) is Step.WRITTEN
+        link = query.reader._planning().link
+        link.drain()
+        eventually_drains(link)
+        assert names(assigner) == ["m"]
+        finish(query)
+        run_until(lambda: not names(assigner), query)
+        assert query.held == {}
+        other = ActedQuery(assigner, kafka, "n", TOPIC, sink)
+        run_until(lambda: len(other.held) == 4, other)
+        other.stop()
+        query.stop()
+    assert not sink.missing(kafka, TOPIC)
+    assert not sink.repeated
