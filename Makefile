@@ -101,6 +101,10 @@ chaos: install ## Try SEEDS seeds of chaos in virtual time, and tell in a table 
 chaos-processes: install get-etcd ## Kill, freeze and cut real processes for MINUTES (20), and see that nothing was broken
 	exec $(BIN)/python -m tests.chaos.processes --minutes $(MINUTES) $(ARGS)
 
+.PHONY: docs-modules
+docs-modules: ## Make the table of modules in docs/architecture.md anew, from the docstrings
+	$(PYTHON) tools/module_table.py
+
 .PHONY: lint
 lint: install ## Check style, types and the import rules
 	status=0; \

@@ -1,0 +1,1 @@
+"""What operators do to a group, behind the Admin service: look, change options, publish loads, delete."""

@@ -1,0 +1,1 @@
+"""Primitives for the event loop that the standard library and anyio lack."""

@@ -1,0 +1,1 @@
+"""Consumers at this instance: registration, their streams, their acks and their load reports."""

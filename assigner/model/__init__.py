@@ -1,0 +1,1 @@
+"""Values that are stored, sent and compared: keys, records and names."""

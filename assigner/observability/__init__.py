@@ -1,0 +1,1 @@
+"""Metrics of the service, and the log of ownership events."""

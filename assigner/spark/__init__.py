@@ -29,16 +29,16 @@ def register(spark: SparkSession) -> None:
 
 def drain(query: StreamingQuery, timeout: float = 120.0, *, tls: Tls | None = None) -> None:
     """Finish the running batch, hand all partitions over, then stop the query."""
-    from assigner.spark import drain as draining
+    from assigner.spark import query_drain
 
-    draining.drain(query, timeout, tls=tls)
+    query_drain.drain(query, timeout, tls=tls)
 
 
 def drain_on_sigterm(*queries: StreamingQuery, timeout: float = 120.0, tls: Tls | None = None) -> None:
     """Do that when the driver gets SIGTERM. Call it from the main thread."""
-    from assigner.spark import drain as draining
+    from assigner.spark import query_drain
 
-    draining.drain_on_sigterm(*queries, timeout=timeout, tls=tls)
+    query_drain.drain_on_sigterm(*queries, timeout=timeout, tls=tls)
 
 
 __all__ = ["drain", "drain_on_sigterm", "register"]

@@ -1,0 +1,1 @@
+"""Leader election on any Store: a lease per instance, a key per term."""

@@ -1,0 +1,1 @@
+"""Solver for any subscriptions: a flow problem, solved to its lexicographic optimum."""

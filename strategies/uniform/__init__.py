@@ -1,0 +1,1 @@
+"""Solver for homogeneous subscriptions: every member may own every partition."""

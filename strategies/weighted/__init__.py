@@ -1,0 +1,1 @@
+"""Solver for partitions of unequal weight."""

@@ -14,7 +14,8 @@ import anyio.to_thread
 import pytest
 
 from assigner.model.records import HandoffMode
-from tests.chaos.group_life import course, mutations
+from tests.chaos import mutations
+from tests.chaos.group_life import course
 
 pytestmark = pytest.mark.virtual_time
 SEEDS = range(int(os.environ.get("CHAOS_SEEDS", "100")))

@@ -1,0 +1,1 @@
+"""What tests have in common: clusters, servers, fakes, oracles, measurements."""

@@ -1,0 +1,1 @@
+"""The commands of `assigner`, a module for each."""

@@ -1,0 +1,1 @@
+"""Loads of partitions: samples in, weights for strategies out."""

@@ -1,0 +1,1 @@
+"""What a change would move, worked out on a sketch of the group without touching it."""

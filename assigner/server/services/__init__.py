@@ -1,0 +1,1 @@
+"""The gRPC services: check a request, call `assigner.api`, encode the answer."""

@@ -1,0 +1,1 @@
+"""The data source `assigned_kafka`: plans batches on the driver, fetches records on executors."""

@@ -114,7 +114,7 @@ def test_a_cluster_that_is_not_there_is_named_before_spark_looks_for_it(
 
 
 def test_commands_that_need_no_spark_do_not_import_it() -> None:
-    script = "import sys; from assigner.cli import pipelines; print('pyspark' in sys.modules)"
+    script = "import sys; from assigner.cli.commands import pipeline; print('pyspark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

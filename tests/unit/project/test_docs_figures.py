@@ -1,7 +1,7 @@
 """Figures and modules that the documentation quotes are those of the code.
 
 A figure is written as `module.NAME` (figure), the module named from `assigner` down; the table of modules in the
-architecture lists every module of the root and the core, and every package.
+architecture is made from the docstrings.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.project.test_docs import ROOT, per_page, prose
+from tools import module_table
 
 _FIGURE = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)\.([A-Z][A-Z_]+)` \(([\d,.]+)")
-_SPAN = re.compile(r"`([^`]+)`")
 
 
 def figures(page: Path) -> Iterator[tuple[str, str, float]]:
@@ -36,25 +36,14 @@ def test_pages_that_quoted_wrong_figures_name_where_they_come_from(page: str) ->
     assert list(figures(ROOT / "docs" / page))
 
 
-def test_the_table_of_modules_has_every_module_and_no_other() -> None:
-    section = (ROOT / "docs" / "architecture.md").read_text().partition("\n## Modules\n")[2].partition("\n## ")[0]
-    columns = [line.split(" | ")[0] for line in section.splitlines() if line.startswith("| `")]
-    listed = sorted(name for column in columns for name in _SPAN.findall(column))
-    assert listed == sorted(set(listed)), "a module is listed twice"
-    missing, gone = set(existing()) - set(listed), set(listed) - set(existing())
-    assert not missing, f"say in docs/architecture.md what these are for: {sorted(missing)}"
-    assert not gone, f"these are no more: {sorted(gone)}"
+def test_the_table_of_modules_is_made_from_the_docstrings() -> None:
+    page = module_table.PAGE.read_text()
+    assert page == module_table.replaced(page), "run `make docs-modules` and commit the result"
 
 
-def existing() -> Iterator[str]:
-    package = ROOT / "assigner"
-    for path in package.glob("*.py"):
-        if path.stem != "__init__":
-            yield path.stem
-    for path in (package / "core").glob("*.py"):
-        if path.stem != "__init__":
-            yield f"core/{path.stem}"
-    for path in package.glob("*/__init__.py"):
-        if path.parent.name not in ("core", "proto"):
-            yield f"{path.parent.name}/"
-    yield from ("backends/memory", "backends/etcd", "backends/lease_elector", "backends/instance_lease", "strategies/")
+def test_a_package_without_a_docstring_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "assigner" / "nameless").mkdir(parents=True)
+    (tmp_path / "assigner" / "nameless" / "__init__.py").write_text("")
+    monkeypatch.setattr(module_table, "ROOT", tmp_path)
+    with pytest.raises(SystemExit, match="nameless/ has no docstring"):
+        module_table.table()

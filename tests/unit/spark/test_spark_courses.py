@@ -58,7 +58,7 @@ class Course:
     def drain(self) -> None:
         if len(self.running) > 1:
             member = self._dice.choice(sorted(self.running))
-            # As `assigner.spark.drain` does, which waits for a first batch.
+            # As `assigner.spark.query_drain` does, which waits for a first batch.
             self.running[member].finish_what_an_earlier_process_began()
             self.running[member].reader._planning().link.drain()
             run_until(lambda: not self.running[member].held, *self.running.values())

@@ -1,0 +1,1 @@
+"""The fenced sink for directories of Parquet files."""

@@ -1,0 +1,47 @@
+"""A net under all scenarios, and elections for those that have one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+
+from tests.support.election_cluster import ON_BOTH_STORES, Campaign, Candidate, Electorate, Voter, electorate
+from tests.support.unread_tasks import task_net
+
+
+@pytest.fixture(autouse=True)
+async def no_task_unseen() -> AsyncIterator[None]:
+    """First of all fixtures, so that it looks when all others have cleared up."""
+    async with task_net():
+        yield
+
+
+@pytest.fixture(params=ON_BOTH_STORES)
+async def votes(request: pytest.FixtureRequest) -> AsyncIterator[Electorate]:
+    async with electorate(request.param, request) as world:
+        yield world
+
+
+@pytest.fixture
+async def memory(request: pytest.FixtureRequest) -> AsyncIterator[Electorate]:
+    async with electorate("memory", request) as world:
+        yield world
+
+
+@pytest.fixture
+async def campaign() -> AsyncIterator[Campaign]:
+    tasks: list[asyncio.Task[None]] = []
+
+    async def start(voter: Voter, group: str) -> Candidate:
+        candidate = Candidate(voter, group)
+        tasks.append(asyncio.create_task(candidate.run()))
+        await anyio.sleep(0.05)
+        return candidate
+
+    yield start
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
