@@ -22,6 +22,7 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from assigner.spark import drain
 from bench.spark_setting import Setting
 
 TOPIC, GROUP = "pauses", "pauses"

@@ -17,6 +17,7 @@ import psutil
 import pyspark
 from pyspark.sql import SparkSession
 
+from assigner.spark import drain
 from tests.spark import driver_process
 from tests.spark.driver_process import BATCHES, DOOM, GO, HELD, HOLD, UP, Batch, Order
 from tests.support.servers.process import ServerProcess

@@ -19,6 +19,7 @@ from assigner.errors import AssignerError
 from assigner.model.records import GroupOptions, HandoffMode
 from assigner.server import ServerSettings
 from assigner.settings import HttpSettings, Settings
+from assigner.spark import drain
 from assigner.spark.options import Tls
 from tests.support.fake_spark_query import GROUP, ActedQuery, Sink, run_until
 from tests.support.servers.mock_kafka import PARTITIONS, MockKafka
