@@ -109,7 +109,7 @@ class Seat(Protocol):
         ...
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False):
+class Ack(msgspec.Struct, frozen=True, gc=False):
     """A consumer's Ready or Released for one partition."""
 
     tp: TopicPartition
@@ -117,7 +117,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     failure: str = ""
 
 
-class Refused(msgspec.Struct, frozen=True):
+class RejectedAck(msgspec.Struct, frozen=True):
     tp: TopicPartition
     error: Exception
 
@@ -143,7 +143,7 @@ class LoadReceipt(msgspec.Struct, frozen=True):
     """Seconds after which another report is of use."""
 
 
-class Members(Protocol):
+class Membership(Protocol):
     """The consumers' side of the service."""
 
     async def register(self, registration: Registration, heard: Callable[[], float]) -> Seat:
@@ -151,9 +151,9 @@ class Members(Protocol):
         that does not call `renew`."""
         ...
 
-    async def ready(self, group: str, name: str, session: str, answers: Sequence[Answer]) -> list[Refused]: ...
+    async def ready(self, group: str, name: str, session: str, answers: Sequence[Ack]) -> list[RejectedAck]: ...
 
-    async def released(self, group: str, name: str, session: str, answers: Sequence[Answer]) -> list[Refused]: ...
+    async def released(self, group: str, name: str, session: str, answers: Sequence[Ack]) -> list[RejectedAck]: ...
 
     async def deregister(self, group: str, name: str, session: str, *, gates_closed: bool) -> bool:
         """Whether the consumer should wait until its stream is closed."""

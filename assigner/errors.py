@@ -39,7 +39,7 @@ class UnknownGroup(AssignerError):
     """A group that no key mentions."""
 
 
-class Refused(AssignerError):
+class FailedPrecondition(AssignerError):
     """A well-formed request that the group's state or mode forbids."""
 
 

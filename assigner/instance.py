@@ -34,13 +34,13 @@ from assigner.leader.leadership import Leadership, LeadershipSettings
 from assigner.leader.summaries import SummaryWriter
 from assigner.logs import get_logger
 from assigner.members.load_reports import LoadReports
-from assigner.members.registration import Membership
-from assigner.members.streams import Registry
+from assigner.members.registration import MemberService
+from assigner.members.streams import StreamRegistry
 from assigner.observability.event_log import EventLog
 from assigner.observability.instance_metrics import InstanceSnapshot
 from assigner.observability.metrics import GroupSnapshot, Metrics, snapshot
-from assigner.offsets.commit import OffsetKeeping
-from assigner.offsets.reset import OffsetSetting
+from assigner.offsets.commit import OffsetService
+from assigner.offsets.reset import OffsetReset
 from assigner.settings import Settings
 from assigner.storage.groups import GroupDirectory, check_alone, discover
 from assigner.storage.health import StoreHealth
@@ -100,13 +100,13 @@ class Instance:
         self.incarnation = Incarnation(self.store, self.keys, self.clock)
         self.directory = await stack.enter_async_context(self._directory().running())
         self.mirrors = await stack.enter_async_context(self._mirrors().running())
-        self.registry = Registry(self.mirrors, max_seats=settings.grpc.max_streams)
+        self.registry = StreamRegistry(self.mirrors, max_seats=settings.grpc.max_streams)
         self.topics = self._group_topics()
         stack.push_async_callback(in_peace, self.topics.close, _CLOSE_WITHIN)
         self.load_reports = LoadReports(self.store, self.keys, self.clock, self.metrics, settings.loads)
         self.members = await stack.enter_async_context(self._membership().running())
         loads = LoadOperations(self.store, self.keys, self.mirrors, self.clock)
-        offsets = OffsetKeeping(
+        offsets = OffsetService(
             self.store,
             self.keys,
             self.mirrors,
@@ -116,7 +116,7 @@ class Instance:
             quota=CommitQuota(settings.quotas.commit_rate, settings.quotas.metadata_bytes),
         )
         self.offsets = await stack.enter_async_context(offsets.running())
-        setting = OffsetSetting(self.store, self.keys, self.clock)
+        setting = OffsetReset(self.store, self.keys, self.clock)
         deletion = GroupDeletion(self.store, self.keys, self.directory, settings.group)
         self.operations = Operations(
             self.store, self.keys, self.directory, self.mirrors, self.members, self.topics.set, loads, setting, deletion
@@ -217,8 +217,8 @@ class Instance:
             supervisor=self.supervisor,
         )
 
-    def _membership(self) -> Membership:
-        return Membership(
+    def _membership(self) -> MemberService:
+        return MemberService(
             self.store,
             self.keys,
             self.directory,

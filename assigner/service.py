@@ -22,7 +22,7 @@ from assigner.logs import get_logger
 from assigner.observability.metrics import GroupSnapshot
 from assigner.server import GrpcServer, ServerSettings
 from assigner.settings import Settings
-from assigner.web import Liveness, WebServer
+from assigner.web import ProcessLiveness, WebServer
 
 _CLOSE_WITHIN = 10.0
 
@@ -42,7 +42,7 @@ class Service:
     ) -> None:
         self.settings = settings
         self.instance = Instance(settings, clock=clock, backend=backend, leadership=leadership)
-        self.liveness = Liveness(self.instance.clock, stall=settings.http.stall, failures=self.instance.failures)
+        self.liveness = ProcessLiveness(self.instance.clock, stall=settings.http.stall, failures=self.instance.failures)
         self._stop = anyio.Event()
         self._stack = AsyncExitStack()
         self._failure: AssignerError | None = None

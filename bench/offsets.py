@@ -25,7 +25,7 @@ from assigner.backend import load as load_backend
 from assigner.backends.memory import Bounds, MemoryBackend, MemoryState
 from assigner.client.codec import Codec
 from assigner.client.offsets import OffsetAndMetadata, commit, committed
-from assigner.client.rpc import Contact, Identity
+from assigner.client.rpc import ConsumerRpc, Identity
 from assigner.clock import SystemClock
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, TopicConfig, encode
@@ -45,7 +45,7 @@ WHO = Identity(group=GROUP, name=OWNER, session=SESSION, topics=(), capacity=1.0
 
 class Bench(msgspec.Struct, frozen=True):
     service: Service
-    contact: Contact
+    contact: ConsumerRpc
     seconds: float
 
     async def inside(self, tps: Sequence[TopicPartition], offset: int) -> None:
@@ -112,7 +112,7 @@ async def bench_on(backend: Backend, store: StoreSection, seconds: float) -> Asy
         await _own_everything(service)
         channel = Channel("127.0.0.1", service.server.port, codec=Codec())
         try:
-            yield Bench(service, Contact(channel, WHO, 60.0), seconds)
+            yield Bench(service, ConsumerRpc(channel, WHO, 60.0), seconds)
         finally:
             channel.close()
 

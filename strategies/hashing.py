@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from assigner.strategies.problem.current_owners import Held
+from assigner.strategies.problem.current_owners import CurrentOwners
 from assigner.strategies.problem.units import Units
 from assigner.strategy import NONE, BoolArray, IntArray, KeyArray, Members
 
@@ -38,7 +38,7 @@ def unit_keys(units: Units) -> KeyArray:
     return splitmix64(np.repeat(units.key, units.partitions) + number.astype(np.uint64) * _GOLDEN)
 
 
-def assign_by_hash(units: Units, members: Members, now: Held, choose: Choice) -> IntArray:
+def assign_by_hash(units: Units, members: Members, now: CurrentOwners, choose: Choice) -> IntArray:
     """The owner of every unit."""
     owner = np.where(now.fixed, now.owner, np.int32(NONE))
     keys = unit_keys(units)
@@ -64,7 +64,7 @@ def _cohorts(eligible: BoolArray) -> list[tuple[IntArray, BoolArray]]:
 def _within_caps(
     units: Units,
     members: Members,
-    now: Held,
+    now: CurrentOwners,
     owner: IntArray,
     keys: KeyArray,
     eligible: BoolArray,

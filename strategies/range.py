@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from assigner.strategies.problem.current_owners import Held, held
+from assigner.strategies.problem.current_owners import CurrentOwners, held
 from assigner.strategies.problem.options import must_move, refuse_unknown
 from assigner.strategies.problem.shares import Indices
 from assigner.strategies.problem.units import Units, fold, unfold
@@ -38,7 +38,7 @@ class Range:
         return place_standbys(problem, owner)
 
 
-def _assign(units: Units, members: Members, now: Held) -> IntArray:
+def _assign(units: Units, members: Members, now: CurrentOwners) -> IntArray:
     owner = np.where(now.fixed, now.owner, np.int32(NONE))
     room = np.where(members.cap == NONE, np.iinfo(np.int32).max, members.cap).astype(np.int64)
     stuck = owner != NONE

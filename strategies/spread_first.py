@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from assigner.strategies.problem.current_owners import Held, held
+from assigner.strategies.problem.current_owners import CurrentOwners, held
 from assigner.strategies.problem.options import must_move, refuse_unknown
 from assigner.strategies.problem.shares import EPSILON, Indices, fair_shares, floors, lowest
 from assigner.strategies.problem.units import Units, fold, unfold
@@ -34,7 +34,7 @@ from assigner.strategy.explanation import Explanation
 # racks' totals more even.
 
 
-def rack_of_units(units: Units, members: Members, now: Held) -> tuple[IntArray, IntArray]:
+def rack_of_units(units: Units, members: Members, now: CurrentOwners) -> tuple[IntArray, IntArray]:
     """(rack per member, rack per unit), racks numbered from 0; those that name none share one."""
     rack = np.searchsorted(np.unique(members.rack), members.rack).astype(np.int32)
     mine, sizes = part_sizes(units, members, now, rack)
@@ -56,7 +56,7 @@ class _Cut:
     """Racks that have that one unit now."""
 
 
-def part_sizes(units: Units, members: Members, now: Held, rack: IntArray) -> tuple[IntArray, IntArray]:
+def part_sizes(units: Units, members: Members, now: CurrentOwners, rack: IntArray) -> tuple[IntArray, IntArray]:
     """(rack of each unit now or NONE, [row, rack] units that the part is to have)."""
     racks = int(rack.max()) + 1
     eligible = units.wanted & ~members.hold & (members.cap != 0)
@@ -71,7 +71,7 @@ def part_sizes(units: Units, members: Members, now: Held, rack: IntArray) -> tup
     return mine, (cut.base + cut.extra).astype(np.int32)
 
 
-def _count(units: Units, now: Held, mine: IntArray, racks: int, which: BoolArray) -> IntArray:
+def _count(units: Units, now: CurrentOwners, mine: IntArray, racks: int, which: BoolArray) -> IntArray:
     cell = now.row[which].astype(np.int64) * racks + mine[which]
     return np.bincount(cell, minlength=units.count * racks).reshape(units.count, racks).astype(np.int32)
 
@@ -136,7 +136,7 @@ def _gain(unit: FloatArray, full: float, many: float, empty: float, few: float) 
 # --- which -------------------------------------------------------------------------------------------------------
 
 
-def _fill(units: Units, now: Held, mine: IntArray, sizes: IntArray) -> IntArray:
+def _fill(units: Units, now: CurrentOwners, mine: IntArray, sizes: IntArray) -> IntArray:
     """The rack of each unit: those of a rack stay in its part as far as it goes, the others fill what is missing."""
     rack = np.empty(len(mine), np.int32)
     offsets = units.offsets.tolist()
@@ -223,7 +223,7 @@ def _squares(topic: Indices, group: Indices) -> int:
     return int((np.bincount(topic * width + group) ** 2).sum())
 
 
-def _in_parts(units: Units, members: Members, now: Held) -> IntArray:
+def _in_parts(units: Units, members: Members, now: CurrentOwners) -> IntArray:
     rack, rack_of_unit = rack_of_units(units, members, now)
     racks = int(rack.max()) + 1
     part = now.row.astype(np.int64) * racks + rack_of_unit

@@ -30,7 +30,7 @@ _TURNS = 3
 
 
 @dataclass(frozen=True)
-class Found:
+class Solved:
     owner: IntArray
     """New owner per unit."""
     lower_bound: int
@@ -41,10 +41,10 @@ class Found:
 
 def solve(
     units: Units, members: Members, wishes: Priorities, classes: Classes | None, options: Mapping[str, Any]
-) -> Found:
+) -> Solved:
     if _weights_differ(units):
         heavy = weighted.solve(units, members, options)
-        return Found(heavy.owner, heavy.lower_bound)
+        return Solved(heavy.owner, heavy.lower_bound)
     units = replace(units, weight=None)
     if classes is None and units.wanted_alike is None and free(units, members):
         return _by_component(units, members, wishes)
@@ -64,7 +64,7 @@ def free(units: Units, members: Members) -> bool:
     return not (members.hold.any() or (members.cap != NONE).any() or units.pinned.any())
 
 
-def _by_component(units: Units, members: Members, wishes: Priorities) -> Found:
+def _by_component(units: Units, members: Members, wishes: Priorities) -> Solved:
     parts = components(units, members)
     if len(parts) == 1 and len(parts[0].which_units) == len(units.owner):
         return _solve(units, members, wishes, None)
@@ -75,10 +75,10 @@ def _by_component(units: Units, members: Members, wishes: Priorities) -> Found:
         owner[part.which_units] = mine[found.owner]
         bound += found.lower_bound
         unproved |= found.unproved
-    return Found(owner, bound, unproved)
+    return Solved(owner, bound, unproved)
 
 
-def _solve(units: Units, members: Members, wishes: Priorities, classes: Classes | None) -> Found:
+def _solve(units: Units, members: Members, wishes: Priorities, classes: Classes | None) -> Solved:
     """Where the best was not found from what is, it may be from what was found; if not, that stays. So the next plan,
     which begins there, has nothing to add."""
     found = _search(units, members, wishes, classes)
@@ -89,23 +89,23 @@ def _solve(units: Units, members: Members, wishes: Priorities, classes: Classes 
         if bool((again.owner == found.owner).all()):
             break
         bound = solver.fewest_moves(units, members, again.owner)
-        found = Found(again.owner, bound, again.unproved or bound < _moves(units, again.owner))
+        found = Solved(again.owner, bound, again.unproved or bound < _moves(units, again.owner))
         if not again.unproved:
             break
     return found
 
 
-def _search(units: Units, members: Members, wishes: Priorities, classes: Classes | None) -> Found:
+def _search(units: Units, members: Members, wishes: Priorities, classes: Classes | None) -> Solved:
     start = None
     if classes is None:
         quick = one_subscription.solve(units, replace(members, load=None), wishes.balance)
         if quick is not None:
             if _good_enough(units, quick, wishes):
-                return Found(quick.owner, quick.lower_bound, _moves(units, quick.owner) > quick.lower_bound)
+                return Solved(quick.owner, quick.lower_bound, _moves(units, quick.owner) > quick.lower_bound)
             start = quick.owner
     found = solver.solve(units, members, wishes.levels, classes, start)
     bound = _moves(units, found.owner) if found.proved else found.lower_bound
-    return Found(found.owner, bound, not found.proved)
+    return Solved(found.owner, bound, not found.proved)
 
 
 def _good_enough(units: Units, quick: Quick, wishes: Priorities) -> bool:

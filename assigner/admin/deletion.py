@@ -18,7 +18,7 @@ from itertools import islice
 
 import msgspec
 
-from assigner.errors import OutcomeUnknown, Refused, StoreUnavailable, UnknownTopic, UnreadableRecord
+from assigner.errors import FailedPrecondition, OutcomeUnknown, StoreUnavailable, UnknownTopic, UnreadableRecord
 from assigner.logs import get_logger
 from assigner.model.keys import AssignmentKey, GroupKeys, HandoffKey, Keys, PlanKey, decode_segment
 from assigner.model.records import (
@@ -71,7 +71,7 @@ class GroupDeletion:
     async def delete_group(self, group: str, *, force: bool, most: int = MOST_AT_ONCE) -> tuple[int, bool]:
         """How many records went, and whether there are more: ask again then.
 
-        Raises `UnknownGroup`, and `Refused` while somebody is registered, or owned something a moment ago."""
+        Raises `UnknownGroup`, and `FailedPrecondition` while somebody is registered, or owned something just now."""
         keys = self._keys.group(group)
         if not isinstance(await self._store.get(self._keys.deleting(group)), Found):
             await self._directory.check(group)
@@ -80,7 +80,7 @@ class GroupDeletion:
             log.info("deleting a group", group=group)
         try:
             await self._check_unused(keys, force=force)
-        except Refused:
+        except FailedPrecondition:
             await self._put_back(group)
             raise
         # Whoever still leads it must not write any more: its writes all compare this key.
@@ -98,12 +98,12 @@ class GroupDeletion:
         if not (await self._store.list(keys.assignments, limit=1)).entries:
             return
         if not force:
-            raise Refused(
+            raise FailedPrecondition(
                 f"group {keys.group!r} has partitions on record of consumers that left a moment ago; they are given "
                 "up twice the consumers' TTL after the last one left: wait for that, or use force"
             )
         if (await self._options(keys)).handoff_mode is HandoffMode.EXCLUSIVE:
-            raise Refused(
+            raise FailedPrecondition(
                 f"group {keys.group!r} is exclusive and has partitions on record of consumers that left a moment ago, "
                 "who may not have stopped yet; wait until they are given up, which no force can replace"
             )
@@ -114,7 +114,7 @@ class GroupDeletion:
             if entries:
                 names = [repr(decode_segment(entry.key[len(branch) :])) for entry in entries]
                 more = " and more" if len(names) > _NAMED else ""
-                raise Refused(
+                raise FailedPrecondition(
                     f"{what} of group {keys.group!r} are registered: {', '.join(names[:_NAMED])}{more}; "
                     "stop them first, no force can replace that"
                 )
@@ -278,8 +278,10 @@ class GroupDeletion:
             raise _others_are_at_work()
 
 
-def _others_are_at_work() -> Refused:
-    return Refused("others are at work on the same group; look at it, and delete it again if you still want to")
+def _others_are_at_work() -> FailedPrecondition:
+    return FailedPrecondition(
+        "others are at work on the same group; look at it, and delete it again if you still want to"
+    )
 
 
 def _read(kind: type[R], entry: Entry) -> R | None:

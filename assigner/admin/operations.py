@@ -19,13 +19,20 @@ from assigner.api import GroupDescription, GroupSummary, LoadDescription, Member
 from assigner.core.conditions import conditions, not_renewing
 from assigner.core.group import GroupState
 from assigner.core.planning.request import flat_partitions
-from assigner.errors import InvalidInput, NotRegistered, Refused, StoreError, StoreUnavailable, UnreadableRecord
+from assigner.errors import (
+    FailedPrecondition,
+    InvalidInput,
+    NotRegistered,
+    StoreError,
+    StoreUnavailable,
+    UnreadableRecord,
+)
 from assigner.leader.history import read_history
 from assigner.leader.summaries import summary
-from assigner.members.registration import Membership
+from assigner.members.registration import MemberService
 from assigner.model.keys import Keys, TopicPartition, decode_segment
 from assigner.model.records import GroupIndex, GroupOptions, HandoffMode, Step, TopicConfig, decode, encode
-from assigner.offsets.reset import OffsetSetting
+from assigner.offsets.reset import OffsetReset
 from assigner.storage.groups import GroupDirectory
 from assigner.storage.mirror import GroupMirror, Mirrors
 from assigner.store import Absent, Committed, Compare, ModRevisionIs, Put, Remaining, Store, read_all
@@ -45,10 +52,10 @@ class Operations:
         keys: Keys,
         directory: GroupDirectory,
         mirrors: Mirrors,
-        membership: Membership,
+        membership: MemberService,
         set_topic: SetTopic,
         loads: LoadOperations,
-        offsets: OffsetSetting,
+        offsets: OffsetReset,
         deletion: GroupDeletion,
     ) -> None:
         self._store = store
@@ -213,7 +220,7 @@ class Operations:
         await mirror.resync()
         try:
             _check_all_renew(mirror)
-        except Refused:
+        except FailedPrecondition:
             written = mirror.state.stored_options
             if written:
                 compare = ModRevisionIs(written.key, written.mod_revision)
@@ -277,7 +284,7 @@ class _Watch:
 def _check_all_renew(mirror: GroupMirror) -> None:
     names = not_renewing(mirror.state)
     if names:
-        raise Refused(
+        raise FailedPrecondition(
             f"group {mirror.group!r} can't become exclusive: consumers {', '.join(names)} do not renew a session of "
             "their own, so nothing would make them stop in time; stop them, or replace them by clients that call Renew"
         )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable
 import anyio
 
 
-class Changes:
+class Wakeup:
     def __init__(self) -> None:
         self._event: anyio.Event | None = None
         self._about: dict[Hashable, anyio.Event] = {}

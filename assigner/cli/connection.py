@@ -26,7 +26,7 @@ DEFAULT_ADDRESS = "127.0.0.1:50051"
 DEFAULT_TIMEOUT = 10.0
 
 
-class Target(msgspec.Struct, frozen=True):
+class ServiceTarget(msgspec.Struct, frozen=True):
     """Whom to ask, and how to show the answer."""
 
     address: str = DEFAULT_ADDRESS
@@ -77,7 +77,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 @asynccontextmanager
-async def channel_to(target: Target) -> AsyncIterator[Channel]:
+async def channel_to(target: ServiceTarget) -> AsyncIterator[Channel]:
     host, port = split_address(target.address)
     config = Configuration(http2_connection_window_size=64 * 2**20, http2_stream_window_size=2**24)
     channel = Channel(host, port, ssl=target.ssl_context(), config=config)
@@ -99,7 +99,7 @@ async def _close(channel: Channel) -> None:
         await anyio.lowlevel.checkpoint()
 
 
-def ask(target: Target, question: Callable[[Admin], Awaitable[R]], *, group: str = "", hint: str = "") -> R:
+def ask(target: ServiceTarget, question: Callable[[Admin], Awaitable[R]], *, group: str = "", hint: str = "") -> R:
     """Run `question` against the service, from a synchronous command. Where it is about a `group` that there is not,
     the error names the nearest one there is, and gives the `hint`."""
 
@@ -178,9 +178,9 @@ def reaches_service(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_target(**values: Any) -> None:
-        fields = {name: values.pop(name) for name in Target.__struct_fields__}
+        fields = {name: values.pop(name) for name in ServiceTarget.__struct_fields__}
         split_address(fields["address"])
-        command(target=Target(**fields), **values)
+        command(target=ServiceTarget(**fields), **values)
 
     decorated: Callable[..., None] = with_target
     for option in reversed(_OPTIONS):
@@ -191,7 +191,7 @@ def reaches_service(command: Callable[..., None]) -> Callable[..., None]:
 __all__ = [
     "Admin",
     "Failure",
-    "Target",
+    "ServiceTarget",
     "ask",
     "channel_to",
     "named",

@@ -1,6 +1,6 @@
 """The client library: join a group, get partitions, work behind gates, hand over without a gap."""
 
-from assigner.client.consumer import AssignerConsumer, Statistics
+from assigner.client.consumer import AssignerConsumer, ConsumerStatistics
 from assigner.client.gate import PartitionGate
 from assigner.client.handler import Handler
 from assigner.client.offsets import CommitFailed, CommittedOffset, Fenced, OffsetAndMetadata
@@ -15,6 +15,7 @@ __all__ = [
     "AssignerConsumer",
     "CommitFailed",
     "CommittedOffset",
+    "ConsumerStatistics",
     "Ending",
     "Evicted",
     "Fenced",
@@ -28,7 +29,6 @@ __all__ = [
     "ReleaseOrder",
     "Shut",
     "StaleEpoch",
-    "Statistics",
     "Superseded",
     "Timing",
     "TopicPartition",

@@ -27,7 +27,7 @@ from assigner.client.handler import Handler
 from assigner.client.session import Ending
 from assigner.core.client.gate import GateClosed, StaleEpoch
 from assigner.core.client.messages import Ownership, ReleaseOrder
-from assigner.errors import Refused, how_to_install
+from assigner.errors import FailedPrecondition, how_to_install
 from assigner.logs import get_logger
 
 try:
@@ -70,7 +70,7 @@ class _Partitions(Handler):
         if stored.metadata.isdecimal() and int(stored.metadata) > partition.epoch:
             # Someone with a newer epoch was here: our grant is out of date, and its end is on the way to us. Where the
             # assigner's store lost its data the old epochs stay in Kafka, and only who knows that can reset them.
-            raise Refused(
+            raise FailedPrecondition(
                 f"{partition} is behind the epoch {stored.metadata} of Kafka's committed offset; "
                 "if the assigner's data was lost, commit the group's offsets anew without metadata"
             )

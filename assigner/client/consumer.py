@@ -29,8 +29,8 @@ from assigner.client.gate import PartitionGate
 from assigner.client.handler import Handler, warn_of_misspelt
 from assigner.client.offsets import CommittedOffset, OffsetAndMetadata, Owned, commit, committed, plain
 from assigner.client.rpc import Dialling, Identity, Unavailable, parse_address
-from assigner.client.runner import Work
-from assigner.client.session import Ending, Membership, Timing, new_session
+from assigner.client.runner import Runner
+from assigner.client.session import Ending, Session, Timing, new_session
 from assigner.clock import Clock, SystemClock
 from assigner.core.client.messages import CallWarm, Ownership
 from assigner.errors import AssignerError, InvalidInput
@@ -46,7 +46,7 @@ LEAVE_WITHIN = 3.0
 _log = get_logger(__name__)
 
 
-class Statistics(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     session: str
     connected: bool
     address: str
@@ -101,7 +101,7 @@ class AssignerConsumer:
         self._clock = clock or SystemClock()
         self._timing = timing
         self._connect_timeout = connect_timeout
-        self._work = Work(
+        self._work = Runner(
             handler, self._clock, handler_concurrency=handler_concurrency, warm_concurrency=warm_concurrency
         )
         who = Identity(
@@ -119,9 +119,7 @@ class AssignerConsumer:
         if not parsed:
             raise InvalidInput("addresses is empty; name at least one host:port of the service")
         dialling = Dialling(_context(tls), timing.keepalive, timing.keepalive_timeout)
-        self._membership = Membership(
-            parsed, who, dialling, self._clock, self._work, timing, rejoin=rejoin_after_eviction
-        )
+        self._membership = Session(parsed, who, dialling, self._clock, self._work, timing, rejoin=rejoin_after_eviction)
         self._task: asyncio.Task[None] | None = None
         self._ending: Ending | BaseException | None = None
         self._close_within = timing.close_timeout
@@ -287,10 +285,10 @@ class AssignerConsumer:
         """Wait until it is true; it is asked again whenever something about the consumer changes."""
         await self._work.changes.until(lambda: predicate(self))
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> ConsumerStatistics:
         state, now = self._work.state, self._clock.now()
         link, counts = self._membership.link, self._work.state.counts
-        return Statistics(
+        return ConsumerStatistics(
             session=self.session,
             connected=self.is_connected,
             address=str(link.address) if link is not None and link.opened else "",

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from assigner.aio.wakeup import Changes
+from assigner.aio.wakeup import Wakeup
 from assigner.clock import Clock
 from assigner.core.client.gate import Gate
 from assigner.model.keys import TopicPartition
 
 
 class PartitionGate:
-    def __init__(self, gate: Gate, clock: Clock, changes: Changes) -> None:
+    def __init__(self, gate: Gate, clock: Clock, changes: Wakeup) -> None:
         self._gate = gate
         self._clock = clock
         self._changes = changes

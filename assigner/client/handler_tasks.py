@@ -99,7 +99,7 @@ class _Crew:
         self._idle += 1
 
 
-class Lanes:
+class HandlerTasks:
     def __init__(
         self,
         tasks: TaskGroup,

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from assigner.client.rpc import Contact, Unavailable
+from assigner.client.rpc import ConsumerRpc, Unavailable
 from assigner.core.client.messages import Ownership
 from assigner.errors import AssignerError, InvalidInput, UnreadableRecord
 from assigner.model.keys import TopicPartition
@@ -47,7 +47,7 @@ class CommittedOffset(msgspec.Struct, frozen=True):
     """Seconds since 1970 by the service's clock, for people."""
 
 
-Reached = Callable[[], Contact]
+Reached = Callable[[], ConsumerRpc]
 """The service now; raises `Unavailable` while it can't be reached."""
 Owned = TypeVar("Owned", bound=Ownership | TopicPartition)
 Wish = tuple[TopicPartition, int, OffsetAndMetadata]

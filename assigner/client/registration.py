@@ -16,10 +16,10 @@ from anyio.abc import TaskGroup
 
 from assigner.aio.backoff import Backoff
 from assigner.client.assignment_decoding import Assembly
-from assigner.client.rpc import Address, Contact, Dialling, Disconnected, Identity, Unavailable, hang_up
-from assigner.client.runner import Work
+from assigner.client.rpc import Address, ConsumerRpc, Dialling, Disconnected, Identity, Unavailable, close_channel
+from assigner.client.runner import Runner
 from assigner.clock import Clock
-from assigner.core.client.messages import Answer, AnswerKind
+from assigner.core.client.messages import Ack, AnswerKind
 from assigner.errors import AssignerError, Evicted, InvalidInput, LimitReached, NotRegistered, Superseded
 from assigner.logs import get_logger
 
@@ -43,23 +43,23 @@ class Broken(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Refused(msgspec.Struct, frozen=True):
+class RegistrationRejected(msgspec.Struct, frozen=True):
     """The service does not want this registration, or not any more."""
 
     error: AssignerError
 
 
-End = Drained | Broken | Refused
+End = Drained | Broken | RegistrationRejected
 
 
-class Link:
+class Registration:
     def __init__(
         self,
         address: Address,
         who: Identity,
         dialling: Dialling,
         clock: Clock,
-        work: Work,
+        work: Runner,
         timeout: float,
         first_message: float,
     ) -> None:
@@ -75,28 +75,28 @@ class Link:
         self._timeout = timeout
         self._first_message = first_message
         self._tasks: TaskGroup | None = None
-        self._contact: Contact | None = None
+        self._contact: ConsumerRpc | None = None
         self._end: End | None = None
         self._ttl = 0.0
 
     async def run(self, on_open: Callable[[], None]) -> End:
         channel = self._dialling.dial(self.address)
-        self._contact = Contact(channel, self._who, self._timeout)
+        self._contact = ConsumerRpc(channel, self._who, self._timeout)
         try:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._listen, self._contact, on_open)
         finally:
             # After the group: closing in the tick of a cancel would turn it into an error.
-            await hang_up(channel)
+            await close_channel(channel)
         return self._end or Broken("stopped")
 
-    def spawn(self, task: Callable[[Contact], Coroutine[Any, Any, None]]) -> None:
+    def spawn(self, task: Callable[[ConsumerRpc], Coroutine[Any, Any, None]]) -> None:
         """Run a task for as long as the link lasts."""
         if self._tasks is not None and self._contact is not None:
             self._tasks.start_soon(task, self._contact)
 
     @property
-    def contact(self) -> Contact | None:
+    def contact(self) -> ConsumerRpc | None:
         """For calls beside those of the link itself; None before the first message was there."""
         return self._contact if self.opened else None
 
@@ -107,18 +107,18 @@ class Link:
 
     # --- the stream --------------------------------------------------------------------------------------------------
 
-    async def _listen(self, contact: Contact, on_open: Callable[[], None]) -> None:
+    async def _listen(self, contact: ConsumerRpc, on_open: Callable[[], None]) -> None:
         try:
             await self._follow(contact, on_open)
             self.finish(Drained() if self.opened else Broken("the stream ended before its first message"))
         except (Unavailable, InvalidInput, LimitReached) as error:
             # A malformed or oversized message says nothing about us, unless it is the answer to our registration.
             refused = not self.opened and isinstance(error, InvalidInput)
-            self.finish(Refused(error) if refused else Broken(str(error)))
+            self.finish(RegistrationRejected(error) if refused else Broken(str(error)))
         except AssignerError as error:
-            self.finish(Refused(error))
+            self.finish(RegistrationRejected(error))
 
-    async def _follow(self, contact: Contact, on_open: Callable[[], None]) -> None:
+    async def _follow(self, contact: ConsumerRpc, on_open: Callable[[], None]) -> None:
         assembly = Assembly()
         async with aclosing(contact.register()) as stream:
             with anyio.move_on_after(self._first_message) as patience:
@@ -145,7 +145,7 @@ class Link:
 
     # --- renewals ----------------------------------------------------------------------------------------------------
 
-    async def _renew(self, contact: Contact) -> None:
+    async def _renew(self, contact: ConsumerRpc) -> None:
         missed = 0
         while True:
             sent_at = self._clock.now()
@@ -161,7 +161,7 @@ class Link:
                 await anyio.sleep(self._patience() / 4)
                 continue
             except AssignerError as error:
-                return self.finish(Refused(error))
+                return self.finish(RegistrationRejected(error))
             missed = 0
             self.renewals += 1
             self._ttl = ttl
@@ -174,13 +174,13 @@ class Link:
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
-    async def _answer_ready(self, contact: Contact) -> None:
+    async def _answer_ready(self, contact: ConsumerRpc) -> None:
         await self._answer(contact, AnswerKind.READY)
 
-    async def _answer_released(self, contact: Contact) -> None:
+    async def _answer_released(self, contact: ConsumerRpc) -> None:
         await self._answer(contact, AnswerKind.RELEASED)
 
-    async def _answer(self, contact: Contact, kind: AnswerKind) -> None:
+    async def _answer(self, contact: ConsumerRpc, kind: AnswerKind) -> None:
         pauses = Backoff(f"{self._who.session}/{kind.value}", first=0.05, most=2.0)
         state = self._work.state
         while True:
@@ -195,10 +195,10 @@ class Link:
                 await pauses.pause()
                 continue
             except AssignerError as error:
-                return self.finish(Refused(error))
+                return self.finish(RegistrationRejected(error))
             pauses.reset()
 
-    async def _send(self, contact: Contact, kind: AnswerKind, answers: list[Answer]) -> None:
+    async def _send(self, contact: ConsumerRpc, kind: AnswerKind, answers: list[Ack]) -> None:
         if not answers:
             return
         call = contact.ready if kind is AnswerKind.READY else contact.released
@@ -223,6 +223,6 @@ class Link:
                 # Alone it gets a status, which tells a refusal for good from one that will pass.
                 await self._send(contact, kind, [refused])
 
-    def _refused(self, kind: AnswerKind, answer: Answer, reason: str) -> None:
+    def _refused(self, kind: AnswerKind, answer: Ack, reason: str) -> None:
         _log.warning("answer refused", kind=kind.value, partition=str(answer.tp), reason=reason)
         self._work.acknowledged(kind, [answer], frozenset({answer.tp}))

@@ -23,7 +23,7 @@ from h2.exceptions import H2Error
 
 from assigner import errors
 from assigner.client.codec import Codec, class_in_c
-from assigner.core.client.messages import Answer
+from assigner.core.client.messages import Ack
 from assigner.errors import AssignerError, InvalidInput
 from assigner.model.keys import TopicPartition
 from assigner.proto.kafka_assigner import v1
@@ -100,7 +100,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     generation: str
 
 
-class Contact:
+class ConsumerRpc:
     """One consumer's calls over one channel."""
 
     def __init__(self, channel: Channel, who: Identity, timeout: float) -> None:
@@ -137,13 +137,13 @@ class Contact:
         reply = await self._call("Renew", request, v1.RenewResponse, timeout)
         return reply.ttl_ms / 1000
 
-    async def ready(self, answers: Sequence[Answer]) -> dict[TopicPartition, str]:
+    async def ready(self, answers: Sequence[Ack]) -> dict[TopicPartition, str]:
         """Those that were not taken, and why."""
         first = answers[0]
         request = v1.PartitionReadyRequest(failure=first.failure, **self._answer_fields(answers))
         return _reasons((await self._call("PartitionReady", request, v1.PartitionReadyResponse)).refusals)
 
-    async def released(self, answers: Sequence[Answer]) -> dict[TopicPartition, str]:
+    async def released(self, answers: Sequence[Ack]) -> dict[TopicPartition, str]:
         """Those that were not taken, and why."""
         request = v1.PartitionReleasedRequest(**self._answer_fields(answers))
         return _reasons((await self._call("PartitionReleased", request, v1.PartitionReleasedResponse)).refusals)
@@ -180,7 +180,7 @@ class Contact:
         )
         return (await self._call("Deregister", request, v1.DeregisterResponse)).action
 
-    def _answer_fields(self, answers: Sequence[Answer]) -> dict[str, Any]:
+    def _answer_fields(self, answers: Sequence[Ack]) -> dict[str, Any]:
         first, *others = answers
         return {
             "consumer_name": self._who.name,
@@ -212,7 +212,7 @@ class Contact:
         raise Unavailable(f"{method} was not answered within {seconds:.1f} s")
 
 
-def _partition(answer: Answer) -> v1.TopicPartition:
+def _partition(answer: Ack) -> v1.TopicPartition:
     return v1.TopicPartition(topic=answer.tp.topic, partition=answer.tp.partition)
 
 
@@ -236,7 +236,7 @@ def _typed_errors(stream: Stream[Any, Any]) -> Iterator[None]:
     except GRPCError as error:
         raise error_of(error.status, error.message or "", _named(stream)) from None
     except ssl.SSLCertVerificationError as error:
-        raise errors.Refused(f"the service's certificate was not accepted: {error}; check `tls`") from None
+        raise errors.FailedPrecondition(f"the service's certificate was not accepted: {error}; check `tls`") from None
     except (StreamTerminatedError, OSError, ProtocolError, H2Error, AssertionError, AttributeError) as error:
         # The last two: grpclib's own, when a connection ends in the middle of a message or of a ping's timeout.
         if task is not None and task.cancelling() > before:
@@ -259,7 +259,7 @@ _REFUSALS: dict[str, type[AssignerError]] = {
         errors.NotTheTarget,
         errors.UnknownTopic,
         errors.UnknownGroup,
-        errors.Refused,
+        errors.FailedPrecondition,
         errors.Superseded,
         errors.Evicted,
     )
@@ -268,10 +268,10 @@ _STATUSES: dict[Status, type[AssignerError]] = {
     Status.INVALID_ARGUMENT: InvalidInput,
     Status.OUT_OF_RANGE: InvalidInput,
     Status.NOT_FOUND: errors.NotRegistered,
-    Status.FAILED_PRECONDITION: errors.Refused,
-    Status.PERMISSION_DENIED: errors.Refused,
-    Status.UNAUTHENTICATED: errors.Refused,
-    Status.UNIMPLEMENTED: errors.Refused,
+    Status.FAILED_PRECONDITION: errors.FailedPrecondition,
+    Status.PERMISSION_DENIED: errors.FailedPrecondition,
+    Status.UNAUTHENTICATED: errors.FailedPrecondition,
+    Status.UNIMPLEMENTED: errors.FailedPrecondition,
     Status.ABORTED: errors.Superseded,
 }
 
@@ -292,7 +292,7 @@ def error_of(status: Status, message: str, name: str) -> AssignerError:
 # behind.
 
 
-async def hang_up(channel: Channel) -> None:
+async def close_channel(channel: Channel) -> None:
     protocol = channel._protocol
     transport = getattr(protocol.connection, "_transport", None) if protocol is not None else None
     channel.close()

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 import anyio
 from anyio.abc import TaskGroup
 
-from assigner.aio.wakeup import Changes
+from assigner.aio.wakeup import Wakeup
 from assigner.client.gate import PartitionGate
 from assigner.client.handler import Handler
-from assigner.client.handler_tasks import Lanes
+from assigner.client.handler_tasks import HandlerTasks
 from assigner.clock import Clock
-from assigner.core.client.messages import Action, Answer, AnswerKind, Commands, Outcome
+from assigner.core.client.messages import Ack, Action, AnswerKind, Commands, Outcome
 from assigner.core.client.state import ClientState
 from assigner.logs import get_logger
 from assigner.model.keys import TopicPartition
@@ -30,14 +30,14 @@ STALE_PAUSE = 10.0
 _log = get_logger(__name__)
 
 
-class Work:
+class Runner:
     def __init__(self, handler: Handler, clock: Clock, *, handler_concurrency: int, warm_concurrency: int) -> None:
         self.state = ClientState()
-        self.changes = Changes()
+        self.changes = Wakeup()
         self._clock = clock
         self._handler = handler
         self._concurrency = (handler_concurrency, warm_concurrency)
-        self._lanes: Lanes | None = None
+        self._lanes: HandlerTasks | None = None
         self._gates: dict[TopicPartition, PartitionGate] = {}
         self._untold_stale = 0
         self._tell_stale_from = -math.inf
@@ -45,7 +45,7 @@ class Work:
     def begin(self, tasks: TaskGroup) -> None:
         """Handlers run as tasks of this group until it ends."""
         calls, warms = self._concurrency
-        self._lanes = Lanes(
+        self._lanes = HandlerTasks(
             tasks,
             self._handler,
             calls=calls,
@@ -103,7 +103,7 @@ class Work:
     def leave(self, reason: str) -> None:
         self._take(self.state.leave(reason))
 
-    def acknowledged(self, kind: AnswerKind, sent: Iterable[Answer], refused: frozenset[TopicPartition]) -> None:
+    def acknowledged(self, kind: AnswerKind, sent: Iterable[Ack], refused: frozenset[TopicPartition]) -> None:
         self._take(self.state.acknowledged(kind, sent, refused))
 
     def _finished(self, tp: TopicPartition, outcome: Outcome) -> None:

@@ -15,9 +15,9 @@ import msgspec
 
 from assigner.aio.backoff import Backoff
 from assigner.client.loads import messages
-from assigner.client.registration import Broken, Drained, End, Link, Refused
-from assigner.client.rpc import Address, Contact, Dialling, Disconnected, Identity, Unavailable, hang_up
-from assigner.client.runner import Work
+from assigner.client.registration import Broken, Drained, End, Registration, RegistrationRejected
+from assigner.client.rpc import Address, ConsumerRpc, Dialling, Disconnected, Identity, Unavailable, close_channel
+from assigner.client.runner import Runner
 from assigner.clock import Clock
 from assigner.errors import AssignerError, Evicted, NotRegistered, Superseded
 from assigner.logs import get_logger
@@ -60,14 +60,14 @@ def new_session() -> str:
     return secrets.token_hex(16)
 
 
-class Membership:
+class Session:
     def __init__(
         self,
         addresses: Sequence[Address],
         who: Identity,
         dialling: Dialling,
         clock: Clock,
-        work: Work,
+        work: Runner,
         timing: Timing,
         *,
         rejoin: bool,
@@ -75,7 +75,7 @@ class Membership:
         self.who = who
         self.registered = False
         """Whether there ever was a first message."""
-        self.link: Link | None = None
+        self.link: Registration | None = None
         self.links = 0
         self.last_failure = ""
         self.failed_tries = 0
@@ -122,7 +122,7 @@ class Membership:
     async def _link_up(self) -> End:
         address = self._tried = self._addresses[self._turn]
         self._turn = (self._turn + 1) % len(self._addresses)
-        link = Link(
+        link = Registration(
             address,
             self.who,
             self._dialling,
@@ -163,18 +163,18 @@ class Membership:
             link.spawn(self._ask_to_leave)
         self._work.changes.notify()
 
-    async def _carry_on_after(self, end: Broken | Refused) -> None:
+    async def _carry_on_after(self, end: Broken | RegistrationRejected) -> None:
         match end:
             case Broken(reason=reason):
                 self._note(reason)
-            case Refused(error=Superseded() as error):
+            case RegistrationRejected(error=Superseded() as error):
                 raise error
-            case Refused(error=Evicted() as error):
+            case RegistrationRejected(error=Evicted() as error):
                 await self._start_over(error)
-            case Refused(error=NotRegistered() as error) if self.registered:
+            case RegistrationRejected(error=NotRegistered() as error) if self.registered:
                 self._work.session_lost(str(error))
                 self._note(f"session lost: {error}")
-            case Refused(error=error):
+            case RegistrationRejected(error=error):
                 if not self.registered:
                     raise error
                 self._note(f"refused: {error}")
@@ -223,7 +223,7 @@ class Membership:
             pause = max(pause, await self.contact().report_load(topics, of_node))
         return pause
 
-    def contact(self) -> Contact:
+    def contact(self) -> ConsumerRpc:
         """For calls beside those that keep the consumer registered. Raises `Unavailable` while there is none."""
         contact = self.link.contact if self.link is not None else None
         if contact is None:
@@ -237,7 +237,7 @@ class Membership:
         if self.link is not None and self.link.opened:
             self.link.spawn(self._ask_to_leave)
 
-    async def _ask_to_leave(self, contact: Contact) -> None:
+    async def _ask_to_leave(self, contact: ConsumerRpc) -> None:
         while True:
             try:
                 action = await contact.deregister(gates_closed=False)
@@ -267,7 +267,7 @@ class Membership:
     async def _say_goodbye(self, address: Address) -> bool:
         channel = self._dialling.dial(address)
         try:
-            contact = Contact(channel, self.who, FAREWELL_SECONDS / 2)
+            contact = ConsumerRpc(channel, self.who, FAREWELL_SECONDS / 2)
             await contact.deregister(gates_closed=True)
         except Unavailable as error:
             _log.debug("goodbye not heard", address=str(address), reason=str(error))
@@ -276,5 +276,5 @@ class Membership:
             # The service does not know the session any more, which is what was wanted.
             _log.debug("goodbye not needed", reason=str(error))
         finally:
-            await hang_up(channel)
+            await close_channel(channel)
         return True

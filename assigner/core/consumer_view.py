@@ -16,7 +16,7 @@ from assigner.model.keys import TopicPartition
 from assigner.model.records import Handoff, Step
 
 
-class Standing(msgspec.Struct, frozen=True, gc=False):
+class PartitionView(msgspec.Struct, frozen=True, gc=False):
     owned: bool = False
     epoch: int = 0
     target: str = ""
@@ -31,10 +31,10 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
     """Identity of the topic the copy is of."""
 
 
-NOWHERE = Standing()
+EMPTY_VIEW = PartitionView()
 
 
-def standing(state: GroupState, name: str, session: str, tp: TopicPartition) -> Standing:
+def view_of(state: GroupState, name: str, session: str, tp: TopicPartition) -> PartitionView:
     ownership = _ownership(state, name, session, tp)
     if tp not in state.standbys or ownership.owned or not is_standby(state, tp, name):
         return ownership
@@ -42,12 +42,12 @@ def standing(state: GroupState, name: str, session: str, tp: TopicPartition) -> 
     return msgspec.structs.replace(ownership, standby=True, copy_of=topic_id)
 
 
-def _ownership(state: GroupState, name: str, session: str, tp: TopicPartition) -> Standing:
+def _ownership(state: GroupState, name: str, session: str, tp: TopicPartition) -> PartitionView:
     assignment, handoff = state.assignments.get(tp), state.handoffs.get(tp)
     held = assignment.record if assignment else None
     owned = held is not None and held.owner == name and held.session == session
     if handoff is None:
-        return Standing(True, held.epoch) if owned and held else NOWHERE
+        return PartitionView(True, held.epoch) if owned and held else EMPTY_VIEW
     record = handoff.record
     step = record.at
     ours_to_leave = record.old_owner == name and record.old_session == session
@@ -55,7 +55,7 @@ def _ownership(state: GroupState, name: str, session: str, tp: TopicPartition) -
     if ours_to_leave and step is Step.RELEASED:
         # It has let go already; that the record still names it is only for the leader to change.
         owned = False
-    return Standing(
+    return PartitionView(
         owned,
         held.epoch if owned and held else 0,
         _identity(record) if ours_to_take else "",
@@ -69,7 +69,7 @@ def _identity(handoff: Handoff) -> str:
     return handoff.handoff_id or f"{handoff.old_owner}>{handoff.new_owner}"
 
 
-class News:
+class CommandBuilder:
     """Collects what a consumer has to be told, partition by partition."""
 
     def __init__(self, state: GroupState, name: str = "") -> None:
@@ -84,7 +84,7 @@ class News:
         self._standbys_removed: list[TopicPartition] = []
         self._standbys_added: list[TopicPartition] = []
 
-    def add(self, tp: TopicPartition, before: Standing, after: Standing) -> None:
+    def add(self, tp: TopicPartition, before: PartitionView, after: PartitionView) -> None:
         if after.owned and (not before.owned or before.epoch != after.epoch):
             self._assigned.append((tp, after.epoch))
         elif before.owned and not after.owned and not (before.release or after.release):
@@ -97,7 +97,7 @@ class News:
             self._releases.append(self._release(tp))
         self._add_standby(tp, before, after)
 
-    def _add_standby(self, tp: TopicPartition, before: Standing, after: Standing) -> None:
+    def _add_standby(self, tp: TopicPartition, before: PartitionView, after: PartitionView) -> None:
         same = before.standby and after.standby and before.copy_of == after.copy_of
         # A copy that becomes the owner's own is no copy that is not wanted.
         if before.standby and not same and not after.owned:

@@ -37,7 +37,7 @@ class SpreadSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Before a group that came back is handed over once more; doubles each time."""
 
 
-class Spread(msgspec.Struct, frozen=True):
+class LeaderSpread(msgspec.Struct, frozen=True):
     """The wanted leader of each group, for one set of groups and instances."""
 
     homes: Mapping[str, str]
@@ -59,13 +59,13 @@ class Spread(msgspec.Struct, frozen=True):
         return ahead + (home is not None)
 
 
-NOWHERE = Spread({}, ())
+NOWHERE = LeaderSpread({}, ())
 
 
-def spread(groups: Collection[str], instances: Iterable[str], slack: float = 1.1) -> Spread:
+def spread(groups: Collection[str], instances: Iterable[str], slack: float = 1.1) -> LeaderSpread:
     members = tuple(sorted(set(instances)))
     if not members or not groups:
-        return Spread({}, members)
+        return LeaderSpread({}, members)
     # Less a trifle: 1.1 * 100 / 2 is a little more than 55, and must not make 56.
     share = math.ceil(max(1.0, slack) * len(groups) / len(members) - 1e-9)
     guests: dict[str, list[tuple[int, str]]] = {member: [] for member in members}
@@ -84,7 +84,7 @@ def spread(groups: Collection[str], instances: Iterable[str], slack: float = 1.1
                     open_to[group] = tuple(other for other in open_to.get(group, members) if other != member)
                     seeking.append(group)
                 del crowd[share:]
-    return Spread({group: member for member, crowd in guests.items() for _, group in crowd}, members)
+    return LeaderSpread({group: member for member, crowd in guests.items() for _, group in crowd}, members)
 
 
 @lru_cache(maxsize=1 << 17)
@@ -94,7 +94,7 @@ def score(group: str, instance: str) -> int:
     return int.from_bytes(digest, "big")
 
 
-def campaign_delay(group: str, me: str, wanted: Spread, courtesy: float = 0.5) -> float:
+def campaign_delay(group: str, me: str, wanted: LeaderSpread, courtesy: float = 0.5) -> float:
     """How long to let others go first to a free group: not at all for its home."""
     return courtesy * wanted.rank(group, me)
 
@@ -118,7 +118,9 @@ class Handover:
         self._settled_at = now + self._settings.settle
         self._returns.clear()
 
-    def due(self, now: float, me: str, led: Iterable[str], wanted: Spread) -> tuple[tuple[str, ...], float | None]:
+    def due(
+        self, now: float, me: str, led: Iterable[str], wanted: LeaderSpread
+    ) -> tuple[tuple[str, ...], float | None]:
         """The groups to give up now, and when to ask again unless something changes first."""
         misplaced = sorted(group for group in led if wanted.home(group) not in (None, me))
         if not misplaced:

@@ -14,7 +14,7 @@ from assigner.model.records import Assignment, Consumer, HandoffMode, Status, St
 from assigner.store import NO_LEASE, Absent, Compare, ModRevisionIs
 
 
-class Fate(Enum):
+class SessionState(Enum):
     ALIVE = "alive"
     """Registered with this session."""
     DOUBT = "doubt"
@@ -24,7 +24,7 @@ class Fate(Enum):
     DEAD = "dead"
 
 
-class Liveness:
+class SessionLiveness:
     def __init__(self, state: GroupState, *, ttl: float, term_started: float) -> None:
         self._state = state
         self._ttl = ttl
@@ -85,20 +85,20 @@ class Liveness:
         gone = [leases for key, leases in self._leases.items() if key in held and key not in registered]
         self.wanted &= set().union(*gone)
 
-    def fate(self, name: str, session: str, now: float) -> Fate:
+    def fate(self, name: str, session: str, now: float) -> SessionState:
         if name in self._state.unreadable_consumers:
-            return Fate.DOUBT
+            return SessionState.DOUBT
         registered = self._state.consumers.get(name)
         if registered and registered.record.session == session:
-            return Fate.ALIVE
+            return SessionState.ALIVE
         if self._state.options.handoff_mode is HandoffMode.EXCLUSIVE and not self._lease_is_over(name, session, now):
-            return Fate.DOUBT
+            return SessionState.DOUBT
         if registered:
-            return Fate.REPLACED
+            return SessionState.REPLACED
         seen_going = (name, session) in self._leases and (name, session) not in self._inherited
         if seen_going or now >= self.doubt_ends:
-            return Fate.DEAD
-        return Fate.DOUBT
+            return SessionState.DEAD
+        return SessionState.DOUBT
 
     def _lease_is_over(self, name: str, session: str, now: float) -> bool:
         leases = self._leases.get((name, session), set()) - {NO_LEASE}

@@ -16,7 +16,7 @@ import numpy as np
 
 from assigner.core.agenda import Agenda, Timer
 from assigner.core.group import GroupState
-from assigner.core.liveness import Liveness
+from assigner.core.liveness import SessionLiveness
 from assigner.core.planning.request import Request
 from assigner.core.standby_copies import holders, is_of_topic
 from assigner.core.transitions import Transitions
@@ -95,9 +95,9 @@ class _Names:
         return found
 
 
-class StandbyKeeping:
+class StandbyReconciler:
     def __init__(
-        self, state: GroupState, liveness: Liveness, do: Transitions, agenda: Agenda, pending: Pending
+        self, state: GroupState, liveness: SessionLiveness, do: Transitions, agenda: Agenda, pending: Pending
     ) -> None:
         self._state = state
         self._agenda = agenda

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from assigner.core.group import GroupState
-from assigner.core.liveness import Liveness
+from assigner.core.liveness import SessionLiveness
 from assigner.core.standby_copies import copy_is_elsewhere, holds_copy
 from assigner.core.writes import ConsumerSubject, Moved, PlanSubject, Purpose, Write
 from assigner.model.keys import TopicPartition
@@ -35,7 +35,7 @@ OffsetKey = Callable[[TopicPartition], str]
 
 
 class Transitions:
-    def __init__(self, state: GroupState, liveness: Liveness, offset_key: OffsetKey, term: int) -> None:
+    def __init__(self, state: GroupState, liveness: SessionLiveness, offset_key: OffsetKey, term: int) -> None:
         """`term` makes the ids of handoffs unique over all leaders."""
         self._state = state
         self._term = term

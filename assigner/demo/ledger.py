@@ -13,7 +13,7 @@ PATIENCE = 1.5
 """Seconds a change waits for its cause: the history is written a little after the change."""
 
 
-class Change(msgspec.Struct, frozen=True):
+class DemoChange(msgspec.Struct, frozen=True):
     partitions: tuple[int, ...]
     old: str
     new: str
@@ -26,7 +26,7 @@ class _Unexplained(msgspec.Struct, frozen=True):
     since: float
 
 
-class Ledger:
+class DemoLedger:
     def __init__(self) -> None:
         self.moves = 0
         """Partitions that went from one owner to another."""
@@ -34,7 +34,7 @@ class Ledger:
         self._in_flight: dict[TopicPartition, str] = {}
         self._waiting: dict[tuple[TopicPartition, int], _Unexplained] = {}
 
-    def changes(self, found: GroupDescription, now: float) -> Iterator[Change]:
+    def changes(self, found: GroupDescription, now: float) -> Iterator[DemoChange]:
         """What can be told by now, changes of one kind taken together."""
         self._notice(found, now)
         causes = {(TopicPartition(move.topic, move.partition), move.epoch): move.cause.value for move in found.history}
@@ -48,7 +48,7 @@ class Ledger:
         for handoff in found.handoffs:
             self._in_flight[TopicPartition(handoff.topic, handoff.partition)] = handoff.cause.value
         for (old, new, cause), partitions in told.items():
-            yield Change(tuple(partitions), old, new, cause)
+            yield DemoChange(tuple(partitions), old, new, cause)
 
     def _notice(self, found: GroupDescription, now: float) -> None:
         for one in found.ownership:

@@ -10,7 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from assigner.demo.scene import Cell, Line, Moving, Scene, State, Worker
+from assigner.demo.scene import Cell, Moving, Scene, SceneLine, State, Worker
 
 WIDTH = 100
 COLUMNS = 16
@@ -117,7 +117,7 @@ def _padded(table: Table, rows: int, height: int, more: int = 0) -> Group:
     return Group(*body, *(Text("") for _ in range(height - rows)), last)
 
 
-def _log(lines: Sequence[Line]) -> RenderableType:
+def _log(lines: Sequence[SceneLine]) -> RenderableType:
     latest = lines[-LOG_LINES:]
     shown = [
         Text.assemble((f"{line.at:4.0f} ", "dim"), line.text, (f"  {line.cause}" if line.cause else "", "yellow"))

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import msgspec
 
 from assigner.demo.scene import Scene, State
-from assigner.demo.stage import NAMES, Stage
+from assigner.demo.stage import NAMES, DemoStage
 
 FRAMES_PER_SECOND = 8
 PATIENCE = 120.0
@@ -20,7 +20,7 @@ class ActFailed(Exception):
 
 class Act(msgspec.Struct, frozen=True):
     title: str
-    action: Callable[[Stage], Awaitable[None]]
+    action: Callable[[DemoStage], Awaitable[None]]
     until: Callable[[Scene], bool]
     linger: float
     """Seconds the act lasts at least, at ordinary speed."""
@@ -68,7 +68,7 @@ ACTS = (
 )
 
 
-async def play(stage: Stage, sleep: Callable[[float], Awaitable[None]]) -> AsyncIterator[Scene]:
+async def play(stage: DemoStage, sleep: Callable[[float], Awaitable[None]]) -> AsyncIterator[Scene]:
     """The scenes of the whole demo, a few per second. Raises `ActFailed`."""
     for number, act in enumerate(ACTS, 1):
         stage.title = f"{number}/{len(ACTS)}  {act.title}"

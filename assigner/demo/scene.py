@@ -47,7 +47,7 @@ class Moving(msgspec.Struct, frozen=True):
     cause: str
 
 
-class Line(msgspec.Struct, frozen=True):
+class SceneLine(msgspec.Struct, frozen=True):
     """Something that happened, for the log."""
 
     at: float
@@ -61,7 +61,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[Worker, ...] = ()
     cells: tuple[Cell, ...] = ()
     moving: tuple[Moving, ...] = ()
-    lines: tuple[Line, ...] = ()
+    lines: tuple[SceneLine, ...] = ()
     generation: int = 0
     moves: int = 0
 
@@ -86,7 +86,7 @@ def seen(
     *,
     at: float,
     title: str,
-    lines: Iterable[Line],
+    lines: Iterable[SceneLine],
     moves: int,
 ) -> Scene:
     """The scene that a group's description makes."""

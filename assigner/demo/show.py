@@ -15,7 +15,7 @@ from assigner.demo import recording
 from assigner.demo.picture import draw
 from assigner.demo.play import play
 from assigner.demo.scene import Scene
-from assigner.demo.stage import Pace, Stage
+from assigner.demo.stage import DemoStage, Pace
 from assigner.logs import LogLevel, LogSettings
 
 RECORDED_FRAMES = 12
@@ -28,7 +28,7 @@ async def show(pace: Pace, console: Console, record: Path | None = None) -> list
     scenes: list[Scene] = []
     try:
         with Live(console=console, auto_refresh=False, transient=False) as live:
-            async with Stage(pace) as stage:
+            async with DemoStage(pace) as stage:
                 async for scene in play(stage, anyio.sleep):
                     if console.is_terminal:
                         live.update(draw(scene), refresh=True)

@@ -20,8 +20,8 @@ import anyio.to_thread
 import msgspec
 
 from assigner.api import GroupDescription
-from assigner.demo.ledger import Ledger
-from assigner.demo.scene import Cast, Line, Scene, seen
+from assigner.demo.ledger import DemoLedger
+from assigner.demo.scene import Cast, Scene, SceneLine, seen
 from assigner.embedded import EmbeddedAssigner
 from assigner.errors import AssignerError
 from assigner.model.records import GroupOptions
@@ -58,7 +58,7 @@ def demo_settings(pace: Pace) -> Settings:
     )
 
 
-class Stage:
+class DemoStage:
     """`async with Stage(pace) as stage`. Leaving it ends every process it started."""
 
     def __init__(self, pace: Pace) -> None:
@@ -68,8 +68,8 @@ class Stage:
         self._workers: dict[str, anyio.abc.Process] = {}
         self._cast = Cast()
         self._began = 0.0
-        self._lines: list[Line] = []
-        self._ledger = Ledger()
+        self._lines: list[SceneLine] = []
+        self._ledger = DemoLedger()
         self._description: GroupDescription | None = None
 
     async def __aenter__(self) -> Self:
@@ -118,7 +118,7 @@ class Stage:
         self._cast = msgspec.structs.replace(self._cast, left=self._cast.left | {name})
 
     def say(self, text: str, cause: str = "") -> None:
-        self._lines.append(Line(self.now(), text, cause))
+        self._lines.append(SceneLine(self.now(), text, cause))
         del self._lines[:-MAX_LINES]
 
     # --- what the audience sees ----------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from assigner.core.agenda import Note
 from assigner.core.coordination.machine import Coordination, Decisions
 from assigner.core.group import Change, GroupState
 from assigner.core.loads.weights import LoadSettings
-from assigner.core.planning.request import Request, Target
+from assigner.core.planning.request import OwnerTarget, Request
 from assigner.core.planning.request import targets as targets_of
 from assigner.core.planning.rollout import solve as solve_with
 from assigner.core.standbys import StandbyTarget
@@ -36,7 +36,7 @@ from assigner.logs import get_logger
 from assigner.model.keys import ConsumerKey, Keys
 from assigner.observability.event_log import EventLog
 from assigner.observability.metrics import Metrics
-from assigner.storage.batch_writer import Outcome, UnitWriter
+from assigner.storage.batch_writer import BatchWriter, Outcome
 from assigner.storage.mirror import GroupMirror, Mirrors
 from assigner.store import Committed, LeaseGone, Store
 from assigner.strategy import PlacesStandbys, Solution
@@ -164,7 +164,7 @@ class Coordinator:
         self._metrics = metrics
         self._reconcile_interval = settings.reconcile_interval
         self._log = log.bind(group=term.group, term=term.revision)
-        self._writer = UnitWriter(store, fence=term.fence, may_write=term.held)
+        self._writer = BatchWriter(store, fence=term.fence, may_write=term.held)
         self._loads = LoadFollowing(store, keys.loads(term.group), mirror, settings.loads, self._loads_changed)
         self._history = HistoryWriter(store, keys.history(term.group), term.fence, clock)
         self._times = HandoffTimes(clock, metrics)
@@ -440,14 +440,14 @@ def _offset_key(keys: Keys, group: str) -> Callable[..., str]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlanRun:
     solution: Solution
-    targets: list[Target]
+    targets: list[OwnerTarget]
     standbys: list[StandbyTarget]
     standbys_follow: bool
 
 
-async def _solve(request: Request, state: GroupState) -> Plan:
+async def _solve(request: Request, state: GroupState) -> PlanRun:
     """Large plans are made on a worker thread, so that leases are renewed on time whatever they take; so is the first
     one with a strategy, which has to be found and imported."""
     if len(request.partitions) < OFF_LOOP and is_prepared(request.strategy):
@@ -455,14 +455,16 @@ async def _solve(request: Request, state: GroupState) -> Plan:
     return await anyio.to_thread.run_sync(_solution, request, state)
 
 
-def _solution(request: Request, state: GroupState) -> Plan:
+def _solution(request: Request, state: GroupState) -> PlanRun:
     """Owners first: a failover must not wait for places for copies."""
     strategy, problem = prepare(request.strategy), request.problem
     if problem.standby_count and isinstance(strategy, PlacesStandbys):
         solution = solve_with(strategy, replace(problem, standby_count=0), request.rollout)
-        return Plan(solution, targets_of(request, solution), [], standbys_follow=True)
+        return PlanRun(solution, targets_of(request, solution), [], standbys_follow=True)
     solution = solve_with(strategy, problem, request.rollout)
-    return Plan(solution, targets_of(request, solution), standbys_of(request, solution, state), standbys_follow=False)
+    return PlanRun(
+        solution, targets_of(request, solution), standbys_of(request, solution, state), standbys_follow=False
+    )
 
 
 def _standbys(request: Request, solution: Solution, state: GroupState) -> list[StandbyTarget]:

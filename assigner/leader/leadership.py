@@ -20,14 +20,14 @@ from assigner.aio.backoff import Backoff
 from assigner.aio.supervision import Supervisor
 from assigner.backend import Presence
 from assigner.clock import Clock
-from assigner.core.leader_spread import NOWHERE, Handover, Spread, SpreadSettings, campaign_delay, spread
+from assigner.core.leader_spread import NOWHERE, Handover, LeaderSpread, SpreadSettings, campaign_delay, spread
 from assigner.election import LeaderElector, Term
 from assigner.errors import AssignerError
 from assigner.logs import get_logger
 from assigner.model.keys import Keys, decode_segment
-from assigner.model.records import Instance
+from assigner.model.records import InstanceRecord
 from assigner.storage.groups import ASSIGNER, known_groups, names_of
-from assigner.storage.prefix_mirror import Following
+from assigner.storage.prefix_mirror import PrefixMirror
 from assigner.store import Store
 
 MAX_INSTANCES = 1_000
@@ -67,7 +67,7 @@ class LeadershipStatistics(msgspec.Struct, frozen=True, kw_only=True):
     crashes: int
 
 
-class _Reign:
+class _Leading:
     """One term at work."""
 
     def __init__(self, term: Term) -> None:
@@ -105,10 +105,12 @@ class Leadership:
         self._clock = clock
         self._run_term = run_term
         self._groups = known_groups(store, keys, self._groups_changed)
-        self._instances = Following(store, keys.instances, Instance, self._instances_changed, limit=MAX_INSTANCES)
+        self._instances = PrefixMirror(
+            store, keys.instances, InstanceRecord, self._instances_changed, limit=MAX_INSTANCES
+        )
         self._eligible: frozenset[tuple[str, str]] = frozenset()
         self._handover = Handover(self._settings.spread, clock.now())
-        self._spread: Spread | None = None
+        self._spread: LeaderSpread | None = None
         """None: to be worked out anew when somebody asks."""
         self._known: frozenset[str] | None = None
         """Likewise."""
@@ -116,7 +118,7 @@ class Leadership:
         self._instances_event = anyio.Event()
         self._tasks: dict[str, anyio.CancelScope] = {}
         """Per known group: its campaign or reign."""
-        self._reigns: dict[str, _Reign] = {}
+        self._reigns: dict[str, _Leading] = {}
         self._led: dict[str, Term] = {}
         self._scope = anyio.CancelScope()
         self._running = False
@@ -140,7 +142,7 @@ class Leadership:
         return self._known
 
     @property
-    def instances(self) -> Mapping[str, Instance]:
+    def instances(self) -> Mapping[str, InstanceRecord]:
         return {decode_segment(name): instance for name, instance in self._instances.records.items()}
 
     def statistics(self) -> LeadershipStatistics:
@@ -294,7 +296,7 @@ class Leadership:
                 await changed.wait()
 
     async def _reign(self, term: Term, backoff: Backoff) -> None:
-        reign = _Reign(term)
+        reign = _Leading(term)
         self._enthrone(reign)
         began = self._clock.now()
         try:
@@ -315,7 +317,7 @@ class Leadership:
         if reign.failed and self._wants(term.group):
             await backoff.pause()
 
-    def _enthrone(self, reign: _Reign) -> None:
+    def _enthrone(self, reign: _Leading) -> None:
         term = reign.term
         self._won += 1
         self._reigns[term.group] = reign
@@ -325,13 +327,13 @@ class Leadership:
             reign.give_up("no longer wanted")
         self._notify()
 
-    def _dethrone(self, reign: _Reign) -> None:
+    def _dethrone(self, reign: _Leading) -> None:
         group = reign.term.group
         del self._reigns[group], self._led[group]
         log.info("term over", group=group, term=reign.term.revision, reason=reign.why or "cancelled")
         self._notify()
 
-    async def _work(self, reign: _Reign) -> None:
+    async def _work(self, reign: _Leading) -> None:
         try:
             with reign.work:
                 await self._run_term(reign.term)
@@ -347,14 +349,14 @@ class Leadership:
         finally:
             reign.worked.set()
 
-    async def _notice_loss(self, reign: _Reign) -> None:
+    async def _notice_loss(self, reign: _Leading) -> None:
         reason = await reign.term.wait_lost()
         if not reign.leave.is_set():
             self._lost += 1
             reign.give_up(reason)
         reign.work.cancel()
 
-    async def _abdicate(self, reign: _Reign) -> None:
+    async def _abdicate(self, reign: _Leading) -> None:
         """Stop the work, then free the group; work that does not stop in time is left to its fence."""
         reign.work.cancel()
         with anyio.move_on_after(self._settings.grace):
@@ -363,7 +365,7 @@ class Leadership:
 
     # --- who should lead what --------------------------------------------------------------------------------
 
-    def _wanted(self) -> Spread:
+    def _wanted(self) -> LeaderSpread:
         if self._spread is None:
             if not self._groups.listed.is_set() or not self._instances.listed.is_set():
                 return NOWHERE

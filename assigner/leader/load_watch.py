@@ -16,7 +16,7 @@ from assigner.logs import get_logger
 from assigner.model.keys import OptionsKey
 from assigner.model.records import Loads
 from assigner.storage.mirror import GroupMirror
-from assigner.storage.prefix_mirror import Following
+from assigner.storage.prefix_mirror import PrefixMirror
 from assigner.store import Store
 
 FIRST_LISTING = 5.0
@@ -74,7 +74,7 @@ class LoadFollowing:
             self._switched.set()
 
     async def _follow(self) -> None:
-        following = Following(self._store, self._prefix, Loads, lambda: self._news.set(), limit=MAX_RECORDS)
+        following = PrefixMirror(self._store, self._prefix, Loads, lambda: self._news.set(), limit=MAX_RECORDS)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(unending, "following of loads", following.run, name=f"loads under {self._prefix}")
             tasks.start_soon(self._take_in, following, name=f"loads taken in from {self._prefix}")
@@ -85,7 +85,7 @@ class LoadFollowing:
         self.loads = None
         self._changed()
 
-    async def _take_in(self, following: Following[Loads]) -> None:
+    async def _take_in(self, following: PrefixMirror[Loads]) -> None:
         loads = GroupLoads(self._settings)
         await following.listed.wait()
         while True:

@@ -185,7 +185,7 @@ def _text_notice(dropped: int) -> str:
     return f"[{dropped} log lines were dropped: the reader is too slow]"
 
 
-class Line(dict[str, Any]):
+class LogLine(dict[str, Any]):
     """What is logged, as fields for a formatter that knows them and as text for every other."""
 
     def __str__(self) -> str:
@@ -203,10 +203,10 @@ def _worded(value: object) -> str:
     return text if _PLAIN.fullmatch(text) and text.isprintable() else as_json(text)
 
 
-def _for_any_formatter(logger: WrappedLogger, name: str, event: EventDict) -> tuple[tuple[Line], dict[str, Any]]:
+def _for_any_formatter(logger: WrappedLogger, name: str, event: EventDict) -> tuple[tuple[LogLine], dict[str, Any]]:
     """A record that our own formatter takes apart and that others find readable."""
     passed = {"extra": {"_logger": logger, "_name": name}, "exc_info": event.get("exc_info")}
-    return (Line(event),), passed
+    return (LogLine(event),), passed
 
 
 def _processors() -> list[Processor]:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from assigner.api import Answer, Refused
+from assigner.api import Ack, RejectedAck
 from assigner.core.writes import Purpose, Write
 from assigner.errors import AssignerError, NotTheTarget, OutcomeUnknown, StoreError, StoreUnavailable, UnknownTopic
-from assigner.members.streams import StreamSeat
+from assigner.members.streams import ConsumerStream
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Consumer, Handoff, Step, Stored, stored
-from assigner.storage.batch_writer import UnitWriter
+from assigner.storage.batch_writer import BatchWriter
 from assigner.storage.mirror import GroupMirror
 from assigner.store import Committed, Conflict, Delete, Found, ModRevisionIs, Operation, Put, Store
 
@@ -26,8 +26,8 @@ Change = Callable[[Stored[Handoff]], Operation | None]
 """What the answer does to the handoff; None: nothing any more."""
 
 
-class Answers:
-    def __init__(self, store: Store, writer: UnitWriter) -> None:
+class HandoffAcks:
+    def __init__(self, store: Store, writer: BatchWriter) -> None:
         self._store = store
         self._writer = writer
 
@@ -35,13 +35,13 @@ class Answers:
         self,
         mirror: GroupMirror,
         consumer: Stored[Consumer],
-        seat: StreamSeat | None,
-        answers: Sequence[Answer],
-    ) -> list[Refused]:
-        def change(answer: Answer) -> Change:
+        seat: ConsumerStream | None,
+        answers: Sequence[Ack],
+    ) -> list[RejectedAck]:
+        def change(answer: Ack) -> Change:
             return lambda handoff: _ready(handoff, consumer.record, answer)
 
-        def untaken(answer: Answer) -> None:
+        def untaken(answer: Ack) -> None:
             if not _may_be_late(mirror, consumer.record, seat, answer):
                 raise NotTheTarget(
                     f"no handoff for {answer.tp}: consumer {consumer.record.consumer_name!r} was not asked to warm it"
@@ -50,9 +50,9 @@ class Answers:
         return await self._take(mirror, answers, change, untaken)
 
     async def released(
-        self, mirror: GroupMirror, consumer: Stored[Consumer], answers: Sequence[Answer]
-    ) -> list[Refused]:
-        def change(answer: Answer) -> Change:
+        self, mirror: GroupMirror, consumer: Stored[Consumer], answers: Sequence[Ack]
+    ) -> list[RejectedAck]:
+        def change(answer: Ack) -> Change:
             return lambda handoff: _released(handoff, consumer.record, answer)
 
         return await self._take(mirror, answers, change, lambda answer: None)
@@ -60,15 +60,15 @@ class Answers:
     async def _take(
         self,
         mirror: GroupMirror,
-        answers: Sequence[Answer],
-        change: Callable[[Answer], Change],
-        untaken: Callable[[Answer], None],
-    ) -> list[Refused]:
+        answers: Sequence[Ack],
+        change: Callable[[Ack], Change],
+        untaken: Callable[[Ack], None],
+    ) -> list[RejectedAck]:
         """All at once on what is mirrored, so that they share transactions; then one by one what that did not do."""
         writes = [self._write(mirror.state.handoffs.get(answer.tp), change(answer)) for answer in answers]
         outcomes = await self._writer.write_all([write for write in writes if write])
         by_write = {id(write): outcome for write, outcome in outcomes}
-        refused: list[Refused] = []
+        refused: list[RejectedAck] = []
         for answer, write in zip(answers, writes, strict=True):
             try:
                 outcome = by_write.get(id(write))
@@ -78,7 +78,7 @@ class Answers:
                 if not await self._again(mirror, answer.tp, change(answer)):
                     untaken(answer)
             except AssignerError as error:
-                refused.append(Refused(answer.tp, error))
+                refused.append(RejectedAck(answer.tp, error))
         return refused
 
     def _write(self, handoff: Stored[Handoff] | None, change: Change) -> Write | None:
@@ -105,7 +105,7 @@ class Answers:
         raise StoreUnavailable(f"the handoff of {tp} can't be written just now; answer again")
 
 
-def _ready(handoff: Stored[Handoff], consumer: Consumer, answer: Answer) -> Operation | None:
+def _ready(handoff: Stored[Handoff], consumer: Consumer, answer: Ack) -> Operation | None:
     record = handoff.record
     ours = record.new_owner == consumer.consumer_name and record.new_session == consumer.session
     if not ours or record.at is not Step.WARMING or not _same(record, answer):
@@ -115,7 +115,7 @@ def _ready(handoff: Stored[Handoff], consumer: Consumer, answer: Answer) -> Oper
     return Put(handoff.key, handoff.encode(moved))
 
 
-def _released(handoff: Stored[Handoff], consumer: Consumer, answer: Answer) -> Operation | None:
+def _released(handoff: Stored[Handoff], consumer: Consumer, answer: Ack) -> Operation | None:
     record = handoff.record
     ours = record.old_owner == consumer.consumer_name and record.old_session == consumer.session
     if not ours or not _same(record, answer):
@@ -130,7 +130,7 @@ def _released(handoff: Stored[Handoff], consumer: Consumer, answer: Answer) -> O
             return None
 
 
-def _same(handoff: Handoff, answer: Answer) -> bool:
+def _same(handoff: Handoff, answer: Ack) -> bool:
     return not answer.handoff_id or handoff.handoff_id == answer.handoff_id
 
 
@@ -144,7 +144,7 @@ def _check_partition(mirror: GroupMirror, tp: TopicPartition) -> None:
         )
 
 
-def _may_be_late(mirror: GroupMirror, consumer: Consumer, seat: StreamSeat | None, answer: Answer) -> bool:
+def _may_be_late(mirror: GroupMirror, consumer: Consumer, seat: ConsumerStream | None, answer: Ack) -> bool:
     """Whether the consumer may have been asked at some time. Only who surely never was is refused."""
     if answer.handoff_id or seat is None:
         return True

@@ -7,7 +7,7 @@ where a single word for another ("I have released it", "my gates are closed") wo
 
 from __future__ import annotations
 
-from assigner.errors import NotRegistered, Refused
+from assigner.errors import FailedPrecondition, NotRegistered
 from assigner.members.streams import superseded
 from assigner.model.names import session_digest
 from assigner.model.records import ANY_SESSION, Consumer, HandoffMode, Stored, stored
@@ -27,7 +27,7 @@ async def look_up(store: Store, mirror: GroupMirror, name: str, *, fresh: bool) 
 async def registered(store: Store, mirror: GroupMirror, name: str, session: str) -> Stored[Consumer]:
     """The registration that a call with this session acts for. A mirror that lags is not believed."""
     if session == ANY_SESSION and mirror.state.options.handoff_mode is HandoffMode.EXCLUSIVE:
-        raise Refused(
+        raise FailedPrecondition(
             f"group {mirror.group!r} hands partitions over exclusively, which needs clients with sessions; "
             f"name the session of {name!r} in the call"
         )
@@ -37,7 +37,7 @@ async def registered(store: Store, mirror: GroupMirror, name: str, session: str)
         if found and may_act(found.record, session):
             return found
     if found and session == ANY_SESSION:
-        raise Refused(
+        raise FailedPrecondition(
             f"consumer {name!r} of group {mirror.group!r} registered with a session of its own; name that session in "
             "the call"
         )

@@ -16,19 +16,25 @@ import anyio.abc
 import msgspec
 
 from assigner.aio.supervision import Supervisor
-from assigner.api import Answer, LoadReceipt, LoadReport, Refused, Registration
+from assigner.api import Ack, LoadReceipt, LoadReport, Registration, RejectedAck
 from assigner.clock import Clock
-from assigner.errors import NotRegistered, OutcomeUnknown, StoreError, StoreUnavailable, UnknownGroup
-from assigner.errors import Refused as RefusedError
+from assigner.errors import (
+    FailedPrecondition,
+    NotRegistered,
+    OutcomeUnknown,
+    StoreError,
+    StoreUnavailable,
+    UnknownGroup,
+)
 from assigner.logs import get_logger
-from assigner.members.acks import Answers
+from assigner.members.acks import HandoffAcks
 from assigner.members.callers import anybody, check_not_displaced, look_up, registered
 from assigner.members.load_reports import LoadReports
-from assigner.members.streams import Registry, StreamSeat, evicted
+from assigner.members.streams import ConsumerStream, StreamRegistry, evicted
 from assigner.model.keys import Keys
 from assigner.model.names import session_digest
 from assigner.model.records import Consumer, Displaced, HandoffMode, Status, Stored, encode
-from assigner.storage.batch_writer import UnitWriter
+from assigner.storage.batch_writer import BatchWriter
 from assigner.storage.groups import GroupDirectory
 from assigner.storage.mirror import GroupMirror, Mirrors
 from assigner.store import (
@@ -54,14 +60,14 @@ EnsureTopics = Callable[[str, Sequence[str]], Awaitable[None]]
 log = get_logger("assigner.members.registration")
 
 
-class Membership:
+class MemberService:
     def __init__(
         self,
         store: Store,
         keys: Keys,
         directory: GroupDirectory,
         mirrors: Mirrors,
-        registry: Registry,
+        registry: StreamRegistry,
         clock: Clock,
         *,
         instance: str,
@@ -81,12 +87,12 @@ class Membership:
         self._ensure_topics = ensure_topics
         self._load_reports = load_reports
         self._supervisor = supervisor or Supervisor()
-        self._writer = UnitWriter(store)
-        self._answers = Answers(store, self._writer)
+        self._writer = BatchWriter(store)
+        self._answers = HandoffAcks(store, self._writer)
         self._tasks: anyio.abc.TaskGroup | None = None
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[Membership]:
+    async def running(self) -> AsyncIterator[MemberService]:
         async with anyio.create_task_group() as self._tasks:
             self._tasks.start_soon(self._writer.run, self._supervisor, name="answers")
             self._tasks.start_soon(self._supervisor.keep, "load reports", self._load_reports.run, name="load reports")
@@ -99,7 +105,7 @@ class Membership:
 
     # --- joining -------------------------------------------------------------------------------------------------
 
-    async def register(self, registration: Registration, heard: Callable[[], float]) -> StreamSeat:
+    async def register(self, registration: Registration, heard: Callable[[], float]) -> ConsumerStream:
         self._registry.check_room()
         await self._directory.enter(registration.group)
         if registration.topics:
@@ -221,7 +227,7 @@ class Membership:
         granted = await self._store.grant(self._ttl)
         return granted.lease, granted.ttl, True
 
-    async def _renew_while_heard(self, seat: StreamSeat, lease: int, heard: Callable[[], float]) -> None:
+    async def _renew_while_heard(self, seat: ConsumerStream, lease: int, heard: Callable[[], float]) -> None:
         """For clients that do not call Renew: their connection's signs of life renew the lease."""
         pause = seat.ttl / 3
         while self._registry.seat(seat.group, seat.name) is seat:
@@ -235,7 +241,7 @@ class Membership:
             except StoreError as error:
                 log.info("not renewed", group=seat.group, consumer=seat.name, error=str(error))
 
-    async def _end_if_drained(self, seat: StreamSeat, lease: int) -> None:
+    async def _end_if_drained(self, seat: ConsumerStream, lease: int) -> None:
         """Everything was let go, by the consumer's own word: its session need not wait for its TTL."""
         if seat.is_drained:
             await self._take_back(lease)
@@ -264,12 +270,12 @@ class Membership:
                 raise NotRegistered(f"the lease of {name!r} ended; register again")
             return renewed.ttl
 
-    async def ready(self, group: str, name: str, session: str, answers: Sequence[Answer]) -> list[Refused]:
+    async def ready(self, group: str, name: str, session: str, answers: Sequence[Ack]) -> list[RejectedAck]:
         async with self._mirror(group, name) as mirror:
             consumer = await registered(self._store, mirror, name, session)
             return await self._answers.ready(mirror, consumer, self._registry.seat(group, name), answers)
 
-    async def released(self, group: str, name: str, session: str, answers: Sequence[Answer]) -> list[Refused]:
+    async def released(self, group: str, name: str, session: str, answers: Sequence[Ack]) -> list[RejectedAck]:
         async with self._mirror(group, name) as mirror:
             consumer = await registered(self._store, mirror, name, session)
             return await self._answers.released(mirror, consumer, answers)
@@ -337,7 +343,7 @@ class Membership:
 def _check_mode(mirror: GroupMirror, registration: Registration) -> None:
     keeps_a_session = registration.renews and registration.session
     if mirror.state.options.handoff_mode is HandoffMode.EXCLUSIVE and not keeps_a_session:
-        raise RefusedError(
+        raise FailedPrecondition(
             f"group {mirror.group!r} hands partitions over exclusively, which needs clients that renew their session; "
             "use a client that names one and calls Renew, or set the group's handoff_mode to overlap"
         )

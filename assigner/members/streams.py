@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 import anyio
 
 from assigner.api import Commands
-from assigner.core.consumer_view import NOWHERE, News, Standing, standing
+from assigner.core.consumer_view import EMPTY_VIEW, CommandBuilder, PartitionView, view_of
 from assigner.core.group import Change
 from assigner.errors import AssignerError, Evicted, LimitReached, NotRegistered, StreamReplaced, Superseded
 from assigner.logs import get_logger
@@ -29,11 +29,11 @@ MOST_AT_ONCE = 5_000
 log = get_logger("assigner.members.streams")
 
 
-class StreamSeat:
+class ConsumerStream:
     """One open stream. See `assigner.api.Seat`."""
 
     def __init__(
-        self, mirror: GroupMirror, name: str, session: str, ttl: float, left: Callable[[StreamSeat], None]
+        self, mirror: GroupMirror, name: str, session: str, ttl: float, left: Callable[[ConsumerStream], None]
     ) -> None:
         self.group = mirror.group
         self.name = name
@@ -45,7 +45,7 @@ class StreamSeat:
         """What the seat keeps alive: the group's mirror, its renewals."""
         self._mirror = mirror
         self._left = left
-        self._sent: dict[TopicPartition, Standing] = {}
+        self._sent: dict[TopicPartition, PartitionView] = {}
         self._dirty: set[TopicPartition] = set()
         self._wake = anyio.Event()
         self._ended: AssignerError | None = None
@@ -107,28 +107,28 @@ class StreamSeat:
         return part
 
     def _news(self, tps: Iterable[TopicPartition], *, full: bool = False) -> Commands | None:
-        news = News(self._mirror.state, self.name)
+        news = CommandBuilder(self._mirror.state, self.name)
         for tp in tps:
-            before = self._sent.get(tp, NOWHERE)
-            after = standing(self._mirror.state, self.name, self.session, tp)
+            before = self._sent.get(tp, EMPTY_VIEW)
+            after = view_of(self._mirror.state, self.name, self.session, tp)
             if before == after:
                 continue
             news.add(tp, before, after)
             if after.target:
                 self.ever_targeted.add(tp)
-            if after == NOWHERE:
+            if after == EMPTY_VIEW:
                 del self._sent[tp]
             else:
                 self._sent[tp] = after
         return news.commands(full=full)
 
 
-class GroupRelay:
+class GroupDispatcher:
     """Tells the streams of one group at this instance what changes mean for them."""
 
     def __init__(self, mirror: GroupMirror) -> None:
         self._mirror = mirror
-        self.seats: dict[str, StreamSeat] = {}
+        self.seats: dict[str, ConsumerStream] = {}
 
     def changed(self, changes: Sequence[Change]) -> None:
         if not self.seats:
@@ -159,7 +159,7 @@ class GroupRelay:
             self.seats[name].touch(tp)
         return here
 
-    def judge(self, seat: StreamSeat) -> None:
+    def judge(self, seat: ConsumerStream) -> None:
         """Whether the session behind the stream is over, or has nothing left to do."""
         consumer = self._mirror.state.consumers.get(seat.name)
         if consumer is None:
@@ -214,20 +214,20 @@ def _ends(change: Change) -> set[str]:
 MAX_SEATS = 50_000
 
 
-class Registry:
+class StreamRegistry:
     def __init__(self, mirrors: Mirrors, *, max_seats: int = MAX_SEATS) -> None:
         self._mirrors = mirrors
         self._max_seats = max_seats
-        self._relays: dict[str, GroupRelay] = {}
+        self._relays: dict[str, GroupDispatcher] = {}
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def seats(self) -> Iterable[StreamSeat]:
+    def seats(self) -> Iterable[ConsumerStream]:
         return [seat for relay in self._relays.values() for seat in relay.seats.values()]
 
-    def seat(self, group: str, name: str) -> StreamSeat | None:
+    def seat(self, group: str, name: str) -> ConsumerStream | None:
         relay = self._relays.get(group)
         return relay.seats.get(name) if relay else None
 
@@ -239,14 +239,14 @@ class Registry:
         if self._count >= self._max_seats:
             raise LimitReached(f"this instance serves {self._max_seats} streams already; connect to another one")
 
-    def take(self, mirror: GroupMirror, name: str, session: str, ttl: float, hold: AsyncExitStack) -> StreamSeat:
+    def take(self, mirror: GroupMirror, name: str, session: str, ttl: float, hold: AsyncExitStack) -> ConsumerStream:
         """Seat a consumer. What `hold` keeps is the seat's from then on, and is let go when it is left. Raises
         `Superseded` if another session has the name by now, whose seat is left alone."""
         current = mirror.state.consumers.get(name)
         _check_on_record(current, session, mirror.group)
         relay = self._relays.get(mirror.group)
         if relay is None:
-            relay = self._relays[mirror.group] = GroupRelay(mirror)
+            relay = self._relays[mirror.group] = GroupDispatcher(mirror)
             mirror.listen(relay)
         before = relay.seats.get(name)
         if before:
@@ -257,13 +257,13 @@ class Registry:
             )
         else:
             self._count += 1
-        seat = StreamSeat(mirror, name, session, ttl, lambda left: self._left(mirror, relay, left))
+        seat = ConsumerStream(mirror, name, session, ttl, lambda left: self._left(mirror, relay, left))
         seat.hold = hold.pop_all()
         relay.seats[name] = seat
         relay.judge(seat)
         return seat
 
-    def _left(self, mirror: GroupMirror, relay: GroupRelay, seat: StreamSeat) -> None:
+    def _left(self, mirror: GroupMirror, relay: GroupDispatcher, seat: ConsumerStream) -> None:
         if relay.seats.get(seat.name) is not seat:
             return
         del relay.seats[seat.name]

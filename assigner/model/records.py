@@ -253,7 +253,7 @@ class LeaderRecord(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
 
 
-class Instance(msgspec.Struct, frozen=True, kw_only=True):
+class InstanceRecord(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     address: str = ""
     started_at: int = 0

@@ -46,7 +46,7 @@ from assigner.model.records import ANY_SESSION, Assignment, Stored, stored
 from assigner.observability.metrics import Metrics
 from assigner.offsets.fetch import OffsetReading
 from assigner.storage.mirror import GroupMirror, Mirrors
-from assigner.storage.multi_get import read_together
+from assigner.storage.multi_get import multi_get
 from assigner.store import Committed, Conflict, Found, GetResult, Store
 
 TRIES = 4
@@ -170,7 +170,7 @@ class CommitWriter:
         again: list[PendingCommit] = []
         # Not read by the transaction that failed: most succeed, and two reads for each commit make them half as fast.
         keys = [key for pending in batch for key in (pending.assignment_key, pending.key)]
-        reads = await read_together(self._store, keys)
+        reads = await multi_get(self._store, keys)
         now = self._clock.now()
         for pending, assignment, offset in zip(batch, reads[::2], reads[1::2], strict=True):
             self.revisions.put(pending.key, revision_of(offset))
@@ -223,7 +223,7 @@ TOGETHER = 500
 """Commits that are judged before others get their turn."""
 
 
-class OffsetKeeping:
+class OffsetService:
     """See `assigner.api.Offsets`."""
 
     def __init__(
@@ -249,7 +249,7 @@ class OffsetKeeping:
         self._writer = CommitWriter(store, CommitQueue() if queue is None else queue, clock)
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[OffsetKeeping]:
+    async def running(self) -> AsyncIterator[OffsetService]:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._writer.run, self._supervisor, name="offset writers")
             yield self
@@ -329,7 +329,7 @@ class OffsetKeeping:
     async def _look_again(
         self, mirror: GroupMirror, who: Committer, commits: Sequence[OffsetCommit]
     ) -> list[tuple[OffsetCommit, Admitted | RefusedCommit]]:
-        found = await read_together(self._store, [mirror.state.keys.assignment(commit.tp) for commit in commits])
+        found = await multi_get(self._store, [mirror.state.keys.assignment(commit.tp) for commit in commits])
         return [
             (commit, verdict_on(who, commit, result, exists=_exists(mirror, commit)))
             for commit, result in zip(commits, found, strict=True)

@@ -16,7 +16,7 @@ from assigner.errors import InvalidInput, UnreadableRecord
 from assigner.logs import get_logger
 from assigner.model.keys import Keys, TopicPartition
 from assigner.model.records import Offset, TopicConfig, decode
-from assigner.storage.multi_get import AT_ONCE, read_together
+from assigner.storage.multi_get import AT_ONCE, multi_get
 from assigner.store import Entry, Found, GetResult, Store
 
 MAX_ANSWERED = 10_000
@@ -46,7 +46,7 @@ class OffsetReading:
         size = AT_ONCE * self._store.limits.operations
         for start in range(0, len(partitions), size):
             part = partitions[start : start + size]
-            found = await read_together(self._store, [self._keys.offset(group, tp) for tp in part])
+            found = await multi_get(self._store, [self._keys.offset(group, tp) for tp in part])
             for tp, result in zip(part, found, strict=True):
                 if not answer.takes(tp, _value(result)):
                     return
@@ -80,7 +80,7 @@ class OffsetReading:
     async def _identities(self, group: str, topics: set[str]) -> dict[str, str]:
         """The topics' ids, of those that have one."""
         keys, names = self._keys.group(group), sorted(topics)
-        found = await read_together(self._store, [keys.topic(name) for name in names]) if names else []
+        found = await multi_get(self._store, [keys.topic(name) for name in names]) if names else []
         configs = ((name, _config(result)) for name, result in zip(names, found, strict=True))
         return {name: config.topic_id for name, config in configs if config}
 

@@ -12,10 +12,10 @@ from itertools import islice
 
 from assigner.clock import Clock
 from assigner.core.offset_commits import COMPARES, revision_of, unchanged
-from assigner.errors import InvalidInput, OutcomeUnknown, Refused, StoreUnavailable
+from assigner.errors import FailedPrecondition, InvalidInput, OutcomeUnknown, StoreUnavailable
 from assigner.model.keys import Keys, TopicPartition
 from assigner.model.records import Offset, TopicConfig, encode
-from assigner.storage.multi_get import read_together, read_topics
+from assigner.storage.multi_get import multi_get, read_topics
 from assigner.store import Absent, Committed, Compare, Delete, Found, GetResult, Operation, Put, Store
 
 TRIES = 4
@@ -24,7 +24,7 @@ _NAMED = 5
 Wanted = Mapping[TopicPartition, int | None]
 
 
-class OffsetSetting:
+class OffsetReset:
     def __init__(self, store: Store, keys: Keys, clock: Clock) -> None:
         self._store = store
         self._keys = keys
@@ -56,7 +56,7 @@ class OffsetSetting:
         done: int,
     ) -> None:
         keys = [operation.key for operation in operations]
-        replaced = [revision_of(found) for found in await read_together(self._store, keys)]
+        replaced = [revision_of(found) for found in await multi_get(self._store, keys)]
         doubtful = False
         for _ in range(TRIES):
             compares = [*fences, *map(unchanged, keys, replaced)]
@@ -73,7 +73,7 @@ class OffsetSetting:
             now = [revision_of(found) for found in result.reads]
             if doubtful and now != replaced:
                 others = [str(tp) for tp, was, is_ in zip(part, replaced, now, strict=True) if was != is_]
-                raise Refused(
+                raise FailedPrecondition(
                     f"{_named(others)} of group {group!r} was committed or set by somebody else meanwhile; "
                     f"{done} were set: look at what is on record and set the rest again"
                 )
@@ -89,10 +89,10 @@ class OffsetSetting:
 
     async def _check_unowned(self, group: str, tps: Sequence[TopicPartition], so_far: str) -> None:
         keys = self._keys.group(group)
-        found = await read_together(self._store, [keys.assignment(tp) for tp in tps])
+        found = await multi_get(self._store, [keys.assignment(tp) for tp in tps])
         owned = [str(tp) for tp, result in zip(tps, found, strict=True) if isinstance(result, Found)]
         if owned:
-            raise Refused(
+            raise FailedPrecondition(
                 f"{_named(owned)} of group {group!r} have owners; {so_far}: stop the consumers and "
                 "wait until their partitions are given up, or use force"
             )

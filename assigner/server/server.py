@@ -11,7 +11,7 @@ from grpclib._typing import IServable
 from grpclib.const import Handler
 
 from assigner.aio.supervision import Supervisor
-from assigner.api import Administration, Members, Offsets
+from assigner.api import Administration, Membership, Offsets
 from assigner.clock import Clock
 from assigner.logs import get_logger
 from assigner.model.names import check_name
@@ -27,7 +27,7 @@ from assigner.server.transport.listener import Listener
 from assigner.server.transport.open_files import limit, room_for
 from assigner.server.transport.standard_services import Readiness, health_service, with_reflection
 from assigner.server.transport.tls import TlsFiles, check_exposure, reflects
-from assigner.server.transport.traffic import SHUTTING_DOWN, Reason, ServerStatistics, Traffic
+from assigner.server.transport.traffic import SHUTTING_DOWN, RefusalReason, ServerStatistics, Traffic
 
 _HEALTH_INTERVAL = 1.0
 _LAST_WORDS = 2.0
@@ -42,7 +42,7 @@ class GrpcServer:
     def __init__(
         self,
         settings: ServerSettings,
-        members: Members,
+        members: Membership,
         administration: Administration,
         offsets: Offsets,
         *,
@@ -75,7 +75,7 @@ class GrpcServer:
     async def start(self) -> None:
         settings, traffic = self._settings, self._traffic
         methods = self._methods()
-        codec = ReadyBytesCodec(settings.max_batch, lambda: traffic.refuse(Reason.BATCH_SIZE))
+        codec = ReadyBytesCodec(settings.max_batch, lambda: traffic.refuse(RefusalReason.BATCH_SIZE))
         if self._tls is not None:
             await self._tls.load()
             self._run("grpc certificates", self._tls.watch)

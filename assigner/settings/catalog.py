@@ -14,7 +14,7 @@ import msgspec
 
 from assigner.settings import rules
 from assigner.settings.model import Settings
-from assigner.settings.rules import Range, Rule
+from assigner.settings.rules import AllowedRange, Rule
 
 PREFIX = "ASSIGNER_"
 
@@ -22,7 +22,7 @@ PREFIX = "ASSIGNER_"
 class Key(msgspec.Struct, frozen=True):
     name: str
     meaning: str
-    rule: Range | Rule | None = None
+    rule: AllowedRange | Rule | None = None
     flag: str = ""
     """Flag of `assigner serve`; keys without one are set by `--set`."""
     secret: bool = False
@@ -34,9 +34,9 @@ class Key(msgspec.Struct, frozen=True):
 
 SECRET_PROPERTY = re.compile(r"password|secret|token$|jaas|passphrase|oauthbearer\.config|\.pem$", re.IGNORECASE)
 """Names of Kafka's properties whose values nobody may see."""
-_COUNT = Range(least=1)
-_PAUSE = Range(least=0, most=86_400)
-_WINDOW = Range(least=65_535, most=2**31 - 1)
+_COUNT = AllowedRange(least=1)
+_PAUSE = AllowedRange(least=0, most=86_400)
+_WINDOW = AllowedRange(least=65_535, most=2**31 - 1)
 _KEYS = (
     Key("consumer_ttl", "Seconds a consumer may be silent before it counts as gone.", rules.TTL, "--consumer-ttl"),
     Key(
@@ -130,12 +130,12 @@ _KEYS = (
         None,
         "--handoff-mode",
     ),
-    Key("group.standby_count", "Warm copies kept of each partition.", Range(least=0, most=10)),
+    Key("group.standby_count", "Warm copies kept of each partition.", AllowedRange(least=0, most=10)),
     Key("group.copartitioned", "Sets of topics whose equal partitions move as one."),
     Key(
         "group.debounce",
         "Seconds in which changes are gathered before a plan is made.",
-        Range(least=0, most=3600),
+        AllowedRange(least=0, most=3600),
         "--debounce",
     ),
     Key("group.warming_timeout", "Seconds a new owner has to warm a partition.", rules.SECONDS, "--warming-timeout"),
@@ -144,7 +144,7 @@ _KEYS = (
     Key(
         "group.balance_backoff",
         "Seconds a partition stays put after a move of it was given up.",
-        Range(least=0, most=86_400),
+        AllowedRange(least=0, most=86_400),
     ),
     Key("group.max_concurrent_handoffs", "Handoffs in flight at once in a group.", _COUNT),
     Key("group.warm_concurrency", "Partitions a consumer warms at once.", _COUNT),
@@ -158,11 +158,11 @@ _KEYS = (
     Key(
         "group.rollout_cap",
         "Most partitions a member of the new generation gets during a rollout; 0: its fair share.",
-        Range(least=0, most=1_000_000),
+        AllowedRange(least=0, most=1_000_000),
     ),
     Key("group.use_loads", "Plan by the loads that consumers report; else all partitions are alike."),
     Key("topics", "Partition counts: group, topic, number.", rules.TOPICS, "--topic"),
-    Key("spread.slack", "How far above the even share of groups an instance may go.", Range(least=1, most=10)),
+    Key("spread.slack", "How far above the even share of groups an instance may go.", AllowedRange(least=1, most=10)),
     Key("spread.courtesy", "Seconds each instance waits for those that a free group suits better.", _PAUSE),
     Key("spread.settle", "Seconds without a change of instances before groups are handed over.", _PAUSE),
     Key("spread.batch", "Groups handed over at a time.", _COUNT),
@@ -170,31 +170,33 @@ _KEYS = (
     Key("spread.patience", "Seconds before a group that came back is handed over again; doubles.", _PAUSE),
     Key("loads.interval", "Seconds between two writes of a record of loads by one instance, at least.", rules.SECONDS),
     Key("loads.smoothing", "Seconds in which a new load makes up two thirds of what is known of it.", rules.SECONDS),
-    Key("loads.threshold", "Relative change from which on a load is worth writing.", Range(least=0, most=10)),
+    Key("loads.threshold", "Relative change from which on a load is worth writing.", AllowedRange(least=0, most=10)),
     Key("loads.stale_after", "Seconds a reported load counts.", rules.SECONDS),
     Key("loads.rebalance_interval", "Seconds between two plans for load's sake, at least.", _PAUSE),
     Key("events.directory", "Where ownership events are logged; empty: they are not.", None, "--events"),
-    Key("events.segment_bytes", "Bytes of a segment of that log.", Range(least=1_000, most=2**31 - 1)),
-    Key("events.segment_events", "Events of a segment.", Range(least=1, most=100_000_000)),
+    Key("events.segment_bytes", "Bytes of a segment of that log.", AllowedRange(least=1_000, most=2**31 - 1)),
+    Key("events.segment_events", "Events of a segment.", AllowedRange(least=1, most=100_000_000)),
     Key("events.segment_seconds", "Seconds after which a segment with events in it is completed.", rules.SECONDS),
     Key(
         "events.keep_segments",
         "Complete segments of an instance that are kept; the oldest is deleted.",
-        Range(least=1, most=1_000_000),
+        AllowedRange(least=1, most=1_000_000),
     ),
     Key(
-        "events.queue", "Events that may wait for the disk; beyond, they are dropped.", Range(least=1, most=10_000_000)
+        "events.queue",
+        "Events that may wait for the disk; beyond, they are dropped.",
+        AllowedRange(least=1, most=10_000_000),
     ),
     Key("events.sync", "When events are forced to the disk: `segment` (before it is complete), `batch`, `never`."),
-    Key("quotas.groups", "Groups there may be before no more are made.", Range(least=1, most=10_000)),
-    Key("quotas.topics", "Topics of a group.", Range(least=1, most=100_000)),
-    Key("quotas.partitions", "Partitions of a group, over all its topics.", Range(least=1, most=100_000_000)),
-    Key("quotas.topic_partitions", "Partitions of a topic.", Range(least=1, most=1_000_000)),
-    Key("quotas.metadata_bytes", "Bytes of the metadata of a committed offset.", Range(least=0, most=4_096)),
+    Key("quotas.groups", "Groups there may be before no more are made.", AllowedRange(least=1, most=10_000)),
+    Key("quotas.topics", "Topics of a group.", AllowedRange(least=1, most=100_000)),
+    Key("quotas.partitions", "Partitions of a group, over all its topics.", AllowedRange(least=1, most=100_000_000)),
+    Key("quotas.topic_partitions", "Partitions of a topic.", AllowedRange(least=1, most=1_000_000)),
+    Key("quotas.metadata_bytes", "Bytes of the metadata of a committed offset.", AllowedRange(least=0, most=4_096)),
     Key(
         "quotas.commit_rate",
         "Bytes of committed offsets a second, of a group at an instance; more is slowed down, then refused.",
-        Range(least=1_000, most=1_000_000_000),
+        AllowedRange(least=1_000, most=1_000_000_000),
     ),
     Key("kafka.bootstrap_servers", "Brokers to discover partition counts from; empty: none.", None, "--kafka"),
     Key("kafka.properties", "Further librdkafka properties, such as sasl.* and ssl.*.", secret=True),
@@ -211,7 +213,7 @@ _KEYS = (
     Key(
         "metrics.max_groups",
         "Groups with series of their own; the rest is counted as `_other`.",
-        Range(least=1, most=100_000),
+        AllowedRange(least=1, most=100_000),
     ),
 )
 

@@ -14,7 +14,7 @@ from assigner.model.names import check_name, check_topic
 from assigner.secret_files import read_properties, read_secret
 
 
-class Range(msgspec.Struct, frozen=True):
+class AllowedRange(msgspec.Struct, frozen=True):
     """Bounds of a number. `above` is exclusive."""
 
     above: float | None = None
@@ -116,9 +116,9 @@ def _not_blank(value: str) -> str | None:
     return None if value.strip() else "must not be empty"
 
 
-SECONDS = Range(above=0, most=86_400)
-TTL = Range(least=1, most=3600)
-PORT = Range(least=0, most=65_535)
+SECONDS = AllowedRange(above=0, most=86_400)
+TTL = AllowedRange(least=1, most=3600)
+PORT = AllowedRange(least=0, most=65_535)
 GROUP_NAME = Rule("a group name", _by_raising(Keys().check_group))
 INSTANCE_NAME = Rule("a printable name", _by_raising(lambda name: check_name("instance", name)))
 GENERATION = Rule("printable or empty", _by_raising(lambda name: name and check_name("generation", name)))

@@ -19,7 +19,7 @@ T = TypeVar("T")
 _log = get_logger(__name__)
 
 
-def briefly(function: Callable[P, T]) -> Callable[P, T]:
+def without_traceback(function: Callable[P, T]) -> Callable[P, T]:
     """The function, whose refusals come without what led to them. The log has that, at level debug."""
 
     @wraps(function)

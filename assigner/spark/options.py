@@ -151,7 +151,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 def read_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     refuse_unknown(given)
     options = {name.lower(): value for name, value in given.items()}
-    read = _Reader(options)
+    read = _OptionReader(options)
     words = ("earliest", "latest") if streaming else ("earliest", "latest", "committed")
     starting, ending = read.offsets("startingOffsets", EARLIEST, words), read.offsets("endingOffsets", LATEST, words)
     if not streaming:
@@ -204,7 +204,7 @@ def _refuse_for_batches(options: Mapping[str, str], *, uses_group: bool) -> None
 
 def columns_wanted(given: Mapping[str, str]) -> dict[str, bool]:
     """Which columns there are beside the usual ones."""
-    read = _Reader({name.lower(): value for name, value in given.items()})
+    read = _OptionReader({name.lower(): value for name, value in given.items()})
     control = read.flag("controlRows", False)
     epoch = read.flag("includeEpoch", control)
     if control and not epoch:
@@ -249,7 +249,7 @@ def _fence(options: Mapping[str, str], group: str, *, needed: bool) -> dict[str,
     return found
 
 
-class _Reader:
+class _OptionReader:
     """One option after another, as the type it is meant to be."""
 
     def __init__(self, options: Mapping[str, str]) -> None:

@@ -99,7 +99,7 @@ def _position(key: str, at: Any) -> Position:
 # --- what a batch reads ------------------------------------------------------------------------------------------
 
 
-class Range(msgspec.Struct, frozen=True, gc=False):
+class OffsetRange(msgspec.Struct, frozen=True, gc=False):
     """Offsets of one partition, from `first` to before `end`, read under `epoch`."""
 
     tp: TopicPartition
@@ -116,21 +116,21 @@ class Range(msgspec.Struct, frozen=True, gc=False):
         return f"{self.tp}@{self.epoch} [{self.first}, {self.end})"
 
 
-def ranges_between(start: Positions, end: Positions) -> list[Range]:
+def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:
     """What the batch from `start` to `end` reads."""
     found = []
     for tp, at in sorted(end.of.items()):
         before = start.of.get(tp)
         first = before.end if before is not None and before.epoch == at.epoch else at.base
         if first < at.end:
-            found.append(Range(tp, at.epoch, first, at.end))
+            found.append(OffsetRange(tp, at.epoch, first, at.end))
     return found
 
 
-def split(ranges: list[Range], *, at_least: int, at_most_rows: int | None) -> list[Range]:
+def split(ranges: list[OffsetRange], *, at_least: int, at_most_rows: int | None) -> list[OffsetRange]:
     """Cut long ranges so that about `at_least` tasks have work, none with more rows than `at_most_rows`."""
     total = sum(one.rows for one in ranges)
-    pieces: list[Range] = []
+    pieces: list[OffsetRange] = []
     for one in ranges:
         parts = round(at_least * one.rows / total) if len(ranges) < at_least else 1
         if at_most_rows is not None:
@@ -139,14 +139,14 @@ def split(ranges: list[Range], *, at_least: int, at_most_rows: int | None) -> li
     return pieces
 
 
-def _cut(one: Range, parts: int) -> list[Range]:
+def _cut(one: OffsetRange, parts: int) -> list[OffsetRange]:
     edges = [one.first + one.rows * part // parts for part in range(parts + 1)]
-    return [Range(one.tp, one.epoch, first, end) for first, end in pairwise(edges)]
+    return [OffsetRange(one.tp, one.epoch, first, end) for first, end in pairwise(edges)]
 
 
-def packed(ranges: list[Range], rows: int) -> list[tuple[Range, ...]]:
+def packed(ranges: list[OffsetRange], rows: int) -> list[tuple[OffsetRange, ...]]:
     """Ranges for one task each: short ones together, up to about `rows`, because a task costs more than they do."""
-    tasks: list[tuple[Range, ...]] = []
+    tasks: list[tuple[OffsetRange, ...]] = []
     room = 0
     for one in ranges:
         if room < one.rows:
@@ -160,7 +160,7 @@ def packed(ranges: list[Range], rows: int) -> list[tuple[Range, ...]]:
 # --- how far the next batch goes ---------------------------------------------------------------------------------
 
 
-class Held(msgspec.Struct, frozen=True, gc=False):
+class HeldPartition(msgspec.Struct, frozen=True, gc=False):
     """A partition that the member owns."""
 
     epoch: int
@@ -173,7 +173,7 @@ class Held(msgspec.Struct, frozen=True, gc=False):
 class Holdings(msgspec.Struct, frozen=True):
     """What the member knows about its partitions at one moment."""
 
-    held: dict[TopicPartition, Held]
+    held: dict[TopicPartition, HeldPartition]
     """To be read on."""
     gone: frozenset[TopicPartition] = frozenset()
     """Let go, or known to be another one's. What is neither here nor held is in doubt: it stays as it is."""
@@ -197,7 +197,7 @@ def taken_up(start: Positions, holdings: Holdings) -> Positions:
     return Positions(start.owner, now)
 
 
-def _continued(at: Position, held: Held) -> Position:
+def _continued(at: Position, held: HeldPartition) -> Position:
     if goes_on(at, held):
         return at
     # After a restart the epoch is higher, yet nobody else was at work: what the last process finished is finished.
@@ -206,22 +206,22 @@ def _continued(at: Position, held: Held) -> Position:
     return Position(held.epoch, base, base, kept)
 
 
-def goes_on(at: Position, held: Held) -> bool:
+def goes_on(at: Position, held: HeldPartition) -> bool:
     """Whether nothing has changed since the last batch."""
     return at.epoch == held.epoch and not at.released
 
 
-def is_kept(at: Position, held: Held) -> bool:
+def is_kept(at: Position, held: HeldPartition) -> bool:
     """Whether the query has all it needs to go on where it was."""
     return counts_still(at, held) and not at.released
 
 
-def counts_still(at: Position, held: Held) -> bool:
+def counts_still(at: Position, held: HeldPartition) -> bool:
     """Whether what was read under an earlier epoch is still ours to count on."""
     return held.since <= at.epoch <= held.epoch
 
 
-def replayed(start: Positions, end: Positions, holdings: Holdings) -> list[Range]:
+def replayed(start: Positions, end: Positions, holdings: Holdings) -> list[OffsetRange]:
     """What is left to read of a batch that an earlier process planned: the ranges that nobody else has taken over.
 
     Leaving the others out loses nothing: the batch was never reported, so whoever has them begins before it.
@@ -233,12 +233,15 @@ def replayed(start: Positions, end: Positions, holdings: Holdings) -> list[Range
             continue
         first = max(one.first, held.base)
         if first < one.end:
-            kept.append(Range(one.tp, held.epoch, first, one.end))
+            kept.append(OffsetRange(one.tp, held.epoch, first, one.end))
     return kept
 
 
 def advanced(
-    positions: Positions, held: Mapping[TopicPartition, Held], ends: Mapping[TopicPartition, int], max_rows: int | None
+    positions: Positions,
+    held: Mapping[TopicPartition, HeldPartition],
+    ends: Mapping[TopicPartition, int],
+    max_rows: int | None,
 ) -> Positions:
     """As far as there is something to read, and no more than `max_rows` in all, shared by what is waiting where."""
     waiting = {

@@ -28,7 +28,7 @@ Outcome = Committed | Conflict | StoreError
 Done = Callable[[Write, Outcome], None]
 
 
-class UnitWriter:
+class BatchWriter:
     def __init__(
         self,
         store: Store,

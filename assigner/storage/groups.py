@@ -13,11 +13,11 @@ import anyio
 
 from assigner.aio.supervision import Supervisor
 from assigner.errors import (
+    FailedPrecondition,
     InvalidInput,
     InvalidName,
     LimitReached,
     OutcomeUnknown,
-    Refused,
     StoreRefused,
     StoreUnavailable,
     UnknownGroup,
@@ -26,7 +26,7 @@ from assigner.errors import (
 from assigner.logs import get_logger
 from assigner.model.keys import DEFAULT_ROOT, RESERVED_GROUPS, Keys, decode_segment, encode_segment, group_at
 from assigner.model.records import EpochFloor, GroupIndex, Plan, decode, encode
-from assigner.storage.prefix_mirror import Following
+from assigner.storage.prefix_mirror import PrefixMirror
 from assigner.store import Absent, Committed, Compare, Found, ModRevisionIs, Put, Store
 
 ASSIGNER = "assigner"
@@ -41,7 +41,8 @@ log = get_logger("assigner.storage.groups")
 
 
 async def make_known(store: Store, keys: Keys, group: str, kind: str = ASSIGNER) -> None:
-    """Enter the group in the index. Raises `Refused` if it is there as another kind, is being deleted or belongs to a
+    """Enter the group in the index. Raises `FailedPrecondition` if it is there as another kind, is being deleted or
+    belongs to a
     deployment of its own, and `InvalidInput` if it is there with its keys in another place."""
     keys.check_group(group)
     key, deleting, plan = keys.group_index(group), keys.deleting(group), keys.group(group).plan
@@ -69,9 +70,11 @@ async def make_known(store: Store, keys: Keys, group: str, kind: str = ASSIGNER)
             _check_known(keys, decode(GroupIndex, known.entry.value)[0], kind)
             return
         if isinstance(going, Found):
-            raise Refused(f"group {group!r} is being deleted; try again, or finish it with `assigner groups delete`")
+            raise FailedPrecondition(
+                f"group {group!r} is being deleted; try again, or finish it with `assigner groups delete`"
+            )
         if apart and isinstance(deployed, Found):
-            raise Refused(
+            raise FailedPrecondition(
                 f"group {group!r} belongs to a deployment of its own, whose root is {keys.group(group).prefix!r}; "
                 "connect to that one, or choose another group"
             )
@@ -100,7 +103,7 @@ def _check_known(keys: Keys, known: GroupIndex, kind: str) -> None:
             "default_group to another name, or store.root to a root of this deployment's own"
         )
     if known.kind != kind:
-        raise Refused(
+        raise FailedPrecondition(
             f"group {known.group!r} is of kind {known.kind!r} and can't be used as {kind!r}; choose another group"
         )
 
@@ -131,7 +134,7 @@ async def discover(store: Store, keys: Keys) -> list[str]:
     for group in await _groups_in(store, keys):
         try:
             await make_known(store, keys, group)
-        except (Refused, InvalidName) as error:
+        except (FailedPrecondition, InvalidName) as error:
             log.warning("group left out", group=group, error=str(error))
         else:
             found.append(group)
@@ -178,12 +181,12 @@ def _group_named(segment: str) -> list[str]:
 
 def known_groups(
     store: Store, keys: Keys, changed: Callable[[], None], *, limit: int = MAX_GROUPS
-) -> Following[GroupIndex]:
+) -> PrefixMirror[GroupIndex]:
     """The index, live. Run it, and read its names by `names_of`."""
-    return Following(store, keys.groups, GroupIndex, changed, limit=limit)
+    return PrefixMirror(store, keys.groups, GroupIndex, changed, limit=limit)
 
 
-def names_of(index: Following[GroupIndex], kind: str = ASSIGNER) -> frozenset[str]:
+def names_of(index: PrefixMirror[GroupIndex], kind: str = ASSIGNER) -> frozenset[str]:
     return frozenset(decode_segment(name) for name, entry in index.records.items() if entry.kind == kind)
 
 

@@ -44,7 +44,7 @@ Check = Callable[[str], Awaitable[None]]
 log = get_logger("assigner.storage.mirror")
 
 
-class Listener(Protocol):
+class MirrorListener(Protocol):
     def changed(self, changes: Sequence[Change]) -> None:
         """Called in order, after the mirror took the changes in; must not wait."""
         ...
@@ -55,7 +55,7 @@ class GroupMirror:
         self.group = keys.group
         self.state = GroupState(keys, defaults, store.limits)
         self._store = store
-        self._listeners: list[Listener] = []
+        self._listeners: list[MirrorListener] = []
         self._awaited = Waiters()
         """Revisions that somebody waits for."""
         self._awaited_listings = Waiters()
@@ -65,10 +65,10 @@ class GroupMirror:
         self._begun = 0
         """Listings begun, whether or not they came through."""
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: MirrorListener) -> None:
         self._listeners.append(listener)
 
-    def unlisten(self, listener: Listener) -> None:
+    def unlisten(self, listener: MirrorListener) -> None:
         self._listeners.remove(listener)
 
     async def wait_for(self, revision: int, *, within: float = 10.0) -> None:

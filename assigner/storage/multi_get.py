@@ -19,7 +19,7 @@ AT_ONCE = 4
 """Transactions in flight."""
 
 
-async def read_together(store: Store, keys: Sequence[str]) -> list[GetResult]:
+async def multi_get(store: Store, keys: Sequence[str]) -> list[GetResult]:
     """One answer per key. Of more keys than one transaction takes, each part is of a moment of its own."""
     size = store.limits.operations
     parts = [keys[start : start + size] for start in range(0, len(keys), size)]
@@ -48,7 +48,7 @@ async def read_together(store: Store, keys: Sequence[str]) -> list[GetResult]:
 async def read_topics(store: Store, keys: GroupKeys, names: Iterable[str]) -> dict[str, TopicConfig]:
     """The topics as they are now, which a mirror may not show yet. Raises `UnknownTopic`, `UnreadableRecord`."""
     wanted = sorted(set(names))
-    found = await read_together(store, [keys.topic(name) for name in wanted]) if wanted else []
+    found = await multi_get(store, [keys.topic(name) for name in wanted]) if wanted else []
     topics: dict[str, TopicConfig] = {}
     for name, result in zip(wanted, found, strict=True):
         if not isinstance(result, Found):

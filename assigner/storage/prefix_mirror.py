@@ -22,7 +22,7 @@ MAX_RECORDS = 100_000
 log = get_logger("assigner.storage.prefix_mirror")
 
 
-class Following(Generic[R]):
+class PrefixMirror(Generic[R]):
     def __init__(
         self,
         store: Store,

@@ -19,7 +19,7 @@ Indices = NDArray[np.intp]
 _SLACK = 1e-9
 
 
-class Reason(IntEnum):
+class MoveReason(IntEnum):
     STAYS = 0
     UNOWNED = 1
     """It had no owner: it is new, or its owner went."""
@@ -44,9 +44,9 @@ class Reason(IntEnum):
 
 
 def reasons(problem: Problem, owner: IntArray, *, by_rule: bool) -> ReasonArray:
-    """One `Reason` per flat partition."""
+    """One `MoveReason` per flat partition."""
     found = np.zeros(len(owner), np.int8)
-    found[(problem.owner == NONE) & (owner != NONE)] = Reason.UNOWNED
+    found[(problem.owner == NONE) & (owner != NONE)] = MoveReason.UNOWNED
     moved = np.flatnonzero((problem.owner != NONE) & (owner != problem.owner))
     if len(moved):
         found[moved] = _of_moves(problem, owner, moved, by_rule=by_rule)
@@ -59,20 +59,20 @@ def _of_moves(problem: Problem, owner: IntArray, moved: Indices, *, by_rule: boo
     giver, taker, of = problem.owner[moved], owner[moved], topic[moved]
     weight = problem.topics.weight
     cap = members.cap[giver]
-    checks: list[tuple[Reason, BoolArray]] = [
-        (Reason.NOT_WANTED, ~members.subscription[giver, of]),
-        (Reason.OVER_CAP, (cap != NONE) & (_loads(problem, problem.owner, None)[giver] > cap)),
-        (Reason.RULE, np.full(len(moved), by_rule)),
-        (Reason.SET, _torn(problem, topic, moved)),
+    checks: list[tuple[MoveReason, BoolArray]] = [
+        (MoveReason.NOT_WANTED, ~members.subscription[giver, of]),
+        (MoveReason.OVER_CAP, (cap != NONE) & (_loads(problem, problem.owner, None)[giver] > cap)),
+        (MoveReason.RULE, np.full(len(moved), by_rule)),
+        (MoveReason.SET, _torn(problem, topic, moved)),
     ]
     if weight is not None:
-        checks.append((Reason.LOAD, _relieves(problem, owner, giver, taker, weight)))
+        checks.append((MoveReason.LOAD, _relieves(problem, owner, giver, taker, weight)))
     checks += [
-        (Reason.TOPIC_SHARE, _evens_topic(problem, owner, topic, moved)),
-        (Reason.TOTAL_SHARE, _relieves(problem, owner, giver, taker, None)),
-        (Reason.RACK, ~near(problem, giver, moved) & near(problem, taker, moved)),
+        (MoveReason.TOPIC_SHARE, _evens_topic(problem, owner, topic, moved)),
+        (MoveReason.TOTAL_SHARE, _relieves(problem, owner, giver, taker, None)),
+        (MoveReason.RACK, ~near(problem, giver, moved) & near(problem, taker, moved)),
     ]
-    found = np.full(len(moved), Reason.EXCHANGE, np.int8)
+    found = np.full(len(moved), MoveReason.EXCHANGE, np.int8)
     for reason, applies in reversed(checks):
         found[applies] = reason
     return found

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import anyio
 
 from assigner.election import Term
-from assigner.errors import Refused
+from assigner.errors import FailedPrecondition
 from assigner.logs import get_logger
 from assigner.model.keys import Keys
 from assigner.model.records import TopicConfig
@@ -74,7 +74,7 @@ class GroupTopics:
                 config = TopicConfig(topic=topic, partition_count=count, source="settings")
                 try:
                     await set_topic(self._store, self._keys, group, config, force=False)
-                except Refused as error:
+                except FailedPrecondition as error:
                     log.warning("setting not applied", group=group, topic=topic, error=str(error))
 
     @property

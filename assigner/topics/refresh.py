@@ -30,7 +30,7 @@ INTERVAL = 30.0
 log = get_logger("assigner.topics")
 
 
-class Tally(Protocol):
+class RefreshTally(Protocol):
     """Who counts what a refresher does."""
 
     def topics_looked_up(self, group: str, outcome: str, changed: int) -> None:
@@ -47,7 +47,7 @@ class TopicRefresher:
         fence: CreateRevisionIs,
         interval: float,
         current: Callable[[], Mapping[str, Stored[TopicConfig]]],
-        tally: Tally,
+        tally: RefreshTally,
     ) -> None:
         """`current` gives the group's configurations as they are known now; `fence` is the leader's term."""
         self._store = store

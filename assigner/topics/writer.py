@@ -15,10 +15,10 @@ import msgspec
 from assigner.core.group import MAX_PARTITIONS
 from assigner.errors import (
     AssignerError,
+    FailedPrecondition,
     InvalidInput,
     LimitReached,
     OutcomeUnknown,
-    Refused,
     SourceUnavailable,
     UnknownTopic,
     UnreadableRecord,
@@ -37,7 +37,8 @@ log = get_logger("assigner.topics")
 
 
 async def set_topic(store: Store, keys: Keys, group: str, config: TopicConfig, *, force: bool = False) -> TopicConfig:
-    """Write the topic's configuration and return it as it is now. Raises `Refused` for fewer partitions than there
+    """Write the topic's configuration and return it as it is now. Raises `FailedPrecondition` for fewer partitions than
+    there
     are, unless forced, and `UnreadableRecord` for a record that only force may replace."""
     keys.check_group(group)
     check_config(config)
@@ -51,7 +52,7 @@ async def set_topic(store: Store, keys: Keys, group: str, config: TopicConfig, *
         if await _put(store, key, entry, before.encode(after) if before else encode(after)):
             log.info("topic set", group=group, topic=after.topic, partitions=after.partition_count, source=after.source)
             return after
-    raise Refused(f"topic {config.topic!r} of group {group!r} kept changing while it was set; try again")
+    raise FailedPrecondition(f"topic {config.topic!r} of group {group!r} kept changing while it was set; try again")
 
 
 def check_config(config: TopicConfig) -> None:
@@ -84,7 +85,7 @@ def _merged(before: Stored[TopicConfig] | None, config: TopicConfig, group: str,
         return config
     count, had = config.partition_count, before.record.partition_count
     if count < had and not force:
-        raise Refused(
+        raise FailedPrecondition(
             f"topic {config.topic!r} of group {group!r} has {had} partitions; {count} would drop the ownership of "
             f"{had - count}. Use force (--force) if the topic really became smaller"
         )
@@ -191,4 +192,4 @@ async def _write_new(store: Store, key: str, config: TopicConfig) -> TopicConfig
         entry = await _entry(store, key)
         if entry is not None:
             return stored(TopicConfig, entry).record
-    raise Refused(f"topic {config.topic!r} kept changing while it was written; try again")
+    raise FailedPrecondition(f"topic {config.topic!r} kept changing while it was written; try again")

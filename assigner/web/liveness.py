@@ -18,7 +18,7 @@ from assigner.clock import Clock
 TICK = 0.25
 
 
-class Pulse:
+class LoopPulse:
     """One essential task. It calls `beat` whenever it gets round."""
 
     def __init__(self, name: str, silence: float | None, clock: Clock) -> None:
@@ -43,7 +43,7 @@ class Pulse:
         return None
 
 
-class Liveness:
+class ProcessLiveness:
     def __init__(
         self,
         clock: Clock,
@@ -56,14 +56,14 @@ class Liveness:
         self._clock = clock
         self._failures = failures
         self._tick = tick
-        self._ticker = Pulse("event loop", stall, clock)
-        self._pulses: dict[str, Pulse] = {}
+        self._ticker = LoopPulse("event loop", stall, clock)
+        self._pulses: dict[str, LoopPulse] = {}
 
     @contextmanager
-    def essential(self, name: str, silence: float | None = None) -> Iterator[Pulse]:
+    def essential(self, name: str, silence: float | None = None) -> Iterator[LoopPulse]:
         """Run an essential task inside. Leaving by an error is its end; leaving in order, or by cancellation, is not.
         `silence`: seconds after which a missing beat counts as a stall; None: it may be quiet."""
-        pulse = Pulse(name, silence, self._clock)
+        pulse = LoopPulse(name, silence, self._clock)
         self._pulses[name] = pulse
         try:
             yield pulse
@@ -77,7 +77,7 @@ class Liveness:
         else:
             self._forget(pulse)
 
-    def _forget(self, pulse: Pulse) -> None:
+    def _forget(self, pulse: LoopPulse) -> None:
         if self._pulses.get(pulse.name) is pulse:
             del self._pulses[pulse.name]
 

@@ -19,7 +19,7 @@ from assigner.errors import InvalidInput
 from assigner.logs import get_logger
 from assigner.observability.metrics import CONTENT_TYPE, Metrics
 from assigner.web.http import HttpProtocol, sign
-from assigner.web.liveness import Liveness
+from assigner.web.liveness import ProcessLiveness
 from assigner.web.settings import HttpSettings
 
 _log = get_logger(__name__)
@@ -49,7 +49,7 @@ class WebServer:
         self,
         settings: HttpSettings,
         readiness: Readiness,
-        liveness: Liveness,
+        liveness: ProcessLiveness,
         metrics: Metrics,
         clock: Clock,
         routes: Sequence[Route] = (),

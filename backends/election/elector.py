@@ -24,7 +24,7 @@ from assigner.backend import Presence
 from assigner.backends.election.instance_lease import Hold, InstanceLease, LeaseStatistics
 from assigner.clock import Clock
 from assigner.election import Leader, LeaderElector, Term
-from assigner.errors import LeaseNotFound, OutcomeUnknown, Refused, StoreError, UnreadableRecord, WatchEnded
+from assigner.errors import FailedPrecondition, LeaseNotFound, OutcomeUnknown, StoreError, UnreadableRecord, WatchEnded
 from assigner.logs import get_logger
 from assigner.model.keys import Keys
 from assigner.model.records import LeaderRecord, decode, encode
@@ -154,14 +154,14 @@ class LeaseElector(LeaderElector):
 
     async def campaign(self, group: str, *, give_way: Callable[[], Awaitable[None]] | None = None) -> Term:
         if group in self._campaigns:
-            raise Refused(f"this instance already campaigns for group {group!r}; once is enough")
+            raise FailedPrecondition(f"this instance already campaigns for group {group!r}; once is enough")
         with anyio.CancelScope() as scope:
             self._campaigns[group] = scope
             try:
                 return await self._campaign(group, give_way)
             finally:
                 del self._campaigns[group]
-        raise self._lease.error or Refused(f"the campaign for group {group!r} was ended")
+        raise self._lease.error or FailedPrecondition(f"the campaign for group {group!r} was ended")
 
     def _end_campaigns(self) -> None:
         for scope in self._campaigns.values():
@@ -171,7 +171,7 @@ class LeaseElector(LeaderElector):
         if (earlier := self._attempts.get(group)) is not None:
             await asyncio.wait([earlier])
         if group in self._terms:
-            raise Refused(f"this instance already leads group {group!r}; resign before campaigning again")
+            raise FailedPrecondition(f"this instance already leads group {group!r}; resign before campaigning again")
         backoff = Backoff(f"{self._presence.name}/{group}")
         seen: LeaseTerm | Seen = None
         while not isinstance(seen, LeaseTerm):
@@ -216,7 +216,7 @@ class LeaseElector(LeaderElector):
             if not attempt.cancelled():
                 self._spawn_attempt(group, self._undo(attempt)).add_done_callback(report_failure)
             elif not _being_cancelled():
-                raise Refused(f"the campaign for group {group!r} ended: the elector was closed") from None
+                raise FailedPrecondition(f"the campaign for group {group!r} ended: the elector was closed") from None
             raise
 
     def _spawn_attempt(self, group: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -22,8 +22,8 @@ from assigner.backend import Presence
 from assigner.clock import Clock
 from assigner.errors import (
     AssignerError,
+    FailedPrecondition,
     LeaseNotFound,
-    Refused,
     StoreError,
     StoreRefused,
     Superseded,
@@ -32,7 +32,7 @@ from assigner.errors import (
 )
 from assigner.logs import get_logger
 from assigner.model.keys import Keys
-from assigner.model.records import Instance, decode, encode
+from assigner.model.records import InstanceRecord, decode, encode
 from assigner.store import (
     NO_LEASE,
     Absent,
@@ -173,9 +173,9 @@ class InstanceLease:
 
     async def close(self) -> None:
         """End the lease, and with it the presence and every leader key; a store that hangs is left to the TTL."""
-        if isinstance(self._error, Refused):
+        if isinstance(self._error, FailedPrecondition):
             return
-        self._end(Refused(f"instance {self._presence.name!r} is closed; open another elector"))
+        self._end(FailedPrecondition(f"instance {self._presence.name!r} is closed; open another elector"))
         with anyio.move_on_after(CLOSE_WITHIN, shield=True):
             if self._work is not None:
                 self._work.cancel()
@@ -338,8 +338,8 @@ class InstanceLease:
                     await self._end_predecessor(before, seen.entry.lease, hold)
                 return result.revision
 
-    def _record(self) -> Instance:
-        return Instance(
+    def _record(self) -> InstanceRecord:
+        return InstanceRecord(
             name=self._presence.name,
             address=self._presence.address,
             started_at=self._started_at,
@@ -347,9 +347,9 @@ class InstanceLease:
             incarnation=self._incarnation,
         )
 
-    def _check_mine(self, entry: Entry) -> Instance | None:
+    def _check_mine(self, entry: Entry) -> InstanceRecord | None:
         try:
-            instance, _ = decode(Instance, entry.value)
+            instance, _ = decode(InstanceRecord, entry.value)
         except UnreadableRecord:
             return None
         if self._announced and instance.incarnation != self._incarnation:
@@ -359,7 +359,7 @@ class InstanceLease:
             )
         return instance
 
-    async def _end_predecessor(self, before: Instance, lease: int, hold: Hold) -> None:
+    async def _end_predecessor(self, before: InstanceRecord, lease: int, hold: Hold) -> None:
         """Groups led by the process we replaced are free at once, not a TTL later. If it lives, its fence fails."""
         if before.incarnation == self._incarnation or lease in (NO_LEASE, hold.lease):
             return

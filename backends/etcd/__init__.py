@@ -6,13 +6,13 @@ The package stands on aetcd's generated stubs over a channel of its own; see `st
 from __future__ import annotations
 
 from assigner.backend import Presence, StoreSettings
-from assigner.backends.etcd.store import EtcdStore, Statistics
+from assigner.backends.etcd.store import EtcdStatistics, EtcdStore
 from assigner.clock import Clock
 from assigner.election import LeaderElector
 from assigner.model.keys import Keys
 from assigner.store import Store
 
-__all__ = ["EtcdBackend", "EtcdStore", "Statistics", "backend"]
+__all__ = ["EtcdBackend", "EtcdStatistics", "EtcdStore", "backend"]
 
 
 class EtcdBackend:

@@ -12,13 +12,15 @@ import anyio.to_thread
 from assigner.backends.etcd import rpc
 from assigner.backends.etcd.connection import Connection
 from assigner.backends.etcd.errors import Final, judge
-from assigner.backends.etcd.member import REQUIRE_LEADER, Link
+from assigner.backends.etcd.member import REQUIRE_LEADER, MemberConnection
 from assigner.errors import InvalidInput, StoreRefused, StoreUnavailable
 from assigner.secret_files import read_secret
 
 
 class Login:
-    def __init__(self, link: Link, user: str | None, password: str | None, password_file: str | None = None) -> None:
+    def __init__(
+        self, link: MemberConnection, user: str | None, password: str | None, password_file: str | None = None
+    ) -> None:
         self._link = link
         self._user = user
         self._password = password

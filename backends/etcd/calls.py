@@ -17,7 +17,7 @@ from assigner.backends.etcd import rpc
 from assigner.backends.etcd.auth import Login
 from assigner.backends.etcd.connection import Connection
 from assigner.backends.etcd.errors import Final, NoEffect, TokenStale, TooMuchToRead, Unknown, Verdict, judge
-from assigner.backends.etcd.member import Link, pause_before
+from assigner.backends.etcd.member import MemberConnection, pause_before
 from assigner.clock import Clock
 from assigner.errors import AssignerError, OutcomeUnknown, StoreUnavailable
 
@@ -37,8 +37,8 @@ class AnswerTooLarge(AssignerError):
     """Within this package only: ask for less."""
 
 
-class Calls:
-    def __init__(self, link: Link, login: Login, clock: Clock, timeout: float) -> None:
+class EtcdCalls:
+    def __init__(self, link: MemberConnection, login: Login, clock: Clock, timeout: float) -> None:
         self._link = link
         self._login = login
         self._clock = clock
@@ -97,7 +97,7 @@ class Calls:
 class _Attempts:
     """The tries of one request."""
 
-    def __init__(self, calls: Calls, kind: str, effect: Effect, deadline: float) -> None:
+    def __init__(self, calls: EtcdCalls, kind: str, effect: Effect, deadline: float) -> None:
         self._link, self._login, self._clock = calls._link, calls._login, calls._clock
         self._kind = kind
         self._effect = effect

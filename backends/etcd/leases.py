@@ -15,10 +15,10 @@ import anyio
 
 from assigner.backends.etcd import rpc
 from assigner.backends.etcd.auth import Login
-from assigner.backends.etcd.calls import Calls
+from assigner.backends.etcd.calls import EtcdCalls
 from assigner.backends.etcd.connection import Connection
 from assigner.backends.etcd.errors import Final, NoEffect, TokenStale, TooMuchToRead, Unknown, judge
-from assigner.backends.etcd.member import Link, pause_before
+from assigner.backends.etcd.member import MemberConnection, pause_before
 from assigner.backends.etcd.streams import converse
 from assigner.clock import Clock
 from assigner.errors import AssignerError, StoreRefused, StoreUnavailable
@@ -35,7 +35,7 @@ class _Renewal:
 
 
 class KeepAlives:
-    def __init__(self, link: Link, login: Login, clock: Clock, calls: Calls, timeout: float) -> None:
+    def __init__(self, link: MemberConnection, login: Login, clock: Clock, calls: EtcdCalls, timeout: float) -> None:
         self._link = link
         self._login = login
         self._clock = clock

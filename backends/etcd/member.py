@@ -44,7 +44,7 @@ def parse_version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text.partition("-")[0]))
 
 
-class Link:
+class MemberConnection:
     def __init__(self, settings: StoreSettings, clock: Clock) -> None:
         check_tls(settings)
         self._endpoints = parse_endpoints(settings.endpoints)

@@ -21,7 +21,7 @@ from assigner.aio.supervision import Supervisor, Work
 from assigner.backend import StoreSettings
 from assigner.backends.etcd import rpc
 from assigner.backends.etcd.auth import Login
-from assigner.backends.etcd.calls import AnswerTooLarge, Calls, Effect, Observer
+from assigner.backends.etcd.calls import AnswerTooLarge, Effect, EtcdCalls, Observer
 from assigner.backends.etcd.convert import (
     prefix_range,
     to_compare,
@@ -32,7 +32,7 @@ from assigner.backends.etcd.convert import (
     to_read,
 )
 from assigner.backends.etcd.leases import KeepAlives
-from assigner.backends.etcd.member import REQUIRE_LEADER, Link
+from assigner.backends.etcd.member import REQUIRE_LEADER, MemberConnection
 from assigner.backends.etcd.watch import Buffer
 from assigner.backends.etcd.watches import Watches
 from assigner.clock import Clock
@@ -66,7 +66,7 @@ CLOSING_GRACE = 1.0
 _CLOSED = "the etcd store is closed; open a new one"
 
 
-class Statistics(msgspec.Struct, frozen=True):
+class EtcdStatistics(msgspec.Struct, frozen=True):
     endpoint: str | None
     """The member in use, None while there is none."""
     connects: int
@@ -92,10 +92,10 @@ class EtcdStore(Store):
         timeout = settings.request_timeout
         self._clock = clock
         self._timeout = timeout
-        self._link = Link(settings, clock)
+        self._link = MemberConnection(settings, clock)
         self._login = Login(self._link, settings.user, settings.password, settings.password_file)
         self._link.metadata = lambda: self._login.current or REQUIRE_LEADER
-        self._calls = Calls(self._link, self._login, clock, timeout)
+        self._calls = EtcdCalls(self._link, self._login, clock, timeout)
         self._keep_alives = KeepAlives(self._link, self._login, clock, self._calls, timeout)
         self._watches = Watches(self._link, self._login, clock, self._calls, buffer or Buffer(), timeout)
         self._highest = 0
@@ -162,8 +162,8 @@ class EtcdStore(Store):
     def observe(self, observer: Observer | None) -> None:
         self._calls.observe = observer
 
-    def statistics(self) -> Statistics:
-        return Statistics(
+    def statistics(self) -> EtcdStatistics:
+        return EtcdStatistics(
             endpoint=self._link.endpoint,
             connects=self._link.connects,
             logins=self._login.logins,

@@ -61,8 +61,8 @@ class _Run:
         return taken
 
 
-class Watch:
-    def __init__(self, prefix: str, start_revision: int, buffer: Buffer, on_room: Callable[[Watch], None]) -> None:
+class EtcdWatch:
+    def __init__(self, prefix: str, start_revision: int, buffer: Buffer, on_room: Callable[[EtcdWatch], None]) -> None:
         self.prefix = prefix
         self.key, self.range_end = prefix_range(prefix)
         self.next_revision = max(1, start_revision)
@@ -142,7 +142,7 @@ class Watch:
 
     # -- the reader's side -----------------------------------------------------------------------------------------
 
-    def __aiter__(self) -> Watch:
+    def __aiter__(self) -> EtcdWatch:
         return self
 
     async def __anext__(self) -> WatchItem:

@@ -16,12 +16,12 @@ import anyio.abc
 
 from assigner.backends.etcd import rpc
 from assigner.backends.etcd.auth import Login
-from assigner.backends.etcd.calls import Calls, Effect
+from assigner.backends.etcd.calls import Effect, EtcdCalls
 from assigner.backends.etcd.connection import Connection
 from assigner.backends.etcd.errors import Final, NoEffect, TokenStale, TooMuchToRead, Unknown, judge
-from assigner.backends.etcd.member import Link, pause_before
+from assigner.backends.etcd.member import MemberConnection, pause_before
 from assigner.backends.etcd.streams import converse
-from assigner.backends.etcd.watch import Buffer, Watch
+from assigner.backends.etcd.watch import Buffer, EtcdWatch
 from assigner.clock import Clock
 from assigner.errors import Compacted, LimitReached, StoreError, StoreRefused, StoreUnavailable, WatchEnded
 
@@ -42,18 +42,20 @@ def tells_progress(version: tuple[int, ...]) -> bool:
 
 
 class Watches:
-    def __init__(self, link: Link, login: Login, clock: Clock, calls: Calls, buffer: Buffer, timeout: float) -> None:
+    def __init__(
+        self, link: MemberConnection, login: Login, clock: Clock, calls: EtcdCalls, buffer: Buffer, timeout: float
+    ) -> None:
         self._link = link
         self._login = login
         self._clock = clock
         self._calls = calls
         self._buffer = buffer
         self._timeout = timeout
-        self._open: set[Watch] = set()
-        self._on_stream: dict[int, Watch] = {}
+        self._open: set[EtcdWatch] = set()
+        self._on_stream: dict[int, EtcdWatch] = {}
         self._outbox: dict[int, Any] = {}
         """Requests in order: a creation under its watch id, a cancellation under its negative, one for progress."""
-        self._creating: dict[int, Watch] = {}
+        self._creating: dict[int, EtcdWatch] = {}
         """Creations sent and not yet answered. etcd answers them in order."""
         self._ids = itertools.count(1)
         self._metadata: rpc.Metadata | None = None
@@ -74,24 +76,24 @@ class Watches:
 
     # -- for the store ---------------------------------------------------------------------------------------------
 
-    def open(self, prefix: str, start_revision: int) -> Watch:
+    def open(self, prefix: str, start_revision: int) -> EtcdWatch:
         if self._closed:
             raise StoreUnavailable(self._link.trouble())
         if len(self._open) >= MAX_WATCHES:
             raise LimitReached(f"{MAX_WATCHES} watches are open on this store; close some first")
-        watch = Watch(prefix, start_revision, self._buffer, self._resume)
+        watch = EtcdWatch(prefix, start_revision, self._buffer, self._resume)
         self._open.add(watch)
         self._create(watch)
         self._work.set()
         return watch
 
-    def close(self, watch: Watch) -> None:
+    def close(self, watch: EtcdWatch) -> None:
         self._open.discard(watch)
         self._take_off(watch)
 
     # -- requests --------------------------------------------------------------------------------------------------
 
-    def _create(self, watch: Watch) -> None:
+    def _create(self, watch: EtcdWatch) -> None:
         if self._metadata is None:
             return  # The next stream begins with all that are open.
         watch_id = next(self._ids)
@@ -99,7 +101,7 @@ class Watches:
         self._outbox[watch_id] = watch.create_request(watch_id, fragment=self._too_large > 0)
         self._work.set()
 
-    def _take_off(self, watch: Watch) -> None:
+    def _take_off(self, watch: EtcdWatch) -> None:
         """End a watch on the server; it may be created again later under another id."""
         watch_id, watch.watch_id = watch.watch_id, 0
         if self._on_stream.pop(watch_id, None) is None:
@@ -109,7 +111,7 @@ class Watches:
             self._outbox[-watch_id] = rpc.WatchRequest(cancel_request=cancel)
             self._work.set()
 
-    def _resume(self, watch: Watch) -> None:
+    def _resume(self, watch: EtcdWatch) -> None:
         watch.paused = False
         if watch in self._open:
             self._create(watch)
@@ -167,7 +169,7 @@ class Watches:
             if watch_id not in self._creating and watch_id not in self._outbox:
                 watch.accept_progress(revision)
 
-    def _end(self, watch: Watch, error: StoreError) -> None:
+    def _end(self, watch: EtcdWatch, error: StoreError) -> None:
         self._open.discard(watch)
         self._take_off(watch)
         watch.end(error)
@@ -178,11 +180,11 @@ class Watches:
 
     # -- refusals --------------------------------------------------------------------------------------------------
 
-    def _look_into(self, watch: Watch, reason: str) -> None:
+    def _look_into(self, watch: EtcdWatch, reason: str) -> None:
         if self._tasks is not None:
             self._tasks.start_soon(self._find_out, watch, reason, self._metadata)
 
-    async def _find_out(self, watch: Watch, reason: str, metadata: rpc.Metadata | None) -> None:
+    async def _find_out(self, watch: EtcdWatch, reason: str, metadata: rpc.Metadata | None) -> None:
         """etcd won't say whether it was the token or the user's rights, so try a read: that also gets a new token."""
         watch.refusals += 1
         try:
@@ -203,7 +205,7 @@ class Watches:
         elif not watch.paused:
             self._create(watch)
 
-    async def _revision(self, watch: Watch) -> int:
+    async def _revision(self, watch: EtcdWatch) -> int:
         """The store's revision now, by a read that a watcher of the prefix may make."""
         request = rpc.RangeRequest(key=watch.key, range_end=watch.range_end, limit=1, keys_only=True)
         answer = await self._calls.send("range", request, Effect.NONE)

@@ -17,7 +17,7 @@ EVENT_OVERHEAD = 400
 """Bytes that a change occupies besides its keys and values, roughly."""
 
 
-class Change(msgspec.Struct, frozen=True, gc=False):
+class StoredChange(msgspec.Struct, frozen=True, gc=False):
     key: str
     event: Event
     before: Entry | None
@@ -33,10 +33,10 @@ class Change(msgspec.Struct, frozen=True, gc=False):
         return size
 
 
-Changes = tuple[Change, ...]
+Changes = tuple[StoredChange, ...]
 
 
-class History:
+class EventHistory:
     def __init__(self, *, revisions: int, size: int) -> None:
         self.max_revisions = revisions
         self.max_size = size

@@ -20,7 +20,7 @@ FIRST_ID = 0x5EA5E_0000_0000
 """Far from any revision, so that one taken for the other is noticed."""
 
 
-class Lease:
+class StoredLease:
     __slots__ = ("deadline", "id", "keys", "ttl")
 
     def __init__(self, lease: int, ttl: float, deadline: float) -> None:
@@ -31,34 +31,34 @@ class Lease:
 
 
 class Leases:
-    def __init__(self, clock: Clock, end: Callable[[Lease], None]) -> None:
+    def __init__(self, clock: Clock, end: Callable[[StoredLease], None]) -> None:
         self._clock = clock
         self._end = end
         """Deletes the lease's keys, as one write."""
         self._ids = count(FIRST_ID)
-        self._leases: dict[int, Lease] = {}
+        self._leases: dict[int, StoredLease] = {}
         self._deadlines: list[tuple[float, int]] = []
         """A heap with one place per lease; a renewed one is moved back when its old place comes up."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def get(self, lease: int) -> Lease | None:
+    def get(self, lease: int) -> StoredLease | None:
         return self._leases.get(lease)
 
-    def grant(self, ttl: float) -> Lease:
-        lease = Lease(next(self._ids), ttl, self._clock.now() + ttl)
+    def grant(self, ttl: float) -> StoredLease:
+        lease = StoredLease(next(self._ids), ttl, self._clock.now() + ttl)
         self._leases[lease.id] = lease
         heappush(self._deadlines, (lease.deadline, lease.id))
         if self._timer is None or ttl < LOOK:
             self._arm()
         return lease
 
-    def renew(self, lease: Lease) -> None:
+    def renew(self, lease: StoredLease) -> None:
         lease.deadline = self._clock.now() + lease.ttl
 
-    def remaining(self, lease: Lease) -> float:
+    def remaining(self, lease: StoredLease) -> float:
         return lease.deadline - self._clock.now()
 
-    def revoke(self, lease: Lease) -> None:
+    def revoke(self, lease: StoredLease) -> None:
         del self._leases[lease.id]
         self._end(lease)
 

@@ -13,9 +13,9 @@ from typing import assert_never
 
 import msgspec
 
-from assigner.backends.memory.history import Change, History
+from assigner.backends.memory.history import EventHistory, StoredChange
 from assigner.backends.memory.index import KeyIndex
-from assigner.backends.memory.leases import Lease, Leases
+from assigner.backends.memory.leases import Leases, StoredLease
 from assigner.backends.memory.watches import Channels
 from assigner.clock import Clock, LoopClock
 from assigner.errors import InvalidInput, LeaseNotFound, TransactionTooLarge
@@ -57,7 +57,7 @@ class MemoryState:
     ) -> None:
         bounds = bounds or Bounds()
         self.limits = limits or Limits()
-        self.history = History(revisions=bounds.history_revisions, size=bounds.history_bytes)
+        self.history = EventHistory(revisions=bounds.history_revisions, size=bounds.history_bytes)
         self.channels = Channels(self.history, progress_interval=bounds.progress_interval)
         self.leases = Leases(clock or LoopClock(), self._end_lease)
         self.handles = 0
@@ -160,7 +160,7 @@ class MemoryState:
         self.history.compact(revision)
         self.channels.compact()
 
-    def _put(self, put: Put, revision: int) -> Change:
+    def _put(self, put: Put, revision: int) -> StoredChange:
         before = self._entries.get(put.key)
         if before is None:
             self._index.add(put.key)
@@ -169,13 +169,13 @@ class MemoryState:
             after = Entry(put.key, put.value, before.create_revision, revision, before.version + 1, put.lease)
         self._entries[put.key] = after
         self._attach(put.key, before.lease if before else NO_LEASE, put.lease)
-        return Change(put.key, PutEvent(after), before, after)
+        return StoredChange(put.key, PutEvent(after), before, after)
 
-    def _delete(self, key: str, revision: int) -> Change:
+    def _delete(self, key: str, revision: int) -> StoredChange:
         before = self._entries.pop(key)
         self._index.remove(key)
         self._attach(key, before.lease, NO_LEASE)
-        return Change(key, DeleteEvent(key, revision), before, None)
+        return StoredChange(key, DeleteEvent(key, revision), before, None)
 
     def _lease_lives(self, lease: int) -> bool:
         return lease == NO_LEASE or self.leases.get(lease) is not None
@@ -188,7 +188,7 @@ class MemoryState:
         if (lease := self.leases.get(new)) is not None:
             lease.keys.add(key)
 
-    def _end_lease(self, lease: Lease) -> None:
+    def _end_lease(self, lease: StoredLease) -> None:
         self.apply(_deletes(sorted(lease.keys)))
 
 

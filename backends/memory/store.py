@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import anyio.lowlevel
 
 from assigner.backends.memory.state import MemoryState
-from assigner.backends.memory.watches import Watch
+from assigner.backends.memory.watches import MemoryWatch
 from assigner.errors import InvalidInput, StoreUnavailable
 from assigner.store import (
     NO_LEASE,
@@ -42,7 +42,7 @@ class MemoryStore(Store):
         self.state = MemoryState() if state is None else state
         self.state.handles += 1
         self.limits = self.state.limits
-        self._watches: set[Watch] = set()
+        self._watches: set[MemoryWatch] = set()
         self._closed = False
 
     async def get(self, key: str) -> GetResult:
@@ -102,11 +102,11 @@ class MemoryStore(Store):
             return LeaseGone(state.revision)
         return Remaining(state.revision, state.leases.remaining(found))
 
-    def watch(self, prefix: str, *, start_revision: int) -> Watch:
+    def watch(self, prefix: str, *, start_revision: int) -> MemoryWatch:
         if start_revision < 1:
             raise InvalidInput(f"watch of {prefix!r} from revision {start_revision}; the first one is 1")
         self._check_open()
-        return Watch(self.state.channels, self._watches, prefix, start_revision)
+        return MemoryWatch(self.state.channels, self._watches, prefix, start_revision)
 
     async def compact(self, revision: int) -> None:
         """Forget the history up to a revision, as an operator of a real store would. Not part of the contract."""

@@ -15,7 +15,7 @@ from typing import Self
 
 import anyio.lowlevel
 
-from assigner.backends.memory.history import Changes, History
+from assigner.backends.memory.history import Changes, EventHistory
 from assigner.errors import Compacted, WatchEnded
 from assigner.store import Batch, Event, Progress, WatchItem
 
@@ -47,7 +47,7 @@ class Channel:
         self._floor = revision
         """All events after this revision are here."""
 
-    def reach_back(self, history: History, revision: int) -> None:
+    def reach_back(self, history: EventHistory, revision: int) -> None:
         """Have all events after the revision, too."""
         if revision >= self._floor:
             return
@@ -118,7 +118,7 @@ class Channel:
 class Channels:
     """All watched prefixes. Finds those a key belongs to by one lookup per distinct prefix length."""
 
-    def __init__(self, history: History, *, progress_interval: float) -> None:
+    def __init__(self, history: EventHistory, *, progress_interval: float) -> None:
         self.history = history
         self.tick = 0
         """Raised when it is time to tell quiet watchers how far the store has come."""
@@ -171,10 +171,10 @@ class Channels:
             channel.wake()
 
 
-class Watch(AsyncIterator[WatchItem]):
+class MemoryWatch(AsyncIterator[WatchItem]):
     """One watch: a context manager that is its own iterator, for one reader at a time."""
 
-    def __init__(self, channels: Channels, opened: set[Watch], prefix: str, start_revision: int) -> None:
+    def __init__(self, channels: Channels, opened: set[MemoryWatch], prefix: str, start_revision: int) -> None:
         """`opened`: the open watches of the store handle, which ends them when it is closed."""
         self._channels = channels
         self._opened = opened

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assigner.strategies.exact.network import UNLIMITED, Network, Stage, Step, Way
+from assigner.strategies.exact.network import UNLIMITED, AugmentStep, Network, NetworkStage, Way
 from assigner.strategies.exact.objectives import Balance, Halves, Level
 from assigner.strategies.exact.racked_search import RackedSearch
 from assigner.strategies.exact.residual_search import Budget, Search, multiplied
@@ -76,7 +76,7 @@ def _like(ways: list[Way], search: Search) -> list[Way]:
 # --- taking ways -------------------------------------------------------------------------------------------------
 
 
-def _take(ways: list[Way], level: Level, stage: Stage) -> list[Step]:
+def _take(ways: list[Way], level: Level, stage: NetworkStage) -> list[AugmentStep]:
     """Each as often as it helps. `stage`: where the level's costs are."""
     steps = [step for way in ways for step in way]
     number = np.repeat(np.arange(len(ways)), [len(way) for way in ways])
@@ -86,7 +86,7 @@ def _take(ways: list[Way], level: Level, stage: Stage) -> list[Step]:
     return steps
 
 
-def _times(steps: list[Step], number: Indices, level: Level, stage: Stage) -> Indices:
+def _times(steps: list[AugmentStep], number: Indices, level: Level, stage: NetworkStage) -> Indices:
     most = np.full(int(number[-1]) + 1, UNLIMITED, np.int64)
     np.minimum.at(most, number, [_room(step) for step in steps])
     paid = _Paid.of([at for at, step in enumerate(steps) if step.stage is stage], steps, number, level, stage)
@@ -100,7 +100,7 @@ def _times(steps: list[Step], number: Indices, level: Level, stage: Stage) -> In
     return enough
 
 
-def _room(step: Step) -> int:
+def _room(step: AugmentStep) -> int:
     count, low, high = (int(a.reshape(-1)[step.place]) for a in (step.stage.count, step.stage.low, step.stage.high))
     return high - count if step.more else count - low
 
@@ -116,7 +116,7 @@ class _Paid:
     more: BoolArray
 
     @classmethod
-    def of(cls, chosen: list[int], steps: list[Step], way: Indices, level: Level, stage: Stage) -> _Paid:
+    def of(cls, chosen: list[int], steps: list[AugmentStep], way: Indices, level: Level, stage: NetworkStage) -> _Paid:
         place = np.array([steps[at].place for at in chosen], np.int64)
         more = np.array([steps[at].more for at in chosen], np.bool_)
         return cls(level, way[chosen], place, stage.count.reshape(-1)[place].astype(np.int64), more)

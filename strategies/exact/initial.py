@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from assigner.strategies.exact import caps
-from assigner.strategies.exact.model import Case, worth
+from assigner.strategies.exact.model import FlowProblem, worth
 from assigner.strategies.exact.table import Potential, Table
-from assigner.strategies.exact.targets import NO_TARGET, Goals, Quotas
+from assigner.strategies.exact.targets import NO_TARGET, CountTargets, Quotas
 from assigner.strategies.problem.shares import EPSILON, Indices, fair_shares, lowest, relative
 from assigner.strategy import BoolArray, FloatArray, IntArray, Members
 
@@ -225,7 +225,7 @@ def _take_back(table: Table, potential: Potential) -> int:
     return saved
 
 
-def first_counts(plan: Quotas, case: Case, members: Members, levels: Sequence[str]) -> IntArray:
+def first_counts(plan: Quotas, case: FlowProblem, members: Members, levels: Sequence[str]) -> IntArray:
     """[row, member]. Changes the plan's table."""
     table = plan.table
     total = (table.base * table.taker).sum(axis=1) + table.extras
@@ -248,7 +248,7 @@ def first_counts(plan: Quotas, case: Case, members: Members, levels: Sequence[st
     return poured if worth(case, poured, spread) <= worth(case, level, spread) else dealt
 
 
-def _nearly_even(goals: Goals, load: FloatArray) -> bool:
+def _nearly_even(goals: CountTargets, load: FloatArray) -> bool:
     """Whether loads are about as even as they could be if everybody could take everything."""
     ideal, free = goals.potential.goal.copy(), goals.target == NO_TARGET
     scale = goals.potential.scale[free]

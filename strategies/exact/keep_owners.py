@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from assigner.strategies.exact.model import Case
+from assigner.strategies.exact.model import FlowProblem
 from assigner.strategies.problem.shares import EPSILON, Indices, fair_shares
 from assigner.strategy import BoolArray, FloatArray, IntArray
 
@@ -29,7 +29,7 @@ _SWEEPS = 10_000
 costs are rounded differently, this is what ends it."""
 
 
-def keep_and_fill(case: Case, supply: IntArray, levels: Sequence[str]) -> IntArray:
+def keep_and_fill(case: FlowProblem, supply: IntArray, levels: Sequence[str]) -> IntArray:
     """[row, member] counts. `supply`: what each row has for its takers, and what is fixed to others."""
     kept = _Kept(case, levels)
     kept.shed_above_caps()
@@ -38,7 +38,7 @@ def keep_and_fill(case: Case, supply: IntArray, levels: Sequence[str]) -> IntArr
     return kept.count
 
 
-def only_gifts(case: Case, count: IntArray, levels: Sequence[str]) -> IntArray:
+def only_gifts(case: FlowProblem, count: IntArray, levels: Sequence[str]) -> IntArray:
     """The counts, made better by single gifts."""
     kept = _Kept(case, levels, count)
     kept.give()
@@ -46,7 +46,7 @@ def only_gifts(case: Case, count: IntArray, levels: Sequence[str]) -> IntArray:
 
 
 class _Kept:
-    def __init__(self, case: Case, levels: Sequence[str], count: IntArray | None = None) -> None:
+    def __init__(self, case: FlowProblem, levels: Sequence[str], count: IntArray | None = None) -> None:
         self._case = case
         self._levels = [name for name in levels[: levels.index("moves")] if name != "unowned"]
         present = np.where(case.taker, case.held, case.fixed) if count is None else count

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from assigner.strategies.exact.improve import improve
 from assigner.strategies.exact.network import UNLIMITED, network
-from assigner.strategies.exact.objectives import Balance, Level, Mismatches, Moves, Spread, Unowned
+from assigner.strategies.exact.objectives import Balance, Level, Mismatches, Moves, SpreadObjective, Unowned
 from assigner.strategies.exact.residual_search import Budget
 from assigner.strategies.exact.table import Potential
 from assigner.strategies.problem.shares import EPSILON, Indices
@@ -23,7 +23,7 @@ from assigner.strategy import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True)
-class Case:
+class FlowProblem:
     """Arrays are [row, member] unless said otherwise."""
 
     held: IntArray
@@ -45,7 +45,7 @@ class Case:
     """Whether the last member stands for nobody."""
 
 
-def with_nobody(case: Case) -> Case:
+def with_nobody(case: FlowProblem) -> FlowProblem:
     served = np.asarray(case.taker.any(axis=1))[:, None]
     potential = Potential(np.append(case.potential.goal, 0.0), np.append(case.potential.scale, 1.0))
     return replace(
@@ -66,7 +66,7 @@ def _wider(values: IntArray, last: int = 0) -> IntArray:
     return np.concatenate((values, np.full((len(values), 1), last, values.dtype)), axis=1)
 
 
-def settle(case: Case, count: IntArray, order: Sequence[str], budget: Budget) -> tuple[IntArray, bool]:
+def settle(case: FlowProblem, count: IntArray, order: Sequence[str], budget: Budget) -> tuple[IntArray, bool]:
     """The best counts by the levels named in `order`, from `count` on; and whether that is proved.
 
     Units of unequal sizes are not traded for each other: their rows are settled in turns while that helps, and the
@@ -88,13 +88,13 @@ def settle(case: Case, count: IntArray, order: Sequence[str], budget: Budget) ->
             return count, proved
 
 
-def worth(case: Case, count: IntArray, order: Sequence[str]) -> tuple[float, ...]:
+def worth(case: FlowProblem, count: IntArray, order: Sequence[str]) -> tuple[float, ...]:
     """What the levels above moves cost; less is better, the first decides first."""
     above = order[: order.index("moves")]
     return tuple(cost(name, case, count) for name in above)
 
 
-def cost(name: str, case: Case, count: IntArray) -> float:
+def cost(name: str, case: FlowProblem, count: IntArray) -> float:
     """Of one level other than moves."""
     if name == "unowned":
         return float(case.size @ count[:, -1]) if case.nobody else 0.0
@@ -111,7 +111,7 @@ def cost(name: str, case: Case, count: IntArray) -> float:
 
 
 def _settle(
-    case: Case, count: IntArray, order: Sequence[str], budget: Budget, outside: FloatArray
+    case: FlowProblem, count: IntArray, order: Sequence[str], budget: Budget, outside: FloatArray
 ) -> tuple[IntArray, bool]:
     size = float(case.size[0])
     room = np.floor((case.room - outside) / size + EPSILON).clip(0, UNLIMITED)
@@ -121,19 +121,19 @@ def _settle(
     return net.row.count, proved
 
 
-def _level(name: str, case: Case, size: float, outside: FloatArray) -> Level | None:
+def _level(name: str, case: FlowProblem, size: float, outside: FloatArray) -> Level | None:
     if name == "unowned":
         return Unowned(case.held.shape[1]) if case.nobody else None
     if name == "balance":
         return _balance(case, size, outside)
     if name == "spread":
-        return Spread(case.floor, case.ceil)
+        return SpreadObjective(case.floor, case.ceil)
     if name == "racks":
         return None if case.miss is None else Mismatches(case.miss)
     return Moves(case.held)
 
 
-def _balance(case: Case, size: float, outside: FloatArray) -> Balance:
+def _balance(case: FlowProblem, size: float, outside: FloatArray) -> Balance:
     goal, scale = case.potential.goal, case.potential.scale
     floor, ceil = np.floor(goal + EPSILON), np.ceil(goal - EPSILON)
     if case.nobody:
@@ -142,7 +142,7 @@ def _balance(case: Case, size: float, outside: FloatArray) -> Balance:
     return Balance(floor, ceil, scale, size, outside)
 
 
-def _part(case: Case, rows: Indices) -> Case:
+def _part(case: FlowProblem, rows: Indices) -> FlowProblem:
     topics: NDArray[Any] = rows
     parent = None
     if case.parent is not None:

@@ -21,7 +21,7 @@ UNLIMITED = 2**30
 
 
 @dataclass
-class Stage:
+class NetworkStage:
     """Counts and their limits, [row, member], [topic, member] or [member]."""
 
     count: IntArray
@@ -35,16 +35,16 @@ class Stage:
 
 @dataclass
 class Network:
-    row: Stage
-    load: Stage
+    row: NetworkStage
+    load: NetworkStage
     """Units per member."""
     parent: IntArray | None = None
     """[row] the topic it belongs to, in rising order; None: rows are topics."""
-    topic: Stage | None = None
+    topic: NetworkStage | None = None
     """Units per topic and member, where rows are not topics."""
 
     @property
-    def cell(self) -> Stage:
+    def cell(self) -> NetworkStage:
         """Where spread is counted."""
         return self.row if self.topic is None else self.topic
 
@@ -54,15 +54,15 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Step:
+class AugmentStep:
     """One unit more (or one less) at a place of a stage."""
 
-    stage: Stage
+    stage: NetworkStage
     place: int
     more: bool
 
 
-Way = list[Step]
+Way = list[AugmentStep]
 """Steps that together leave every total as it is."""
 
 
@@ -75,12 +75,12 @@ def network(
 ) -> Network:
     """`count`, `fixed` and `taker` are [row, member]; `room` is the most units a member may have."""
     high = np.where(taker, np.int32(UNLIMITED), fixed)
-    row = Stage(count.astype(np.int32), fixed.astype(np.int32), high.astype(np.int32))
+    row = NetworkStage(count.astype(np.int32), fixed.astype(np.int32), high.astype(np.int32))
     total = row.count.sum(axis=0, dtype=np.int32)
-    load = Stage(total, np.zeros_like(total), np.maximum(room, fixed.sum(axis=0)).astype(np.int32))
+    load = NetworkStage(total, np.zeros_like(total), np.maximum(room, fixed.sum(axis=0)).astype(np.int32))
     if parent is None:
         return Network(row, load)
     first = np.flatnonzero(np.diff(parent, prepend=-1))
     joined = np.add.reduceat(row.count, first, axis=0)
-    topic = Stage(joined, np.zeros_like(joined), np.full_like(joined, UNLIMITED))
+    topic = NetworkStage(joined, np.zeros_like(joined), np.full_like(joined, UNLIMITED))
     return Network(row, load, parent, topic)

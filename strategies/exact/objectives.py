@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from assigner.strategies.exact.network import UNLIMITED, Network, Stage
+from assigner.strategies.exact.network import UNLIMITED, Network, NetworkStage
 from assigner.strategy import FloatArray, IntArray
 
 Costs = NDArray[Any]
@@ -27,13 +27,13 @@ class Level(Protocol):
         """Of costs; whole numbers where sums of many must be exact."""
         ...
 
-    def stage(self, network: Network) -> Stage: ...
+    def stage(self, network: Network) -> NetworkStage: ...
 
     def price(self, places: Places, count: Counts) -> Costs:
         """What one unit more than `count` costs at these places."""
         ...
 
-    def reach(self, stage: Stage) -> tuple[IntArray, IntArray]:
+    def reach(self, stage: NetworkStage) -> tuple[IntArray, IntArray]:
         """How low and how high each count may go at the price of the first unit in that direction."""
         ...
 
@@ -43,14 +43,14 @@ def _at(values: NDArray[Any], places: Places) -> NDArray[Any]:
 
 
 @dataclass(frozen=True)
-class Spread:
+class SpreadObjective:
     """Distance from the floor and the ceiling of the fair share, squared, in every cell."""
 
     floor: IntArray
     ceil: IntArray
     dtype: Any = np.int64
 
-    def stage(self, network: Network) -> Stage:
+    def stage(self, network: Network) -> NetworkStage:
         return network.cell
 
     def price(self, places: Places, count: Counts) -> Costs:
@@ -58,7 +58,7 @@ class Spread:
         under = _at(self.floor, places) - count
         return np.where(over >= 0, 2 * over + 1, np.where(under > 0, 1 - 2 * under, 0)).astype(np.int64)
 
-    def reach(self, stage: Stage) -> tuple[IntArray, IntArray]:
+    def reach(self, stage: NetworkStage) -> tuple[IntArray, IntArray]:
         within = (stage.count >= self.floor) & (stage.count <= self.ceil)
         low = np.where(within & (stage.count > self.floor), self.floor, stage.count - 1)
         high = np.where(within & (stage.count < self.ceil), self.ceil, stage.count + 1)
@@ -72,13 +72,13 @@ class Moves:
     held: IntArray
     dtype: Any = np.int32
 
-    def stage(self, network: Network) -> Stage:
+    def stage(self, network: Network) -> NetworkStage:
         return network.row
 
     def price(self, places: Places, count: Counts) -> Costs:
         return -(count < _at(self.held, places)).astype(np.int32)
 
-    def reach(self, stage: Stage) -> tuple[IntArray, IntArray]:
+    def reach(self, stage: NetworkStage) -> tuple[IntArray, IntArray]:
         low = np.where(stage.count > self.held, self.held, 0)
         high = np.where(stage.count < self.held, self.held, UNLIMITED)
         return low.astype(np.int32), high.astype(np.int32)
@@ -91,13 +91,13 @@ class Mismatches:
     miss: IntArray
     dtype: Any = np.int32
 
-    def stage(self, network: Network) -> Stage:
+    def stage(self, network: Network) -> NetworkStage:
         return network.row
 
     def price(self, places: Places, count: Counts) -> Costs:
         return np.asarray(_at(self.miss, places), np.int32)
 
-    def reach(self, stage: Stage) -> tuple[IntArray, IntArray]:
+    def reach(self, stage: NetworkStage) -> tuple[IntArray, IntArray]:
         return np.zeros_like(stage.count), np.full_like(stage.count, UNLIMITED)
 
 
@@ -108,13 +108,13 @@ class Unowned:
     members: int
     dtype: Any = np.int32
 
-    def stage(self, network: Network) -> Stage:
+    def stage(self, network: Network) -> NetworkStage:
         return network.load
 
     def price(self, places: Places, count: Counts) -> Costs:
         return _at(np.arange(self.members) == self.members - 1, places).astype(np.int32)
 
-    def reach(self, stage: Stage) -> tuple[IntArray, IntArray]:
+    def reach(self, stage: NetworkStage) -> tuple[IntArray, IntArray]:
         return np.zeros_like(stage.count), np.full_like(stage.count, UNLIMITED)
 
 
@@ -134,7 +134,7 @@ class Balance:
     """Partitions each member has besides."""
     dtype: Any = np.float64
 
-    def stage(self, network: Network) -> Stage:
+    def stage(self, network: Network) -> NetworkStage:
         return network.load
 
     def price(self, places: Places, count: Counts) -> Costs:
@@ -143,7 +143,7 @@ class Balance:
         here, there = _distance(load, floor, ceil), _distance(load + self.size, floor, ceil)
         return _shortened((there - here) * (there + here) / _at(self.scale, places))
 
-    def reach(self, stage: Stage) -> tuple[IntArray, IntArray]:
+    def reach(self, stage: NetworkStage) -> tuple[IntArray, IntArray]:
         return stage.count - np.int32(1), stage.count + np.int32(1)
 
 
@@ -157,13 +157,13 @@ class Halves:
     limit: float
     dtype: Any = np.int32
 
-    def stage(self, network: Network) -> Stage:
+    def stage(self, network: Network) -> NetworkStage:
         return network.load
 
     def price(self, places: Places, count: Counts) -> Costs:
         return (self.balance.price(places, count) >= self.limit).astype(np.int32)
 
-    def reach(self, stage: Stage) -> tuple[IntArray, IntArray]:
+    def reach(self, stage: NetworkStage) -> tuple[IntArray, IntArray]:
         return self.balance.reach(stage)
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assigner.strategies.problem.current_owners import Held
+from assigner.strategies.problem.current_owners import CurrentOwners
 from assigner.strategies.problem.shares import Indices
 from assigner.strategy import NONE, IntArray
 
 
-def place(now: Held, count: IntArray, held: IntArray) -> IntArray:
+def place(now: CurrentOwners, count: IntArray, held: IntArray) -> IntArray:
     """The new owner of every unit. `count` and `held` are [row, member]: units to have, and units had now.
 
     A row's counts may add up to fewer units than it has: the last free ones stay unowned."""
@@ -33,7 +33,7 @@ def place(now: Held, count: IntArray, held: IntArray) -> IntArray:
     return owner
 
 
-def _shed(owner: IntArray, now: Held, surplus: Indices, count: IntArray) -> None:
+def _shed(owner: IntArray, now: CurrentOwners, surplus: Indices, count: IntArray) -> None:
     """Free what members have beyond their count in the cells `surplus`, the highest numbers first."""
     members = count.shape[1]
     mine = np.flatnonzero(owner != NONE)

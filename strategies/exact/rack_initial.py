@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from assigner.strategies.exact.model import Case
+from assigner.strategies.exact.model import FlowProblem
 from assigner.strategies.exact.network import UNLIMITED
 from assigner.strategy import IntArray
 
 
-def split_by_class(case: Case, total: IntArray, supply: IntArray, moves_first: bool) -> IntArray:
+def split_by_class(case: FlowProblem, total: IntArray, supply: IntArray, moves_first: bool) -> IntArray:
     """[class, member]. `total` is [topic, member]; `supply` what each class has for members, fixed units included."""
     assert case.miss is not None
     parent = np.arange(len(supply)) if case.parent is None else case.parent

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from assigner.strategies.exact.network import Network, Stage, Step
+from assigner.strategies.exact.network import AugmentStep, Network, NetworkStage
 from assigner.strategies.exact.objectives import Level
 from assigner.strategies.exact.residual_search import OUT, Budget, Prices, Search
 from assigner.strategies.problem.shares import Indices
@@ -24,7 +24,7 @@ class RackedSearch(Search):
         super().__init__(network, level, budget)
         assert network.topic is not None
         assert network.parent is not None
-        self._topic: Stage = network.topic
+        self._topic: NetworkStage = network.topic
         self._parent: Indices = network.parent.astype(np.intp)
         self.cell = Prices.of(self._topic, level if level.stage(network) is self._topic else None, self.of_member.dtype)
         self.of_cell = np.zeros(self._topic.count.shape, self.of_member.dtype)
@@ -129,17 +129,17 @@ class RackedSearch(Search):
         by_row = np.where(source == NONE, rows + len(self.of_member), source)
         return np.where(source == BY_MEMBER, rows + member, by_row)
 
-    def _steps(self, node: int) -> list[Step]:
+    def _steps(self, node: int) -> list[AugmentStep]:
         rows, members = self.network.row.count.shape
         row_stage = self.network.row
         if node < rows:
             topic, member = int(self._parent[node]), int(self.row_from[node])
-            steps = [Step(row_stage, node * members + member, False)]
+            steps = [AugmentStep(row_stage, node * members + member, False)]
         else:
             member = node - rows
             topic = int(self.member_from[member])
-            steps = [Step(self._topic, topic * members + member, True)]
+            steps = [AugmentStep(self._topic, topic * members + member, True)]
         source = int(self.cell_from[topic, member])
         if source == BY_MEMBER:
-            return [*steps, Step(self._topic, topic * members + member, False)]
-        return [*steps, Step(row_stage, source * members + member, True)]
+            return [*steps, AugmentStep(self._topic, topic * members + member, False)]
+        return [*steps, AugmentStep(row_stage, source * members + member, True)]

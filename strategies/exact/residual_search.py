@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assigner.strategies.exact.network import Network, Stage, Step, Way
+from assigner.strategies.exact.network import AugmentStep, Network, NetworkStage, Way
 from assigner.strategies.exact.objectives import Costs, Level
 from assigner.strategies.problem.shares import Indices
 from assigner.strategy import NONE, BoolArray
@@ -42,14 +42,14 @@ class Budget:
 class Prices:
     """Of one unit more and of one less at every place of a stage; prohibitive where that may not be."""
 
-    stage: Stage
+    stage: NetworkStage
     level: Level | None
     """None: steps at this stage are free."""
     more: Costs
     less: Costs
 
     @classmethod
-    def of(cls, stage: Stage, level: Level | None, dtype: Any) -> Prices:
+    def of(cls, stage: NetworkStage, level: Level | None, dtype: Any) -> Prices:
         shape = stage.count.shape
         prices = cls(stage, level, np.zeros(shape, dtype), np.zeros(shape, dtype))
         prices.renew(...)
@@ -123,7 +123,7 @@ class Search:
             rows = self._to_rows(members)
         return []
 
-    def took(self, steps: list[Step]) -> None:
+    def took(self, steps: list[AugmentStep]) -> None:
         """These steps were taken: prices there are others now."""
         for prices in self.prices():
             places = np.array([step.place for step in steps if step.stage is prices.stage], np.int64)
@@ -253,22 +253,22 @@ class Search:
         _, best = np.unique(origin[rows + ends], return_index=True)
         ways: list[Way] = []
         for end in ends[np.sort(best)].tolist():
-            way: Way = [Step(self.network.load, end, True)]
+            way: Way = [AugmentStep(self.network.load, end, True)]
             node = rows + end
             while not outside[node]:
                 way += self._steps(node)
                 node = int(came[node])
-            way.append(Step(self.network.load, node - rows, False))
+            way.append(AugmentStep(self.network.load, node - rows, False))
             ways.append(way)
         return ways
 
-    def _steps(self, node: int) -> list[Step]:
+    def _steps(self, node: int) -> list[AugmentStep]:
         """By which the node was reached."""
         rows, members = self.network.row.count.shape
         if node < rows:
-            return [Step(self.network.row, node * members + int(self.row_from[node]), False)]
+            return [AugmentStep(self.network.row, node * members + int(self.row_from[node]), False)]
         member = node - rows
-        return [Step(self.network.row, int(self.member_from[member]) * members + member, True)]
+        return [AugmentStep(self.network.row, int(self.member_from[member]) * members + member, True)]
 
     # --- the next level ------------------------------------------------------------------------------------------
 
@@ -319,12 +319,12 @@ def _others(way: Way, prices: list[Prices], used: BoolArray) -> list[Way]:
         used[others[:count]] = True
     shifts = np.stack([found[int(member)][:count] - member for member in at], axis=1)
     return [
-        [Step(step.stage, step.place + shift, step.more) for step, shift in zip(way, row, strict=True)]
+        [AugmentStep(step.stage, step.place + shift, step.more) for step, shift in zip(way, row, strict=True)]
         for row in shifts.tolist()
     ]
 
 
-def _same_price(step: Step, prices: list[Prices], members: int) -> BoolArray:
+def _same_price(step: AugmentStep, prices: list[Prices], members: int) -> BoolArray:
     own = next(p for p in prices if p.stage is step.stage)
     values = own.more if step.more else own.less
     line = values if values.ndim == 1 else values[step.place // members]

@@ -21,12 +21,12 @@ import numpy as np
 
 from assigner.strategies.exact.initial import first_counts
 from assigner.strategies.exact.keep_owners import keep_and_fill, only_gifts
-from assigner.strategies.exact.model import Case, cost, settle, with_nobody
+from assigner.strategies.exact.model import FlowProblem, cost, settle, with_nobody
 from assigner.strategies.exact.placement import place
 from assigner.strategies.exact.rack_initial import split_by_class
 from assigner.strategies.exact.residual_search import Budget
 from assigner.strategies.exact.targets import Quotas, quotas
-from assigner.strategies.problem.current_owners import Held, held
+from assigner.strategies.problem.current_owners import CurrentOwners, held
 from assigner.strategies.problem.rack_classes import Classes
 from assigner.strategies.problem.shares import EPSILON
 from assigner.strategies.problem.units import Units
@@ -38,12 +38,12 @@ from assigner.strategy import NONE, IntArray, Members
 # Only what the result at hand keeps to counts: if it leaves some share, another one might, and might save moves by it.
 
 
-def lower_bound(case: Case, count: IntArray) -> int:
+def lower_bound(case: FlowProblem, count: IntArray) -> int:
     """In partitions."""
     return max(_by_row(case, count), _over_all(case, count), _one_apart(case, count))
 
 
-def _by_row(case: Case, count: IntArray) -> int:
+def _by_row(case: FlowProblem, count: IntArray) -> int:
     if bool((count < case.floor).any()) or bool((count > case.ceil).any()):
         return 0
     over = np.maximum(case.held - case.floor, 0).sum(axis=1)
@@ -52,7 +52,7 @@ def _by_row(case: Case, count: IntArray) -> int:
     return int(case.size @ (over - kept))
 
 
-def _over_all(case: Case, count: IntArray) -> int:
+def _over_all(case: FlowProblem, count: IntArray) -> int:
     goal = case.potential.goal
     most = np.ceil(goal - EPSILON)
     load = case.size @ count
@@ -61,7 +61,7 @@ def _over_all(case: Case, count: IntArray) -> int:
     return int(np.maximum(case.size @ case.held - most, 0).sum())
 
 
-def _one_apart(case: Case, count: IntArray) -> int:
+def _one_apart(case: FlowProblem, count: IntArray) -> int:
     """Where all have a number or one more: as even is only what has that one more as often."""
     who = np.asarray(case.taker.any(axis=0))
     load, have = count.sum(axis=0)[who], case.held.sum(axis=0)[who]
@@ -208,9 +208,9 @@ class _Attempt:
         owner[classes.order] = place(now, count, case.held)
         return owner, proved
 
-    def _in_classes(self, classes: Classes) -> Held:
+    def _in_classes(self, classes: Classes) -> CurrentOwners:
         row = np.repeat(np.arange(classes.units.count, dtype=np.int32), classes.units.partitions)
-        return Held(self.now.owner[classes.order], self.now.fixed[classes.order], row)
+        return CurrentOwners(self.now.owner[classes.order], self.now.fixed[classes.order], row)
 
     def _worth(self, owner: IntArray) -> tuple[float, ...]:
         """(rules broken, units unowned, what the levels above moves cost)."""
@@ -229,14 +229,14 @@ class _Attempt:
         return 0.0 if self.classes is None else float(self.classes.miss[self.classes.of_units[mine], owner[mine]].sum())
 
 
-def _case(plan: Quotas, units: Units) -> Case:
+def _case(plan: Quotas, units: Units) -> FlowProblem:
     table, potential = plan.table, plan.goals.potential
     # A copy, because caps change the table.
     floor, ceil = table.base.copy(), table.base + table.open
-    return Case(table.held, table.fixed, table.taker, units.size, None, floor, ceil, None, potential, table.room)
+    return FlowProblem(table.held, table.fixed, table.taker, units.size, None, floor, ceil, None, potential, table.room)
 
 
-def _class_case(case: Case, classes: Classes, now: Held) -> Case:
+def _class_case(case: FlowProblem, classes: Classes, now: CurrentOwners) -> FlowProblem:
     shape = (classes.units.count, case.held.shape[1])
     topics, parent = np.unique(classes.row, return_inverse=True)
     return replace(
@@ -259,7 +259,7 @@ def _count(row: IntArray, owner: IntArray, shape: tuple[int, ...]) -> IntArray:
 
 
 def _settled(
-    case: Case, now: Held, count: IntArray, units: IntArray, levels: Sequence[str], budget: Budget
+    case: FlowProblem, now: CurrentOwners, count: IntArray, units: IntArray, levels: Sequence[str], budget: Budget
 ) -> tuple[IntArray, bool]:
     if not np.isfinite(case.room).any():
         return settle(case, count, levels, budget)

@@ -14,7 +14,7 @@ import numpy as np
 
 from assigner.strategies.exact.table import Potential, Table
 from assigner.strategies.problem.components import labels
-from assigner.strategies.problem.current_owners import Held
+from assigner.strategies.problem.current_owners import CurrentOwners
 from assigner.strategies.problem.shares import EPSILON, Indices, fair_shares, floors, lowest, relative
 from assigner.strategies.problem.units import Units
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Members
@@ -24,7 +24,7 @@ NO_TARGET = 1e15
 
 
 @dataclass(frozen=True)
-class Goals:
+class CountTargets:
     potential: Potential
     target: FloatArray
     """[member] partitions to end with, where there is a goal; else `NO_TARGET`."""
@@ -40,7 +40,7 @@ class Goals:
         return bool(within[~free].all()) and bool(even)
 
 
-def goals(units: Units, now: Held, taker: BoolArray, weight: FloatArray, room: FloatArray) -> Goals:
+def goals(units: Units, now: CurrentOwners, taker: BoolArray, weight: FloatArray, room: FloatArray) -> CountTargets:
     """`weight` is relative capacity; `room` the most partitions a member may have."""
     members = len(weight)
     of_row, of_member = _groups(units, taker)
@@ -58,7 +58,7 @@ def goals(units: Units, now: Held, taker: BoolArray, weight: FloatArray, room: F
         target[who] = _target(goal[who], load[who])
         if capped:
             bent[who] = np.where(goal[who] > 0, goal[who], weight[who])
-    return Goals(Potential(goal, scale), target, bent)
+    return CountTargets(Potential(goal, scale), target, bent)
 
 
 def _groups(units: Units, taker: BoolArray) -> tuple[IntArray, IntArray]:
@@ -72,7 +72,7 @@ def _groups(units: Units, taker: BoolArray) -> tuple[IntArray, IntArray]:
     return np.where(served, of_row, np.int32(NONE)), np.where(anyone, of_member, np.int32(NONE))
 
 
-def _totals(units: Units, now: Held, of_row: IntArray, of_member: IntArray) -> FloatArray:
+def _totals(units: Units, now: CurrentOwners, of_row: IntArray, of_member: IntArray) -> FloatArray:
     """[group]: partitions of units that its members share: those they may take, less those stuck elsewhere; and what
     is stuck to them is their load too."""
     group = of_row[now.row]
@@ -92,7 +92,7 @@ def _by_label(of_member: IntArray) -> list[tuple[int, Indices]]:
     return [(int(of_member[part[0]]), part) for part in np.split(order, begins[1:])]
 
 
-def _load(units: Units, now: Held, members: int, which: BoolArray) -> FloatArray:
+def _load(units: Units, now: CurrentOwners, members: int, which: BoolArray) -> FloatArray:
     """[member]: partitions of the units `which` (per unit) that have an owner."""
     some = which & (now.owner != NONE)
     return np.bincount(now.owner[some], units.size[now.row[some]], members).astype(np.float64)
@@ -118,10 +118,10 @@ def _target(goal: FloatArray, load: FloatArray) -> FloatArray:
 @dataclass(frozen=True)
 class Quotas:
     table: Table
-    goals: Goals
+    goals: CountTargets
 
 
-def quotas(units: Units, members: Members, now: Held) -> Quotas:
+def quotas(units: Units, members: Members, now: CurrentOwners) -> Quotas:
     room = np.where(members.cap == NONE, np.inf, members.cap.astype(np.float64))
     counted, fixed = _count(units, members.count, now)
     taker = units.wanted & ~members.hold & (room > 0)
@@ -129,7 +129,7 @@ def quotas(units: Units, members: Members, now: Held) -> Quotas:
     return Quotas(_table(units, now, counted, fixed, taker, wanted.weight, room), wanted)
 
 
-def _count(units: Units, members: int, now: Held) -> tuple[IntArray, IntArray]:
+def _count(units: Units, members: int, now: CurrentOwners) -> tuple[IntArray, IntArray]:
     """[row, member]: units held, and those of them that are fixed."""
     shape = (units.count, members)
     mine = now.owner != NONE
@@ -144,7 +144,7 @@ def _count(units: Units, members: int, now: Held) -> tuple[IntArray, IntArray]:
 
 def _table(
     units: Units,
-    now: Held,
+    now: CurrentOwners,
     counted: IntArray,
     fixed: IntArray,
     taker: BoolArray,
@@ -177,7 +177,7 @@ def _table(
     return Table(units.size, counted, fixed, base, open_, extra, extras, taker, load, room, unplaced, sticky)
 
 
-def _to_place(units: Units, now: Held, fixed: IntArray, taker: BoolArray) -> IntArray:
+def _to_place(units: Units, now: CurrentOwners, fixed: IntArray, taker: BoolArray) -> IntArray:
     """[row]: units that takers are to have, those they can't give up included."""
     nobodys = np.bincount(now.row[now.fixed & (now.owner == NONE)], minlength=units.count)
     total = units.partitions - nobodys

@@ -11,7 +11,7 @@ from assigner.strategy import NONE, BoolArray, IntArray, Members
 
 
 @dataclass(frozen=True)
-class Held:
+class CurrentOwners:
     """What stays possible of the present ownership."""
 
     owner: IntArray
@@ -22,7 +22,7 @@ class Held:
     """Per unit: its row."""
 
 
-def held(units: Units, members: Members) -> Held:
+def held(units: Units, members: Members) -> CurrentOwners:
     row = np.repeat(np.arange(units.count, dtype=np.int32), units.partitions)
     live = units.owner != NONE
     allowed = live.copy()
@@ -34,7 +34,7 @@ def held(units: Units, members: Members) -> Held:
         kept[allowed] = members.hold[owner[allowed]]
         fixed |= kept
         _cap_holds(owner, fixed, units, members, units.size[row])
-    return Held(owner, fixed, row)
+    return CurrentOwners(owner, fixed, row)
 
 
 def _cap_holds(owner: IntArray, fixed: BoolArray, units: Units, members: Members, size: IntArray) -> None:

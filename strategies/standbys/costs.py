@@ -38,7 +38,7 @@ _DENSE = 2**22
 UNLIMITED = 2**30
 
 
-class Counts:
+class CopyCounts:
     """How often each key occurs."""
 
     def __init__(self, kinds: int) -> None:
@@ -146,7 +146,7 @@ class RowLimits:
         self._nobody = copies.members.count
         rows = np.unique(copies.row[given.unit])
         self.needed = len(rows) > 1 or len(given.wanted) != 1
-        self._cells = Counts(copies.units.count * self._nobody)
+        self._cells = CopyCounts(copies.units.count * self._nobody)
         self._row_capacity = copies.units.wanted @ copies.members.capacity if self.needed else np.zeros(0)
         self._capacity = np.append(copies.members.capacity, 0.0)
         if self.needed:
@@ -187,8 +187,8 @@ class Costs:
         racks = members.rack[given.wanted.any(axis=0)]
         self._racks = len(np.unique(racks[racks != NONE])) > 1
         self._owner_rack = np.append(members.rack, np.int32(NONE))[self.owner]
-        self._pairs = Counts((members.count + 1) * members.count)
-        self._row_pairs = Counts((copies.units.count + 1) * (members.count + 1) * members.count)
+        self._pairs = CopyCounts((members.count + 1) * members.count)
+        self._row_pairs = CopyCounts((copies.units.count + 1) * (members.count + 1) * members.count)
         self.by_row = self._row_limits.needed
         self._least, _ = least_copies(given)
         self.now = np.zeros(0, np.int64)

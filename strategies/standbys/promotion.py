@@ -53,7 +53,7 @@ def prefer_standby_holders(units: Units, members: Members, owner: IntArray, kind
     for number, begin, end in zip(rows.tolist(), begins.tolist(), ends.tolist(), strict=True):
         part = slice(begin, end)
         if (~_warm(plan.owner[who[part]], holds[part]) & (holds[part] != NONE).any(axis=1)).any():
-            _Row(plan, number, who[part], holds[part], classes[part]).improve()
+            _PromotionRow(plan, number, who[part], holds[part], classes[part]).improve()
     return plan.owner
 
 
@@ -177,7 +177,7 @@ class _Plan:
         return None
 
 
-class _Row:
+class _PromotionRow:
     """The units of one row that change their owner."""
 
     def __init__(self, plan: _Plan, row: int, who: Numbers, holds: IntArray, kinds: IntArray) -> None:

@@ -6,7 +6,7 @@ also make one more there and go on from another that leaves it.
 
 Before any gift that costs a move, extras are at the least cost that their topics allow, and a gift costs 0 or 1. So
 when no chain without cost is left, every further gift costs one move in any plan, and one such is always to be found
-(pins aside): what is reached in this order is the minimum. Every chain lowers `Gifts.needed`, so the search ends.
+(pins aside): what is reached in this order is the minimum. Every chain lowers `Transfers.needed`, so the search ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from assigner.strategies.problem.shares import Indices
-from assigner.strategies.uniform.model import HAD, HAS, LOCKED, Counts, Extras, Flags
+from assigner.strategies.uniform.model import HAD, HAS, LOCKED, Counts, Flags, Remainders
 from assigner.strategies.uniform.round_robin import deal
 from assigner.strategy import BoolArray
 
@@ -34,8 +34,8 @@ def may_take(flags: Flags) -> BoolArray:
     return np.asarray((flags & HAS) == 0)
 
 
-class Gifts:
-    def __init__(self, extras: Extras) -> None:
+class Transfers:
+    def __init__(self, extras: Remainders) -> None:
         self.extras = extras
         self.floor = extras.floor
         above = extras.load - (self.floor + 1)
@@ -105,7 +105,7 @@ _SOURCE, _SWAP = -1, -2
 """Instead of a topic: the chain starts here; or it goes on from another member at the ceiling."""
 
 
-def hand_along(gifts: Gifts, filled: Indices, dropped: Indices) -> bool:
+def hand_along(gifts: Transfers, filled: Indices, dropped: Indices) -> bool:
     """Make all chains there are of topics that got extras or lost some; False: gave up before."""
     effort = 0
     while gifts.needed and (len(filled) or len(dropped)):
@@ -119,7 +119,7 @@ def hand_along(gifts: Gifts, filled: Indices, dropped: Indices) -> bool:
 
 
 class _Search:
-    def __init__(self, gifts: Gifts, filled: Indices, dropped: Indices) -> None:
+    def __init__(self, gifts: Transfers, filled: Indices, dropped: Indices) -> None:
         self._gifts = gifts
         self._extras = gifts.extras
         self._waiting = [(topic, True) for topic in filled.tolist()] + [(topic, False) for topic in dropped.tolist()]
@@ -224,7 +224,7 @@ def _takes(flags: Flags, is_filled: bool) -> BoolArray:
 # always possible, pins aside. Every chain and every gift lowers the sum of the squares of the loads, so it ends.
 
 
-def even_topics(extras: Extras) -> None:
+def even_topics(extras: Remainders) -> None:
     """As many extras of every topic as there are to be."""
     _drop(extras, np.flatnonzero(extras.taken > extras.quota))
     if extras.taken.any():
@@ -234,18 +234,18 @@ def even_topics(extras: Extras) -> None:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BalanceOutcome:
     paid: int
     """Extras that members had to lose so that the loads are even; those that topics had to lose not counted."""
     exact: bool
     """Whether no plan has less of both."""
 
 
-def even_all(extras: Extras) -> Outcome | None:
+def even_all(extras: Remainders) -> BalanceOutcome | None:
     """As many extras of every topic, and for every member, give or take one; None: pins stand in the way."""
     dropped, filled = np.flatnonzero(extras.taken > extras.quota), np.flatnonzero(extras.taken < extras.quota)
     even_topics(extras)
-    gifts = Gifts(extras)
+    gifts = Transfers(extras)
     gifts.make(filled, None, giver=HAS)
     gifts.make(dropped, None, taker=HAD)
     exact = hand_along(gifts, filled, dropped)
@@ -258,17 +258,17 @@ def even_all(extras: Extras) -> Outcome | None:
     while gifts.needed:
         if not gifts.make(topics, None):
             return None
-    return Outcome(paid, exact)
+    return BalanceOutcome(paid, exact)
 
 
-def _drop(extras: Extras, topics: Indices) -> None:
+def _drop(extras: Remainders, topics: Indices) -> None:
     for topic in topics.tolist():
         holders = np.flatnonzero(may_give(extras.cells[topic, 1:]))[::-1]
         count = int(extras.taken[topic] - extras.quota[topic])
         extras.take(topic, holders[_smallest(-extras.load[holders], count)])
 
 
-def _fill(extras: Extras, topics: Indices) -> None:
+def _fill(extras: Remainders, topics: Indices) -> None:
     line = _Line(extras)
     # Topics that most members have leave the least choice, so they come first.
     for topic in topics[np.argsort(-extras.quota[topics], kind="stable")].tolist():
@@ -279,7 +279,7 @@ def _fill(extras: Extras, topics: Indices) -> None:
 class _Line:
     """Members with the least first. Most of them have one of two loads, so that they need not be sorted every time."""
 
-    def __init__(self, extras: Extras) -> None:
+    def __init__(self, extras: Remainders) -> None:
         self._load = extras.load
         self._stand(int(extras.load.min()))
 
@@ -301,7 +301,7 @@ class _Line:
         self._level = self._load == level
 
 
-def _deal_all(extras: Extras) -> None:
+def _deal_all(extras: Remainders) -> None:
     members = deal(extras.quota, len(extras.load))
     width = len(extras.load) + 1
     extras.cells.reshape(-1)[np.repeat(np.arange(len(extras.quota)) * width + 1, extras.quota) + members] |= HAS
@@ -323,6 +323,6 @@ def _smallest(values: Counts, count: int) -> Indices:
     return np.concatenate((below, np.flatnonzero(values == limit)[: count - len(below)]))
 
 
-def _fair_part(extras: Extras, gifts: int) -> Counts:
+def _fair_part(extras: Remainders, gifts: int) -> Counts:
     """[topic]: its part of so many gifts, rounded up. Taking them all from a few topics would hand these over whole."""
     return np.asarray(-(-gifts * extras.quota // max(1, int(extras.quota.sum()))))

@@ -113,7 +113,7 @@ Flags = NDArray[np.uint8]
 
 
 @dataclass
-class Extras:
+class Remainders:
     cells: Flags
     """[topic, member + 1]: flags. The first column is for units that nobody has, and stays empty."""
     quota: Counts
@@ -170,7 +170,7 @@ class Small:
     """Which units these are; None: all."""
     owner: IntArray
     cell: Counts
-    """Where each unit's cell is in `Extras.cells`."""
+    """Where each unit's cell is in `Remainders.cells`."""
     repeated: Indices
     """Units whose owner has another of the same topic: positions in `owner`."""
 
@@ -194,7 +194,7 @@ class Large:
 
 @dataclass(frozen=True)
 class Tally:
-    extras: Extras
+    extras: Remainders
     small: Small | None
     large: Large | None
     excess: int
@@ -212,7 +212,7 @@ def tally(problem: Alike) -> Tally | None:
     count, topics = problem.members, len(problem.partitions)
     floor, quota = np.divmod(problem.to_deal(), count)
     cells = np.zeros((topics, count + 1), np.uint8)
-    extras = Extras(cells, quota, np.zeros(topics, np.int64), np.zeros(count, np.int64), np.zeros(topics, np.bool_))
+    extras = Remainders(cells, quota, np.zeros(topics, np.int64), np.zeros(count, np.int64), np.zeros(topics, np.bool_))
     is_large = floor > 0
     small = None if is_large.all() else _count_small(problem, ~is_large, extras)
     large = _count_large(problem, is_large, floor, extras) if is_large.any() else None
@@ -224,7 +224,7 @@ def tally(problem: Alike) -> Tally | None:
     return Tally(extras, small, large, excess)
 
 
-def _count_small(problem: Alike, which: BoolArray, extras: Extras) -> Small:
+def _count_small(problem: Alike, which: BoolArray, extras: Remainders) -> Small:
     topics = np.flatnonzero(which)
     units, owner = _of(problem, which)
     width = problem.members + 1
@@ -255,7 +255,7 @@ def _repeated(owner: IntArray, cell: Counts, pinned: BoolArray | None) -> Indice
     return np.asarray(some[~first_of_each(owner[some], cell[some], keep)])
 
 
-def _count_large(problem: Alike, which: BoolArray, floor: Counts, extras: Extras) -> Large:
+def _count_large(problem: Alike, which: BoolArray, floor: Counts, extras: Remainders) -> Large:
     topics = np.flatnonzero(which)
     units, owner = _of(problem, which)
     width, shape = problem.members + 1, (len(topics), problem.members + 1)
@@ -273,7 +273,7 @@ def _count_large(problem: Alike, which: BoolArray, floor: Counts, extras: Extras
     return Large(topics, units, owner, cell, held, stuck, floor[topics, None])
 
 
-def _lock(pinned: BoolArray, extras: Extras, small: Small | None, large: Large | None) -> bool:
+def _lock(pinned: BoolArray, extras: Remainders, small: Small | None, large: Large | None) -> bool:
     """Mark the extras that can't move; False: there are too many of them somewhere."""
     width = extras.cells.shape[1]
     locked = [np.zeros(0, np.int64)]
@@ -290,7 +290,7 @@ def _lock(pinned: BoolArray, extras: Extras, small: Small | None, large: Large |
     return _leave_room(extras, cells)
 
 
-def _leave_room(extras: Extras, locked: Counts) -> bool:
+def _leave_room(extras: Remainders, locked: Counts) -> bool:
     topic, column = np.divmod(locked, extras.cells.shape[1])
     by_topic = np.bincount(topic, minlength=len(extras.quota))
     by_member = np.bincount(column, minlength=1)

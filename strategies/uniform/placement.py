@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from assigner.strategies.problem.shares import Indices
-from assigner.strategies.uniform.model import HAS, Alike, Extras, Large, Small, Tally, first_of_each, part
+from assigner.strategies.uniform.model import HAS, Alike, Large, Remainders, Small, Tally, first_of_each, part
 from assigner.strategy import NONE, IntArray
 
 
@@ -21,7 +21,7 @@ def settle(problem: Alike, counted: Tally) -> IntArray:
     return owner
 
 
-def _settle_small(problem: Alike, small: Small, extras: Extras, owner: IntArray) -> None:
+def _settle_small(problem: Alike, small: Small, extras: Remainders, owner: IntArray) -> None:
     # Whatever has no owner or one too many is of a topic that changed.
     topics = small.topics[extras.changed[small.topics]]
     units = np.flatnonzero(np.repeat(extras.changed[small.topics], problem.partitions[small.topics]))
@@ -35,7 +35,7 @@ def _settle_small(problem: Alike, small: Small, extras: Extras, owner: IntArray)
     owner[where if small.units is None else small.units[where]] = new % (problem.members + 1) - 1
 
 
-def _settle_large(problem: Alike, large: Large, extras: Extras, owner: IntArray) -> None:
+def _settle_large(problem: Alike, large: Large, extras: Remainders, owner: IntArray) -> None:
     keep = large.floor + (extras.cells[large.topics, 1:] & HAS)
     loose = large.owner == NONE
     if (large.held > keep).any():

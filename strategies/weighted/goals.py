@@ -29,7 +29,7 @@ _STILL = 1e-7
 
 
 @dataclass(frozen=True)
-class Goals:
+class WeightGoals:
     load: FloatArray
     """[member]"""
     poured: FloatArray | None
@@ -46,11 +46,11 @@ class Goals:
         return np.asarray(self.poured[kind][self.cohort] * self.part_of_cohort)
 
 
-def goals(part: Part) -> Goals:
+def goals(part: Part) -> WeightGoals:
     high = _most(part)
     if len(part.takes) == 1:
         nobody = np.zeros(part.count, np.int32)
-        return Goals(_one_kind(part, high), None, nobody, part.capacity / part.capacity.sum())
+        return WeightGoals(_one_kind(part, high), None, nobody, part.capacity / part.capacity.sum())
     return _many_kinds(part, high)
 
 
@@ -91,7 +91,7 @@ def _level(total: float, capacity: FloatArray, low: FloatArray, high: FloatArray
     return float((share[free] / capacity[free]).max()) if free.any() else 0.0
 
 
-def _many_kinds(part: Part, high: FloatArray | None) -> Goals:
+def _many_kinds(part: Part, high: FloatArray | None) -> WeightGoals:
     """Members that take the same kinds share a cohort; kinds are poured over cohorts, then cohorts over members."""
     _, first, cohort = np.unique(np.packbits(part.takes, axis=0).T, axis=0, return_index=True, return_inverse=True)
     of_member: IntArray = cohort.reshape(-1).astype(np.int32)
@@ -111,7 +111,7 @@ def _many_kinds(part: Part, high: FloatArray | None) -> Goals:
         if np.abs(poured.sum(axis=0) - before).sum() <= _STILL * amount.sum():
             break
     load = _within_cohorts(part, of_member, low + poured.sum(axis=0), high)
-    return Goals(load, poured, of_member, part.capacity / capacity[of_member])
+    return WeightGoals(load, poured, of_member, part.capacity / capacity[of_member])
 
 
 def _within_cohorts(part: Part, cohort: IntArray, total: FloatArray, high: FloatArray | None) -> FloatArray:

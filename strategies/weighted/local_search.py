@@ -20,7 +20,7 @@ from assigner.strategy import NONE, BoolArray, FloatArray
 # Who has which units, the lightest first, kept up while units change hands one by one.
 
 
-class Holdings:
+class MemberHoldings:
     def __init__(self, part: Part, goal: FloatArray) -> None:
         self.part = part
         self.excess = part.load - goal
@@ -92,7 +92,7 @@ _MEMBERS = 2048
 
 
 class Swaps:
-    def __init__(self, holdings: Holdings) -> None:
+    def __init__(self, holdings: MemberHoldings) -> None:
         self._holdings = holdings
 
     def make(self, members: BoolArray, band: FloatArray, margin: FloatArray, only_look: bool = False) -> bool:
@@ -160,7 +160,7 @@ class Swaps:
 
 
 @dataclass(frozen=True)
-class Limits:
+class MoveLimits:
     """When a step is worth it."""
 
     band: FloatArray
@@ -173,10 +173,10 @@ class Steps:
     """Members outside the wide band with a step worth it by the wide limits are helped until they are inside the
     narrow band, or until no step is worth it by the narrow limits, which ask for less."""
 
-    def __init__(self, part: Part, goal: FloatArray, wide: Limits, narrow: Limits) -> None:
+    def __init__(self, part: Part, goal: FloatArray, wide: MoveLimits, narrow: MoveLimits) -> None:
         self._part = part
         self._wide, self._narrow = wide, narrow
-        self._holdings = Holdings(part, goal)
+        self._holdings = MemberHoldings(part, goal)
         self._excess = self._holdings.excess
         self._swaps = Swaps(self._holdings)
 
@@ -199,10 +199,10 @@ class Steps:
     def _swap_outside(self, only_look: bool = False) -> bool:
         return self._swap(np.ones(self._part.count, np.bool_), self._wide, only_look)
 
-    def _swap(self, members: BoolArray, limits: Limits, only_look: bool = False) -> bool:
+    def _swap(self, members: BoolArray, limits: MoveLimits, only_look: bool = False) -> bool:
         return self._swaps.make(members, limits.band, limits.margin, only_look)
 
-    def _movable(self, limits: Limits) -> BoolArray:
+    def _movable(self, limits: MoveLimits) -> BoolArray:
         """[member] whether it is outside its band and a single move can help it."""
         excess, movable = self._excess, np.zeros(self._part.count, np.bool_)
         over, under = excess > limits.band, excess < -limits.band

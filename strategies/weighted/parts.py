@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from assigner.strategies.problem.current_owners import Held
+from assigner.strategies.problem.current_owners import CurrentOwners
 from assigner.strategies.problem.shares import Indices
 from assigner.strategies.problem.units import Units
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Members
@@ -102,7 +102,7 @@ def running(weight: FloatArray, first: Indices) -> FloatArray:
     return np.asarray(total - np.repeat(before, np.diff(first, append=len(weight))))
 
 
-def split(units: Units, members: Members, now: Held, weight: FloatArray) -> list[Part]:
+def split(units: Units, members: Members, now: CurrentOwners, weight: FloatArray) -> list[Part]:
     takes, capped = units.wanted, bool((members.cap != NONE).any())
     if capped or members.hold.any():
         takes = takes & ~members.hold & (members.cap != 0)
@@ -166,7 +166,7 @@ def _less_busy_first(who: Indices, members: Members) -> Indices:
 def _part(
     units: Units,
     members: Members,
-    now: Held,
+    now: CurrentOwners,
     weight: FloatArray,
     which: Indices,
     who: Indices,

@@ -16,7 +16,7 @@ import numpy as np
 
 from assigner.strategies.problem.shares import Indices
 from assigner.strategies.problem.units import Units
-from assigner.strategies.weighted.goals import Goals
+from assigner.strategies.weighted.goals import WeightGoals
 from assigner.strategies.weighted.parts import Part
 from assigner.strategy import NONE, FloatArray, IntArray
 
@@ -26,7 +26,7 @@ _STRETCH = 2048
 """So many units go over the heap before arrays are tried again."""
 
 
-def place(part: Part, goal: Goals) -> int:
+def place(part: Part, goal: WeightGoals) -> int:
     """Give every unit an owner, as far as anybody may have it. How many have one now that had none."""
     nobodys = part.owner == NONE
     if not nobodys.any():
@@ -44,7 +44,7 @@ def place(part: Part, goal: Goals) -> int:
     return int((part.owner[free] != NONE).sum())
 
 
-def _coming(part: Part, goal: Goals, free: Indices) -> FloatArray:
+def _coming(part: Part, goal: WeightGoals, free: Indices) -> FloatArray:
     """[member] what it is likely to get of the kinds that are still to be placed."""
     coming = np.zeros(part.count)
     for kind in np.unique(part.kind[free]).tolist():
@@ -52,7 +52,7 @@ def _coming(part: Part, goal: Goals, free: Indices) -> FloatArray:
     return coming
 
 
-def _share(part: Part, goal: Goals, kind: int, free: Indices) -> FloatArray:
+def _share(part: Part, goal: WeightGoals, kind: int, free: Indices) -> FloatArray:
     if len(part.takes) == 1:
         return np.zeros(part.count)
     whole = part.weight[part.kind == kind].sum()

@@ -49,8 +49,8 @@ from assigner.errors import InvalidInput
 from assigner.strategies.problem.current_owners import held
 from assigner.strategies.problem.units import Units
 from assigner.strategies.uniform.solver import Quick
-from assigner.strategies.weighted.goals import Goals, goals
-from assigner.strategies.weighted.local_search import Limits, Steps
+from assigner.strategies.weighted.goals import WeightGoals, goals
+from assigner.strategies.weighted.local_search import MoveLimits, Steps
 from assigner.strategies.weighted.lower_bound import lower_bound
 from assigner.strategies.weighted.parts import LIGHTEST, Part, split
 from assigner.strategies.weighted.placing import place, promote
@@ -104,14 +104,14 @@ def _settle(part: Part, units: Units, tolerance: float) -> int:
     return lower_bound(part, fair.load, wide.band)
 
 
-def _limits(part: Part, goal: FloatArray, tolerance: float) -> tuple[Limits, Limits]:
+def _limits(part: Part, goal: FloatArray, tolerance: float) -> tuple[MoveLimits, MoveLimits]:
     rounding = np.full(part.count, _ROUNDING * float(1.0 + goal.max()))
     slack = tolerance * goal
-    wide = Limits(slack + 2 * rounding, slack / 4 + 2 * rounding)
-    return wide, Limits(slack / 2 + rounding, slack / 8 + rounding)
+    wide = MoveLimits(slack + 2 * rounding, slack / 4 + 2 * rounding)
+    return wide, MoveLimits(slack / 2 + rounding, slack / 8 + rounding)
 
 
-def _rebalance(part: Part, fair: Goals, wide: Limits, narrow: Limits) -> None:
+def _rebalance(part: Part, fair: WeightGoals, wide: MoveLimits, narrow: MoveLimits) -> None:
     outside = np.abs(part.load - fair.load) > wide.band
     if len(part.takes) == 1:
         shed(part, fair.load, wide.band, narrow.band)

@@ -35,7 +35,7 @@ from assigner.store import (
     TransactionResult,
 )
 from assigner.testing.counting import CountingStore
-from tests.support.cluster import GROUP, World
+from tests.support.cluster import GROUP, Cluster
 from tests.support.faulty_stores import key_of
 
 OF_LEADERS = (AssignmentKey, PlanKey, StandbyKey)
@@ -58,8 +58,8 @@ class Believer(Protocol):
 
 
 class Checks:
-    def __init__(self, world: World, believers: Callable[[], Iterable[Believer]]) -> None:
-        self._world = world
+    def __init__(self, cluster: Cluster, believers: Callable[[], Iterable[Believer]]) -> None:
+        self._world = cluster
         self._believers = believers
         self.violations: list[Violation] = []
         self.seen: Counter[str] = Counter()
@@ -75,7 +75,7 @@ class Checks:
         """Since the generation was raised."""
         self._overtook = False
         """Whether one of the changes before that may be of the plan after it."""
-        exclusive = world.options.handoff_mode is HandoffMode.EXCLUSIVE
+        exclusive = cluster.options.handoff_mode is HandoffMode.EXCLUSIVE
         self._exclusive_since: float | None = float("-inf") if exclusive else None
         self._two_may_hold: dict[TopicPartition, float] = {}
         """Flipped while both ends hold it, as overlap groups do -> until when that may last."""

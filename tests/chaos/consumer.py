@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import anyio.abc
 
-from assigner.api import Answer as SentAnswer
+from assigner.api import Ack as SentAnswer
 from assigner.api import Commands, OffsetCommit, Registration, Seat, WantedOffsets
 from assigner.core.client import messages as calls
 from assigner.core.client.state import ClientState

@@ -28,7 +28,7 @@ from assigner.testing.faults import AnswerAfter, Delay, EffectAfter, Fault, Faul
 from tests.chaos.checks import Checks, Violation
 from tests.chaos.consumer import ChaosConsumer
 from tests.chaos.settling import Settling
-from tests.support.cluster import World, world_on
+from tests.support.cluster import Cluster, cluster_on
 
 MOST_CONSUMERS = 6
 MOST_DECISIONS = 3000
@@ -74,13 +74,13 @@ def finite_decisions() -> Iterator[None]:
 
 
 class Chaos:
-    def __init__(self, world: World, seed: int) -> None:
+    def __init__(self, cluster: Cluster, seed: int) -> None:
         """All topics of the group's options are one co-partition set; without any, there is one topic."""
-        self.world = world
-        self.topics = [topic for topics in world.options.copartitioned for topic in topics] or ["t"]
+        self.cluster = cluster
+        self.topics = [topic for topics in cluster.options.copartitioned for topic in topics] or ["t"]
         self.dice = random.Random(seed)
         self.consumers: list[ChaosConsumer] = []
-        self.checks = Checks(world, lambda: self.consumers)
+        self.checks = Checks(cluster, lambda: self.consumers)
         self.happened: Counter[str] = Counter()
         self.story: list[str] = []
         """What was done, for who has to understand a failure."""
@@ -98,8 +98,8 @@ class Chaos:
                 self._tasks.start_soon(self.checks.watch)
                 partitions = self.dice.randint(4, 9)
                 for topic in self.topics:
-                    await self.world.add_topic(topic, partitions=partitions)
-                await self.world.set_options()
+                    await self.cluster.add_topic(topic, partitions=partitions)
+                await self.cluster.set_options()
                 for _ in range(2):
                     await self.start_instance()
                 for _ in range(4):
@@ -151,7 +151,7 @@ class Chaos:
         await what()
 
     def note(self, what: str) -> None:
-        self.story.append(f"{self.world.clock.now():.1f} {what}")
+        self.story.append(f"{self.cluster.clock.now():.1f} {what}")
 
     def alive(self) -> list[ChaosConsumer]:
         return [consumer for consumer in self.consumers if not consumer.gone]
@@ -163,10 +163,10 @@ class Chaos:
         consumer = ChaosConsumer(
             name or f"c{self._numbers}",
             f"s{self._numbers}",
-            ttl=self.world.ttl,
+            ttl=self.cluster.ttl,
             dice=random.Random(self.dice.random()),
-            instances=lambda: list(self.world.instances.values()),
-            now=self.world.clock.now,
+            instances=lambda: list(self.cluster.instances.values()),
+            now=self.cluster.clock.now,
             opened=self.checks.opened,
             answered=self._committed,
             generation=self.dice.choice(("v1", "v1", "v2")),
@@ -177,7 +177,7 @@ class Chaos:
         self._tasks.start_soon(consumer.run)
 
     async def _committed(self, tp: TopicPartition, offset: int) -> None:
-        read = await self.world.store.get(self.world.keys.offset("g", tp))
+        read = await self.cluster.store.get(self.cluster.keys.offset("g", tp))
         assert isinstance(read, Found), f"offset: {tp} has none although {offset} was answered"
         self.checks.answered(tp, offset, read.revision, decode(Offset, read.entry.value)[0].offset)
 
@@ -206,21 +206,21 @@ class Chaos:
 
     async def _freeze(self) -> None:
         if consumer := self._anybody():
-            seconds = self.dice.uniform(0.3, 1.5) * self.world.ttl
+            seconds = self.dice.uniform(0.3, 1.5) * self.cluster.ttl
             self.note(f"freeze {consumer.name} for {seconds:.1f}")
             consumer.freeze(seconds)
 
     async def _resubscribe(self) -> None:
         """It names fewer topics, or all of them again, when it registers the next time."""
         if consumer := self._anybody():
-            known = sorted((await self.world.state()).topics)
+            known = sorted((await self.cluster.state()).topics)
             topics = self.dice.choice(((), tuple(known), tuple(known[: self.dice.randint(1, len(known))])))
             self.note(f"{consumer.name} subscribes to {topics}")
             consumer.registration["topics"] = topics
             consumer.disconnect()
 
     async def _everybody_away(self) -> None:
-        seconds = self.dice.uniform(0.5, 3.5) * self.world.ttl
+        seconds = self.dice.uniform(0.5, 3.5) * self.cluster.ttl
         crash = self.dice.random() < 0.5
         self.note(f"everybody {'crashes' if crash else 'hangs'}, nobody comes for {seconds:.1f}")
         for consumer in self.alive():
@@ -239,28 +239,28 @@ class Chaos:
         name = f"i{self._numbers}"
 
         def wrap(store: Store) -> Store:
-            self.world.faults[name] = FaultyStore(self.checks.observed(store, name))
-            return self.world.faults[name]
+            self.cluster.faults[name] = FaultyStore(self.checks.observed(store, name))
+            return self.cluster.faults[name]
 
-        await self.world.start_instance(name, wrap=wrap)
+        await self.cluster.start_instance(name, wrap=wrap)
         if quick:
             return
         # What is decided and what is written are some way apart, as they are on a real network.
         for seconds in (0.05, 0.3, 1.0):
-            self.world.faults[name].inject(
+            self.cluster.faults[name].inject(
                 Delay(seconds), kinds={"transact"}, times=None, where=lambda *_: self.dice.random() < 0.1
             )
 
     async def _replace_instance(self) -> None:
-        name = self.dice.choice(sorted(self.world.instances))
+        name = self.dice.choice(sorted(self.cluster.instances))
         if self.dice.random() < 0.5:
             self.note(f"crash instance {name}")
-            self.world.crash_instance(name)
+            self.cluster.crash_instance(name)
         else:
             self.note(f"stop instance {name}")
-            self.world.faults[name].heal()
-            await self.world.stop_instance(name)
-            del self.world.faults[name]
+            self.cluster.faults[name].heal()
+            await self.cluster.stop_instance(name)
+            del self.cluster.faults[name]
         self.cut_off(name)
         await self.start_instance()
 
@@ -270,7 +270,7 @@ class Chaos:
                 consumer.disconnect()
 
     async def _disturb_calls(self) -> None:
-        name = self.dice.choice(sorted(self.world.faults))
+        name = self.dice.choice(sorted(self.cluster.faults))
         gave_up = self.dice.uniform(0.0, 5.0)
         fault: Fault = self.dice.choice(
             (
@@ -284,37 +284,37 @@ class Chaos:
         )
         times = self.dice.randint(1, 6)
         self.note(f"{times} x {fault} at {name}")
-        self._injected.append((type(fault).__name__, self.world.faults[name].inject(fault, times=times)))
+        self._injected.append((type(fault).__name__, self.cluster.faults[name].inject(fault, times=times)))
 
     async def _hang_store(self) -> None:
-        name = self.dice.choice(sorted(self.world.faults))
-        faults, seconds = self.world.faults[name], self.dice.uniform(0.5, 1.2 * self.world.ttl)
+        name = self.dice.choice(sorted(self.cluster.faults))
+        faults, seconds = self.cluster.faults[name], self.dice.uniform(0.5, 1.2 * self.cluster.ttl)
         self.note(f"the store hangs for {name}, {seconds:.1f} s")
 
         async def hang() -> None:
             faults.freeze()
             await anyio.sleep(seconds)
-            if self.world.faults.get(name) is faults:
+            if self.cluster.faults.get(name) is faults:
                 faults.thaw()
 
         self._tasks.start_soon(hang)
 
     async def _break_watches(self) -> None:
-        name = self.dice.choice(sorted(self.world.faults))
+        name = self.dice.choice(sorted(self.cluster.faults))
         self.note(f"watches break at {name}")
         if self.dice.random() < 0.5:
-            self.world.faults[name].end_watches()
+            self.cluster.faults[name].end_watches()
         else:
-            self.world.faults[name].compact_watches(1)
+            self.cluster.faults[name].compact_watches(1)
 
     async def _depose(self) -> None:
         self.note("the leader's key is deleted")
-        await self.world.store.delete(self.world.group.leader)
+        await self.cluster.store.delete(self.cluster.group.leader)
 
     # --- operators ---------------------------------------------------------------------------------------------------
 
     async def _ask_for_rebalance(self) -> None:
-        instance: Instance = self.dice.choice(list(self.world.instances.values()))
+        instance: Instance = self.dice.choice(list(self.cluster.instances.values()))
 
         async def ask() -> None:
             with suppress(AssignerError):
@@ -342,22 +342,22 @@ class Chaos:
                 return
             self._switches -= 1
         self.note(f"{option} = {drawn[option]}")
-        await self.world.set_options(**{option: drawn[option]})
+        await self.cluster.set_options(**{option: drawn[option]})
 
     async def _change_topic(self) -> None:
         """The extra topic comes, grows or goes; no sooner again than its last owners have shut their gates."""
-        now = self.world.clock.now()
-        config = (await self.world.state()).topics.get(EXTRA)
-        if config is None and now > self._deleted_at + 2 * self.world.ttl:
+        now = self.cluster.clock.now()
+        config = (await self.cluster.state()).topics.get(EXTRA)
+        if config is None and now > self._deleted_at + 2 * self.cluster.ttl:
             self.note(f"{EXTRA} is new")
-            await self.world.add_topic(EXTRA, partitions=self.dice.randint(1, 5))
+            await self.cluster.add_topic(EXTRA, partitions=self.dice.randint(1, 5))
         elif config is not None and self.dice.random() < 0.5:
             self.note(f"{EXTRA} grows")
-            await self.world.add_topic(EXTRA, partitions=config.record.partition_count + 1)
+            await self.cluster.add_topic(EXTRA, partitions=config.record.partition_count + 1)
         elif config is not None:
             self.note(f"{EXTRA} is deleted")
             self._deleted_at = now
-            await self.world.store.delete(config.key)
+            await self.cluster.store.delete(config.key)
             for consumer in self.consumers:
                 # Who names a topic that is not there is refused.
                 named = consumer.registration.get("topics", ())
@@ -378,8 +378,8 @@ async def course(
     """One course to its end. Every other seed is of an exclusive group, if no mode is asked for. `begun` is told of
     it, for who wants to know how far it came."""
     mode = mode or (HandoffMode.EXCLUSIVE if seed % 2 else HandoffMode.OVERLAP)
-    async with world_on("memory", ttl=9.0, options=options_of(seed, mode)) as world:
-        chaos = Chaos(world, seed)
+    async with cluster_on("memory", ttl=9.0, options=options_of(seed, mode)) as cluster:
+        chaos = Chaos(cluster, seed)
         begun(chaos)
         try:
             await chaos.run(steps)

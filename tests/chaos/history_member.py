@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.abc
 
-from assigner.api import Answer, Commands, Registration, Seat
+from assigner.api import Ack, Commands, Registration, Seat
 from assigner.errors import AssignerError, Evicted, Superseded
 from assigner.instance import Instance
 from assigner.model.keys import TopicPartition
@@ -43,11 +43,11 @@ class Member:
         self._number = number
 
     def open_gates(self) -> dict[TopicPartition, int]:
-        return dict(self.gates) if self.alive and self._course.world.clock.now() < self.deadline else {}
+        return dict(self.gates) if self.alive and self._course.cluster.clock.now() < self.deadline else {}
 
     def holds(self, tp: TopicPartition) -> int | None:
         """The epoch it would admit work with now, if any."""
-        if not self.alive or self._course.world.clock.now() >= self.deadline:
+        if not self.alive or self._course.cluster.clock.now() >= self.deadline:
             return None
         return self.gates.get(tp)
 
@@ -82,7 +82,7 @@ class Member:
             await self.frozen.wait()
 
     async def _link(self, instance: Instance) -> None:
-        clock = self._course.world.clock
+        clock = self._course.cluster.clock
         registration = Registration(group=GROUP, name=self.name, session=self.session, renews=True)
         seat = await instance.members.register(registration, clock.now)
         try:
@@ -112,7 +112,7 @@ class Member:
     async def _renew(self, instance: Instance) -> None:
         while True:
             await self._while_frozen()
-            sent = self._course.world.clock.now()
+            sent = self._course.cluster.clock.now()
             await instance.members.renew(GROUP, self.name, self.session)
             self._renewed(sent)
             await anyio.sleep(TTL / 5)
@@ -135,9 +135,9 @@ class Member:
                 self._course.granted(self, tp)
         self._copy(commands)
         for warm in commands.warms:
-            tasks.start_soon(self._warm, instance, Answer(warm.tp, warm.handoff_id))
+            tasks.start_soon(self._warm, instance, Ack(warm.tp, warm.handoff_id))
         for release in commands.releases:
-            tasks.start_soon(self._release, instance, Answer(release.tp, release.handoff_id), release.epoch)
+            tasks.start_soon(self._release, instance, Ack(release.tp, release.handoff_id), release.epoch)
 
     def _copy(self, commands: Commands) -> None:
         if commands.full:
@@ -149,13 +149,13 @@ class Member:
         gone = {*commands.standbys_removed, *(tp for tp, _ in commands.assigned)}
         self.copies = self.copies - gone | {*commands.standbys_added}
 
-    async def _warm(self, instance: Instance, answer: Answer) -> None:
+    async def _warm(self, instance: Instance, answer: Ack) -> None:
         await anyio.sleep(self._course.dice.uniform(0, self.warm_takes))
         await self._while_frozen()
         failed = "on purpose" if self._course.dice.random() < self.warm_fails else ""
-        await self._answer(instance.members.ready, Answer(answer.tp, answer.handoff_id, failed))
+        await self._answer(instance.members.ready, Ack(answer.tp, answer.handoff_id, failed))
 
-    async def _release(self, instance: Instance, answer: Answer, epoch: int) -> None:
+    async def _release(self, instance: Instance, answer: Ack, epoch: int) -> None:
         if answer.tp in self.gates:
             await anyio.sleep(self._course.dice.uniform(0, self.release_takes))
             await self._while_frozen()
@@ -163,7 +163,7 @@ class Member:
                 del self.gates[answer.tp]
         await self._answer(instance.members.released, answer)
 
-    async def _answer(self, call: Callable[..., Awaitable[object]], answer: Answer) -> None:
+    async def _answer(self, call: Callable[..., Awaitable[object]], answer: Ack) -> None:
         for _ in range(20):
             try:
                 await call(GROUP, self.name, self.session, [answer])

@@ -23,15 +23,15 @@ from assigner.core import writes
 from assigner.core.client import partition
 from assigner.core.client.gate import Lease
 from assigner.core.client.state import ClientState
-from assigner.core.consumer_view import News
-from assigner.core.coordination.epoch_floor import EpochFloor
+from assigner.core.consumer_view import CommandBuilder
+from assigner.core.coordination.epoch_floor import EpochFloorKeeper
 from assigner.core.coordination.machine import Coordination, Decisions
 from assigner.core.group import GroupState
 from assigner.core.handoff import lifecycle
-from assigner.core.handoff.lifecycle import Verdict
-from assigner.core.liveness import Fate, Liveness
+from assigner.core.handoff.lifecycle import HandoffAction
+from assigner.core.liveness import SessionLiveness, SessionState
 from assigner.core.offset_commits import Committer, PendingCommit, judge
-from assigner.core.planning.copartitions import Units
+from assigner.core.planning.copartitions import CopartitionUnits
 from assigner.core.planning.execution import PlanExecution
 from assigner.core.planning.request import Builder
 from assigner.core.transitions import Transitions
@@ -40,10 +40,10 @@ from assigner.errors import WatchEnded
 from assigner.leader.coordinator import Coordinator
 from assigner.members import acks
 from assigner.members import registration as membership
-from assigner.members.registration import Membership
-from assigner.members.streams import Registry, StreamSeat
+from assigner.members.registration import MemberService
+from assigner.members.streams import ConsumerStream, StreamRegistry
 from assigner.model.keys import TopicPartition
-from assigner.storage.batch_writer import Done, UnitWriter
+from assigner.storage.batch_writer import BatchWriter, Done
 from assigner.storage.mirror import GroupMirror
 from assigner.store import NO_LEASE, Absent, Compare, Delete, Exists, Limits, Put, Renewed
 
@@ -95,7 +95,7 @@ def the_dead_are_not_looked_at_again(patch: Patch) -> None:
 
 
 def registrations_do_not_look_for_their_group(patch: Patch) -> None:
-    patch.setattr(Membership, "_group_exists", lambda self, group: Absent("nothing is ever put here"))
+    patch.setattr(MemberService, "_group_exists", lambda self, group: Absent("nothing is ever put here"))
 
 
 def deleted_groups_leave_the_floor(patch: Patch) -> None:
@@ -106,21 +106,21 @@ def deleted_groups_leave_the_floor(patch: Patch) -> None:
 
 
 def the_server_names_sessions(patch: Patch) -> None:
-    original = Membership._enter
+    original = MemberService._enter
 
-    async def changed(self: Membership, mirror: GroupMirror, registration: Registration) -> Any:
+    async def changed(self: MemberService, mirror: GroupMirror, registration: Registration) -> Any:
         return await original(self, mirror, msgspec.structs.replace(registration, session=""))
 
-    patch.setattr(Membership, "_enter", changed)
+    patch.setattr(MemberService, "_enter", changed)
 
 
 def owners_are_names(patch: Patch) -> None:
-    original = Liveness.fate
+    original = SessionLiveness.fate
 
-    def changed(self: Liveness, name: str, session: str, now: float) -> Fate:
-        return Fate.ALIVE if name in self._state.consumers else original(self, name, session, now)
+    def changed(self: SessionLiveness, name: str, session: str, now: float) -> SessionState:
+        return SessionState.ALIVE if name in self._state.consumers else original(self, name, session, now)
 
-    patch.setattr(Liveness, "fate", changed)
+    patch.setattr(SessionLiveness, "fate", changed)
 
 
 def takeovers_keep_the_epoch(patch: Patch) -> None:
@@ -130,9 +130,9 @@ def takeovers_keep_the_epoch(patch: Patch) -> None:
 def targets_are_names(patch: Patch) -> None:
     original: Any = lifecycle._target
 
-    def changed(*args: Any) -> Verdict:
-        verdict: Verdict = original(*args)
-        return Verdict.WAIT if verdict is Verdict.RETARGET else verdict
+    def changed(*args: Any) -> HandoffAction:
+        verdict: HandoffAction = original(*args)
+        return HandoffAction.WAIT if verdict is HandoffAction.RETARGET else verdict
 
     begin: Any = Builder.__init__
 
@@ -208,19 +208,19 @@ def gates_trust_the_whole_ttl(patch: Patch) -> None:
 
 
 def renew_is_answered_without_asking(patch: Patch) -> None:
-    async def changed(self: Membership, group: str, name: str, session: str) -> float:
+    async def changed(self: MemberService, group: str, name: str, session: str) -> float:
         return self._ttl
 
-    patch.setattr(Membership, "renew", changed)
+    patch.setattr(MemberService, "renew", changed)
 
 
 def an_open_stream_renews(patch: Patch) -> None:
-    original = Membership.register
+    original = MemberService.register
 
-    async def changed(self: Membership, registration: Registration, heard: Callable[[], float]) -> StreamSeat:
+    async def changed(self: MemberService, registration: Registration, heard: Callable[[], float]) -> ConsumerStream:
         return await original(self, msgspec.structs.replace(registration, renews=False), self._clock.now)
 
-    patch.setattr(Membership, "register", changed)
+    patch.setattr(MemberService, "register", changed)
 
 
 def exclusive_takes_everybody(patch: Patch) -> None:
@@ -228,12 +228,12 @@ def exclusive_takes_everybody(patch: Patch) -> None:
 
 
 def leaders_write_unfenced(patch: Patch) -> None:
-    original = UnitWriter.__init__
+    original = BatchWriter.__init__
 
-    def changed(self: UnitWriter, *args: Any, **kwargs: Any) -> None:
+    def changed(self: BatchWriter, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **{**kwargs, "fence": None})
 
-    patch.setattr(UnitWriter, "__init__", changed)
+    patch.setattr(BatchWriter, "__init__", changed)
 
 
 def any_handoff_id_will_do(patch: Patch) -> None:
@@ -241,13 +241,13 @@ def any_handoff_id_will_do(patch: Patch) -> None:
 
 
 def answers_compare_nothing(patch: Patch) -> None:
-    original = acks.Answers._write
+    original = acks.HandoffAcks._write
 
-    def changed(self: acks.Answers, handoff: Any, change: Any) -> Write | None:
+    def changed(self: acks.HandoffAcks, handoff: Any, change: Any) -> Write | None:
         write = original(self, handoff, change)
         return msgspec.structs.replace(write, compares=()) if write else None
 
-    patch.setattr(acks.Answers, "_write", changed)
+    patch.setattr(acks.HandoffAcks, "_write", changed)
 
 
 def flips_do_not_look_at_the_target(patch: Patch) -> None:
@@ -278,12 +278,12 @@ def removal_leaves_the_floor(patch: Patch) -> None:
 
 
 def the_floor_does_not_follow(patch: Patch) -> None:
-    patch.setattr(EpochFloor, "is_due", lambda self, now: False)
-    patch.setattr(EpochFloor, "raised", lambda self, plan: plan)
+    patch.setattr(EpochFloorKeeper, "is_due", lambda self, now: False)
+    patch.setattr(EpochFloorKeeper, "raised", lambda self, plan: plan)
 
 
 def balance_waits_for_nobody(patch: Patch) -> None:
-    patch.setattr(Liveness, "after_an_outage", lambda self, now: False)
+    patch.setattr(SessionLiveness, "after_an_outage", lambda self, now: False)
 
 
 def the_floor_does_not_count(patch: Patch) -> None:
@@ -326,12 +326,12 @@ def a_higher_epoch_slips_in(patch: Patch) -> None:
 
 
 def releases_name_no_epoch(patch: Patch) -> None:
-    original = News._release
+    original = CommandBuilder._release
 
-    def changed(self: News, tp: TopicPartition) -> Release:
+    def changed(self: CommandBuilder, tp: TopicPartition) -> Release:
         return msgspec.structs.replace(original(self, tp), epoch=0)
 
-    patch.setattr(News, "_release", changed)
+    patch.setattr(CommandBuilder, "_release", changed)
 
 
 def snapshots_show_whatever_is_mirrored(patch: Patch) -> None:
@@ -344,11 +344,11 @@ def snapshots_show_whatever_is_mirrored(patch: Patch) -> None:
 
 
 def the_absent_are_dead_at_once(patch: Patch) -> None:
-    patch.setattr(Liveness, "doubt_ends", property(lambda self: self._term_started))
+    patch.setattr(SessionLiveness, "doubt_ends", property(lambda self: self._term_started))
 
 
 def the_absent_are_never_dead(patch: Patch) -> None:
-    patch.setattr(Liveness, "doubt_ends", property(lambda self: float("inf")))
+    patch.setattr(SessionLiveness, "doubt_ends", property(lambda self: float("inf")))
 
 
 def _always(patch: Patch, name: str, empty: Callable[[], Any]) -> None:
@@ -360,16 +360,16 @@ def unreadable_consumers_are_gone(patch: Patch) -> None:
 
 
 def exclusive_does_not_wait_for_the_lease(patch: Patch) -> None:
-    patch.setattr(Liveness, "_lease_is_over", lambda self, name, session, now: True)
+    patch.setattr(SessionLiveness, "_lease_is_over", lambda self, name, session, now: True)
 
 
 def leaving_revokes_at_once(patch: Patch) -> None:
-    original = Membership.deregister
+    original = MemberService.deregister
 
-    async def changed(self: Membership, group: str, name: str, session: str, *, gates_closed: bool) -> bool:
+    async def changed(self: MemberService, group: str, name: str, session: str, *, gates_closed: bool) -> bool:
         return await original(self, group, name, session, gates_closed=True)
 
-    patch.setattr(Membership, "deregister", changed)
+    patch.setattr(MemberService, "deregister", changed)
 
 
 def watches_start_now(patch: Patch) -> None:
@@ -438,7 +438,7 @@ def partitions_in_flight_are_not_pinned(patch: Patch) -> None:
 
 
 def copartitions_flip_one_by_one(patch: Patch) -> None:
-    patch.setattr(Units, "in_flight", lambda self, tp, handoff_id: (tp,))
+    patch.setattr(CopartitionUnits, "in_flight", lambda self, tp, handoff_id: (tp,))
 
 
 def giving_up_only_deletes_the_handoff(patch: Patch) -> None:
@@ -466,24 +466,24 @@ class _EveryEvent(list[TopicPartition]):
 
 
 def an_outbox_keeps_every_event(patch: Patch) -> None:
-    original = StreamSeat.__init__
+    original = ConsumerStream.__init__
 
     def changed(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         self._dirty = _EveryEvent()
 
-    patch.setattr(StreamSeat, "__init__", changed)
+    patch.setattr(ConsumerStream, "__init__", changed)
 
 
 def there_is_always_room(patch: Patch) -> None:
-    patch.setattr(Registry, "check_room", lambda self: None)
+    patch.setattr(StreamRegistry, "check_room", lambda self: None)
 
 
 def any_number_of_writes_may_wait(patch: Patch) -> None:
-    def changed(self: UnitWriter, write: Write, done: Done) -> None:
+    def changed(self: BatchWriter, write: Write, done: Done) -> None:
         self._waiting.append((write, done))
 
-    patch.setattr(UnitWriter, "submit", changed)
+    patch.setattr(BatchWriter, "submit", changed)
 
 
 def unreadable_partitions_are_planned(patch: Patch) -> None:
@@ -495,27 +495,27 @@ def unreadable_records_are_not_mentioned(patch: Patch) -> None:
 
 
 def a_plan_is_carried_out_whoever_left(patch: Patch) -> None:
-    original = Liveness.eligible
+    original = SessionLiveness.eligible
     remembered: dict[str, Any] = {}
 
-    def changed(self: Liveness, name: str) -> Any:
+    def changed(self: SessionLiveness, name: str) -> Any:
         consumer = original(self, name)
         if consumer:
             remembered[name] = consumer
         return remembered.get(name)
 
-    patch.setattr(Liveness, "eligible", changed)
+    patch.setattr(SessionLiveness, "eligible", changed)
 
 
 def a_plan_goes_by_the_sessions_it_was_made_for(patch: Patch) -> None:
-    original = Liveness.eligible
+    original = SessionLiveness.eligible
     first: dict[str, Any] = {}
 
-    def changed(self: Liveness, name: str) -> Any:
+    def changed(self: SessionLiveness, name: str) -> Any:
         consumer = original(self, name)
         return first.setdefault(name, consumer) if consumer else None
 
-    patch.setattr(Liveness, "eligible", changed)
+    patch.setattr(SessionLiveness, "eligible", changed)
 
 
 def the_generation_is_published_first(patch: Patch) -> None:
@@ -535,7 +535,7 @@ def every_plan_is_a_new_generation(patch: Patch) -> None:
 
 
 def what_is_let_go_is_forgotten_at_once(patch: Patch) -> None:
-    patch.setattr(lifecycle, "_letting_go", lambda *args, **kwargs: Verdict.FORGET)
+    patch.setattr(lifecycle, "_letting_go", lambda *args, **kwargs: HandoffAction.FORGET)
 
 
 def unreadable_topics_are_gone(patch: Patch) -> None:

@@ -34,7 +34,7 @@ from assigner.testing.waiting import eventually
 from tests.chaos.checks import Checks
 from tests.chaos.group_life import STRATEGIES, finite_decisions
 from tests.chaos.history_member import TTL, Member
-from tests.support.cluster import GROUP, World
+from tests.support.cluster import GROUP, Cluster
 
 SETTLES_WITHIN = 240.0
 """Every timeout and backoff of `OPTIONS` several times over."""
@@ -44,9 +44,9 @@ OPTIONS = GroupOptions(
 
 
 class Course:
-    def __init__(self, world: World, seed: int, mode: HandoffMode, topics: tuple[str, ...] = ("t",)) -> None:
+    def __init__(self, cluster: Cluster, seed: int, mode: HandoffMode, topics: tuple[str, ...] = ("t",)) -> None:
         """`topics`: more than one move as one."""
-        self.world = world
+        self.cluster = cluster
         self.topics = topics
         self.dice = random.Random(seed)
         self.mode = mode
@@ -61,7 +61,7 @@ class Course:
         self.partitions = 6
         self.paused = False
         self.mistakes: list[str] = []
-        self.checks = Checks(world, lambda: self.members)
+        self.checks = Checks(cluster, lambda: self.members)
         self.happened: Counter[str] = Counter()
         self._injected: list[tuple[str, Injected]] = []
 
@@ -127,13 +127,13 @@ class Course:
         ]
         weights = [weight for weight, _ in actions]
         action = self.dice.choices([act for _, act in actions], weights)[0]
-        self.log.append(f"{self.world.clock.now():.2f} {action.__name__}")
+        self.log.append(f"{self.cluster.clock.now():.2f} {action.__name__}")
         self.happened[action.__name__] += 1
         await action()
         await anyio.sleep(self.dice.choice([0.0, 0.05, 0.5, 2.0, 6.0, 15.0]) * self.dice.random())
 
     def some_instance(self) -> Instance:
-        return self.dice.choice(list(self.world.instances.values()))
+        return self.dice.choice(list(self.cluster.instances.values()))
 
     def _living(self) -> list[Member]:
         return [member for member in self.members if member.alive]
@@ -185,20 +185,20 @@ class Course:
     # --- the service -------------------------------------------------------------------------------------------------
 
     async def start_instance(self) -> None:
-        if len(self.world.instances) < 3:
+        if len(self.cluster.instances) < 3:
             self._instances += 1
             name = f"i{self._instances}"
 
             def wrap(store: Store) -> Store:
                 return FaultyStore(self.checks.observed(store, name), deadline=2.0)
 
-            await self.world.start_instance(name, wrap=wrap)
+            await self.cluster.start_instance(name, wrap=wrap)
 
     async def stop_instance(self) -> None:
-        if len(self.world.instances) > 1:
-            name = self.dice.choice(list(self.world.instances))
-            self._faults(self.world.instances[name]).heal()
-            await self.world.stop_instance(name)
+        if len(self.cluster.instances) > 1:
+            name = self.dice.choice(list(self.cluster.instances))
+            self._faults(self.cluster.instances[name]).heal()
+            await self.cluster.stop_instance(name)
 
     async def freeze_instance(self) -> None:
         instance = self.some_instance()
@@ -245,7 +245,7 @@ class Course:
 
     async def _set_partitions(self) -> None:
         for topic in self.topics:
-            await self.world.add_topic(topic, partitions=self.partitions)
+            await self.cluster.add_topic(topic, partitions=self.partitions)
 
     async def rebalance(self) -> None:
         with suppress(AssignerError):
@@ -254,22 +254,22 @@ class Course:
     # --- operators ------------------------------------------------------------------------------------------------
 
     async def revoke_lease(self) -> None:
-        consumers = (await self.world.state()).consumers
+        consumers = (await self.cluster.state()).consumers
         if consumers:
-            await self.world.store.revoke(self.dice.choice(list(consumers.values())).lease)
+            await self.cluster.store.revoke(self.dice.choice(list(consumers.values())).lease)
 
     async def delete_registration(self) -> None:
-        consumers = (await self.world.state()).consumers
+        consumers = (await self.cluster.state()).consumers
         if consumers:
-            await self.world.store.delete(self.dice.choice(list(consumers.values())).key)
+            await self.cluster.store.delete(self.dice.choice(list(consumers.values())).key)
 
     async def delete_handoff(self) -> None:
-        handoffs = (await self.world.state()).handoffs
+        handoffs = (await self.cluster.state()).handoffs
         if handoffs:
-            await self.world.store.delete(self.dice.choice(list(handoffs.values())).key)
+            await self.cluster.store.delete(self.dice.choice(list(handoffs.values())).key)
 
     async def depose(self) -> None:
-        await self.world.store.delete(self.world.group.leader)
+        await self.cluster.store.delete(self.cluster.group.leader)
 
     async def switch_option(self) -> None:
         drawn: dict[str, Any] = {
@@ -281,7 +281,7 @@ class Course:
         }
         option = self.dice.choice(sorted(drawn))
         self.log.append(f"{option} = {drawn[option]}")
-        await self.world.set_options(**{option: drawn[option]})
+        await self.cluster.set_options(**{option: drawn[option]})
 
     async def everybody_away(self) -> None:
         for member in self._living():
@@ -292,13 +292,13 @@ class Course:
 
     async def toggle_pause(self) -> None:
         self.paused = not self.paused
-        await self.world.set_options(paused=self.paused)
+        await self.cluster.set_options(paused=self.paused)
 
     # --- what must hold ----------------------------------------------------------------------------------------------
 
     async def _watch(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        keys = self.world.group
-        async with self.world.store.watch(self.world.keys.root, start_revision=self.world.began + 1) as items:
+        keys = self.cluster.group
+        async with self.cluster.store.watch(self.cluster.keys.root, start_revision=self.cluster.began + 1) as items:
             task_status.started()
             async for item in items:
                 self.checks.take(item.events if isinstance(item, Batch) else ())
@@ -315,7 +315,7 @@ class Course:
 
     def _note(self, event: Event) -> None:
         key, value = (event.entry.key, event.entry.value) if isinstance(event, PutEvent) else (event.key, b"deleted")
-        self.history.append(f"{self.world.clock.now():.2f} {key} {value.decode()}")
+        self.history.append(f"{self.cluster.clock.now():.2f} {key} {value.decode()}")
 
     def _assigned(self, tp: TopicPartition, after: Assignment) -> None:
         before = self._epochs.get(tp)
@@ -342,13 +342,13 @@ class Course:
                 raise AssertionError(f"{tp}: {other.session}@{epoch} still holds what {member.session} was given")
 
     async def _heal(self) -> None:
-        self.log.append(f"{self.world.clock.now():.2f} heal")
-        for instance in self.world.instances.values():
+        self.log.append(f"{self.cluster.clock.now():.2f} heal")
+        for instance in self.cluster.instances.values():
             self._faults(instance).heal()
         if self.paused:
             await self.toggle_pause()
         usual = {name: getattr(OPTIONS, name) for name in ("strategy", "debounce", "rollout")}
-        await self.world.set_options(**usual, max_concurrent_handoffs=1000, warm_concurrency=100)
+        await self.cluster.set_options(**usual, max_concurrent_handoffs=1000, warm_concurrency=100)
         for member in self.members:
             member.frozen.set()
             member.warm_fails, member.warm_takes, member.release_takes = 0.0, 0.5, 0.2
@@ -363,7 +363,7 @@ class Course:
             if not [member for member in self._living() if not member.draining]:
                 # The last one learns only now that its name was taken, by somebody who is gone.
                 await self.join()
-            last[:] = [await self.world.state()]
+            last[:] = [await self.cluster.state()]
             return not self._unsettled(last[0])
 
         try:
@@ -425,6 +425,6 @@ async def course(
     backend = MemoryBackend.shared(MemoryState(LoopClock()))
     together = (topics,) if len(topics) > 1 else ()
     options = msgspec.structs.replace(OPTIONS, handoff_mode=mode, copartitioned=together, standby_count=standbys)
-    async with World(backend, StoreSection(root="/test/"), ttl=TTL, options=options) as world:
-        await world.set_options()
-        yield Course(world, seed, mode, topics)
+    async with Cluster(backend, StoreSection(root="/test/"), ttl=TTL, options=options) as cluster:
+        await cluster.set_options()
+        yield Course(cluster, seed, mode, topics)

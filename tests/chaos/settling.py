@@ -27,25 +27,25 @@ QUIET = 8.0
 class Settling:
     def __init__(self, chaos: Chaos) -> None:
         self._chaos = chaos
-        self._world = chaos.world
+        self._world = chaos.cluster
 
     async def calm_down(self) -> None:
         """Heal everything; those who are leaving find somebody to take over from them."""
-        chaos, world = self._chaos, self._world
+        chaos, cluster = self._chaos, self._world
         chaos.note("calm")
-        for faults in world.faults.values():
+        for faults in cluster.faults.values():
             faults.heal()
         for consumer in chaos.consumers:
             consumer.calm = True
-        await world.set_options(rollout="", quarantine_after=1000)
-        await anyio.sleep(1.6 * world.ttl)
+        await cluster.set_options(rollout="", quarantine_after=1000)
+        await anyio.sleep(1.6 * cluster.ttl)
         while sum(not (c.draining or c.registration.get("topics")) for c in chaos.alive()) < 2:
             await chaos.join()
             chaos.consumers[-1].calm = True
         await self._forgive()
-        await self.until_settled(within=20 * world.ttl)
-        before = await world.state()
-        await anyio.sleep(3 * world.ttl)
+        await self.until_settled(within=20 * cluster.ttl)
+        before = await cluster.state()
+        await anyio.sleep(3 * cluster.ttl)
         await self._nothing_moved(before.revision, "rest: it moves although nothing happens")
         if not chaos.checks.seen["assignments"]:
             raise Violation("nothing happened at all")
@@ -64,22 +64,22 @@ class Settling:
 
     async def outage(self) -> None:
         """All instances crash at once and others come; so do all consumers, each a little later."""
-        chaos, world = self._chaos, self._world
+        chaos, cluster = self._chaos, self._world
         chaos.happened["outage_of_all_instances"] += 1
-        before = await world.state()
-        away = chaos.dice.uniform(0.2, 2.0) * world.ttl
+        before = await cluster.state()
+        away = chaos.dice.uniform(0.2, 2.0) * cluster.ttl
         chaos.note(f"outage of all instances for {away:.1f}")
-        for name in list(world.instances):
-            world.crash_instance(name)
+        for name in list(cluster.instances):
+            cluster.crash_instance(name)
             chaos.cut_off(name)
         await anyio.sleep(away)
         for consumer in chaos.alive():
-            consumer.freeze(chaos.dice.uniform(0.0, 0.7) * world.ttl)
+            consumer.freeze(chaos.dice.uniform(0.0, 0.7) * cluster.ttl)
         for _ in range(2):
             await chaos.start_instance(quick=True)
-        await anyio.sleep(3 * world.ttl)
+        await anyio.sleep(3 * cluster.ttl)
         await self._nothing_moved(before.revision, "outage: everybody came back and yet")
-        await self.until_settled(within=3 * world.ttl)
+        await self.until_settled(within=3 * cluster.ttl)
 
     async def _nothing_moved(self, since: int, what: str) -> None:
         events = await self._world.history(since)

@@ -10,7 +10,7 @@ import pytest
 
 from assigner.store import Limits
 from tests.chaos.ablations import ABLATIONS, Ablation
-from tests.support.cluster import World, world_on
+from tests.support.cluster import Cluster, cluster_on
 
 pytestmark = pytest.mark.virtual_time
 RULES = range(1, 21)
@@ -29,25 +29,25 @@ async def test_without_its_rule_the_test_fails(ablation: Ablation, monkeypatch: 
         except pytest.fail.Exception:
             # `pytest.raises` that saw nothing raised.
             failed = True
-        for world in arguments.values():
-            if isinstance(world, World):
-                _nothing_crashed(world)
+        for cluster in arguments.values():
+            if isinstance(cluster, Cluster):
+                _nothing_crashed(cluster)
     assert failed, f"{ablation.noticed_by.__name__} passes although {ablation.what}"
 
 
-def _nothing_crashed(world: World) -> None:
+def _nothing_crashed(cluster: Cluster) -> None:
     """A test that fails because the change is a broken one tells nothing of the rule."""
-    for instance in world.instances.values():
+    for instance in cluster.instances.values():
         if instance.leadership:
             assert instance.leadership.statistics().crashes == 0
 
 
 async def _argument(name: str, ablation: Ablation, patch: pytest.MonkeyPatch, stack: AsyncExitStack) -> Any:
     match name:
-        case "world" | "any_world":
-            return await stack.enter_async_context(world_on("memory", ttl=30.0))
+        case "cluster" | "any_cluster":
+            return await stack.enter_async_context(cluster_on("memory", ttl=30.0))
         case "narrow_world":
-            return await stack.enter_async_context(world_on("memory", ttl=30.0, limits=Limits(operations=8)))
+            return await stack.enter_async_context(cluster_on("memory", ttl=30.0, limits=Limits(operations=8)))
         case "monkeypatch":
             return patch
         case _:

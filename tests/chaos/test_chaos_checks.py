@@ -25,7 +25,7 @@ from assigner.model.records import (
 from assigner.store import CreateRevisionIs, Put
 from tests.chaos.checks import Checks, Violation
 from tests.chaos.group_life import finite_decisions
-from tests.support.cluster import World, tp, world_on
+from tests.support.cluster import Cluster, cluster_on, tp
 
 pytestmark = pytest.mark.virtual_time
 T0 = tp(0)
@@ -44,32 +44,32 @@ class Gates:
 
 
 class Scene:
-    def __init__(self, world: World, believers: list[Gates]) -> None:
-        self.world = world
-        self.checks = Checks(world, lambda: believers)
+    def __init__(self, cluster: Cluster, believers: list[Gates]) -> None:
+        self.cluster = cluster
+        self.checks = Checks(cluster, lambda: believers)
         self.believers = believers
-        self._last = world.began
+        self._last = cluster.began
 
     async def put(self, key: str, record: msgspec.Struct) -> None:
-        await self.world.store.put(key, encode(record))
+        await self.cluster.store.put(key, encode(record))
 
     async def assign(self, owner: str, epoch: int) -> None:
         record = Assignment(topic="t", partition=0, owner=owner, session=f"s-{owner}", epoch=epoch)
-        await self.put(self.world.group.assignment(T0), record)
+        await self.put(self.cluster.group.assignment(T0), record)
 
     async def register(self, *names: str) -> None:
         for name in names:
-            await self.put(self.world.group.consumer(name), Consumer(consumer_name=name, session=f"s-{name}"))
+            await self.put(self.cluster.group.consumer(name), Consumer(consumer_name=name, session=f"s-{name}"))
 
     async def plan(self, generation: int, floor: int = 0) -> None:
-        await self.put(self.world.group.plan, Plan(generation=generation, epoch_floor=floor))
+        await self.put(self.cluster.group.plan, Plan(generation=generation, epoch_floor=floor))
 
     async def commit(self, offset: int, epoch: int) -> None:
-        await self.put(self.world.keys.offset("g", T0), Offset(offset=offset, epoch=epoch))
+        await self.put(self.cluster.keys.offset("g", T0), Offset(offset=offset, epoch=epoch))
 
     async def handoff(self, step: Step) -> None:
         record = Handoff(topic="t", partition=0, old_owner="a", new_owner="b", step=step, phase=step.phase)
-        await self.put(self.world.group.handoff(T0), record)
+        await self.put(self.cluster.group.handoff(T0), record)
 
     async def look(self) -> None:
         """At everything since the last look."""
@@ -81,8 +81,8 @@ class Scene:
 
 @pytest.fixture(params=[HandoffMode.EXCLUSIVE], ids=["exclusive"])
 async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
-    async with world_on("memory", options=GroupOptions(handoff_mode=request.param)) as world:
-        yield Scene(world, [])
+    async with cluster_on("memory", options=GroupOptions(handoff_mode=request.param)) as cluster:
+        yield Scene(cluster, [])
 
 
 async def violated(scene: Scene, rule: str) -> None:
@@ -101,7 +101,7 @@ async def test_a_good_course_is_let_pass(scene: Scene) -> None:
     await scene.assign("b", 2)
     await scene.plan(2, 2)
     await scene.commit(9, 2)
-    await scene.world.store.delete(scene.world.group.assignment(T0))
+    await scene.cluster.store.delete(scene.cluster.group.assignment(T0))
     await scene.look()
     scene.checks.raise_violations()
     assert scene.checks.seen == {"assignments": 2, "generations": 2, "commits": 2}
@@ -141,7 +141,7 @@ async def test_a_record_removed_above_the_floor(scene: Scene) -> None:
     await scene.register("a")
     await scene.assign("a", 2)
     await scene.plan(1, 1)
-    await scene.world.store.delete(scene.world.group.assignment(T0))
+    await scene.cluster.store.delete(scene.cluster.group.assignment(T0))
     await violated(scene, "floor")
 
 
@@ -163,7 +163,7 @@ async def test_an_answered_commit_that_is_overwritten_by_an_earlier_one(scene: S
     await scene.assign("a", 1)
     await scene.commit(5, 1)
     await scene.look()
-    scene.checks.answered(T0, 5, (await scene.world.store.get("x")).revision, 5)
+    scene.checks.answered(T0, 5, (await scene.cluster.store.get("x")).revision, 5)
     await scene.commit(4, 1)
     scene.checks = _continued(scene.checks)
     await violated(scene, "offset")
@@ -183,19 +183,21 @@ async def test_an_answered_commit_that_is_not_on_record(scene: Scene) -> None:
 
 @pytest.mark.parametrize("fenced", [True, False], ids=["of-another-term", "unfenced"])
 async def test_a_leaders_write_after_its_term(scene: Scene, fenced: bool) -> None:
-    world, store = scene.world, scene.checks.observed(scene.world.store, "i1")
+    cluster, store = scene.cluster, scene.checks.observed(scene.cluster.store, "i1")
     leader = encode(LeaderRecord(holder="i1"))
-    await world.store.put(world.group.leader, leader)
-    current = (await world.store.get(world.group.leader)).revision
-    fence = [CreateRevisionIs(world.group.leader, current)] if fenced else []
-    await store.transact(fence, [Put(world.group.plan, encode(Plan(epoch_floor=1)))])
+    await cluster.store.put(cluster.group.leader, leader)
+    current = (await cluster.store.get(cluster.group.leader)).revision
+    fence = [CreateRevisionIs(cluster.group.leader, current)] if fenced else []
+    await store.transact(fence, [Put(cluster.group.plan, encode(Plan(epoch_floor=1)))])
     if fenced:
         await scene.look()
         scene.checks.raise_violations()
         # A store that does not compare would let this pass.
-        scene.checks._note("i1", current + 5, [Put(world.group.plan, b"")], [CreateRevisionIs(world.group.leader, 1)])
+        scene.checks._note(
+            "i1", current + 5, [Put(cluster.group.plan, b"")], [CreateRevisionIs(cluster.group.leader, 1)]
+        )
         with pytest.raises(Violation, match=r"^term:"):
-            scene.checks._written_by_the_leader(current + 5, [world.group.parse(world.group.plan)])
+            scene.checks._written_by_the_leader(current + 5, [cluster.group.parse(cluster.group.plan)])
     else:
         await violated(scene, "term")
 
@@ -209,8 +211,8 @@ async def test_two_open_gates_in_an_exclusive_group(scene: Scene) -> None:
 
 
 async def test_two_open_gates_with_one_epoch_in_an_overlap_group() -> None:
-    async with world_on("memory") as world:
-        scene = Scene(world, [Gates("a", {T0: 1}), Gates("b", {T0: 2})])
+    async with cluster_on("memory") as cluster:
+        scene = Scene(cluster, [Gates("a", {T0: 1}), Gates("b", {T0: 2})])
         scene.checks.look_at_gates()
         scene.believers[1].open_gates()[T0] = 1
         with pytest.raises(Violation, match=r"^gates:"):
@@ -231,20 +233,20 @@ async def test_a_flip_before_the_release_in_an_exclusive_group(scene: Scene) -> 
 
 
 async def test_what_was_flipped_before_a_switch_to_exclusive_may_be_held_by_both_for_a_while() -> None:
-    async with world_on("memory") as world:
-        scene = Scene(world, [Gates("a", {T0: 1}), Gates("b", {T0: 2})])
+    async with cluster_on("memory") as cluster:
+        scene = Scene(cluster, [Gates("a", {T0: 1}), Gates("b", {T0: 2})])
         await scene.handoff(Step.COMPLETE)
-        await world.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
+        await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
         await scene.look()
-        await anyio.sleep(3 * world.ttl)
+        await anyio.sleep(3 * cluster.ttl)
         scene.checks.look_at_gates()
         scene.checks._handoff(T0, None)
-        await anyio.sleep(world.ttl + 1)
+        await anyio.sleep(cluster.ttl + 1)
         with pytest.raises(Violation, match=r"^gates:.*exclusive"):
             scene.checks.look_at_gates()
 
 
-async def test_a_leader_that_decides_without_letting_time_pass(world_of_one: World) -> None:
+async def test_a_leader_that_decides_without_letting_time_pass(world_of_one: Cluster) -> None:
     core = Coordination((await world_of_one.state()), term=1, ttl=9.0, now=0.0, offset_key=str)
 
     def decide_for_ever() -> None:
@@ -257,6 +259,6 @@ async def test_a_leader_that_decides_without_letting_time_pass(world_of_one: Wor
 
 
 @pytest.fixture
-async def world_of_one() -> AsyncIterator[World]:
-    async with world_on("memory") as world:
-        yield world
+async def world_of_one() -> AsyncIterator[Cluster]:
+    async with cluster_on("memory") as cluster:
+        yield cluster

@@ -22,7 +22,7 @@ from assigner.store import Committed, Put
 from assigner.testing.faults import Delay, LoseAnswer, Refuse
 from assigner.testing.virtual_time import run
 from assigner.testing.waiting import eventually
-from tests.support.election_cluster import Electorate, Voter
+from tests.support.election_cluster import ElectionCluster, Voter
 
 GROUPS = [f"group-{number}" for number in range(6)]
 FAULTY_SECONDS = 200
@@ -30,8 +30,8 @@ SETTINGS = LeadershipSettings(spread=SpreadSettings(settle=3.0, batch=2, pause=0
 
 
 class Course:
-    def __init__(self, world: Electorate, random: Random) -> None:
-        self.world = world
+    def __init__(self, cluster: ElectionCluster, random: Random) -> None:
+        self.cluster = cluster
         self.random = random
         self.terms: list[Term] = []
         self.newest: dict[str, int] = {}
@@ -47,8 +47,8 @@ class Course:
             await anyio.sleep(self.random.uniform(0.1, 2.0))
 
     async def _write(self, term: Term) -> None:
-        put = Put(self.world.keys.group(term.group).plan, str(term.revision).encode())
-        result = await self.world.store.transact([term.fence], [put])
+        put = Put(self.cluster.keys.group(term.group).plan, str(term.revision).encode())
+        result = await self.cluster.store.transact([term.fence], [put])
         if isinstance(result, Committed):
             assert term.revision == self.newest[term.group], "a write of a superseded term was taken"
         else:
@@ -83,21 +83,21 @@ class Course:
 
 async def one_course(seed: int) -> int:
     state = MemoryState()
-    async with Electorate(lambda: MemoryStore(state), Keys(), 9.0) as world:
-        course = Course(world, Random(seed))
+    async with ElectionCluster(lambda: MemoryStore(state), Keys(), 9.0) as cluster:
+        course = Course(cluster, Random(seed))
         for group in GROUPS:
-            await make_known(world.store, world.keys, group)
-        voters = [await world.voter(f"assigner-{number}") for number in range(3)]
+            await make_known(cluster.store, cluster.keys, group)
+        voters = [await cluster.voter(f"assigner-{number}") for number in range(3)]
         crew = [
-            Leadership(voter.store, world.keys, voter.elector, voter.presence, LoopClock(), course.lead, SETTINGS)
+            Leadership(voter.store, cluster.keys, voter.elector, voter.presence, LoopClock(), course.lead, SETTINGS)
             for voter in voters
         ]
         async with anyio.create_task_group() as tasks:
             for leadership in crew:
                 tasks.start_soon(leadership.run)
             tasks.start_soon(course.watch_over)
-            end = world.clock.now() + FAULTY_SECONDS
-            while world.clock.now() < end:
+            end = cluster.clock.now() + FAULTY_SECONDS
+            while cluster.clock.now() < end:
                 await course.disturb(voters)
             for voter in voters:
                 voter.store.heal()

@@ -13,7 +13,7 @@ from assigner.core.group import GroupState
 from assigner.model.keys import AssignmentKey, TopicPartition
 from assigner.model.records import Assignment, GroupOptions, HandoffMode, decode
 from assigner.store import PutEvent
-from tests.support.cluster import SteppedConsumer, World, world_on
+from tests.support.cluster import Cluster, SteppedConsumer, cluster_on
 
 pytestmark = pytest.mark.virtual_time
 TOPICS = ("t", "u", "v")
@@ -21,8 +21,8 @@ SETS = ((), (("t", "u"),))
 
 
 class Course:
-    def __init__(self, world: World, seed: int) -> None:
-        self.world = world
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        self.cluster = cluster
         self.chance = random.Random(seed)
         self._count = 0
         self.leaving: list[SteppedConsumer] = []
@@ -30,7 +30,7 @@ class Course:
     @property
     def ready(self) -> list[SteppedConsumer]:
         gone = {id(consumer) for consumer in self.leaving}
-        return [c for c in self.world.consumers.values() if id(c) not in gone and c.ended is None]
+        return [c for c in self.cluster.consumers.values() if id(c) not in gone and c.ended is None]
 
     async def step(self) -> None:
         often = [self.join, self.join, self.drain, self.subscribe, self.subscribe, self.grow]
@@ -41,13 +41,13 @@ class Course:
     async def _some_topics(self) -> tuple[str, ...]:
         """Never all of them, so that many a topic is wanted by one consumer alone. Whoever names a topic that is gone
         is refused."""
-        known = sorted((await self.world.state()).topics)
+        known = sorted((await self.cluster.state()).topics)
         return tuple(self.chance.sample(known, min(len(known), self.chance.choice([1, 1, 1, 2]))))
 
     async def join(self) -> None:
         self._count += 1
         if len(self.ready) < 4:
-            await self.world.join(f"c{self._count}", topics=await self._some_topics())
+            await self.cluster.join(f"c{self._count}", topics=await self._some_topics())
 
     async def drain(self) -> None:
         if self.ready:
@@ -67,18 +67,18 @@ class Course:
             await consumer.connect(consumer.instance)
 
     async def delete(self) -> None:
-        await self.world.store.delete(self.world.group.topic(self.chance.choice(TOPICS)))
+        await self.cluster.store.delete(self.cluster.group.topic(self.chance.choice(TOPICS)))
 
     async def grow(self) -> None:
-        await self.world.add_topic(self.chance.choice(TOPICS), partitions=self.chance.randint(1, 6))
+        await self.cluster.add_topic(self.chance.choice(TOPICS), partitions=self.chance.randint(1, 6))
 
     async def lead_elsewhere(self) -> None:
         """The leader is deposed; another instance, or the same one, goes on in a new term."""
-        await self.world.store.delete(self.world.group.leader)
+        await self.cluster.store.delete(self.cluster.group.leader)
 
     async def mark(self) -> None:
         options = {"copartitioned": self.chance.choice(SETS), "warm_concurrency": self.chance.choice([1, 100])}
-        await self.world.set_options(**options)
+        await self.cluster.set_options(**options)
 
 
 def settled(state: GroupState) -> bool:
@@ -95,10 +95,10 @@ def settled(state: GroupState) -> bool:
     return not state.handoffs and owned == wanted and rightly and all(held[tp] for tp in wanted)
 
 
-async def epochs_only_rise(world: World) -> None:
+async def epochs_only_rise(cluster: Cluster) -> None:
     last: dict[TopicPartition, int] = {}
-    for event in await world.history():
-        key = world.group.parse(event.entry.key) if isinstance(event, PutEvent) else None
+    for event in await cluster.history():
+        key = cluster.group.parse(event.entry.key) if isinstance(event, PutEvent) else None
         if isinstance(key, AssignmentKey) and isinstance(event, PutEvent):
             epoch = decode(Assignment, event.entry.value)[0].epoch
             assert epoch > last.get(key.tp, 0), f"{key.tp} had epoch {last[key.tp]}, and {epoch} after that"
@@ -106,26 +106,26 @@ async def epochs_only_rise(world: World) -> None:
 
 
 @pytest.fixture(params=[HandoffMode.OVERLAP, HandoffMode.EXCLUSIVE], ids=lambda mode: mode.value)
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
     options = GroupOptions(debounce=0.1, handoff_mode=request.param)
-    async with world_on("memory", options=options) as world:
-        yield world
+    async with cluster_on("memory", options=options) as cluster:
+        yield cluster
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_whatever_goes_nobody_is_stuck(world: World, seed: int) -> None:
-    course = Course(world, seed)
+async def test_whatever_goes_nobody_is_stuck(cluster: Cluster, seed: int) -> None:
+    course = Course(cluster, seed)
     for topic in TOPICS:
-        await world.add_topic(topic, partitions=4)
-    await world.start_instance("i1", leads=True)
-    await world.start_instance("i2", leads=True)
+        await cluster.add_topic(topic, partitions=4)
+    await cluster.start_instance("i1", leads=True)
+    await cluster.start_instance("i2", leads=True)
     for _ in range(40):
         await course.step()
-        if world.options.handoff_mode is HandoffMode.EXCLUSIVE:
-            believed = [tp for c in world.consumers.values() if c.ended is None for tp in c.owned]
+        if cluster.options.handoff_mode is HandoffMode.EXCLUSIVE:
+            believed = [tp for c in cluster.consumers.values() if c.ended is None for tp in c.owned]
             assert len(believed) == len(set(believed)), "two believe that they own a partition"
     for consumer in course.leaving:
-        await consumer.until("ended", lambda c: c.ended is not None, within=5 * world.ttl)
-    await world.set_options(copartitioned=())
-    await world.until("settled", settled, within=10 * world.ttl)
-    await epochs_only_rise(world)
+        await consumer.until("ended", lambda c: c.ended is not None, within=5 * cluster.ttl)
+    await cluster.set_options(copartitioned=())
+    await cluster.until("settled", settled, within=10 * cluster.ttl)
+    await epochs_only_rise(cluster)

@@ -15,52 +15,52 @@ from assigner.spark.jobs.audit import KINDS, VIOLATIONS, audit
 from assigner.spark.jobs.datasets import OWNERSHIP_EVENTS, read
 from assigner.testing.waiting import eventually
 from tests.spark.small_queries import interpreted
-from tests.support.cluster import World, world_on
+from tests.support.cluster import Cluster, cluster_on
 
 pytestmark = pytest.mark.virtual_time
 
 
 async def logged(mode: HandoffMode, directory: Path) -> None:
     """Of a group with moves, a death, a takeover and a new leader, told by two instances."""
-    async with world_on("memory", options=GroupOptions(debounce=0.1, handoff_mode=mode)) as world:
-        await world.add_topic(partitions=8)
+    async with cluster_on("memory", options=GroupOptions(debounce=0.1, handoff_mode=mode)) as cluster:
+        await cluster.add_topic(partitions=8)
         for name in ("i1", "i2"):
-            await world.start_instance(name, events=EventSettings(directory=str(directory)))
-        leader = await led_by(world)
+            await cluster.start_instance(name, events=EventSettings(directory=str(directory)))
+        leader = await led_by(cluster)
         other = "i2" if leader == "i1" else "i1"
-        await eventful(world, leader, other)
-        await world.stop_instance(other)
+        await eventful(cluster, leader, other)
+        await cluster.stop_instance(other)
     await eventually(lambda: not list(directory.glob(".*.open")))
 
 
-async def eventful(world: World, leader: str, other: str) -> None:
-    elsewhere = world.instances[other]
-    await world.join("a", elsewhere)
-    await world.until_counts(a=8)
-    b = await world.join("b", elsewhere)
-    await world.until_counts(a=4, b=4)
+async def eventful(cluster: Cluster, leader: str, other: str) -> None:
+    elsewhere = cluster.instances[other]
+    await cluster.join("a", elsewhere)
+    await cluster.until_counts(a=8)
+    b = await cluster.join("b", elsewhere)
+    await cluster.until_counts(a=4, b=4)
     b.crash()
-    await world.until_counts(within=90, a=8)
-    await world.join("c", elsewhere)
-    await world.until_counts(a=4, c=4)
-    before = {tp: held.record.epoch for tp, held in (await world.state()).assignments.items()}
-    await world.join("a", elsewhere, session="another")
-    await world.until(
+    await cluster.until_counts(within=90, a=8)
+    await cluster.join("c", elsewhere)
+    await cluster.until_counts(a=4, c=4)
+    before = {tp: held.record.epoch for tp, held in (await cluster.state()).assignments.items()}
+    await cluster.join("a", elsewhere, session="another")
+    await cluster.until(
         "a's new session has what the old one had",
         lambda state: all(state.assignments[tp].record.epoch > before[tp] for tp in state.owned["a"]),
         within=90,
     )
-    await world.stop_instance(leader)
+    await cluster.stop_instance(leader)
     await eventually(lambda: bool(elsewhere.coordinators.at_work), within=60)
-    d = await world.join("d", elsewhere)
-    await world.until("d has its share", lambda state: len(state.owned.get("d", ())) >= 2)
+    d = await cluster.join("d", elsewhere)
+    await cluster.until("d has its share", lambda state: len(state.owned.get("d", ())) >= 2)
     await d.deregister()
-    await world.until_counts(within=90, a=4, c=4)
+    await cluster.until_counts(within=90, a=4, c=4)
 
 
-async def led_by(world: World) -> str:
-    await eventually(lambda: any(one.coordinators.leading for one in world.instances.values()), within=30)
-    return next(name for name, one in world.instances.items() if one.coordinators.leading)
+async def led_by(cluster: Cluster) -> str:
+    await eventually(lambda: any(one.coordinators.leading for one in cluster.instances.values()), within=30)
+    return next(name for name, one in cluster.instances.items() if one.coordinators.leading)
 
 
 class Audited(NamedTuple):

@@ -15,7 +15,7 @@ from assigner.api import (
     GroupSummary,
     LoadDescription,
     Member,
-    Members,
+    Membership,
     NodeLoad,
     Ownership,
     PartitionLoad,
@@ -182,7 +182,7 @@ def serving(
     """The address of a server, which runs until the block is left."""
     server = GrpcServer(
         settings or ServerSettings(port=0),
-        cast(Members, None),
+        cast(Membership, None),
         administration,
         offsets or FakeOffsets(),
         default_group="default",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from assigner.core.client.messages import (
+    Ack,
     Action,
-    Answer,
     AnswerKind,
     Call,
     Cancel,
@@ -72,7 +72,7 @@ class Lanes:
     def is_open(self, tp: TopicPartition) -> bool:
         return self.state.gate(tp).is_open(NOW)
 
-    def answers(self, kind: AnswerKind) -> list[Answer]:
+    def answers(self, kind: AnswerKind) -> list[Ack]:
         return self.state.answers(kind, 100)
 
 

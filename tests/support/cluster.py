@@ -17,7 +17,7 @@ import anyio.abc
 import msgspec
 import pytest
 
-from assigner.api import Answer, Commands, Registration, Release, Warm
+from assigner.api import Ack, Commands, Registration, Release, Warm
 from assigner.backend import Backend, Presence, StoreSettings
 from assigner.backend import load as load_backend
 from assigner.backends.memory import MemoryBackend, MemoryState
@@ -47,7 +47,7 @@ def tp(partition: int, topic: str = "t") -> TopicPartition:
     return TopicPartition(topic, partition)
 
 
-class World:
+class Cluster:
     def __init__(
         self,
         backend: Backend,
@@ -299,7 +299,7 @@ class SteppedConsumer:
 
     def __init__(
         self,
-        world: World,
+        cluster: Cluster,
         name: str,
         *,
         session: str | None = None,
@@ -309,7 +309,7 @@ class SteppedConsumer:
         renews: bool = True,
         **registration: Any,
     ) -> None:
-        self.world = world
+        self.cluster = cluster
         self.name = name
         self.group = group
         self.answers_warm = answers_warm
@@ -341,8 +341,8 @@ class SteppedConsumer:
     async def connect(self, instance: Instance) -> None:
         self.instance = instance
         self.ended = None
-        self.last_heard = self.world.clock.now()
-        await self.world.tasks.start(self._run)
+        self.last_heard = self.cluster.clock.now()
+        await self.cluster.tasks.start(self._run)
 
     async def _run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         assert self.instance is not None
@@ -388,7 +388,7 @@ class SteppedConsumer:
 
     async def _renew(self) -> None:
         while True:
-            await anyio.sleep(self.world.ttl / 4)
+            await anyio.sleep(self.cluster.ttl / 4)
             try:
                 assert self.instance is not None
                 await self.instance.members.renew(self.group, self.name, self.session)
@@ -397,7 +397,7 @@ class SteppedConsumer:
 
     async def ready(self, *tps: TopicPartition, failure: str = "") -> None:
         assert self.instance is not None
-        answers = [Answer(tp, self.to_warm[tp].handoff_id if tp in self.to_warm else "", failure) for tp in tps]
+        answers = [Ack(tp, self.to_warm[tp].handoff_id if tp in self.to_warm else "", failure) for tp in tps]
         for tp in tps:
             self.to_warm.pop(tp, None)
         for refused in await self.instance.members.ready(self.group, self.name, self.session, answers):
@@ -405,7 +405,7 @@ class SteppedConsumer:
 
     async def release(self, *tps: TopicPartition) -> None:
         assert self.instance is not None
-        answers = [Answer(tp, self.to_release[tp].handoff_id if tp in self.to_release else "") for tp in tps]
+        answers = [Ack(tp, self.to_release[tp].handoff_id if tp in self.to_release else "") for tp in tps]
         for tp in tps:
             if tp in self.to_release and self.to_release.pop(tp).epoch == self.owned.get(tp):
                 self.owned.pop(tp, None)
@@ -455,7 +455,7 @@ QUICK = GroupOptions(debounce=0.1)
 
 
 @asynccontextmanager
-async def world_on(
+async def cluster_on(
     kind: str,
     request: pytest.FixtureRequest | None = None,
     *,
@@ -463,7 +463,7 @@ async def world_on(
     options: GroupOptions = QUICK,
     groupless: bool = False,
     limits: Limits | None = None,
-) -> AsyncIterator[World]:
+) -> AsyncIterator[Cluster]:
     """A world on the store of that kind. On etcd a TTL of a second or two keeps tests short. `limits`: of a
     transaction on the memory store."""
     if kind == "memory":
@@ -476,5 +476,5 @@ async def world_on(
         backend = load_backend("etcd")
         settings = StoreSection(backend="etcd", root=root, endpoints=tuple(etcd.endpoints))
     ttl = ttl or (30.0 if kind == "memory" else 2.0)
-    async with World(backend, settings, ttl=ttl, options=options, groupless=groupless) as world:
-        yield world
+    async with Cluster(backend, settings, ttl=ttl, options=options, groupless=groupless) as cluster:
+        yield cluster

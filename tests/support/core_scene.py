@@ -8,7 +8,7 @@ import msgspec
 
 from assigner.core.coordination.machine import BUDGET, Coordination, Decisions
 from assigner.core.group import GroupState
-from assigner.core.planning.request import Target
+from assigner.core.planning.request import OwnerTarget
 from assigner.core.standbys import StandbyTarget
 from assigner.core.writes import Purpose, Write
 from assigner.model.keys import Keys, TopicPartition
@@ -100,7 +100,7 @@ class Scene:
         core = self.core or self.lead()
         self.decide(carry_out=True)
         wanted = [StandbyTarget(tp(number), owner, tuple(held)) for number, (owner, held) in standbys.items()]
-        core.solved([Target(tp(number), owner) for number, owner in (moves or {}).items()], wanted)
+        core.solved([OwnerTarget(tp(number), owner) for number, owner in (moves or {}).items()], wanted)
 
     def decide(self, *, carry_out: bool = False, budget: int = BUDGET) -> Decisions:
         assert self.core

@@ -14,7 +14,7 @@ from assigner.backends.election.elector import LeaseElector, open_elector
 from assigner.backends.memory import MemoryState, MemoryStore
 from assigner.clock import Clock, LoopClock
 from assigner.election import Term
-from assigner.errors import Refused, Superseded
+from assigner.errors import FailedPrecondition, Superseded
 from assigner.model.keys import Keys
 from assigner.store import Committed, Found, Missing, Put, Store
 from assigner.testing.counting import CountingStore
@@ -43,7 +43,7 @@ class Voter:
         return self
 
 
-class Electorate:
+class ElectionCluster:
     """Closes what it opened, in the reverse order."""
 
     def __init__(self, open_store: Callable[[], Store] | str, keys: Keys, ttl: float) -> None:
@@ -95,13 +95,13 @@ class Electorate:
         return seen.entry.lease
 
 
-def electorate(kind: str, request: pytest.FixtureRequest, *, ttl: float = 15.0) -> Electorate:
+def election_cluster(kind: str, request: pytest.FixtureRequest, *, ttl: float = 15.0) -> ElectionCluster:
     """On memory with virtual time; on etcd with the shortest lease that it grants."""
     if kind == "memory":
         state = MemoryState()
-        return Electorate(lambda: MemoryStore(state), Keys(), ttl)
+        return ElectionCluster(lambda: MemoryStore(state), Keys(), ttl)
     endpoint = request.getfixturevalue("etcd_server").endpoint
-    return Electorate(endpoint, Keys(request.getfixturevalue("etcd_prefix")), 3.0)
+    return ElectionCluster(endpoint, Keys(request.getfixturevalue("etcd_prefix")), 3.0)
 
 
 class Candidate:
@@ -119,7 +119,7 @@ class Candidate:
         with self.scope:
             try:
                 self.term = await self.voter.elector.campaign(self.group)
-            except (Refused, Superseded) as error:
+            except (FailedPrecondition, Superseded) as error:
                 self.error = error
         self.done.set()
 
@@ -132,11 +132,11 @@ class Candidate:
 Campaign = Callable[[Voter, str], Awaitable[Candidate]]
 
 
-async def is_free(votes: Electorate, group: str) -> bool:
+async def is_free(votes: ElectionCluster, group: str) -> bool:
     return isinstance(await votes.store.get(votes.keys.group(group).leader), Missing)
 
 
-async def write_fenced(votes: Electorate, term: Term, value: bytes) -> bool:
+async def write_fenced(votes: ElectionCluster, term: Term, value: bytes) -> bool:
     put = Put(votes.keys.group(term.group).plan, value)
     return isinstance(await votes.store.transact([term.fence], [put]), Committed)
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from assigner import api
-from assigner.api import Answer, Commands, GroupDescription, GroupSummary, Registration
+from assigner.api import Ack, Commands, GroupDescription, GroupSummary, Registration
 from assigner.errors import NotRegistered, UnknownGroup
 from assigner.model.keys import TopicPartition
 from assigner.model.records import GroupOptions, TopicConfig
@@ -53,8 +53,8 @@ class FakeMembers:
         self.seats: dict[str, FakeSeat] = {}
         self.opening: Commands | None = Commands(full=True)
         self.refuse_registration: Exception | None = None
-        self.refusals: list[api.Refused] = []
-        self.answered: list[tuple[str, str, str, str, tuple[Answer, ...]]] = []
+        self.refusals: list[api.RejectedAck] = []
+        self.answered: list[tuple[str, str, str, str, tuple[Ack, ...]]] = []
         self.slow_answers: asyncio.Event | None = None
         """If set, ready and released wait for it."""
         self.fails: Exception | None = None
@@ -75,15 +75,15 @@ class FakeMembers:
             seat.put(self.opening)
         return seat
 
-    async def ready(self, group: str, name: str, session: str, answers: Sequence[Answer]) -> list[api.Refused]:
+    async def ready(self, group: str, name: str, session: str, answers: Sequence[Ack]) -> list[api.RejectedAck]:
         return await self._answer("ready", group, name, session, answers)
 
-    async def released(self, group: str, name: str, session: str, answers: Sequence[Answer]) -> list[api.Refused]:
+    async def released(self, group: str, name: str, session: str, answers: Sequence[Ack]) -> list[api.RejectedAck]:
         return await self._answer("released", group, name, session, answers)
 
     async def _answer(
-        self, kind: str, group: str, name: str, session: str, answers: Sequence[Answer]
-    ) -> list[api.Refused]:
+        self, kind: str, group: str, name: str, session: str, answers: Sequence[Ack]
+    ) -> list[api.RejectedAck]:
         if self.fails is not None:
             raise self.fails
         self.answered.append((kind, group, name, session, tuple(answers)))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from assigner.core.group import Change, GroupState
-from assigner.core.liveness import Liveness
+from assigner.core.liveness import SessionLiveness
 from assigner.core.loads.weights import GroupLoads
 from assigner.core.planning.request import Builder, Request, flat_partitions
 from assigner.model.keys import Keys, TopicPartition
@@ -75,7 +75,7 @@ class Scene:
         stays: Callable[[TopicPartition], bool] = lambda tp: False,
     ) -> Request:
         """`now`: the term began at 0, and a TTL is 30."""
-        liveness = Liveness(self.state, ttl=30.0, term_started=0.0)
+        liveness = SessionLiveness(self.state, ttl=30.0, term_started=0.0)
         partitions = flat_partitions(self.state)
         builder = Builder(self.state, liveness, now, stays=stays, partitions=partitions, loads=loads)
         for _ in range(1 + len(partitions) // at_once):

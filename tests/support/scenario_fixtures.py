@@ -8,27 +8,27 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from tests.support.election_cluster import ON_BOTH_STORES, Campaign, Candidate, Electorate, Voter, electorate
-from tests.support.unread_tasks import task_net
+from tests.support.election_cluster import ON_BOTH_STORES, Campaign, Candidate, ElectionCluster, Voter, election_cluster
+from tests.support.unread_tasks import no_unread_tasks
 
 
 @pytest.fixture(autouse=True)
 async def no_task_unseen() -> AsyncIterator[None]:
     """First of all fixtures, so that it looks when all others have cleared up."""
-    async with task_net():
+    async with no_unread_tasks():
         yield
 
 
 @pytest.fixture(params=ON_BOTH_STORES)
-async def votes(request: pytest.FixtureRequest) -> AsyncIterator[Electorate]:
-    async with electorate(request.param, request) as world:
-        yield world
+async def votes(request: pytest.FixtureRequest) -> AsyncIterator[ElectionCluster]:
+    async with election_cluster(request.param, request) as cluster:
+        yield cluster
 
 
 @pytest.fixture
-async def memory(request: pytest.FixtureRequest) -> AsyncIterator[Electorate]:
-    async with electorate("memory", request) as world:
-        yield world
+async def memory(request: pytest.FixtureRequest) -> AsyncIterator[ElectionCluster]:
+    async with election_cluster("memory", request) as cluster:
+        yield cluster
 
 
 @pytest.fixture

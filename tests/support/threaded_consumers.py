@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from grpclib.client import Channel
 from grpclib.exceptions import GRPCError
 
-from assigner.client import AssignerConsumer, Ending, Statistics
+from assigner.client import AssignerConsumer, ConsumerStatistics, Ending
 from assigner.model.keys import TopicPartition
 from assigner.proto.kafka_assigner.v1 import (
     AdminStub,
@@ -56,8 +56,8 @@ class Worker:
         return self._crew.run(self._ask(lambda client: client.partitions))
 
     @property
-    def statistics(self) -> Statistics:
-        statistics: Statistics = self._crew.run(self._ask(AssignerConsumer.statistics))
+    def statistics(self) -> ConsumerStatistics:
+        statistics: ConsumerStatistics = self._crew.run(self._ask(AssignerConsumer.statistics))
         return statistics
 
     @property

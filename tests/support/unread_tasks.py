@@ -86,7 +86,7 @@ def _maker() -> str:
 
 
 @asynccontextmanager
-async def task_net() -> AsyncIterator[TaskNet]:
+async def no_unread_tasks() -> AsyncIterator[TaskNet]:
     """Fails when the block has left a task, an unread failure or a task of ours without a name."""
     loop = asyncio.get_running_loop()
     net = TaskNet()

@@ -14,7 +14,7 @@ import anyio
 import click
 from rich.text import Text
 
-from assigner.cli.connection import Target, reaches_service
+from assigner.cli.connection import ServiceTarget, reaches_service
 from assigner.cli.exit_codes import REFUSED, TIMED_OUT, UNREACHABLE, Failure
 from assigner.cli.output import console
 from assigner.client import (
@@ -45,7 +45,7 @@ _STYLES = {
 _GOLDEN = 0.618
 
 
-class NotDrained(Exception):
+class DrainUnfinished(Exception):
     """The consumer had to leave before all was handed over."""
 
 
@@ -140,13 +140,13 @@ def _spread(seconds: float, partition: int) -> float:
     help="For --drain; then leave all the same.",
 )
 @reaches_service
-def consume(target: Target, group: str, name: str | None, **wishes: Any) -> None:
+def consume(target: ServiceTarget, group: str, name: str | None, **wishes: Any) -> None:
     """Join GROUP as a consumer and print what happens, until SIGTERM or SIGINT."""
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     tell = Teller(as_json=target.as_json, clock=SystemClock())
     try:
         anyio.run(_consume, target, group, name, wishes, tell)
-    except NotDrained as error:
+    except DrainUnfinished as error:
         message = (
             f"left before everything was handed over, within {wishes['drain_timeout']:g} s or by a second signal: "
             "its partitions move when its lease ends; look whether the service runs, or raise --drain-timeout"
@@ -160,7 +160,7 @@ def consume(target: Target, group: str, name: str | None, **wishes: Any) -> None
         raise Failure(REFUSED, str(error), kind=type(error).__name__, as_json=target.as_json) from error
 
 
-async def _consume(target: Target, group: str, name: str, wishes: dict[str, Any], tell: Teller) -> None:
+async def _consume(target: ServiceTarget, group: str, name: str, wishes: dict[str, Any], tell: Teller) -> None:
     handler = TellingHandler(tell, warm_seconds=wishes["warm_seconds"], release_seconds=wishes["release_seconds"])
     consumer = AssignerConsumer(
         target.address,
@@ -194,4 +194,4 @@ async def _consume(target: Target, group: str, name: str, wishes: dict[str, Any]
         await asyncio.gather(joined, return_exceptions=True)
     tell("left", how=ending.value)
     if drain_within and told and ending is not Ending.DRAINED:
-        raise NotDrained
+        raise DrainUnfinished

@@ -9,7 +9,7 @@ import click
 from grpclib.exceptions import StreamTerminatedError
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from assigner.cli.connection import Admin, Target, ask, reaches_service, takes_group
+from assigner.cli.connection import Admin, ServiceTarget, ask, reaches_service, takes_group
 from assigner.cli.exit_codes import TIMED_OUT, Failure
 from assigner.cli.output import console, print_json
 from assigner.proto.kafka_assigner.v1 import DrainProgress, DrainRequest
@@ -26,7 +26,7 @@ from assigner.proto.kafka_assigner.v1 import DrainProgress, DrainRequest
     help="Give up waiting after this long; the drain goes on. Exit code 4.",
 )
 @reaches_service
-def drain(target: Target, group: str, consumer: str, wait: bool, wait_timeout: float | None) -> None:
+def drain(target: ServiceTarget, group: str, consumer: str, wait: bool, wait_timeout: float | None) -> None:
     """Move everything off CONSUMER of GROUP."""
     request = DrainRequest(group=group, consumer=consumer, wait=wait)
     shown = _Shown(f"{group}/{consumer}", visible=wait and not target.as_json)

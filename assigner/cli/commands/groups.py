@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from assigner.cli.commands import group_view, options
-from assigner.cli.connection import Admin, Target, ask, reaches_service, takes_group
+from assigner.cli.connection import Admin, ServiceTarget, ask, reaches_service, takes_group
 from assigner.cli.output import console, described, fields_of, print_json, table
 from assigner.proto.kafka_assigner.v1 import (
     DeleteGroupRequest,
@@ -31,7 +31,7 @@ _NEW = "--create makes a new group"
 
 @click.group(invoke_without_command=True)
 @reaches_service
-def groups(target: Target) -> None:
+def groups(target: ServiceTarget) -> None:
     """List the groups, or delete one."""
     if click.get_current_context().invoked_subcommand is not None:
         return
@@ -50,7 +50,7 @@ def groups(target: Target) -> None:
 @click.option("--force", is_flag=True, help="Also while consumers that are gone are on record as owners.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @reaches_service
-def delete_group(target: Target, group: str, force: bool, yes: bool) -> None:
+def delete_group(target: ServiceTarget, group: str, force: bool, yes: bool) -> None:
     """Remove everything that is on record of GROUP, its offsets included. Refused while a consumer is registered."""
     _make_sure(target, f"Delete group {group!r} with its topics, options and offsets?", yes=yes)
 
@@ -69,7 +69,7 @@ def delete_group(target: Target, group: str, force: bool, yes: bool) -> None:
         console().print(f"{group}: deleted, {records} records", markup=False)
 
 
-def _make_sure(target: Target, question: str, *, yes: bool) -> None:
+def _make_sure(target: ServiceTarget, question: str, *, yes: bool) -> None:
     if yes:
         return
     if target.as_json:
@@ -84,7 +84,7 @@ async def _describe(admin: Admin, group: str) -> DescribeGroupResponse:
 @click.command()
 @takes_group
 @reaches_service
-def describe(target: Target, group: str) -> None:
+def describe(target: ServiceTarget, group: str) -> None:
     """Show a group: consumers, who owns what, handoffs in flight, last moves."""
     answer = ask(target, lambda admin: _describe(admin, group), group=group)
     if target.as_json:
@@ -104,7 +104,7 @@ def topics() -> None:
 @topics.command("list")
 @takes_group
 @reaches_service
-def list_topics(target: Target, group: str) -> None:
+def list_topics(target: ServiceTarget, group: str) -> None:
     """List the topics of GROUP."""
     request = ListTopicsRequest(group=group)
     answer = ask(target, lambda admin: admin.ask(admin.stub.list_topics, request), group=group)
@@ -121,7 +121,7 @@ def list_topics(target: Target, group: str) -> None:
 @click.option("--force", is_flag=True, help="Allow fewer partitions than before.")
 @click.option("--create", is_flag=True, help="GROUP may be a new one.")
 @reaches_service
-def set_topic(target: Target, group: str, topic: str, partitions: int, force: bool, create: bool) -> None:
+def set_topic(target: ServiceTarget, group: str, topic: str, partitions: int, force: bool, create: bool) -> None:
     """Give TOPIC of GROUP a number of PARTITIONS."""
     request = SetTopicRequest(group=group, topic=topic, partitions=partitions, force=force, existing=not create)
     answer = ask(target, lambda admin: admin.ask(admin.stub.set_topic, request), group=group, hint=_NEW)
@@ -138,7 +138,7 @@ def set_topic(target: Target, group: str, topic: str, partitions: int, force: bo
 @click.option("--force", is_flag=True, help="Also while consumers that are gone are on record as owners.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @reaches_service
-def delete_topic(target: Target, group: str, topic: str, force: bool, yes: bool) -> None:
+def delete_topic(target: ServiceTarget, group: str, topic: str, force: bool, yes: bool) -> None:
     """Remove TOPIC from GROUP, with its offsets. Refused while a consumer of the group is registered."""
     _make_sure(target, f"Delete topic {topic!r} of group {group!r} with its offsets?", yes=yes)
 
@@ -167,7 +167,7 @@ def _topic_row(topic: Topic) -> tuple[str, int, str, str]:
 @click.command()
 @takes_group
 @reaches_service
-def pause(target: Target, group: str) -> None:
+def pause(target: ServiceTarget, group: str) -> None:
     """Start nothing new in GROUP; what is in flight goes on."""
     ask(target, lambda admin: admin.ask(admin.stub.pause, PauseRequest(group=group)), group=group)
     _done(target, group, "paused", "`assigner resume` goes on")
@@ -176,7 +176,7 @@ def pause(target: Target, group: str) -> None:
 @click.command()
 @takes_group
 @reaches_service
-def resume(target: Target, group: str) -> None:
+def resume(target: ServiceTarget, group: str) -> None:
     """Go on with GROUP after a pause."""
     ask(target, lambda admin: admin.ask(admin.stub.resume, ResumeRequest(group=group)), group=group)
     _done(target, group, "resumed", "")
@@ -185,13 +185,13 @@ def resume(target: Target, group: str) -> None:
 @click.command()
 @takes_group
 @reaches_service
-def rebalance(target: Target, group: str) -> None:
+def rebalance(target: ServiceTarget, group: str) -> None:
     """Plan GROUP again now, and try quarantined partitions once more."""
     ask(target, lambda admin: admin.ask(admin.stub.rebalance, RebalanceRequest(group=group)), group=group)
     _done(target, group, "requested", "`assigner describe` shows what moves")
 
 
-def _done(target: Target, group: str, result: str, hint: str) -> None:
+def _done(target: ServiceTarget, group: str, result: str, hint: str) -> None:
     if target.as_json:
         print_json({"group": group, "result": result})
     else:
@@ -203,7 +203,7 @@ def _done(target: Target, group: str, result: str, hint: str) -> None:
 @click.argument("changes", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--create", is_flag=True, help="GROUP may be a new one.")
 @reaches_service
-def group_options(target: Target, group: str, changes: tuple[str, ...], create: bool) -> None:
+def group_options(target: ServiceTarget, group: str, changes: tuple[str, ...], create: bool) -> None:
     """Show the options of GROUP, or change those given as KEY=VALUE."""
     wanted = options.parse(changes)
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from assigner.cli.connection import Admin, Target, ask, reaches_service, takes_group
+from assigner.cli.connection import Admin, ServiceTarget, ask, reaches_service, takes_group
 from assigner.cli.output import console, fields_of, print_json, table
 from assigner.logs.printable import one_line
 from assigner.proto.kafka_assigner.v1 import (
@@ -48,7 +48,9 @@ IN_A_CALL = 32_000
 @click.option("--keep-others", is_flag=True, help="Keep what is known of the topics' other partitions.")
 @click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Lines to show.")
 @reaches_service
-def loads(target: Target, group: str, file: Path | None, valid_for: float, keep_others: bool, limit: int) -> None:
+def loads(
+    target: ServiceTarget, group: str, file: Path | None, valid_for: float, keep_others: bool, limit: int
+) -> None:
     """Show the heaviest partitions and the busiest consumers of GROUP, or publish weights for its topics."""
     if file is None:
         _show(target, group, limit)
@@ -59,7 +61,7 @@ def loads(target: Target, group: str, file: Path | None, valid_for: float, keep_
 # --- showing -----------------------------------------------------------------------------------------------------
 
 
-def _show(target: Target, group: str, limit: int) -> None:
+def _show(target: ServiceTarget, group: str, limit: int) -> None:
     request = DescribeLoadsRequest(group=group, limit=limit)
     answer = ask(target, lambda admin: admin.ask(admin.stub.describe_loads, request), group=group)
     if target.as_json:
@@ -94,7 +96,9 @@ def _nodes(answer: DescribeLoadsResponse) -> Iterator[tuple[Any, ...]]:
 # --- publishing --------------------------------------------------------------------------------------------------
 
 
-def _publish(target: Target, group: str, runs: list[TopicWeights], valid_for: float, *, keep_others: bool) -> None:
+def _publish(
+    target: ServiceTarget, group: str, runs: list[TopicWeights], valid_for: float, *, keep_others: bool
+) -> None:
     count = publish(target, group, runs, valid_for, keep_others=keep_others)
     if target.as_json:
         print_json({"group": group, "partitions": count, "valid_for": valid_for})
@@ -102,7 +106,7 @@ def _publish(target: Target, group: str, runs: list[TopicWeights], valid_for: fl
         console().print(f"{group}: weights of {count} partitions are published", markup=False)
 
 
-def publish(target: Target, group: str, runs: list[TopicWeights], valid_for: float, *, keep_others: bool) -> int:
+def publish(target: ServiceTarget, group: str, runs: list[TopicWeights], valid_for: float, *, keep_others: bool) -> int:
     """Returns how many partitions got a weight."""
 
     async def send(admin: Admin) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from assigner.cli.connection import Admin, Target, ask, reaches_service, takes_group
+from assigner.cli.connection import Admin, ServiceTarget, ask, reaches_service, takes_group
 from assigner.cli.output import console, print_json, table
 from assigner.proto.kafka_assigner.v1 import (
     FetchOffsetsRequest,
@@ -45,7 +45,7 @@ _LARGEST = 2**63 - 1
 )
 @click.option("--force", is_flag=True, help="With --set: also where somebody owns the partition, who may commit again.")
 @reaches_service
-def offsets(target: Target, group: str, topics: tuple[str, ...], file: Path | None, force: bool) -> None:
+def offsets(target: ServiceTarget, group: str, topics: tuple[str, ...], file: Path | None, force: bool) -> None:
     """Show the committed offsets of GROUP: the next one to read of each partition, and the epoch it was committed
     under. Or put others in place, while nobody owns the partitions."""
     if file is None and force:
@@ -61,7 +61,7 @@ def offsets(target: Target, group: str, topics: tuple[str, ...], file: Path | No
 # --- showing -----------------------------------------------------------------------------------------------------
 
 
-def _show(target: Target, group: str, topics: tuple[str, ...]) -> None:
+def _show(target: ServiceTarget, group: str, topics: tuple[str, ...]) -> None:
     async def question(admin: Admin) -> list[FetchOffsetsResponse]:
         # Fetching finds nothing in a group that there is not; a person who misspelt its name wants to know.
         await admin.ask(admin.stub.list_topics, ListTopicsRequest(group=group))
@@ -120,7 +120,7 @@ def _row(line: dict[str, Any]) -> tuple[Any, ...]:
 # --- setting -----------------------------------------------------------------------------------------------------
 
 
-def _set(target: Target, group: str, wanted: list[NewOffsets], *, force: bool) -> None:
+def _set(target: ServiceTarget, group: str, wanted: list[NewOffsets], *, force: bool) -> None:
     request = SetOffsetsRequest(group=group, topics=wanted, force=force)
     answer = ask(target, lambda admin: admin.ask(admin.stub.set_offsets, request), group=group)
     if target.as_json:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from assigner.cli.commands.loads import publish, weights
 from assigner.cli.commands.pipeline_runs import Job, Run, Seconds, running, runs_on_spark
-from assigner.cli.connection import Target, split_address
+from assigner.cli.connection import ServiceTarget, split_address
 from assigner.cli.exit_codes import REFUSED, Failure
 from assigner.cli.output import table
 from assigner.errors import InvalidInput
@@ -162,7 +162,7 @@ def loads(
         run.tell(summary, table("heaviest partitions", columns, _rows(heaviest, columns)), *_published(summary, group))
 
 
-def _target(job: Job, address: str | None, group: str | None, tls: dict[str, Any]) -> Target | None:
+def _target(job: Job, address: str | None, group: str | None, tls: dict[str, Any]) -> ServiceTarget | None:
     """Where to publish, if at all; what can't work is refused before anything is computed."""
     if (address is None) != (group is None):
         raise click.UsageError("--publish and --group belong together: where to, and whose weights")
@@ -172,12 +172,14 @@ def _target(job: Job, address: str | None, group: str | None, tls: dict[str, Any
         split_address(address)
     except click.BadParameter as error:
         raise click.BadParameter(error.message, param_hint="--publish") from error
-    target = Target(address=address, output="json" if job.as_json else "table", **tls)
+    target = ServiceTarget(address=address, output="json" if job.as_json else "table", **tls)
     target.ssl_context()
     return target
 
 
-def _publish(target: Target, group: str, content: dict[str, dict[str, float]], valid_for: float, kept: str) -> int:
+def _publish(
+    target: ServiceTarget, group: str, content: dict[str, dict[str, float]], valid_for: float, kept: str
+) -> int:
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "weights.json"
         file.write_text(json.dumps(content))

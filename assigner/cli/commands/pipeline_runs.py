@@ -22,7 +22,7 @@ from assigner.errors import InvalidInput
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from assigner.spark.jobs.progress import Progress
+    from assigner.spark.jobs.progress import JobProgress
 
 
 class Seconds(click.FloatRange):
@@ -68,7 +68,7 @@ class Job(msgspec.Struct, frozen=True):
 class Run:
     """A pipeline under way."""
 
-    def __init__(self, job: Job, spark: SparkSession, progress: Progress) -> None:
+    def __init__(self, job: Job, spark: SparkSession, progress: JobProgress) -> None:
         self.job = job
         self.spark = spark
         self.output = (job.output or tempfile.mkdtemp(prefix=f"assigner-{job.name}-")).rstrip("/")
@@ -125,12 +125,12 @@ def running(job: Job) -> Iterator[Run]:
     """The pipeline's session. What goes wrong in it becomes a `Failure` that names the remedy."""
     job.check()
     try:
-        from assigner.spark.jobs.progress import Progress
+        from assigner.spark.jobs.progress import JobProgress
         from assigner.spark.jobs.session import session
     except ImportError as error:
         raise Failure(USAGE, str(error), kind="missing_requirement", as_json=job.as_json) from error
     with _failing(job), session(job.name, job.master, job.settings(), small=job.sample) as spark:
-        yield Run(job, spark, Progress(spark, console(stderr=True)))
+        yield Run(job, spark, JobProgress(spark, console(stderr=True)))
 
 
 @contextmanager

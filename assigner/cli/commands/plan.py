@@ -12,11 +12,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from assigner.cli.commands.live_sketch import sketch_of, weighed
-from assigner.cli.connection import Admin, Target, ask, named, reaches_service
+from assigner.cli.connection import Admin, ServiceTarget, ask, named, reaches_service
 from assigner.cli.exit_codes import USAGE, Failure
 from assigner.cli.output import console, print_json, table
 from assigner.core.whatif import changes as what_if
-from assigner.core.whatif.report import Answer, PlannedMove, answer, carried_out, solve
+from assigner.core.whatif.report import PlannedMove, WhatIfReport, answer, carried_out, solve
 from assigner.core.whatif.sketch import Sketch, SketchedMember, read
 from assigner.errors import InvalidInput
 from assigner.model.keys import TopicPartition
@@ -68,7 +68,9 @@ replica_racks; the group has strategy, strategy_options, standby_count, copartit
 @click.option("--explain", is_flag=True, help="Say of every partition why it moves.")
 @click.option("--save", type=click.Path(dir_okay=False), help="Write the group as it would be to a JSON file.")
 @reaches_service
-def plan(target: Target, group: str | None, file: str | None, explain: bool, save: str | None, **edits: Any) -> None:
+def plan(
+    target: ServiceTarget, group: str | None, file: str | None, explain: bool, save: str | None, **edits: Any
+) -> None:
     """Show what a change would move. Reads the live GROUP, or a --file; changes neither."""
     before = _read(target, group, file)
     try:
@@ -85,7 +87,7 @@ def plan(target: Target, group: str | None, file: str | None, explain: bool, sav
         console().print(_view(found, explain=explain))
 
 
-def _read(target: Target, group: str | None, file: str | None) -> Sketch:
+def _read(target: ServiceTarget, group: str | None, file: str | None) -> Sketch:
     if (group is None) == (file is None):
         raise click.UsageError("name a GROUP of the running service, or a --file; not both")
     if file is not None:
@@ -190,7 +192,7 @@ def _partition(text: str) -> TopicPartition:
 # --- what is shown -----------------------------------------------------------------------------------------------
 
 
-def _view(found: Answer, *, explain: bool) -> RenderableType:
+def _view(found: WhatIfReport, *, explain: bool) -> RenderableType:
     parts: list[RenderableType] = [_headline(found), Text(), _shares(found)]
     if found.rollout is not None:
         parts.insert(1, _rollout(found.rollout))
@@ -202,7 +204,7 @@ def _view(found: Answer, *, explain: bool) -> RenderableType:
     return Group(*parts)
 
 
-def _headline(found: Answer) -> Text:
+def _headline(found: WhatIfReport) -> Text:
     if not found.planned:
         return Text(f"{found.strategy}: nothing moves", "bold green")
     worst = max(found.imbalance_by_topic.values(), default=0)
@@ -227,7 +229,7 @@ def _rollout(name: str) -> Text:
     return Text(f"a rollout is on: {who} over what others leave, and nothing moves for balance", "yellow")
 
 
-def _shares(found: Answer) -> RenderableType:
+def _shares(found: WhatIfReport) -> RenderableType:
     weighed = any(share.weight is not None for share in found.shares)
     copied = any(share.standbys for share in found.shares)
     columns = ["member", "before", "after", "gains", "loses"] + ["standbys"] * copied + ["weight"] * weighed

@@ -154,7 +154,7 @@ class AnswerKind(str, Enum):
     RELEASED = "released"
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False):
+class Ack(msgspec.Struct, frozen=True, gc=False):
     tp: TopicPartition
     handoff_id: str
     failure: str = ""

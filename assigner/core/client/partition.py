@@ -88,7 +88,7 @@ class Partition:
             self.granted = None
 
 
-class Counts:
+class ClientCounters:
     """What happened so far, for `statistics()`."""
 
     __slots__ = ("failures", "leases_lost", "refusals", "released", "revoked", "stale", "warmed")

@@ -17,8 +17,8 @@ import msgspec
 
 from assigner.core.client.gate import Gate, Lease, Shut
 from assigner.core.client.messages import (
+    Ack,
     Action,
-    Answer,
     AnswerKind,
     Call,
     CallAssigned,
@@ -41,7 +41,7 @@ from assigner.core.client.messages import (
     Stopped,
     WarmOrder,
 )
-from assigner.core.client.partition import Counts, Partition, Warmed
+from assigner.core.client.partition import ClientCounters, Partition, Warmed
 from assigner.errors import LimitReached
 from assigner.model.keys import TopicPartition
 
@@ -56,7 +56,7 @@ class ClientState:
 
     def __init__(self, *, max_partitions: int = MAX_PARTITIONS) -> None:
         self.lease = Lease()
-        self.counts = Counts()
+        self.counts = ClientCounters()
         self.live = False
         """A renewal is in force, as far as anyone noticed."""
         self.over = False
@@ -68,7 +68,7 @@ class ClientState:
         self.last_stale: StaleGrant | None = None
         self._max_partitions = max_partitions
         self._partitions: dict[TopicPartition, Partition] = {}
-        self._answers: dict[AnswerKind, dict[TopicPartition, Answer]] = {kind: {} for kind in AnswerKind}
+        self._answers: dict[AnswerKind, dict[TopicPartition, Ack]] = {kind: {} for kind in AnswerKind}
         # Partitions with a call under way or an ownership in the handler's hands: what a close has to wait for.
         self._busy: set[TopicPartition] = set()
 
@@ -174,7 +174,7 @@ class ClientState:
     def _want_warm(self, p: Partition, order: WarmOrder) -> None:
         if p.granted is not None:
             # Nobody is warmer than the owner.
-            self._answer(AnswerKind.READY, Answer(p.tp, order.handoff_id))
+            self._answer(AnswerKind.READY, Ack(p.tp, order.handoff_id))
             return
         if p.warm is not None and p.warm.handoff_id != order.handoff_id:
             # The new handler call gets the copy that may exist; it is not to be thrown away in between.
@@ -182,7 +182,7 @@ class ClientState:
             self._answers[AnswerKind.READY].pop(p.tp, None)
         p.warm = order
         if p.warmed is not None:
-            self._answer(AnswerKind.READY, Answer(p.tp, order.handoff_id, p.warmed.failure))
+            self._answer(AnswerKind.READY, Ack(p.tp, order.handoff_id, p.warmed.failure))
 
     def _want_release(self, p: Partition, order: ReleaseOrder) -> None:
         held = max(p.granted or 0, p.handed or 0)
@@ -288,7 +288,7 @@ class ClientState:
             p.warmed = Warmed(order.handoff_id, failure)
             self.counts.warmed += 0 if failure else 1
             if p.granted is None:
-                self._answer(AnswerKind.READY, Answer(p.tp, order.handoff_id, failure))
+                self._answer(AnswerKind.READY, Ack(p.tp, order.handoff_id, failure))
 
     def _release_returned(self, p: Partition) -> None:
         p.handed, p.spoiled = None, False
@@ -297,7 +297,7 @@ class ClientState:
 
     # --- answers -------------------------------------------------------------------------------------------------
 
-    def answers(self, kind: AnswerKind, limit: int) -> list[Answer]:
+    def answers(self, kind: AnswerKind, limit: int) -> list[Ack]:
         """The oldest answers that the service has not acknowledged."""
         pending = self._answers[kind]
         return [answer for _, answer in zip(range(limit), pending.values(), strict=False)]
@@ -305,9 +305,7 @@ class ClientState:
     def pending_answers(self) -> int:
         return sum(len(pending) for pending in self._answers.values())
 
-    def acknowledged(
-        self, kind: AnswerKind, sent: Iterable[Answer], refused: frozenset[TopicPartition]
-    ) -> list[Action]:
+    def acknowledged(self, kind: AnswerKind, sent: Iterable[Ack], refused: frozenset[TopicPartition]) -> list[Action]:
         """The service took these answers, or refused some of them for good."""
         pending = self._answers[kind]
         touched = []
@@ -322,7 +320,7 @@ class ClientState:
                     touched.append(p)
         return self._settle_all(touched)
 
-    def _answer(self, kind: AnswerKind, answer: Answer) -> None:
+    def _answer(self, kind: AnswerKind, answer: Ack) -> None:
         if not self.over and not self.letting_go:
             self._answers[kind][answer.tp] = answer
 
@@ -387,7 +385,7 @@ class ClientState:
     def _next_call(self, p: Partition) -> Call | None:
         if p.release is not None and (p.handed is None or p.handed > p.release.epoch):
             # Nothing of that epoch is in the handler's hands, be it released just now, lost before or never begun.
-            self._answer(AnswerKind.RELEASED, Answer(p.tp, p.release.handoff_id))
+            self._answer(AnswerKind.RELEASED, Ack(p.tp, p.release.handoff_id))
             p.release = None
         if p.handed is not None:
             return None if self._keeps(p) else self._take_back(p, p.handed)

@@ -18,7 +18,7 @@ LAG = 1.0
 """Seconds from an epoch above the floor to the write that raises it: one write for all that rises meanwhile."""
 
 
-class EpochFloor:
+class EpochFloorKeeper:
     def __init__(self, state: GroupState, agenda: Agenda) -> None:
         self._state = state
         self._agenda = agenda

@@ -17,15 +17,15 @@ import msgspec
 
 from assigner.core.agenda import RETRY, Agenda, Note, Timer
 from assigner.core.conditions import OversizedWrites
-from assigner.core.coordination.epoch_floor import EpochFloor
+from assigner.core.coordination.epoch_floor import EpochFloorKeeper
 from assigner.core.group import Change, GroupState
-from assigner.core.handoff.progress import Failures, HandoffCare
-from assigner.core.liveness import Fate, Liveness
-from assigner.core.loads.trigger import LoadCare
+from assigner.core.handoff.progress import Failures, HandoffProgress
+from assigner.core.liveness import SessionLiveness, SessionState
+from assigner.core.loads.trigger import LoadTrigger
 from assigner.core.planning import request
-from assigner.core.planning.copartitions import Units
+from assigner.core.planning.copartitions import CopartitionUnits
 from assigner.core.planning.execution import PlanExecution
-from assigner.core.standbys import StandbyKeeping, StandbyTarget
+from assigner.core.standbys import StandbyReconciler, StandbyTarget
 from assigner.core.transitions import Transitions
 from assigner.core.writes import Pending, PlanSubject, Purpose, Write
 from assigner.model.keys import (
@@ -71,15 +71,15 @@ class Coordination:
         offset_key: Callable[[TopicPartition], str],
     ) -> None:
         self.state = state
-        self.liveness = Liveness(state, ttl=ttl, term_started=now)
+        self.liveness = SessionLiveness(state, ttl=ttl, term_started=now)
         self._ttl = ttl
         self._do = Transitions(state, self.liveness, offset_key, term)
         self._agenda = Agenda(state, now)
         self._pending = Pending()
         self._failures = Failures(state)
         self._oversized = OversizedWrites()
-        self._units = Units(state)
-        self._care = HandoffCare(
+        self._units = CopartitionUnits(state)
+        self._care = HandoffProgress(
             state,
             self.liveness,
             self._do,
@@ -92,8 +92,8 @@ class Coordination:
         self._execution = PlanExecution(
             state, self.liveness, self._do, self._agenda, self._pending, self._units, self._stays
         )
-        self._standbys = StandbyKeeping(state, self.liveness, self._do, self._agenda, self._pending)
-        self.loads = LoadCare(state, self._agenda)
+        self._standbys = StandbyReconciler(state, self.liveness, self._do, self._agenda, self._pending)
+        self.loads = LoadTrigger(state, self._agenda)
         self._builder: request.Builder | None = None
         self._solving = False
         """From the decision to plan until what the plan wants is known."""
@@ -105,7 +105,7 @@ class Coordination:
         """The causes of a plan that had to leave moves in flight as they were."""
         self._postponed: set[Cause] = set()
         """The causes of plans that left balance for later, because not everybody may be back yet."""
-        self._floor = EpochFloor(state, self._agenda)
+        self._floor = EpochFloorKeeper(state, self._agenda)
         self._publishing = self._unpublished = 0
         """The generation last asked to be written, and the one whose write failed, or may have."""
         self._remove: set[TopicPartition] = set()
@@ -209,7 +209,7 @@ class Coordination:
 
     def solved(
         self,
-        targets: Iterable[request.Target],
+        targets: Iterable[request.OwnerTarget],
         standbys: Iterable[StandbyTarget] = (),
         *,
         standbys_follow: bool = False,
@@ -345,10 +345,10 @@ class Coordination:
             if handoff and (handoff.record.to_nobody or handoff.record.at is Step.COMPLETE):
                 return self._care.advance(tp, now, wall)
             fate = self.liveness.fate(held.record.owner, held.record.session, now)
-            if fate is Fate.DOUBT:
+            if fate is SessionState.DOUBT:
                 self._care.await_doubt(held.record.owner, held.record.session, now)
                 return None
-            if fate is Fate.ALIVE:
+            if fate is SessionState.ALIVE:
                 evicted = self.state.consumers[held.record.owner].record.evicted
                 return None if evicted else self._do.let_go((tp,), Cause.OPERATOR, int(wall))
         if held or handoff or tp in self.state.standbys:
@@ -362,15 +362,15 @@ class Coordination:
                 self._agenda.want_plan(Cause.TOPIC_GREW, now)
             return None
         match self.liveness.fate(held.record.owner, held.record.session, now):
-            case Fate.REPLACED:
+            case SessionState.REPLACED:
                 return self._do.restamp((tp,), self.state.consumers[held.record.owner])
-            case Fate.DEAD:
+            case SessionState.DEAD:
                 # It was left in peace for its owner's sake.
                 self._agenda.stays.clear(tp)
                 self._agenda.want_plan(Cause.LEFT, now)
-            case Fate.DOUBT:
+            case SessionState.DOUBT:
                 self._care.await_doubt(held.record.owner, held.record.session, now)
-            case Fate.ALIVE:
+            case SessionState.ALIVE:
                 if self.state.consumers[held.record.owner].record.status is Status.DRAINING:
                     self._agenda.want_plan(Cause.DRAINING, now)
         return None

@@ -2,9 +2,9 @@
 
     warming -> ready -> [freezing] -> [releasing -> released] -> complete -> (deleted)
 
-`judge` looks at one handoff, both its ends and its deadline, and says what should happen. Partitions that move as one
-(a co-partition set with one handoff id) are judged together: the slowest decides. The same verdicts come out whoever
-leads, because everything but the deadline is stored.
+`next_action` looks at one handoff, both its ends and its deadline, and says what should happen. Partitions that move as
+one (a co-partition set with one handoff id) are judged together: the slowest decides. The same verdicts come out
+whoever leads, because everything but the deadline is stored.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from enum import Enum
 
 from assigner.core.agenda import Schedule
 from assigner.core.group import GroupState
-from assigner.core.liveness import Fate, Liveness
+from assigner.core.liveness import SessionLiveness, SessionState
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Cause, Handoff, HandoffMode, Status, Step
 
 
-class Verdict(Enum):
+class HandoffAction(Enum):
     WAIT = "wait"
     FREEZE = "freeze"
     RELEASE = "release"
@@ -69,9 +69,9 @@ def timeout(state: GroupState, step: Step) -> float | None:
             return None
 
 
-def judge(
-    state: GroupState, liveness: Liveness, tps: Sequence[TopicPartition], *, overdue: bool, now: float
-) -> Verdict:
+def next_action(
+    state: GroupState, liveness: SessionLiveness, tps: Sequence[TopicPartition], *, overdue: bool, now: float
+) -> HandoffAction:
     """`tps`: partitions of one handoff id. `overdue`: the step's deadline has passed."""
     handoff = state.handoffs[tps[0]].record
     step = slowest([state.handoffs[tp].record.at for tp in tps])
@@ -79,18 +79,18 @@ def judge(
     if step is Step.COMPLETE:
         return _after_flip(state, liveness, tps[0], handoff, old, overdue=overdue, now=now)
     if not all(_names_the_owner(state, tp) for tp in tps):
-        return Verdict.SUPERSEDED
+        return HandoffAction.SUPERSEDED
     if handoff.to_nobody:
         return _letting_go(state, handoff, step, old, overdue=overdue)
     target = _target(liveness, handoff, now)
-    if target is not Verdict.WAIT:
-        return Verdict.FIND_TARGET if old is Fate.DEAD and target is Verdict.RETARGET else target
+    if target is not HandoffAction.WAIT:
+        return HandoffAction.FIND_TARGET if old is SessionState.DEAD and target is HandoffAction.RETARGET else target
     if step is Step.FAILED:
-        return Verdict.TRY_ELSEWHERE
-    if old is Fate.DEAD:
-        return Verdict.ASSIGN
-    if old is Fate.REPLACED:
-        return Verdict.RESTAMP if step is Step.WARMING else Verdict.ASSIGN
+        return HandoffAction.TRY_ELSEWHERE
+    if old is SessionState.DEAD:
+        return HandoffAction.ASSIGN
+    if old is SessionState.REPLACED:
+        return HandoffAction.RESTAMP if step is Step.WARMING else HandoffAction.ASSIGN
     if overdue:
         return _overdue(state, handoff, old)
     return _forward(state, tps, step)
@@ -103,43 +103,47 @@ def _names_the_owner(state: GroupState, tp: TopicPartition) -> bool:
     return bool(held and held.record.owner == handoff.old_owner and held.record.session == handoff.old_session)
 
 
-def _target(liveness: Liveness, handoff: Handoff, now: float) -> Verdict:
+def _target(liveness: SessionLiveness, handoff: Handoff, now: float) -> HandoffAction:
     """WAIT: the target is fine."""
     eligible = liveness.eligible(handoff.new_owner)
     if eligible and not eligible.record.wants(handoff.topic):
-        return Verdict.FIND_TARGET
+        return HandoffAction.FIND_TARGET
     if eligible and eligible.record.session == handoff.new_session:
-        return Verdict.WAIT
+        return HandoffAction.WAIT
     if eligible:
-        return Verdict.RETARGET
+        return HandoffAction.RETARGET
     # One that was absent when the term began may come back and go on warming.
-    return Verdict.WAIT if liveness.awaited(handoff.new_owner, handoff.new_session, now) else Verdict.FIND_TARGET
+    return (
+        HandoffAction.WAIT
+        if liveness.awaited(handoff.new_owner, handoff.new_session, now)
+        else HandoffAction.FIND_TARGET
+    )
 
 
-def _letting_go(state: GroupState, handoff: Handoff, step: Step, old: Fate, *, overdue: bool) -> Verdict:
-    if step is Step.RELEASED or old is Fate.DEAD:
-        return Verdict.FORGET
-    if old is Fate.REPLACED:
+def _letting_go(state: GroupState, handoff: Handoff, step: Step, old: SessionState, *, overdue: bool) -> HandoffAction:
+    if step is Step.RELEASED or old is SessionState.DEAD:
+        return HandoffAction.FORGET
+    if old is SessionState.REPLACED:
         # The new session starts from what the name has; whether it has to leave that is for a plan to say.
-        return Verdict.FINISH
-    if overdue and old is Fate.ALIVE and not state.consumers[handoff.old_owner].record.evicted:
-        return Verdict.EVICT
-    return Verdict.WAIT
+        return HandoffAction.FINISH
+    if overdue and old is SessionState.ALIVE and not state.consumers[handoff.old_owner].record.evicted:
+        return HandoffAction.EVICT
+    return HandoffAction.WAIT
 
 
-def _forward(state: GroupState, tps: Sequence[TopicPartition], step: Step) -> Verdict:
+def _forward(state: GroupState, tps: Sequence[TopicPartition], step: Step) -> HandoffAction:
     exclusive = state.options.handoff_mode is HandoffMode.EXCLUSIVE
     match step:
         case Step.WARMING | Step.FAILED | Step.RELEASING | Step.COMPLETE:
-            return Verdict.WAIT
+            return HandoffAction.WAIT
         case Step.READY if state.routers:
-            return Verdict.FREEZE
+            return HandoffAction.FREEZE
         case Step.FREEZING if not all(_acknowledged(state, tp) for tp in tps):
-            return Verdict.WAIT
+            return HandoffAction.WAIT
         case Step.READY | Step.FREEZING:
-            return Verdict.RELEASE if exclusive else Verdict.FLIP
+            return HandoffAction.RELEASE if exclusive else HandoffAction.FLIP
         case Step.RELEASED:
-            return Verdict.FLIP_RELEASED
+            return HandoffAction.FLIP_RELEASED
 
 
 def _acknowledged(state: GroupState, tp: TopicPartition) -> bool:
@@ -149,36 +153,36 @@ def _acknowledged(state: GroupState, tp: TopicPartition) -> bool:
     return all(router in acks and acks[router].record.handoff_id == wanted for router in state.routers)
 
 
-def _overdue(state: GroupState, handoff: Handoff, old: Fate) -> Verdict:
-    if old is not Fate.ALIVE:
-        return Verdict.WAIT
+def _overdue(state: GroupState, handoff: Handoff, old: SessionState) -> HandoffAction:
+    if old is not SessionState.ALIVE:
+        return HandoffAction.WAIT
     owner = state.consumers[handoff.old_owner].record
     if owner.evicted:
-        return Verdict.WAIT
+        return HandoffAction.WAIT
     if owner.status is Status.DRAINING or handoff.cause is Cause.OPERATOR:
-        return Verdict.EVICT
-    return Verdict.REAFFIRM
+        return HandoffAction.EVICT
+    return HandoffAction.REAFFIRM
 
 
 def _after_flip(
     state: GroupState,
-    liveness: Liveness,
+    liveness: SessionLiveness,
     tp: TopicPartition,
     handoff: Handoff,
-    old: Fate,
+    old: SessionState,
     *,
     overdue: bool,
     now: float,
-) -> Verdict:
-    if old in (Fate.DEAD, Fate.REPLACED):
-        return Verdict.FINISH
+) -> HandoffAction:
+    if old in (SessionState.DEAD, SessionState.REPLACED):
+        return HandoffAction.FINISH
     held = state.assignments.get(tp)
-    owner = liveness.fate(held.record.owner, held.record.session, now) if held else Fate.DEAD
-    if owner is Fate.DEAD and old is Fate.ALIVE:
-        return Verdict.REAFFIRM
-    if overdue and old is Fate.ALIVE and not state.consumers[handoff.old_owner].record.evicted:
-        return Verdict.EVICT
-    return Verdict.WAIT
+    owner = liveness.fate(held.record.owner, held.record.session, now) if held else SessionState.DEAD
+    if owner is SessionState.DEAD and old is SessionState.ALIVE:
+        return HandoffAction.REAFFIRM
+    if overdue and old is SessionState.ALIVE and not state.consumers[handoff.old_owner].record.evicted:
+        return HandoffAction.EVICT
+    return HandoffAction.WAIT
 
 
 # How long each handoff may stay in its step, on the leader's own clock.

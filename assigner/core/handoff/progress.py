@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from assigner.core.agenda import Agenda, Note, Timer
 from assigner.core.group import GroupState
-from assigner.core.handoff.lifecycle import Deadlines, Verdict, judge, slowest, timeout
-from assigner.core.liveness import Fate, Liveness
-from assigner.core.planning.copartitions import Units
+from assigner.core.handoff.lifecycle import Deadlines, HandoffAction, next_action, slowest, timeout
+from assigner.core.liveness import SessionLiveness, SessionState
+from assigner.core.planning.copartitions import CopartitionUnits
 from assigner.core.planning.request import rollout_of
 from assigner.core.standby_copies import holders
 from assigner.core.transitions import Transitions
@@ -69,16 +69,16 @@ class Failures:
 Partitions = tuple[TopicPartition, ...]
 
 
-class HandoffCare:
+class HandoffProgress:
     def __init__(
         self,
         state: GroupState,
-        liveness: Liveness,
+        liveness: SessionLiveness,
         do: Transitions,
         agenda: Agenda,
         pending: Pending,
         failures: Failures,
-        units: Units,
+        units: CopartitionUnits,
         forget: Callable[[Partitions], None],
     ) -> None:
         """`forget`: have the ownership of partitions that nobody holds removed."""
@@ -99,38 +99,40 @@ class HandoffCare:
             return None
         step = slowest([self._state.handoffs[other].record.at for other in tps])
         self.deadlines.arm(tp, handoff.handoff_id, step, timeout(self._state, step), now)
-        verdict = judge(self._state, self._liveness, tps, overdue=self.deadlines.overdue(tp), now=now)
+        verdict = next_action(self._state, self._liveness, tps, overdue=self.deadlines.overdue(tp), now=now)
         return self._carry_out(verdict, tps, handoff, now, wall)
 
-    def _carry_out(self, verdict: Verdict, tps: Partitions, handoff: Handoff, now: float, wall: float) -> Write | None:
+    def _carry_out(
+        self, verdict: HandoffAction, tps: Partitions, handoff: Handoff, now: float, wall: float
+    ) -> Write | None:
         target = self._state.consumers.get(handoff.new_owner)
         match verdict:
-            case Verdict.WAIT:
+            case HandoffAction.WAIT:
                 return self._while_waiting(tps, handoff, now)
-            case Verdict.FREEZE:
+            case HandoffAction.FREEZE:
                 return self._do.advance(tps, Step.FREEZING)
-            case Verdict.RELEASE:
+            case HandoffAction.RELEASE:
                 return self._do.advance(tps, Step.RELEASING)
-            case Verdict.FLIP | Verdict.FLIP_RELEASED if target:
-                return self._do.flip(tps, target, released=verdict is Verdict.FLIP_RELEASED)
-            case Verdict.ASSIGN if target:
+            case HandoffAction.FLIP | HandoffAction.FLIP_RELEASED if target:
+                return self._do.flip(tps, target, released=verdict is HandoffAction.FLIP_RELEASED)
+            case HandoffAction.ASSIGN if target:
                 return self._do.assign(tps, target, handoff.cause)
-            case Verdict.RESTAMP:
+            case HandoffAction.RESTAMP:
                 return self._do.restamp(tps, self._state.consumers[handoff.old_owner])
-            case Verdict.RETARGET if target:
+            case HandoffAction.RETARGET if target:
                 return self._do.start(tps, target, handoff.cause, int(wall))
-            case Verdict.FIND_TARGET:
+            case HandoffAction.FIND_TARGET:
                 return self._find_target(tps, handoff, now)
-            case Verdict.TRY_ELSEWHERE:
+            case HandoffAction.TRY_ELSEWHERE:
                 return self._try_elsewhere(tps, handoff, now, wall)
-            case Verdict.REAFFIRM:
+            case HandoffAction.REAFFIRM:
                 return self._give_up(tps, handoff, now, wall)
-            case Verdict.EVICT:
+            case HandoffAction.EVICT:
                 return self._evict(tps[0], handoff, now)
-            case Verdict.FORGET:
+            case HandoffAction.FORGET:
                 self._forget(tps)
                 return None
-            case Verdict.FINISH | Verdict.SUPERSEDED:
+            case HandoffAction.FINISH | HandoffAction.SUPERSEDED:
                 return self._do.finish(tps)
             case _:
                 return None
@@ -140,7 +142,7 @@ class HandoffCare:
             held = self._state.assignments.get(tp)
             if held and handoff.at is Step.COMPLETE:
                 fate = self._liveness.fate(held.record.owner, held.record.session, now)
-                if fate is Fate.REPLACED:
+                if fate is SessionState.REPLACED:
                     return self._do.restamp((tp,), self._state.consumers[held.record.owner])
         self.await_doubt(handoff.old_owner, handoff.old_session, now)
         if self._liveness.awaited(handoff.new_owner, handoff.new_session, now):
@@ -149,18 +151,18 @@ class HandoffCare:
 
     def await_doubt(self, name: str, session: str, now: float) -> None:
         """Look again when time will have told whether the session is gone."""
-        if self._liveness.fate(name, session, now) is Fate.DOUBT:
+        if self._liveness.fate(name, session, now) is SessionState.DOUBT:
             until = self._liveness.doubt_until(name, session, now)
             if until is not None:
                 self._agenda.timers.sooner(Timer.DOUBT, until)
 
-    def _old_fate(self, handoff: Handoff, now: float) -> Fate:
+    def _old_fate(self, handoff: Handoff, now: float) -> SessionState:
         return self._liveness.fate(handoff.old_owner, handoff.old_session, now)
 
     def _find_target(self, tps: Partitions, handoff: Handoff, now: float) -> Write | None:
         """The plan names the next target. Where no plan will be made, the owner stays the owner."""
         no_plan = self._state.options.paused or not any(map(self._liveness.eligible, self._state.consumers))
-        if no_plan and self._old_fate(handoff, now) is Fate.ALIVE:
+        if no_plan and self._old_fate(handoff, now) is SessionState.ALIVE:
             return self._do.reaffirm(tps)
         self._agenda.want_plan(Cause.LEFT, now)
         return None
@@ -176,7 +178,7 @@ class HandoffCare:
         target = self._elsewhere(tps[0], handoff)
         if target is None:
             return self._give_up(tps, handoff, now, wall)
-        if self._old_fate(handoff, now) is Fate.DEAD:
+        if self._old_fate(handoff, now) is SessionState.DEAD:
             return self._do.assign(tps, target, handoff.cause)
         return self._do.start(tps, target, handoff.cause, int(wall))
 
@@ -215,7 +217,7 @@ class HandoffCare:
         self._agenda.note(Note("move_given_up", tps[0], handoff.new_owner, handoff.failure or "deadline"))
         for tp in tps:
             self._agenda.stays.set(tp, now + self._state.options.balance_backoff)
-        return self._do.finish(tps) if self._old_fate(handoff, now) is Fate.DEAD else self._do.reaffirm(tps)
+        return self._do.finish(tps) if self._old_fate(handoff, now) is SessionState.DEAD else self._do.reaffirm(tps)
 
     def _evict(self, tp: TopicPartition, handoff: Handoff, now: float) -> Write | None:
         consumer = self._state.consumers[handoff.old_owner]

@@ -12,7 +12,7 @@ from assigner.core.loads.weights import GroupLoads, TopicSizes
 from assigner.model.records import Cause
 
 
-class LoadCare:
+class LoadTrigger:
     def __init__(self, state: GroupState, agenda: Agenda) -> None:
         self._state = state
         self._agenda = agenda

@@ -82,7 +82,7 @@ def _subscribers(state: GroupState) -> dict[str, tuple[int, ...]]:
 # Partitions that move as one: the same number in each topic of a co-partition set. One flip, one pin.
 
 
-class Units:
+class CopartitionUnits:
     def __init__(self, state: GroupState) -> None:
         self._state = state
         self._known: Mapping[str, tuple[str, ...]] | None = None

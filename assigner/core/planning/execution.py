@@ -13,9 +13,9 @@ import msgspec
 
 from assigner.core.agenda import Agenda, Note
 from assigner.core.group import Change, GroupState
-from assigner.core.liveness import Fate, Liveness
+from assigner.core.liveness import SessionLiveness, SessionState
 from assigner.core.planning import request
-from assigner.core.planning.copartitions import Units
+from assigner.core.planning.copartitions import CopartitionUnits
 from assigner.core.planning.rollout import new_generation
 from assigner.core.transitions import Transitions
 from assigner.core.writes import Pending, Write
@@ -28,7 +28,7 @@ from assigner.model.records import Cause, Handoff, Status, Step
 # moves costs as much as there are targets with something waiting, not as there are moves.
 
 
-class Move(msgspec.Struct, frozen=True, gc=False):
+class PlannedMove(msgspec.Struct, frozen=True, gc=False):
     tps: tuple[TopicPartition, ...]
     """More than one where a co-partition set moves as one."""
     target: str
@@ -37,7 +37,7 @@ class Move(msgspec.Struct, frozen=True, gc=False):
 
 class MoveQueue:
     def __init__(self) -> None:
-        self._by_target: dict[str, deque[Move]] = {}
+        self._by_target: dict[str, deque[PlannedMove]] = {}
         self._waiting = 0
 
     def __len__(self) -> int:
@@ -47,11 +47,11 @@ class MoveQueue:
         self._by_target.clear()
         self._waiting = 0
 
-    def add(self, move: Move) -> None:
+    def add(self, move: PlannedMove) -> None:
         self._by_target.setdefault(move.target, deque()).append(move)
         self._waiting += 1
 
-    def take(self, warming: Callable[[str], int], most: int, total: int) -> Iterator[Move]:
+    def take(self, warming: Callable[[str], int], most: int, total: int) -> Iterator[PlannedMove]:
         """Moves to begin now, turn by turn over the targets: until `total` partitions are on their way, and as long as
         none of the targets warms more than `most`. What moves as one begins whatever its size where nothing else is
         warmed, because it never gets smaller."""
@@ -79,11 +79,11 @@ class PlanExecution:
     def __init__(
         self,
         state: GroupState,
-        liveness: Liveness,
+        liveness: SessionLiveness,
         do: Transitions,
         agenda: Agenda,
         pending: Pending,
-        units: Units,
+        units: CopartitionUnits,
         stays: Callable[[TopicPartition, float], bool],
     ) -> None:
         self._state = state
@@ -98,12 +98,12 @@ class PlanExecution:
         """Topics that were owned when the plan was made: what is unowned of them is new."""
         self._new_generation: str | None = None
         """Of the rollout that was on when the plan was made."""
-        self._targets: deque[request.Target] = deque()
+        self._targets: deque[request.OwnerTarget] = deque()
         """What the plan wants and has not yet been looked at."""
-        self._joint: dict[tuple[str, str, int, tuple[str, str]], Move] = {}
+        self._joint: dict[tuple[str, str, int, tuple[str, str]], PlannedMove] = {}
         """Moves of partitions that move as one, being put together from the targets: those of one owner, because a
         handoff has one."""
-        self._at_once: deque[Move] = deque()
+        self._at_once: deque[PlannedMove] = deque()
         """Moves that wait for no room: nobody holds the partition, or it is in flight already."""
         self._queue = MoveQueue()
         self._warming: Counter[str] = Counter()
@@ -123,7 +123,7 @@ class PlanExecution:
 
     # --- what there is to do -------------------------------------------------------------------------------------
 
-    def begin(self, targets: Iterable[request.Target], causes: set[Cause]) -> None:
+    def begin(self, targets: Iterable[request.OwnerTarget], causes: set[Cause]) -> None:
         """A new plan, in place of what is left of the old one."""
         self.abandon()
         self._causes = causes
@@ -183,20 +183,20 @@ class PlanExecution:
             target = self._targets.popleft()
             if not target.owner and not self._has_to_go(target.tp, now):
                 continue
-            move = Move((target.tp,), target.owner, self._cause(target.tp, now))
+            move = PlannedMove((target.tp,), target.owner, self._cause(target.tp, now))
             unit = self._units.of(target.tp)
             if not unit:
                 self._add(move, now)
                 continue
             key = (unit, target.owner, target.tp.partition, self._holder(target.tp))
             joined = self._joint.get(key)
-            self._joint[key] = Move((*joined.tps, target.tp), joined.target, joined.cause) if joined else move
+            self._joint[key] = PlannedMove((*joined.tps, target.tp), joined.target, joined.cause) if joined else move
         if not self._targets:
             for move in self._joint.values():
                 self._add(move, now)
             self._joint.clear()
 
-    def _add(self, move: Move, now: float) -> None:
+    def _add(self, move: PlannedMove, now: float) -> None:
         if any(self._stays(tp, now) for tp in move.tps):
             return
         in_flight = any(tp in self._state.handoffs for tp in move.tps)
@@ -204,7 +204,7 @@ class PlanExecution:
             self._at_once.append(move)
             return
         held = self._state.assignments[move.tps[0]].record
-        if self._liveness.fate(held.owner, held.session, now) is Fate.ALIVE:
+        if self._liveness.fate(held.owner, held.session, now) is SessionState.ALIVE:
             self._queue.add(move)
 
     def _cause(self, tp: TopicPartition, now: float) -> Cause:
@@ -212,7 +212,7 @@ class PlanExecution:
         if held is None:
             grown = bool(self._state.assignments) and Cause.JOINED not in self._causes
             return Cause.TOPIC_GREW if grown or tp.topic in self._begun else Cause.JOINED
-        if self._liveness.fate(held.record.owner, held.record.session, now) is Fate.DEAD:
+        if self._liveness.fate(held.record.owner, held.record.session, now) is SessionState.DEAD:
             return Cause.LEFT
         owner = self._state.consumers.get(held.record.owner)
         if owner and owner.record.status is Status.DRAINING:
@@ -233,7 +233,7 @@ class PlanExecution:
     def _is_free(self, tp: TopicPartition, now: float) -> bool:
         """Nobody alive holds it, so it needs no handoff."""
         held = self._state.assignments.get(tp)
-        return held is None or self._liveness.fate(held.record.owner, held.record.session, now) is Fate.DEAD
+        return held is None or self._liveness.fate(held.record.owner, held.record.session, now) is SessionState.DEAD
 
     # --- from moves to writes ------------------------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ class PlanExecution:
             if write:
                 yield write, move.target
 
-    def _with_room(self, budget: int) -> list[Move]:
+    def _with_room(self, budget: int) -> list[PlannedMove]:
         options = self._state.options
         room = min(options.max_concurrent_handoffs - self.in_flight, budget)
         if self.handoffs_wait or room <= 0 or not len(self._queue):
@@ -282,7 +282,7 @@ class PlanExecution:
         limit = options.warm_concurrency
         return list(self._queue.take(lambda name: self._warming[name] + starting[name], limit, room))
 
-    def _begin(self, move: Move, now: float, wall: float) -> Write | None:
+    def _begin(self, move: PlannedMove, now: float, wall: float) -> Write | None:
         if not move.target:
             return self._let_go(move, now, wall)
         target = self._liveness.eligible(move.target)
@@ -299,7 +299,7 @@ class PlanExecution:
             return None
         return self._do.start(move.tps, target, move.cause, int(wall))
 
-    def _let_go(self, move: Move, now: float, wall: float) -> Write | None:
+    def _let_go(self, move: PlannedMove, now: float, wall: float) -> Write | None:
         """Nobody can take what its owner has to leave."""
         if any(tp in self._pending for tp in move.tps) or not all(self._has_to_go(tp, now) for tp in move.tps):
             self._agenda.want_plan(None, now)

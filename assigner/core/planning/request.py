@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from assigner.core.group import GroupState
-from assigner.core.liveness import Fate, Liveness
+from assigner.core.liveness import SessionLiveness, SessionState
 from assigner.core.loads.weights import GroupLoads
 from assigner.core.planning.copartitions import BY_LIKENESS, copartition_sets, slots
 from assigner.core.planning.rollout import Rollout, applied, plan_rollout
@@ -78,7 +78,7 @@ class ReplicaRacks:
 # flat order of partitions stays what it is.
 
 
-class _Row(msgspec.Struct, frozen=True, gc=False):
+class _TopicRow(msgspec.Struct, frozen=True, gc=False):
     name: str
     topic: int
     """Its place among the topics in name order."""
@@ -98,12 +98,15 @@ class TopicRows:
         self._rows = [row for place, name in enumerate(names) for row in self._of(place, name, counts[place])]
         self._split = len(self._rows) > len(names)
 
-    def _of(self, place: int, name: str, count: int) -> list[_Row]:
+    def _of(self, place: int, name: str, count: int) -> list[_TopicRow]:
         number = self._joined.get(name, NONE)
         if number == NONE or count == self._slots[number]:
-            return [_Row(name, place, count, number)]
+            return [_TopicRow(name, place, count, number)]
         together = self._slots[number]
-        return [_Row(name, place, together, number), _Row(f"{name}+{together}", place, count - together, NONE)]
+        return [
+            _TopicRow(name, place, together, number),
+            _TopicRow(f"{name}+{together}", place, count - together, NONE),
+        ]
 
     def topics(self) -> Topics:
         counts = np.asarray([row.count for row in self._rows], np.int32)
@@ -144,7 +147,7 @@ class Request:
     """Nobody is waited for who might yet take what nobody here can."""
 
 
-class Target(msgspec.Struct, frozen=True, gc=False):
+class OwnerTarget(msgspec.Struct, frozen=True, gc=False):
     tp: TopicPartition
     owner: str
     """Empty: nobody may have it."""
@@ -169,7 +172,7 @@ class Builder:
     def __init__(
         self,
         state: GroupState,
-        liveness: Liveness,
+        liveness: SessionLiveness,
         now: float,
         *,
         stays: Callable[[TopicPartition], bool],
@@ -190,7 +193,7 @@ class Builder:
         self._index = {name: number for number, name in enumerate(self._eligible)}
         self._sessions = {name: state.consumers[name].record.session for name in self._eligible}
         self._holders: dict[str, int] = {}
-        self._fates: dict[tuple[str, str], Fate] = {}
+        self._fates: dict[tuple[str, str], SessionState] = {}
         self._owners: list[int] = []
         self._pins: list[bool] = []
         """Of the partitions taken in by the present step; the arrays have them afterwards."""
@@ -274,14 +277,14 @@ class Builder:
         fate = self._fates.get((name, session))
         if fate is None:
             fate = self._fates[name, session] = self._liveness.fate(name, session, self._now)
-        if fate is Fate.DOUBT:
+        if fate is SessionState.DOUBT:
             # If another session of the name is here, it will get what the old one has: count it as its own already.
             self._put(self._index[name] if name in self._index else self._holder(name), pinned=True)
             return
         pinned = self._stays(tp)
-        if fate is Fate.ALIVE and name not in self._index and not pinned:
+        if fate is SessionState.ALIVE and name not in self._index and not pinned:
             self._leaving.append(tp)
-        self._put(NONE if fate is Fate.DEAD else self._index.get(name, NONE), pinned=pinned)
+        self._put(NONE if fate is SessionState.DEAD else self._index.get(name, NONE), pinned=pinned)
 
     def _put(self, owner: int, *, pinned: bool) -> None:
         self._owners.append(owner)
@@ -374,7 +377,7 @@ def _subscriptions(state: GroupState, consumers: list[Consumer]) -> BoolArray:
     return wanted
 
 
-def targets(request: Request, solution: Solution) -> list[Target]:
+def targets(request: Request, solution: Solution) -> list[OwnerTarget]:
     """What the solution changes, and what it says of partitions that lost their target or whose owner leaves. Those
     that would go to somebody absent wait for it where they are."""
     changed = np.nonzero(solution.owner != request.problem.owner)[0]
@@ -387,8 +390,8 @@ def targets(request: Request, solution: Solution) -> list[Target]:
     return [target for target in result if target and (target.owner or request.all_are_back)]
 
 
-def _target(request: Request, solution: Solution, number: int) -> Target | None:
+def _target(request: Request, solution: Solution, number: int) -> OwnerTarget | None:
     owner = int(solution.owner[number])
     if owner >= len(request.members) - request.away:
         return None
-    return Target(request.partitions[number], request.members[owner] if owner != NONE else "")
+    return OwnerTarget(request.partitions[number], request.members[owner] if owner != NONE else "")

@@ -15,7 +15,7 @@ from assigner.core.planning.rollout import solve as under_rollout
 from assigner.core.whatif.sketch import Interned, Sketch, intern, rolled_out
 from assigner.model.keys import TopicPartition
 from assigner.strategy import NONE, IntArray, Problem, Solution, Strategy
-from assigner.strategy.reasons import Reason
+from assigner.strategy.reasons import MoveReason
 
 _replace = msgspec.structs.replace
 
@@ -32,7 +32,7 @@ class PlannedMove(msgspec.Struct, frozen=True, kw_only=True):
     """The new owner holds a standby copy."""
 
 
-class Share(msgspec.Struct, frozen=True, kw_only=True):
+class MemberShare(msgspec.Struct, frozen=True, kw_only=True):
     """What a member has before and after."""
 
     member: str
@@ -45,7 +45,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     """Of what it has after, where partitions have weights."""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class WhatIfReport(msgspec.Struct, frozen=True, kw_only=True):
     strategy: str
     rollout: str | None
     """The deployment that takes over, if a rollout is on."""
@@ -64,7 +64,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     cold_actives: int
     cold_starts: int
     """Partitions that nobody warms: no member owns them, and they go to one without a copy though another has one."""
-    shares: tuple[Share, ...]
+    shares: tuple[MemberShare, ...]
     planned: tuple[PlannedMove, ...]
     dropped: tuple[str, ...]
 
@@ -84,13 +84,13 @@ def solve(sketch: Sketch, strategy: Strategy) -> Solved:
     return Solved(strategy.name, interned, solution, rollout.new if rollout else None)
 
 
-def answer(before: Sketch, solved: Solved) -> Answer:
+def answer(before: Sketch, solved: Solved) -> WhatIfReport:
     """The solution, told as changes from `before`."""
     interned, solution = solved.interned, solved.solution
     telling = _Telling(solved, _owners(intern(before)))
     explanation = solution.explanation
     planned = telling.moves()
-    return Answer(
+    return WhatIfReport(
         strategy=solved.strategy,
         rollout=solved.rollout,
         partitions=len(interned.partitions),
@@ -166,9 +166,9 @@ class _Telling:
 
     def moves(self) -> tuple[PlannedMove, ...]:
         reasons = self._solution.explanation.reasons
-        return tuple(self._move(flat, Reason(reasons[flat])) for flat in np.flatnonzero(reasons).tolist())
+        return tuple(self._move(flat, MoveReason(reasons[flat])) for flat in np.flatnonzero(reasons).tolist())
 
-    def shares(self, planned: tuple[PlannedMove, ...]) -> tuple[Share, ...]:
+    def shares(self, planned: tuple[PlannedMove, ...]) -> tuple[MemberShare, ...]:
         names = {*self._interned.members, *self._old.values()}
         before = _tally(self._old.values())
         after = _tally(self._interned.members[m] for m in self._solution.owner.tolist() if m != NONE)
@@ -176,7 +176,7 @@ class _Telling:
         copies = _tally(self._interned.members[m] for m in self._solution.standbys.ravel().tolist() if m != NONE)
         weights = self._weights()
         return tuple(
-            Share(
+            MemberShare(
                 member=name,
                 before=before.get(name, 0),
                 after=after.get(name, 0),
@@ -196,7 +196,7 @@ class _Telling:
         loads = np.bincount(owner[mine], weight[mine], self._problem.members.count)
         return dict(zip(self._interned.members, loads.tolist(), strict=True))
 
-    def _move(self, flat: int, reason: Reason) -> PlannedMove:
+    def _move(self, flat: int, reason: MoveReason) -> PlannedMove:
         tp = self._interned.partitions[flat]
         new = int(self._solution.owner[flat])
         copies = self._problem.standbys[flat].tolist() if self._problem.standbys.size else []
@@ -209,33 +209,33 @@ class _Telling:
             warm=new != NONE and new in copies,
         )
 
-    def _why(self, flat: int, reason: Reason) -> str:
+    def _why(self, flat: int, reason: MoveReason) -> str:
         problem, members = self._problem, self._interned.members
         giver, taker = int(problem.owner[flat]), int(self._solution.owner[flat])
         tp = self._interned.partitions[flat]
         old = members[giver] if giver != NONE else ""
         new = members[taker] if taker != NONE else "nobody"
         match reason:
-            case Reason.UNOWNED:
+            case MoveReason.UNOWNED:
                 gone = self._old.get(tp, "")
                 return f"its owner {gone} is gone" if gone else "it had no owner"
-            case Reason.NOT_WANTED:
+            case MoveReason.NOT_WANTED:
                 return f"{old} does not subscribe to {tp.topic}"
-            case Reason.OVER_CAP:
+            case MoveReason.OVER_CAP:
                 return f"{old} has more than its cap of {problem.members.cap[giver]}"
-            case Reason.RULE:
+            case MoveReason.RULE:
                 return f"{self._strategy} puts it there whoever has it"
-            case Reason.SET:
+            case MoveReason.SET:
                 return "it joins the other topics of its set"
-            case Reason.LOAD:
+            case MoveReason.LOAD:
                 return f"{old} carried {self._load(problem.owner, giver):g}, {new} carries {self._load_after(taker):g}"
-            case Reason.TOPIC_SHARE:
+            case MoveReason.TOPIC_SHARE:
                 had, has = self._of_topic(flat, giver, taker)
                 return f"{old} had {had} of {tp.topic}, {new} has {has}"
-            case Reason.TOTAL_SHARE:
+            case MoveReason.TOTAL_SHARE:
                 had, has = self._in_all(giver, taker)
                 return f"{old} had {had} in all, {new} has {has}"
-            case Reason.RACK:
+            case MoveReason.RACK:
                 return f"{new} is in a rack of its replicas, {old} is not"
             case _:
                 return "it makes room for another move"

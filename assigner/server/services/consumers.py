@@ -1,4 +1,4 @@
-"""The service that consumers call. It checks and translates; `Members` does the rest."""
+"""The service that consumers call. It checks and translates; `Membership` does the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, cast
 from grpclib.const import Handler
 from grpclib.server import Stream
 
-from assigner.api import Commands, Members, Refused, Seat
+from assigner.api import Commands, Membership, RejectedAck, Seat
 from assigner.logs import get_logger
 from assigner.proto.kafka_assigner import v1
 from assigner.server.services.assignment_encoding import Dialect, Opening, encode, encode_refusals
@@ -35,7 +35,7 @@ async def unnamed() -> str:
 class ConsumerService:
     def __init__(
         self,
-        members: Members,
+        members: Membership,
         requests: Requests,
         offsets: OffsetCalls,
         incarnation: Callable[[], Awaitable[str]] = unnamed,
@@ -134,7 +134,7 @@ class ConsumerService:
         return v1.ReportLoadResponse(taken=receipt.taken, next_report_ms=round(receipt.next_report * 1000))
 
 
-def _reply(batch: Sequence[v1.PartitionAnswer], refused: Sequence[Refused], method: str) -> bytes:
+def _reply(batch: Sequence[v1.PartitionAnswer], refused: Sequence[RejectedAck], method: str) -> bytes:
     """A refusal among several answers is told in the reply; that of the only one is the call's status."""
     if refused and not batch:
         raise refused[0].error

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from assigner.api import Answer, Registration
+from assigner.api import Ack, Registration
 from assigner.errors import InvalidInput
 from assigner.logs.printable import one_line
 from assigner.model.keys import TopicPartition
@@ -38,11 +38,11 @@ Identified = (
 )
 
 
-class Answers(msgspec.Struct, frozen=True):
+class RequestedAcks(msgspec.Struct, frozen=True):
     group: str
     name: str
     session: str
-    answers: tuple[Answer, ...]
+    answers: tuple[Ack, ...]
 
 
 class Requests:
@@ -74,26 +74,26 @@ class Requests:
             generation=_optional("generation", request.generation),
         )
 
-    def answers(self, request: v1.PartitionReadyRequest | v1.PartitionReleasedRequest, failure: str) -> Answers:
+    def answers(self, request: v1.PartitionReadyRequest | v1.PartitionReleasedRequest, failure: str) -> RequestedAcks:
         """What a consumer answers: the partition named in the request itself, and those of its batch."""
         given = list(_batch(request.batch))
         if request.partition is not None:
             given.insert(0, _answer(request.partition, request.handoff_id, failure))
         elif not given:
             raise InvalidInput("partition is required")
-        return Answers(*self.caller(request), tuple(given))
+        return RequestedAcks(*self.caller(request), tuple(given))
 
 
-def _batch(batch: Iterable[v1.PartitionAnswer]) -> Iterator[Answer]:
+def _batch(batch: Iterable[v1.PartitionAnswer]) -> Iterator[Ack]:
     for position, one in enumerate(batch):
         if one.partition is None:
             raise InvalidInput(f"partition is required; batch[{position}] has none")
         yield _answer(one.partition, one.handoff_id, one.failure)
 
 
-def _answer(partition: v1.TopicPartition, handoff_id: str, failure: str) -> Answer:
+def _answer(partition: v1.TopicPartition, handoff_id: str, failure: str) -> Ack:
     tp = TopicPartition(check_topic(partition.topic), check_partition(partition.partition))
-    return Answer(tp, _optional("handoff_id", handoff_id), one_line(failure[:MAX_FAILURE])[:MAX_FAILURE])
+    return Ack(tp, _optional("handoff_id", handoff_id), one_line(failure[:MAX_FAILURE])[:MAX_FAILURE])
 
 
 def check_partition(partition: int) -> int:

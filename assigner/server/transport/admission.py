@@ -18,7 +18,7 @@ _A_WHILE = 5.0
 """Seconds that a stranger may stay however many others come."""
 
 
-class Stage(Enum):
+class ConnectionStage(Enum):
     SILENT = "silent"
     STRANGER = "stranger"
     CONSUMERS = "consumers"
@@ -32,7 +32,7 @@ class Slot:
     def __init__(self, address: str, since: float) -> None:
         self.address = address
         self.since = since
-        self.stage = Stage.SILENT
+        self.stage = ConnectionStage.SILENT
         self.held = True
         self.close: Callable[[], None] = lambda: None
         """Ends the connection, to make room."""
@@ -43,7 +43,10 @@ class _Places:
 
     def __init__(self) -> None:
         self.count = 0
-        self._ordered: dict[Stage, dict[Slot, None]] = {Stage.SILENT: {}, Stage.STRANGER: {}}
+        self._ordered: dict[ConnectionStage, dict[Slot, None]] = {
+            ConnectionStage.SILENT: {},
+            ConnectionStage.STRANGER: {},
+        }
 
     def add(self, slot: Slot) -> None:
         self.count += 1
@@ -62,7 +65,7 @@ class _Places:
             self._ordered[slot.stage].pop(slot, None)
 
     def silent(self) -> list[Slot]:
-        return list(self._ordered[Stage.SILENT])
+        return list(self._ordered[ConnectionStage.SILENT])
 
     def to_go(self, now: float) -> Slot | None:
         """Who makes room."""
@@ -105,7 +108,7 @@ class Admission:
         self.leave(slot)
         slot.close()
 
-    def move(self, slot: Slot, stage: Stage, now: float) -> None:
+    def move(self, slot: Slot, stage: ConnectionStage, now: float) -> None:
         """The connection is now of that stage, if it is here at all."""
         if not slot.held or slot.stage is stage:
             return

@@ -26,10 +26,10 @@ from h2.exceptions import H2Error
 
 from assigner.aio.supervision import report_failure
 from assigner.errors import InvalidInput, LimitReached, TooSlow
-from assigner.server.transport.fair_turns import Share
+from assigner.server.transport.fair_turns import ConnectionShare
 from assigner.server.transport.send_buffers import Unread
-from assigner.server.transport.status import ERROR_KEY, Answer, answer_to, short
-from assigner.server.transport.traffic import SHUTTING_DOWN, Reason, Traffic
+from assigner.server.transport.status import ERROR_KEY, CallStatus, answer_to, short
+from assigner.server.transport.traffic import SHUTTING_DOWN, RefusalReason, Traffic
 
 Headers = list[tuple[str, str]]
 _TIMEOUT = "grpc-timeout"
@@ -57,9 +57,9 @@ class Call:
         """`deadline`: on anyio's clock. grpclib's own way with deadlines logs each that is over as an error."""
         self.streaming = streaming
         self._scope = anyio.CancelScope(deadline=deadline)
-        self._ending: Answer | None = None
+        self._ending: CallStatus | None = None
 
-    def end(self, answer: Answer) -> None:
+    def end(self, answer: CallStatus) -> None:
         """Stop the work and give the caller this answer."""
         self._ending = answer
         self._scope.cancel()
@@ -84,14 +84,14 @@ def guarded(method: str, work: Work, *, streaming: bool = False) -> Work:
                 await http2.call.run(work, stream)
         except H2Error:
             # The peer reset the stream while we were writing to it.
-            raise Answer(Status.CANCELLED, "the call was cancelled", "") from None
+            raise CallStatus(Status.CANCELLED, "the call was cancelled", "") from None
         except Exception as error:  # noqa: BLE001 - whatever a handler raises, the caller gets a status
             await _answer(stream, http2, answer_to(error, method))
 
     return run
 
 
-async def _answer(stream: Stream[Any, Any], http2: CallStream, answer: Answer) -> None:
+async def _answer(stream: Stream[Any, Any], http2: CallStream, answer: CallStatus) -> None:
     if stream._send_trailing_metadata_done or http2._transport.is_closing():
         return
     metadata = {ERROR_KEY: answer.error} if answer.error else None
@@ -110,7 +110,7 @@ class CallStream(Http2Stream):
     call: Call
     max_message_bytes: int
     traffic: Traffic
-    share: Share
+    share: ConnectionShare
     unread: Unread
     release: Callable[[], None] | None = None
     _in_body = False
@@ -126,7 +126,7 @@ class CallStream(Http2Stream):
         in_body, self._in_body = self._in_body, not self._in_body
         if size > self.max_message_bytes:
             # The length comes from the prefix: nothing of the body was kept yet.
-            self.traffic.refuse(Reason.MESSAGE_SIZE)
+            self.traffic.refuse(RefusalReason.MESSAGE_SIZE)
             raise LimitReached(
                 f"the request is {size} bytes long; at most {self.max_message_bytes} are taken: make several calls"
             )
@@ -163,7 +163,7 @@ class CallStream(Http2Stream):
                 return
 
 
-class Calls(AbstractHandler):
+class ConnectionCalls(AbstractHandler):
     """Takes the calls of one connection, or refuses them with a status."""
 
     def __init__(self, traffic: Traffic, methods: dict[str, Handler], codec: CodecBase) -> None:
@@ -174,9 +174,9 @@ class Calls(AbstractHandler):
         self._tasks: dict[Http2Stream, tuple[Call, asyncio.Task[None]]] = {}
         self.idle_since = traffic.clock.now()
         self.ever_called = False
-        self.share = Share()
+        self.share = ConnectionShare()
         self.on_idle: Callable[[], None] = lambda: None
-        self.on_refused: Callable[[Reason | None], None] = lambda _: None
+        self.on_refused: Callable[[RefusalReason | None], None] = lambda _: None
         self.on_consumers: Callable[[int], None] = lambda _: None
 
     def __len__(self) -> int:
@@ -234,10 +234,10 @@ class Calls(AbstractHandler):
             self._traffic.strangers_calls += len(self._tasks)
         self.on_consumers(self.share.consumers)
 
-    def _refusal(self, headers: Headers) -> tuple[Reason | None, Answer] | None:
+    def _refusal(self, headers: Headers) -> tuple[RefusalReason | None, CallStatus] | None:
         settings, traffic = self._traffic.settings, self._traffic
         if traffic.draining:
-            return Reason.DRAINING, SHUTTING_DOWN
+            return RefusalReason.DRAINING, SHUTTING_DOWN
         full = self._full()
         if full is not None:
             return full
@@ -245,37 +245,39 @@ class Calls(AbstractHandler):
         if size > settings.max_metadata_bytes:
             limit = settings.max_metadata_bytes
             text = f"the metadata is {size} bytes long; at most {limit} are taken: send less"
-            return Reason.METADATA_SIZE, _limit(text)
+            return RefusalReason.METADATA_SIZE, _limit(text)
         if not _readable(headers):
-            return Reason.METADATA, Answer(Status.INVALID_ARGUMENT, "the headers are malformed", InvalidInput.__name__)
+            return RefusalReason.METADATA, CallStatus(
+                Status.INVALID_ARGUMENT, "the headers are malformed", InvalidInput.__name__
+            )
         deadline = Deadline.from_headers(headers)
         if deadline is not None and not deadline.time_remaining():
             return None, _too_late()
         path = dict(headers)[":path"]
         if path not in self._methods:
             text = short(f"there is no method {path}") + "; see the services by reflection"
-            return None, Answer(Status.UNIMPLEMENTED, text, "")
+            return None, CallStatus(Status.UNIMPLEMENTED, text, "")
         return None
 
-    def _full(self) -> tuple[Reason, Answer] | None:
+    def _full(self) -> tuple[RefusalReason, CallStatus] | None:
         """Whether there is room for another call. Those that were cancelled but have not ended yet count too, so
         opening and resetting streams gains nothing."""
         settings, traffic = self._traffic.settings, self._traffic
         here, consumers = len(self._tasks), self.share.consumers
         room = settings.max_streams_without_consumer + _PER_CONSUMER * consumers
         if here >= settings.max_streams_per_connection:
-            return _no_room(Reason.STREAMS_PER_CONNECTION, settings.max_streams_per_connection, "connection")
+            return _no_room(RefusalReason.STREAMS_PER_CONNECTION, settings.max_streams_per_connection, "connection")
         if here >= room:
             text = f"{room} calls are in progress, the most for a connection with {consumers} consumers: try again, "
-            return Reason.STREAMS_PER_CONNECTION, _limit(text + "or use another connection")
+            return RefusalReason.STREAMS_PER_CONNECTION, _limit(text + "or use another connection")
         if consumers:
             if traffic.in_progress >= settings.max_streams and here >= consumers + _ALWAYS:
-                return _no_room(Reason.STREAMS, settings.max_streams, "instance")
+                return _no_room(RefusalReason.STREAMS, settings.max_streams, "instance")
         elif traffic.in_progress >= settings.max_streams or traffic.strangers_calls >= traffic.strangers_room:
-            return _no_room(Reason.STREAMS, min(settings.max_streams, traffic.strangers_room), "instance")
+            return _no_room(RefusalReason.STREAMS, min(settings.max_streams, traffic.strangers_room), "instance")
         return None
 
-    def end(self, answer: Answer, *, streaming_only: bool) -> None:
+    def end(self, answer: CallStatus, *, streaming_only: bool) -> None:
         for call, _ in list(self._tasks.values()):
             if call.streaming or not streaming_only:
                 call.end(answer)
@@ -292,16 +294,16 @@ class Calls(AbstractHandler):
             task.cancel()
 
 
-def _too_late() -> Answer:
-    return Answer(Status.DEADLINE_EXCEEDED, "the call's deadline is over", "")
+def _too_late() -> CallStatus:
+    return CallStatus(Status.DEADLINE_EXCEEDED, "the call's deadline is over", "")
 
 
-def _no_room(reason: Reason, limit: int, where: str) -> tuple[Reason, Answer]:
+def _no_room(reason: RefusalReason, limit: int, where: str) -> tuple[RefusalReason, CallStatus]:
     return reason, _limit(f"{limit} calls are in progress on this {where}, the most it takes: use another {where}")
 
 
-def _limit(text: str) -> Answer:
-    return Answer(Status.RESOURCE_EXHAUSTED, text, LimitReached.__name__)
+def _limit(text: str) -> CallStatus:
+    return CallStatus(Status.RESOURCE_EXHAUSTED, text, LimitReached.__name__)
 
 
 def _readable(headers: Headers) -> bool:
@@ -315,7 +317,7 @@ def _readable(headers: Headers) -> bool:
     return {":method", ":path"} <= names and all(name.isascii() and value.isascii() for name, value in headers)
 
 
-def _refuse(stream: Http2Stream, answer: Answer) -> None:
+def _refuse(stream: Http2Stream, answer: CallStatus) -> None:
     """Answer at once, without a task: refusing must stay cheap. Sent with whatever else the same bytes lead to."""
     headers = [
         (":status", "200"),
@@ -346,8 +348,8 @@ async def receive(stream: Stream[Any, Any]) -> Any:
         if request is None:
             raise InvalidInput("the call carries no request message; send one")
         return request
-    traffic.refuse(Reason.REQUEST_TIMEOUT)
-    raise Answer(Status.DEADLINE_EXCEEDED, f"the request did not arrive within {timeout:g} s", "")
+    traffic.refuse(RefusalReason.REQUEST_TIMEOUT)
+    raise CallStatus(Status.DEADLINE_EXCEEDED, f"the request did not arrive within {timeout:g} s", "")
 
 
 @asynccontextmanager
@@ -359,7 +361,7 @@ async def reading(stream: Stream[Any, Any]) -> AsyncIterator[None]:
         yield
     if not patience.cancelled_caught:
         return
-    http2.traffic.refuse(Reason.SLOW_CONSUMER)
+    http2.traffic.refuse(RefusalReason.SLOW_CONSUMER)
     if not http2.connection.write_ready.is_set():
         # Not even a status can get through: the whole connection is stuck.
         http2._transport.abort()

@@ -35,11 +35,11 @@ from h2.settings import SettingCodes, Settings
 
 from assigner.logs import get_logger
 from assigner.server.settings import ServerSettings
-from assigner.server.transport.admission import Slot, Stage
-from assigner.server.transport.calls import ADMIN_AT_ONCE, Calls, CallStream
+from assigner.server.transport.admission import ConnectionStage, Slot
+from assigner.server.transport.calls import ADMIN_AT_ONCE, CallStream, ConnectionCalls
 from assigner.server.transport.send_buffers import Unread
-from assigner.server.transport.status import Answer
-from assigner.server.transport.traffic import Reason, Traffic
+from assigner.server.transport.status import CallStatus
+from assigner.server.transport.traffic import RefusalReason, Traffic
 
 _MAX_UNREAD = 1024 * 1024
 """Bytes of acknowledgements and the like that a peer may provoke without reading."""
@@ -85,7 +85,7 @@ _HTTP2 = H2Configuration(
 _log = get_logger(__name__)
 
 
-class Pulse:
+class ConnectionPulse:
     """When the peer was last heard, on the service's clock."""
 
     def __init__(self, now: float) -> None:
@@ -117,7 +117,7 @@ class Http2(H2Connection):
 
     @property
     def open_inbound_streams(self) -> int:
-        """Always 0 to h2, because it would close the connection over one stream too many; `Calls` counts, and
+        """Always 0 to h2, because it would close the connection over one stream too many; `ConnectionCalls` counts, and
         refuses with a status. h2 also walks over all streams here, for each new one, to forget the closed: that is
         done only after as many new ones as there are streams."""
         self._opened_since_sweep += 1
@@ -129,8 +129,8 @@ class Http2(H2Connection):
 
 class PeerConnection(Connection):
     traffic: Traffic
-    pulse: Pulse
-    calls: Calls
+    pulse: ConnectionPulse
+    calls: ConnectionCalls
     unread: Unread
     admin: asyncio.Semaphore
     earned = 0
@@ -188,7 +188,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
         self._slot = slot
         self._traffic = traffic
         self._settings = traffic.settings
-        self._calls = Calls(traffic, methods, codec)
+        self._calls = ConnectionCalls(traffic, methods, codec)
         self._calls.on_idle = self._now_idle
         self._calls.on_refused = self._refused
         self._calls.on_consumers = self._stay
@@ -198,7 +198,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
         self._waiting = False
         """For a turn to work off what was read."""
         self._opened = traffic.clock.now()
-        self.pulse = Pulse(self._opened)
+        self.pulse = ConnectionPulse(self._opened)
         self._shook_hands = False
         self._leaving = False
         self._said_goodbye = False
@@ -235,7 +235,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
             return
         self._slot.close = self._make_room
         if not _speaks_http2(self._transport):
-            self._traffic.refuse(Reason.PROTOCOL)
+            self._traffic.refuse(RefusalReason.PROTOCOL)
             self._goodbye(ErrorCodes.HTTP_1_1_REQUIRED, b"this is gRPC: offer h2 by ALPN")
         elif self._traffic.draining:
             self.leave_when_done()
@@ -295,7 +295,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
         except Exception as error:  # noqa: BLE001 - h2 and hpack raise many kinds on bad input
             self._offended(error)
         if not self._transport.is_closing() and self._transport.get_write_buffer_size() > _MAX_UNREAD:
-            self._cut(Reason.UNREAD)
+            self._cut(RefusalReason.UNREAD)
 
     def pause_writing(self) -> None:
         self._connection.pause_writing()
@@ -347,17 +347,17 @@ class PeerProtocol(asyncio.BufferedProtocol):
         return True
 
     def _flooded(self, text: bytes) -> None:
-        self._traffic.refuse(Reason.FLOOD)
+        self._traffic.refuse(RefusalReason.FLOOD)
         self._goodbye(ErrorCodes.ENHANCE_YOUR_CALM, text)
 
-    def _refused(self, reason: Reason | None) -> None:
+    def _refused(self, reason: RefusalReason | None) -> None:
         """A call of the peer was refused."""
         self._control_frames += _REFUSED
-        self._oversized += reason is Reason.METADATA_SIZE
+        self._oversized += reason is RefusalReason.METADATA_SIZE
 
     def _offended(self, error: Exception) -> None:
         """The peer broke the protocol, in whatever way h2 or grpclib found out."""
-        self._traffic.refuse(Reason.PROTOCOL)
+        self._traffic.refuse(RefusalReason.PROTOCOL)
         if not isinstance(error, H2Error):
             _log.warning("grpc_protocol_error", error=f"{type(error).__name__}: {error}")
         # For what h2 found it has prepared a GOAWAY; let it leave first.
@@ -399,9 +399,9 @@ class PeerProtocol(asyncio.BufferedProtocol):
         """Whether the connection's time is over; it is then closed."""
         settings, age = self._settings, now - self._opened
         if now - self.pulse.at > settings.ping_timeout and not self._waiting:
-            self._cut(Reason.DEAD_PEER)
+            self._cut(RefusalReason.DEAD_PEER)
         elif not self._shook_hands and age >= settings.handshake_timeout:
-            self._cut(Reason.HANDSHAKE)
+            self._cut(RefusalReason.HANDSHAKE)
         elif (not self._calls.ever_called and age >= settings.first_request_timeout) or (
             not self._calls and now - self._calls.idle_since >= settings.idle_timeout
         ):
@@ -411,10 +411,10 @@ class PeerProtocol(asyncio.BufferedProtocol):
         return True
 
     def _idle(self) -> None:
-        self._traffic.refuse(Reason.IDLE)
+        self._traffic.refuse(RefusalReason.IDLE)
         self._goodbye(ErrorCodes.NO_ERROR, b"idle")
 
-    def _cut(self, reason: Reason) -> None:
+    def _cut(self, reason: RefusalReason) -> None:
         self._traffic.refuse(reason)
         self.abort()
 
@@ -423,12 +423,12 @@ class PeerProtocol(asyncio.BufferedProtocol):
     def _stay(self, consumers: int) -> None:
         """The connection has so many consumers now."""
         if self._slot is not None:
-            stage = Stage.CONSUMERS if consumers else Stage.STRANGER
+            stage = ConnectionStage.CONSUMERS if consumers else ConnectionStage.STRANGER
             self._traffic.admission.move(self._slot, stage, self._traffic.clock.now())
 
     def _make_room(self) -> None:
         """Leave, after a word if there are not many who do: until then the connection still takes a file."""
-        self._traffic.refuse(Reason.CONNECTIONS)
+        self._traffic.refuse(RefusalReason.CONNECTIONS)
         if self._traffic.sent_away >= _TOLD_AT_ONCE:
             self.abort()
             return
@@ -436,7 +436,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
         self._traffic.sent_away += 1
         self._goodbye(ErrorCodes.ENHANCE_YOUR_CALM, _NO_ROOM)
 
-    def end_calls(self, answer: Answer, *, streaming_only: bool) -> None:
+    def end_calls(self, answer: CallStatus, *, streaming_only: bool) -> None:
         self._calls.end(answer, streaming_only=streaming_only)
 
     def leave_when_done(self) -> None:

@@ -26,7 +26,7 @@ _LATE = 1.0
 """Seconds of work always waiting after which there is more of it than the instance can do."""
 
 
-class Share:
+class ConnectionShare:
     """What one connection has used of the loop, and what of it waits."""
 
     __slots__ = ("consumers", "ordinary", "queued", "reading", "served", "urgent")
@@ -58,7 +58,7 @@ class _Lane:
         self._now = 0.0
         """The virtual clock: where the connection that is being served stood."""
         self._order = 0
-        self._queue: list[tuple[float, int, Share]] = []
+        self._queue: list[tuple[float, int, ConnectionShare]] = []
 
     def __bool__(self) -> bool:
         return bool(self._queue)
@@ -67,11 +67,11 @@ class _Lane:
         """Whether somebody may work at once."""
         return not self._queue and self.spent < self.budget
 
-    def charge(self, share: Share, seconds: float) -> None:
+    def charge(self, share: ConnectionShare, seconds: float) -> None:
         self.spent += seconds
         share.served = max(share.served, self._now) + seconds / max(1, share.consumers)
 
-    def push(self, share: Share) -> None:
+    def push(self, share: ConnectionShare) -> None:
         if share.queued:
             return
         share.queued = True
@@ -80,17 +80,17 @@ class _Lane:
         self._order += 1
         heappush(self._queue, (share.served, self._order, share))
 
-    def pop(self) -> Share:
+    def pop(self) -> ConnectionShare:
         self._now, _, share = heappop(self._queue)
         share.queued = False
         return share
 
 
-class Turns:
+class FairTurns:
     def __init__(self, per_round: int = 8) -> None:
         scale = per_round / 8
         self._consumers, self._others = _Lane(_CONSUMERS_BUDGET * scale), _Lane(_OTHERS_BUDGET * scale)
-        self._nobody = Share()
+        self._nobody = ConnectionShare()
         self._nobody.consumers = 1
         self._waiting = 0
         self._armed = False
@@ -105,7 +105,7 @@ class Turns:
         """Whether more is asked for than can be done."""
         return self._pressed_since is not None and time.monotonic() - self._pressed_since > _LATE
 
-    async def take(self, share: Share | None = None, *, urgent: bool = False) -> None:
+    async def take(self, share: ConnectionShare | None = None, *, urgent: bool = False) -> None:
         """Return when it is the connection's turn to work for up to about a millisecond."""
         share = share or self._nobody
         lane = self._lane(share)
@@ -123,7 +123,7 @@ class Turns:
         finally:
             self._waiting -= 1
 
-    def read(self, share: Share, work: Callable[[], None]) -> bool:
+    def read(self, share: ConnectionShare, work: Callable[[], None]) -> bool:
         """Work off what was received, if nobody waits: otherwise nothing is done, and the answer is False."""
         lane = self._lane(share)
         self._arm()
@@ -132,18 +132,18 @@ class Turns:
         self._measure(lane, share, work)
         return True
 
-    def read_later(self, share: Share, work: Callable[[], None]) -> None:
+    def read_later(self, share: ConnectionShare, work: Callable[[], None]) -> None:
         """Work off what was received when the connection's turn comes."""
         self._arm()
         share.reading = work
         self._lane(share).push(share)
 
-    def _measure(self, lane: _Lane, share: Share, work: Callable[[], None]) -> None:
+    def _measure(self, lane: _Lane, share: ConnectionShare, work: Callable[[], None]) -> None:
         began = time.perf_counter()
         work()
         lane.charge(share, time.perf_counter() - began)
 
-    def _lane(self, share: Share) -> _Lane:
+    def _lane(self, share: ConnectionShare) -> _Lane:
         return self._consumers if share.consumers else self._others
 
     def _arm(self) -> None:
@@ -167,7 +167,7 @@ class Turns:
         if worked or self._consumers or self._others:
             self._arm()
 
-    def _serve(self, lane: _Lane, share: Share) -> None:
+    def _serve(self, lane: _Lane, share: ConnectionShare) -> None:
         """One piece of the connection's work. What it has begun comes before what it wants to begin."""
         for queue in (share.urgent, share.ordinary):
             while queue:
@@ -181,6 +181,6 @@ class Turns:
             self._measure(lane, share, work)
         return self._again(share)
 
-    def _again(self, share: Share) -> None:
+    def _again(self, share: ConnectionShare) -> None:
         if share.waits():
             self._lane(share).push(share)

@@ -16,9 +16,9 @@ from functools import partial
 from typing import Any
 
 from assigner.logs import get_logger
-from assigner.server.transport.admission import Slot, Stage
-from assigner.server.transport.fair_turns import Share
-from assigner.server.transport.traffic import Reason, Traffic
+from assigner.server.transport.admission import ConnectionStage, Slot
+from assigner.server.transport.fair_turns import ConnectionShare
+from assigner.server.transport.traffic import RefusalReason, Traffic
 
 MAX_HANDSHAKES = 256
 """TLS handshakes at a time; beyond that the oldest makes room."""
@@ -111,7 +111,7 @@ class Listener:
 
     def _rest(self, listening: socket.socket, error: OSError) -> None:
         """Accept nothing for a moment, instead of failing again at once, and say so now and then."""
-        self._traffic.refuse(Reason.FILES if error.errno in _OUT_OF else Reason.ACCEPT)
+        self._traffic.refuse(RefusalReason.FILES if error.errno in _OUT_OF else RefusalReason.ACCEPT)
         loop, now = asyncio.get_running_loop(), self._traffic.clock.now()
         if now - self._told >= _TELL_AGAIN:
             self._told = now
@@ -131,7 +131,7 @@ class Listener:
         loop = asyncio.get_running_loop()
 
         def close() -> None:
-            self._traffic.refuse(Reason.HANDSHAKE)
+            self._traffic.refuse(RefusalReason.HANDSHAKE)
             loop.remove_reader(arrived)
             arrived.close()
             self._admission.leave(slot)
@@ -140,7 +140,7 @@ class Listener:
         loop.add_reader(arrived, self._spoke, arrived, slot)
 
     def _no_room(self, arrived: socket.socket) -> None:
-        self._traffic.refuse(Reason.CONNECTIONS)
+        self._traffic.refuse(RefusalReason.CONNECTIONS)
         if self._tls is not None or self._refusing >= _REFUSED_AT_ONCE:
             arrived.close()
             return
@@ -174,16 +174,16 @@ class Listener:
         opening = _Opening(arrived, slot)
         task = asyncio.get_running_loop().create_task(self._serve(opening), name="opening of a connection")
         if slot is not None:
-            self._admission.move(slot, Stage.STRANGER, self._traffic.clock.now())
+            self._admission.move(slot, ConnectionStage.STRANGER, self._traffic.clock.now())
             slot.close = partial(_cancel, task)
         self._opening.add(task)
         task.add_done_callback(partial(self._opened, opening))
 
     async def _serve(self, opening: _Opening) -> None:
         # A new connection costs some tenths of a millisecond, and thousands may have spoken at once.
-        await self._traffic.turns.take(Share())
+        await self._traffic.turns.take(ConnectionShare())
         if len(self._begun) >= MAX_HANDSHAKES:
-            self._traffic.refuse(Reason.HANDSHAKE)
+            self._traffic.refuse(RefusalReason.HANDSHAKE)
             next(iter(self._begun)).cancel()
         opening.begun = asyncio.current_task()
         self._begun[opening.begun] = None
@@ -206,7 +206,7 @@ class Listener:
             self._admission.leave(opening.slot)
         if error is not None:
             # What a handshake fails by is the peer's affair; that it failed is counted.
-            self._traffic.refuse(Reason.HANDSHAKE)
+            self._traffic.refuse(RefusalReason.HANDSHAKE)
             if not isinstance(error, OSError):
                 _log.warning("grpc_connection_failed", error=f"{type(error).__name__}: {error}")
 

@@ -29,7 +29,7 @@ STATUSES: dict[type[errors.AssignerError], Status] = {
     errors.UnknownTopic: Status.NOT_FOUND,
     errors.SourceUnavailable: Status.UNAVAILABLE,
     errors.UnknownGroup: Status.NOT_FOUND,
-    errors.Refused: Status.FAILED_PRECONDITION,
+    errors.FailedPrecondition: Status.FAILED_PRECONDITION,
     errors.Superseded: Status.ABORTED,
     # Not ABORTED, which ends a client for good: the session is still registered, and its process may be the only one.
     errors.StreamReplaced: Status.UNAVAILABLE,
@@ -54,7 +54,7 @@ STATUSES: dict[type[errors.AssignerError], Status] = {
 _log = get_logger(__name__)
 
 
-class Answer(GRPCError):
+class CallStatus(GRPCError):
     """A status with the name of the error it came from."""
 
     def __init__(self, status: Status, message: str, error: str) -> None:
@@ -62,21 +62,21 @@ class Answer(GRPCError):
         self.error = error
 
 
-def answer_to(error: Exception, method: str) -> Answer:
+def answer_to(error: Exception, method: str) -> CallStatus:
     """The status a caller of the method gets for the error."""
     match error:
-        case Answer():
+        case CallStatus():
             return error
         case GRPCError():
-            return Answer(error.status, short(error.message or ""), "")
+            return CallStatus(error.status, short(error.message or ""), "")
         case errors.AssignerError():
-            return Answer(_status(type(error)), short(str(error)), type(error).__name__)
+            return CallStatus(_status(type(error)), short(str(error)), type(error).__name__)
         case NotImplementedError():
             # What grpclib raises for a compressed message.
-            return Answer(Status.UNIMPLEMENTED, "compression is not supported; send messages uncompressed", "")
+            return CallStatus(Status.UNIMPLEMENTED, "compression is not supported; send messages uncompressed", "")
     defect = secrets.token_hex(6)
     _log.error("grpc_defect", id=defect, method=method, exc_info=error)
-    return Answer(Status.INTERNAL, f"internal error {defect}; the service's log tells more under this id", "")
+    return CallStatus(Status.INTERNAL, f"internal error {defect}; the service's log tells more under this id", "")
 
 
 def reason_for(error: Exception, method: str) -> str:

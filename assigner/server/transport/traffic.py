@@ -17,14 +17,14 @@ from grpclib.const import Status
 from assigner.clock import Clock
 from assigner.server.settings import ServerSettings
 from assigner.server.transport.admission import Admission
-from assigner.server.transport.fair_turns import Turns
+from assigner.server.transport.fair_turns import FairTurns
 from assigner.server.transport.send_buffers import Sending
-from assigner.server.transport.status import Answer
+from assigner.server.transport.status import CallStatus
 
-SHUTTING_DOWN = Answer(Status.UNAVAILABLE, "instance is shutting down, reconnect elsewhere", "")
+SHUTTING_DOWN = CallStatus(Status.UNAVAILABLE, "instance is shutting down, reconnect elsewhere", "")
 
 
-class Reason(str, Enum):
+class RefusalReason(str, Enum):
     """Why a connection or a call was refused or ended by the server."""
 
     CONNECTIONS = "connections"
@@ -66,7 +66,7 @@ class ServerStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class Peer(Protocol):
     """A connection, as the server sees it."""
 
-    def end_calls(self, answer: Answer, *, streaming_only: bool) -> None: ...
+    def end_calls(self, answer: CallStatus, *, streaming_only: bool) -> None: ...
 
     def leave_when_done(self) -> None:
         """Say goodbye and close as soon as no call is in progress."""
@@ -81,9 +81,9 @@ class Traffic:
     def __init__(self, settings: ServerSettings, clock: Clock) -> None:
         self.settings = settings
         self.clock = clock
-        self.turns = Turns()
+        self.turns = FairTurns()
         self.admission = Admission(settings.max_connections, settings.max_connections_per_address)
-        self.sending = Sending(clock, lambda: self.refuse(Reason.UNREAD_ANSWERS))
+        self.sending = Sending(clock, lambda: self.refuse(RefusalReason.UNREAD_ANSWERS))
         self.sent_away = 0
         """Connections that make room for others and have not gone yet."""
         self.closed = 0
@@ -96,10 +96,10 @@ class Traffic:
         """The rest is kept for connections with one."""
         self.draining = False
         self._calls = 0
-        self._refused: Counter[Reason] = Counter()
+        self._refused: Counter[RefusalReason] = Counter()
         self._changed = asyncio.Event()
 
-    def refuse(self, reason: Reason) -> None:
+    def refuse(self, reason: RefusalReason) -> None:
         self._refused[reason] += 1
 
     def arrived(self, peer: Peer) -> None:
@@ -133,5 +133,5 @@ class Traffic:
             calls=self._calls,
             waiting=len(self.turns),
             unsent_bytes=sum(peer.unsent_bytes() for peer in self.peers),
-            refused={reason.value: self._refused[reason] for reason in Reason},
+            refused={reason.value: self._refused[reason] for reason in RefusalReason},
         )

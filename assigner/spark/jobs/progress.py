@@ -17,7 +17,7 @@ from rich.status import Status
 EVERY = 0.5
 
 
-class Progress:
+class JobProgress:
     def __init__(self, spark: SparkSession, console: Console) -> None:
         self._spark = spark
         self._console = console

@@ -71,7 +71,7 @@ class Happening(NamedTuple):
 
 
 @dataclass
-class Outcome:
+class SimulationOutcome:
     """What a strategy made of a group's trace."""
 
     partitions: int = 0
@@ -134,7 +134,7 @@ def _happenings(group: str, table: pa.Table) -> list[Happening]:
 # --- one group, one strategy ---------------------------------------------------------------------------------------
 
 
-def lived(trace: Sequence[Happening], strategy: Strategy, model: Model) -> Outcome:
+def lived(trace: Sequence[Happening], strategy: Strategy, model: Model) -> SimulationOutcome:
     """The trace must be in order of time."""
     life = _Life(strategy, model)
     batches = list(_batches(trace, int(model.debounce * 1_000_000)))
@@ -160,7 +160,7 @@ def _batches(trace: Iterable[Happening], window_us: int) -> Iterator[list[Happen
 class _Life:
     strategy: Strategy
     model: Model
-    found: Outcome = field(default_factory=Outcome)
+    found: SimulationOutcome = field(default_factory=SimulationOutcome)
     members: dict[str, float] = field(default_factory=dict)
     """Name -> capacity."""
     topics: dict[str, IntArray] = field(default_factory=dict)
@@ -236,7 +236,7 @@ class _Life:
         alive = said.moves + forced - dead
         self.found.pause_s += alive * model.handover + dead * (model.ttl + model.debounce + model.warm)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SimulationOutcome:
         found = self.found
         found.imbalance_mean = found.imbalance_mean / self.seconds if self.seconds else float(found.imbalance_max)
         found.plan_ms /= max(1, found.changes)

@@ -12,7 +12,7 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 from assigner.client import TopicPartition, Unavailable
 from assigner.client.codec import Codec
 from assigner.client.offsets import committed
-from assigner.client.rpc import Contact, Identity, hang_up, parse_address
+from assigner.client.rpc import ConsumerRpc, Identity, close_channel, parse_address
 from assigner.proto.kafka_assigner import v1
 from assigner.spark.options import Tls
 
@@ -42,7 +42,7 @@ async def committed_at(
     async def ask(channel: Channel) -> dict[TopicPartition, int]:
         # Whoever asks for offsets need not be anybody.
         nobody = Identity(group=group, name="", session="", topics=(), capacity=1.0, rack="", address="", generation="")
-        contact = Contact(channel, nobody, _SECONDS)
+        contact = ConsumerRpc(channel, nobody, _SECONDS)
         return {tp: found.offset for tp, found in (await committed(lambda: contact, partitions)).items()}
 
     return await _ask(addresses, tls, ask)
@@ -63,7 +63,7 @@ async def _ask(addresses: Sequence[str], tls: Tls | None, question: Callable[[Ch
         except (GRPCError, StreamTerminatedError, Unavailable, OSError, TimeoutError) as error:
             trouble = f"{address}: {error}"
         finally:
-            await hang_up(channel)
+            await close_channel(channel)
     raise Unavailable(f"no instance of the assigner answers ({trouble}); check option assigner")
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from assigner.client.offsets import CommittedOffset
-from assigner.spark.positions import Held
+from assigner.spark.positions import HeldPartition
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -30,10 +30,10 @@ def claim_of(metadata: str) -> Claim | None:
         return None
 
 
-def held_by(member: str, epoch: int, found: CommittedOffset | None, otherwise: int) -> Held:
+def held_by(member: str, epoch: int, found: CommittedOffset | None, otherwise: int) -> HeldPartition:
     """What `member` holds under `epoch`. `found` is on record; `otherwise`: where to begin if nothing is."""
     if found is None:
-        return Held(epoch, epoch, otherwise)
+        return HeldPartition(epoch, epoch, otherwise)
     claim = claim_of(found.metadata)
     unbroken = claim is not None and claim.member == member and found.epoch in (epoch - 1, epoch)
-    return Held(epoch, claim.since if claim is not None and unbroken else epoch, found.offset)
+    return HeldPartition(epoch, claim.since if claim is not None and unbroken else epoch, found.offset)

@@ -20,7 +20,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from assigner.aio.wakeup import Changes
+from assigner.aio.wakeup import Wakeup
 from assigner.client import AssignerConsumer, Ending, Handler, Ownership, ReleaseOrder, Timing, Unavailable, WarmOrder
 from assigner.client.offsets import CommitFailed, CommittedOffset, OffsetAndMetadata
 from assigner.core.client.gate import GateClosed, StaleEpoch
@@ -29,9 +29,9 @@ from assigner.model.keys import TopicPartition
 from assigner.spark.kafka_offsets import KafkaLog, report_loss
 from assigner.spark.member.admin_calls import describe_at, is_share_complete
 from assigner.spark.member.claims import Claim, held_by
-from assigner.spark.member.progress import Reports
+from assigner.spark.member.progress import ProgressReporter
 from assigner.spark.options import SourceOptions
-from assigner.spark.positions import Held, Holdings, Position, Positions, counts_still
+from assigner.spark.positions import HeldPartition, Holdings, Position, Positions, counts_still
 from assigner.spark.sinks.fence import UNTOUCHED, Fence
 from assigner.spark.state.handover import has_state
 from assigner.spark.state.sink_record import EpochsWentBack, SinkRecord
@@ -47,23 +47,23 @@ _LOOK_AGAIN = 0.2
 """Seconds."""
 
 
-class Member(Handler):
+class QueryMember(Handler):
     def __init__(self, options: SourceOptions, log: KafkaLog, sink: SinkRecord | None) -> None:
         self._options = options
         self._log = log
         self._sink = sink
         self._trouble: AssignerError | None = None
         """What no repetition mends, for whoever asks next."""
-        self._held: dict[TopicPartition, Held] = {}
+        self._held: dict[TopicPartition, HeldPartition] = {}
         self._releasing: dict[TopicPartition, anyio.Event] = {}
         self._coming: dict[TopicPartition, int] = {}
         """What may soon be ours, and how many more turns wait for it."""
         self._taking = anyio.Lock()
         self._wanted: dict[TopicPartition, Ownership] = {}
-        self._taken: dict[TopicPartition, tuple[int, Held | Exception]] = {}
+        self._taken: dict[TopicPartition, tuple[int, HeldPartition | Exception]] = {}
         self.under_way = ExitStack()
         """Gates of what the next batch may read: a member with a batch under way can't say that they are shut."""
-        self.changes = Changes()
+        self.changes = Wakeup()
         self.ending: Ending | None = None
         self.consumer = AssignerConsumer(
             options.assigner,
@@ -79,7 +79,7 @@ class Member(Handler):
             connect_timeout=options.assigner_timeout,
             timing=Timing(close_timeout=CLOSE_SECONDS, drain_timeout=None),
         )
-        self._reports = Reports(self.consumer, self.changes)
+        self._reports = ProgressReporter(self.consumer, self.changes)
 
     async def run(self) -> None:
         """Until the member left, or can't go on."""
@@ -165,21 +165,21 @@ class Member(Handler):
         }
         refused = await self._claim(held)
         for one, holding in held.items():
-            outcome: Held | Exception = refused.get(one.tp, holding)
+            outcome: HeldPartition | Exception = refused.get(one.tp, holding)
             fence = fences.get(one.tp, UNTOUCHED)
             if one.tp not in refused and fence.epoch > one.epoch:
                 # Our epoch was in force after the fence was read, so no later owner wrote it.
                 outcome = EpochsWentBack(one.tp, one.epoch, fence)
             self._taken[one.tp] = one.epoch, outcome
 
-    def _holding(self, one: Ownership, found: CommittedOffset | None, otherwise: int, fence: Fence) -> Held:
+    def _holding(self, one: Ownership, found: CommittedOffset | None, otherwise: int, fence: Fence) -> HeldPartition:
         held = held_by(self._options.member, one.epoch, found, otherwise)
         if self._options.control_rows:
             return held
         # What the sink has is finished, whether or not its writer lived to report it.
         return msgspec.structs.replace(held, base=max(held.base, fence.next_offset))
 
-    async def _claim(self, held: Mapping[Ownership, Held]) -> dict[TopicPartition, Exception]:
+    async def _claim(self, held: Mapping[Ownership, HeldPartition]) -> dict[TopicPartition, Exception]:
         claims = {
             one: OffsetAndMetadata(holding.base, Claim(self._options.member, holding.since).text())
             for one, holding in held.items()
@@ -268,7 +268,7 @@ class Member(Handler):
         held = {tp: held for tp, held in self._held.items() if tp in leaving or self._enter(tp, held)}
         return Holdings(held, gone, leaving)
 
-    def _enter(self, tp: TopicPartition, held: Held) -> bool:
+    def _enter(self, tp: TopicPartition, held: HeldPartition) -> bool:
         try:
             self.under_way.enter_context(self.consumer.gate(tp.topic, tp.partition).enter(held.epoch))
         except (GateClosed, StaleEpoch):

@@ -12,13 +12,13 @@ import anyio
 import msgspec
 
 from assigner.aio.backoff import Backoff
-from assigner.aio.wakeup import Changes
+from assigner.aio.wakeup import Wakeup
 from assigner.client import AssignerConsumer, Ownership, Unavailable
 from assigner.client.offsets import CommitFailed, OffsetAndMetadata
 from assigner.logs import get_logger
 from assigner.model.keys import TopicPartition
 from assigner.spark.member.claims import Claim
-from assigner.spark.positions import Held
+from assigner.spark.positions import HeldPartition
 
 ASK_AGAIN = 0.5
 """Seconds between questions about the same partition."""
@@ -32,8 +32,8 @@ class Report(msgspec.Struct, frozen=True, gc=False):
     since: int
 
 
-class Reports:
-    def __init__(self, consumer: AssignerConsumer, changes: Changes) -> None:
+class ProgressReporter:
+    def __init__(self, consumer: AssignerConsumer, changes: Wakeup) -> None:
         self._consumer = consumer
         self._changes = changes
         self._pending: dict[TopicPartition, Report] = {}
@@ -45,13 +45,13 @@ class Reports:
 
     # --- told by the member ----------------------------------------------------------------------------------------
 
-    def claimed(self, tp: TopicPartition, held: Held) -> None:
+    def claimed(self, tp: TopicPartition, held: HeldPartition) -> None:
         self._known[tp] = Report(held.epoch, held.base, held.since)
         self._pending.pop(tp, None)
         self._doubts.pop(tp, None)
         self._gone.discard(tp)
 
-    def progress(self, tp: TopicPartition, held: Held, offset: int) -> None:
+    def progress(self, tp: TopicPartition, held: HeldPartition, offset: int) -> None:
         report = Report(held.epoch, offset, held.since)
         if self._known.get(tp) != report:
             self._known[tp] = self._pending[tp] = report

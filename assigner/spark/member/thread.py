@@ -17,7 +17,7 @@ from assigner.client import Unavailable
 from assigner.errors import UnknownTopic
 from assigner.logs import get_logger
 from assigner.spark.kafka_offsets import KafkaLog
-from assigner.spark.member.member import Member
+from assigner.spark.member.member import QueryMember
 from assigner.spark.options import SourceOptions
 from assigner.spark.state.sink_record import SinkRecord
 
@@ -27,12 +27,12 @@ _STOP_SECONDS = 10.0
 _log = get_logger(__name__)
 
 
-class Link:
+class MemberThread:
     def __init__(self, options: SourceOptions, log: KafkaLog, sink: SinkRecord | None) -> None:
         self._options = options
         self._log = log
         self._sink = sink
-        self._started: Future[Member] = Future()
+        self._started: Future[QueryMember] = Future()
         self._failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = asyncio.Event()
@@ -45,7 +45,7 @@ class Link:
     def session(self) -> str:
         return self._member.consumer.session
 
-    def call(self, question: Callable[[Member], Coroutine[Any, Any, T]], patience: float | None = None) -> T:
+    def call(self, question: Callable[[QueryMember], Coroutine[Any, Any, T]], patience: float | None = None) -> T:
         """Ask the member, on its loop. Raises what ended it, if it has."""
         if self._failure is not None:
             raise self._failure
@@ -102,7 +102,7 @@ class Link:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        member = Member(self._options, self._log, self._sink)
+        member = QueryMember(self._options, self._log, self._sink)
         async with member.consumer:
             self._started.set_result(member)
             await member.run()

@@ -89,7 +89,7 @@ class StaleRows(StaleEpoch):
         self.args = (told,)
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class FenceVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be written, decided against the fences as they were."""
 
     fences: dict[TopicPartition, Fence]
@@ -108,7 +108,7 @@ def merged(slices: Iterable[Slice]) -> list[Slice]:
     return [whole[tp] for tp in sorted(whole)]
 
 
-def judge(fences: Mapping[TopicPartition, Fence], slices: Iterable[Slice], on_stale: OnStale) -> Verdict:
+def judge(fences: Mapping[TopicPartition, Fence], slices: Iterable[Slice], on_stale: OnStale) -> FenceVerdict:
     """Decide about a batch. `slices` are merged; a partition without a fence was never written."""
     raised: dict[TopicPartition, Fence] = {}
     floors: dict[TopicPartition, int] = {}
@@ -121,7 +121,7 @@ def judge(fences: Mapping[TopicPartition, Fence], slices: Iterable[Slice], on_st
         else:
             floors[part.tp] = fence.next_offset
             raised[part.tp] = _raised(fence, part)
-    return Verdict(fences=raised, floors=floors, stale=tuple(stale))
+    return FenceVerdict(fences=raised, floors=floors, stale=tuple(stale))
 
 
 def _joined(one: Slice, other: Slice) -> Slice:

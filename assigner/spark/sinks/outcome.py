@@ -7,7 +7,7 @@ import msgspec
 from assigner.errors import AssignerError
 from assigner.logs import get_logger
 from assigner.model.keys import TopicPartition
-from assigner.spark.sinks.fence import Slice, Verdict
+from assigner.spark.sinks.fence import FenceVerdict, Slice
 
 _log = get_logger(__name__)
 
@@ -46,7 +46,7 @@ class Totals(msgspec.Struct, kw_only=True):
         self.refused += outcome.refused
 
 
-def outcome_of(batch_id: int, slices: list[Slice], verdict: Verdict, *, written: int, states: int) -> Outcome:
+def outcome_of(batch_id: int, slices: list[Slice], verdict: FenceVerdict, *, written: int, states: int) -> Outcome:
     refused = sum(part.rows for part in verdict.stale)
     skipped = sum(part.rows for part in slices) - refused - written
     return Outcome(
@@ -54,7 +54,7 @@ def outcome_of(batch_id: int, slices: list[Slice], verdict: Verdict, *, written:
     )
 
 
-def tell(sink: str, outcome: Outcome, fences: Verdict) -> None:
+def tell(sink: str, outcome: Outcome, fences: FenceVerdict) -> None:
     """Log what somebody should know of: refused rows always, skipped ones as a matter of course."""
     for part in outcome.stale:
         in_force = fences.fences[TopicPartition(part.topic, part.partition)].epoch

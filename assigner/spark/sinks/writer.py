@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from assigner.model.keys import TopicPartition
-from assigner.spark.errors import briefly
+from assigner.spark.errors import without_traceback
 from assigner.spark.sinks.columns import check_columns
 from assigner.spark.sinks.ledger import Ledger, next_offsets
 from assigner.spark.sinks.outcome import Outcome, Totals
@@ -24,7 +24,7 @@ Staged = TypeVar("Staged", bound=WriterCommitMessage)
 _PACKED = "staged binary"
 
 
-class Target(Protocol[Staged]):
+class SinkWriter(Protocol[Staged]):
     """A place to write rows of one schema to. It is pickled to executors: it holds settings and no connections."""
 
     @property
@@ -52,14 +52,14 @@ class Target(Protocol[Staged]):
 class FencedBatches(Generic[Staged]):
     """A function for `foreachBatch`, with sums of what became of the rows."""
 
-    def __init__(self, target: Callable[[StructType], Target[Staged]], ledger: Ledger) -> None:
+    def __init__(self, target: Callable[[StructType], SinkWriter[Staged]], ledger: Ledger) -> None:
         self._target = target
         self.ledger = ledger
         self.totals = Totals()
         self.last: Outcome | None = None
         """What became of the last batch."""
 
-    @briefly
+    @without_traceback
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         check_columns(rows.columns)
         target = self._target(rows.schema)
@@ -73,7 +73,7 @@ class FencedBatches(Generic[Staged]):
         return next_offsets(self.ledger)
 
 
-def _in_task(target: Target[Staged]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _in_task(target: SinkWriter[Staged]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         staged = target.stage(batches)
         if staged is not None:
@@ -85,7 +85,7 @@ def _in_task(target: Target[Staged]) -> Callable[[Iterator[pa.RecordBatch]], Ite
 class FencedStreamWriter(DataSourceStreamArrowWriter, Generic[Staged]):
     """The writer of a fenced data source in a streaming query."""
 
-    def __init__(self, target: Target[Staged]) -> None:
+    def __init__(self, target: SinkWriter[Staged]) -> None:
         self._target = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -102,7 +102,7 @@ class FencedStreamWriter(DataSourceStreamArrowWriter, Generic[Staged]):
 class FencedWriter(DataSourceArrowWriter, Generic[Staged]):
     """The writer of a fenced data source in a batch job: a backfill, or a repair."""
 
-    def __init__(self, target: Target[Staged]) -> None:
+    def __init__(self, target: SinkWriter[Staged]) -> None:
         self._target = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

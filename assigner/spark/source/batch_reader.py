@@ -14,10 +14,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from assigner.model.keys import TopicPartition
-from assigner.spark.errors import briefly
+from assigner.spark.errors import without_traceback
 from assigner.spark.kafka_offsets import KafkaLog
 from assigner.spark.options import COMMITTED, EARLIEST, SourceOptions
-from assigner.spark.positions import Range
+from assigner.spark.positions import OffsetRange
 from assigner.spark.schema import arrow_schema
 from assigner.spark.source.fetch import read_ranges
 from assigner.spark.source.tasks import tasks_for
@@ -28,14 +28,14 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._schema = schema
 
-    @briefly
+    @without_traceback
     def partitions(self) -> list[InputPartition]:
         log, options = KafkaLog(self._options), self._options
         known = log.partitions(options.topics)
         done = self._committed(known)
         first = log.resolved({tp: _meant(options.starting.of(tp), tp, done) for tp in known})
         end = log.resolved({tp: _meant(options.ending.of(tp, "endingOffsets"), tp, done) for tp in known})
-        ranges = [Range(tp, 0, first[tp], end[tp]) for tp in known if first[tp] < end[tp]]
+        ranges = [OffsetRange(tp, 0, first[tp], end[tp]) for tp in known if first[tp] < end[tp]]
         return tasks_for(ranges, options)
 
     def _committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:

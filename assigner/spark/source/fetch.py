@@ -20,7 +20,7 @@ from assigner.errors import SourceUnavailable
 from assigner.logs import get_logger
 from assigner.spark.kafka_offsets import report_loss
 from assigner.spark.options import SourceOptions
-from assigner.spark.positions import Range
+from assigner.spark.positions import OffsetRange
 from assigner.spark.source.rows import batches_of
 
 CHUNK = 10_000
@@ -36,7 +36,7 @@ _PASSING = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, Kafka
 _log = get_logger(__name__)
 
 
-def read_ranges(ranges: Iterable[Range], options: SourceOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_ranges(ranges: Iterable[OffsetRange], options: SourceOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     with closing(new_consumer(options)) as consumer:
         for one in ranges:
             yield from _Reading(one, options, consumer).batches(schema)
@@ -59,7 +59,7 @@ def new_consumer(options: SourceOptions) -> Any:
 
 
 class _Reading:
-    def __init__(self, one: Range, options: SourceOptions, consumer: Any) -> None:
+    def __init__(self, one: OffsetRange, options: SourceOptions, consumer: Any) -> None:
         self._range = one
         self._options = options
         self._consumer = consumer

@@ -17,14 +17,14 @@ from assigner.errors import InvalidInput
 from assigner.logs import get_logger
 from assigner.model.keys import TopicPartition
 from assigner.spark.kafka_offsets import DataLost, KafkaLog, report_loss
-from assigner.spark.member.thread import Link
+from assigner.spark.member.thread import MemberThread
 from assigner.spark.options import SourceOptions
 from assigner.spark.positions import (
     Holdings,
+    OffsetRange,
     Owner,
     Position,
     Positions,
-    Range,
     advanced,
     ranges_between,
     read_positions,
@@ -58,7 +58,7 @@ class Planner:
         self._log = KafkaLog(options)
         self._log.partitions(options.topics)
         self._sink = sink_record(options)
-        self.link = Link(options, self._log, self._sink)
+        self.link = MemberThread(options, self._log, self._sink)
         self._states: dict[TopicPartition, StateRow] | None = None
         """What was found when a batch's end was decided, until its rows are planned."""
         self._target: dict[TopicPartition, int] | None = None
@@ -150,7 +150,7 @@ class Planner:
 
     # --- what it reads -----------------------------------------------------------------------------------------------
 
-    def batch(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[list[Range], list[Control]]:
+    def batch(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[list[OffsetRange], list[Control]]:
         first, last = read_positions(start, self._owner), read_positions(end, self._owner)
         self._refuse_to_be_outrun(start)
         ranges, controls = self._planned_now(first, last) if self._turned else self._left_of(first, last)
@@ -159,13 +159,13 @@ class Planner:
         self._planned = True
         return ranges, with_states(controls, states)
 
-    def _planned_now(self, start: Positions, end: Positions) -> tuple[list[Range], list[Control]]:
+    def _planned_now(self, start: Positions, end: Positions) -> tuple[list[OffsetRange], list[Control]]:
         return ranges_between(start, end), self._controls(start, end)
 
     def _controls(self, start: Positions, end: Positions) -> list[Control]:
         return controls_between(start, end, self._options.snapshot_every) if self._options.control_rows else []
 
-    def _left_of(self, start: Positions, end: Positions) -> tuple[list[Range], list[Control]]:
+    def _left_of(self, start: Positions, end: Positions) -> tuple[list[OffsetRange], list[Control]]:
         wanted = ranges_between(start, end)
         keys = {one.tp: Position(one.epoch, one.first, one.first) for one in wanted}
         for one in self._controls(start, end):

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from assigner.errors import InvalidInput
 from assigner.model.names import session_digest
-from assigner.spark.errors import briefly
+from assigner.spark.errors import without_traceback
 from assigner.spark.options import SourceOptions, columns_wanted, read_options, refuse_unknown
 from assigner.spark.planning_process import RunnerProcess
 from assigner.spark.positions import OWNER_KEY, Owner, Positions
@@ -39,7 +39,7 @@ class AssignedKafka(DataSource):
     def name(cls) -> str:
         return NAME
 
-    @briefly
+    @without_traceback
     def schema(self) -> StructType:
         refuse_unknown(self.options)
         if "member" in self.options:
@@ -47,12 +47,12 @@ class AssignedKafka(DataSource):
             read_options(self.options, streaming=True)
         return row_schema(**columns_wanted(self.options))
 
-    @briefly
+    @without_traceback
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options, streaming=False)
         return BatchReader(options, self._checked(schema, options))
 
-    @briefly
+    @without_traceback
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         options = read_options(self.options, streaming=True)
         return StreamReader(options, self._checked(schema, options))
@@ -82,20 +82,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         return ReadMaxRows(self._options.max_rows)
 
-    @briefly
+    @without_traceback
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return self._planning().latest(start, _rows(limit, self._options.max_rows))
 
-    @briefly
+    @without_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         ranges, controls = self._planning().batch(start, end)
         return [*control_tasks(controls), *tasks_for(ranges, self._options)]
 
-    @briefly
+    @without_traceback
     def commit(self, end: dict[str, Any]) -> None:
         self._planning().committed(end)
 
-    @briefly
+    @without_traceback
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._planning().read_to_here()
 

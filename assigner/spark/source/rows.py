@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from assigner.spark.positions import Range
+from assigner.spark.positions import OffsetRange
 from assigner.spark.schema import CONTROL, EPOCH, HEADERS, control_row
 from assigner.spark.state.handover import Control
 
@@ -15,7 +15,7 @@ MAX_BYTES = 256 * 2**20
 """Of keys and values in a batch. A column of Arrow's binary type ends at 2 GiB."""
 
 
-def batches_of(messages: list[Any], one: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def batches_of(messages: list[Any], one: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     if not messages:
         return
     keys = [message.key() for message in messages]
@@ -40,7 +40,7 @@ def _cuts(keys: list[bytes | None], values: list[bytes | None]) -> Iterator[tupl
 
 
 def _batch(
-    messages: list[Any], keys: list[bytes | None], values: list[bytes | None], one: Range, schema: pa.Schema
+    messages: list[Any], keys: list[bytes | None], values: list[bytes | None], one: OffsetRange, schema: pa.Schema
 ) -> pa.RecordBatch:
     rows = len(messages)
     kinds = [message.timestamp()[0] for message in messages]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql.datasource import InputPartition
 
 from assigner.spark.options import SourceOptions
-from assigner.spark.positions import Range, packed, split
+from assigner.spark.positions import OffsetRange, packed, split
 from assigner.spark.state.handover import Control
 
 TASK_ROWS = 10_000
@@ -19,7 +19,7 @@ TASK_BYTES = 16 * 2**20
 class Task(InputPartition):
     """What one task reads."""
 
-    def __init__(self, value: tuple[Range, ...]) -> None:
+    def __init__(self, value: tuple[OffsetRange, ...]) -> None:
         super().__init__(value)
 
 
@@ -30,7 +30,7 @@ class ControlTask(InputPartition):
         super().__init__(value)
 
 
-def tasks_for(ranges: list[Range], options: SourceOptions) -> list[InputPartition]:
+def tasks_for(ranges: list[OffsetRange], options: SourceOptions) -> list[InputPartition]:
     pieces = split(ranges, at_least=options.min_partitions, at_most_rows=options.max_records_per_partition)
     if options.min_partitions:
         return [Task((one,)) for one in pieces]

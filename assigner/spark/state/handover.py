@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import msgspec
 
 from assigner.model.keys import TopicPartition
-from assigner.spark.positions import Held, Holdings, Position, Positions, counts_still, goes_on, is_kept
+from assigner.spark.positions import HeldPartition, Holdings, Position, Positions, counts_still, goes_on, is_kept
 from assigner.spark.schema import ControlKind
 from assigner.spark.sinks.columns import StateRow
 
@@ -37,7 +37,7 @@ def to_restore(start: Positions, holdings: Holdings) -> list[TopicPartition]:
     return [tp for tp, held in holdings.held.items() if not has_state(start.of.get(tp), held)]
 
 
-def has_state(at: Position | None, held: Held) -> bool:
+def has_state(at: Position | None, held: HeldPartition) -> bool:
     return at is not None and (goes_on(at, held) or is_kept(at, held))
 
 
@@ -54,7 +54,7 @@ def beginning_at_states(
     return msgspec.structs.replace(holdings, held=held)
 
 
-def _beginning(held: Held, stored: StateRow | None) -> int:
+def _beginning(held: HeldPartition, stored: StateRow | None) -> int:
     return held.base if stored is None else stored.next_offset
 
 

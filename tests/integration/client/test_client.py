@@ -10,7 +10,7 @@ import pytest
 from grpclib.const import Status
 
 from assigner.client import AssignerConsumer, GateClosed, Handler, Shut, StaleEpoch, Unavailable
-from assigner.errors import InvalidInput, InvalidName, Refused
+from assigner.errors import FailedPrecondition, InvalidInput, InvalidName
 from assigner.proto.kafka_assigner import v1
 from assigner.testing.waiting import eventually
 from tests.support.client_handler import Recorder, consuming, owns
@@ -47,8 +47,8 @@ async def test_two_consumers_have_sessions_of_their_own() -> None:
     [
         (Status.INVALID_ARGUMENT, "InvalidName", InvalidName),
         (Status.INVALID_ARGUMENT, "", InvalidInput),
-        (Status.FAILED_PRECONDITION, "Refused", Refused),
-        (Status.UNAUTHENTICATED, "", Refused),
+        (Status.FAILED_PRECONDITION, "FailedPrecondition", FailedPrecondition),
+        (Status.UNAUTHENTICATED, "", FailedPrecondition),
     ],
 )
 async def test_a_refused_registration_raises_what_the_service_said(

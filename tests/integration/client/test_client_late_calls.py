@@ -7,7 +7,7 @@ from contextlib import aclosing
 import pytest
 
 from assigner.client import Superseded
-from assigner.client.rpc import Contact, Dialling, Unavailable, hang_up, parse_address
+from assigner.client.rpc import ConsumerRpc, Dialling, Unavailable, close_channel, parse_address
 from tests.integration.client.test_client_service import COUNT, holds, member, serving
 from tests.support.client_handler import Recorder
 
@@ -20,13 +20,13 @@ async def test_a_late_registration_of_its_own_session_costs_a_consumer_a_reconne
         before = dict(a.partitions)
         channel = Dialling(None, 5.0, 5.0).dial(parse_address(assigner.address))
         try:
-            async with aclosing(Contact(channel, a._membership.who, 10.0).register()) as late:
+            async with aclosing(ConsumerRpc(channel, a._membership.who, 10.0).register()) as late:
                 await anext(late)
                 await a.wait_for(lambda one: one.statistics().links == 2 and one.is_connected)
                 with pytest.raises(Unavailable, match="took this one's place"):
                     _ = [message async for message in late]
         finally:
-            await hang_up(channel)
+            await close_channel(channel)
         await holds(a, COUNT)
         assert a.partitions == before, "with the same epochs"
         assert all(a.gate(tp.topic, tp.partition).admit() == epoch for tp, epoch in before.items())

@@ -11,9 +11,9 @@ import trustme
 
 from assigner.client import AssignerConsumer, Evicted, GateClosed, Handler, Shut, Superseded, TopicPartition
 from assigner.client import runner as client_work
-from assigner.client.rpc import Contact, Dialling, Identity, parse_address
+from assigner.client.rpc import ConsumerRpc, Dialling, Identity, parse_address
 from assigner.clock import SystemClock
-from assigner.errors import Refused
+from assigner.errors import FailedPrecondition
 from assigner.proto.kafka_assigner import v1
 from assigner.testing.waiting import eventually
 from tests.support.client_handler import QUICK, Recorder, consuming, owns
@@ -357,7 +357,7 @@ async def test_an_evicted_session_is_not_given_up_while_work_is_under_way() -> N
 async def test_a_stream_that_nobody_reads_does_not_block_other_calls() -> None:
     async with ScriptedAssigner() as service:
         channel = Dialling(None, 5.0, 5.0).dial(parse_address(service.address))
-        contact = Contact(channel, WHO, 5.0)
+        contact = ConsumerRpc(channel, WHO, 5.0)
         async with aclosing(contact.register()) as stream:
             await anext(stream)
             filler = v1.AssignmentCommand(assignment=v1.AssignmentUpdate(session="x" * 500_000))
@@ -383,7 +383,7 @@ async def test_tls_with_a_client_certificate() -> None:
     await service.start(tls=server_side)
     async with consuming(service, Handler(), tls=client_side) as consumer:
         await owns(consumer, p0=5)
-    with pytest.raises(Refused, match="certificate was not accepted"):
+    with pytest.raises(FailedPrecondition, match="certificate was not accepted"):
         async with consuming(service, Handler(), tls=True):
             pytest.fail("entered")
     await service.stop()

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from assigner.model.keys import TopicPartition
 from assigner.spark.kafka_offsets import KafkaLog
 from assigner.spark.options import SourceOptions, read_options
-from assigner.spark.positions import Range
+from assigner.spark.positions import OffsetRange
 from assigner.spark.schema import arrow_schema, row_schema
 from assigner.spark.source.fetch import read_ranges
 from tests.support.servers.kafka import KafkaBroker
@@ -40,7 +40,7 @@ def options(broker: KafkaBroker, topic: str, **more: str) -> SourceOptions:
 
 
 def read(broker: KafkaBroker, topic: str, first: int, end: int, **more: str) -> list[bytes]:
-    one = Range(TopicPartition(topic, 0), 1, first, end)
+    one = OffsetRange(TopicPartition(topic, 0), 1, first, end)
     return [
         value
         for batch in read_ranges([one], options(broker, topic, **more), SCHEMA)

@@ -13,7 +13,7 @@ from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError
 
 from assigner import errors
-from assigner.api import Answer, CancelWarm, Commands, Refused, Release, Warm
+from assigner.api import Ack, CancelWarm, Commands, RejectedAck, Release, Warm
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Cause
 from assigner.proto.kafka_assigner import v1
@@ -267,8 +267,8 @@ async def test_a_ready_and_a_released_reach_the_members(service: Serving) -> Non
     )
     await stub.partition_released(v1.PartitionReleasedRequest(consumer_name="c", partition=place(B)))
     assert service.members.answered == [
-        ("ready", "g", "c", "s", (Answer(A, "h", "x" * 1_000),)),
-        ("released", "default", "c", "", (Answer(B),)),
+        ("ready", "g", "c", "s", (Ack(A, "h", "x" * 1_000),)),
+        ("released", "default", "c", "", (Ack(B),)),
     ]
 
 
@@ -294,7 +294,7 @@ async def test_a_partition_out_of_range_is_refused(service: Serving, partition: 
 
 
 async def test_the_refusal_of_a_single_answer_is_the_status(service: Serving) -> None:
-    service.members.refusals = [Refused(A, errors.NotTheTarget("orders/0 was never c's to warm"))]
+    service.members.refusals = [RejectedAck(A, errors.NotTheTarget("orders/0 was never c's to warm"))]
     refusal = await status_of(
         service.consumer().partition_ready(v1.PartitionReadyRequest(consumer_name="c", partition=place(A)))
     )
@@ -303,8 +303,8 @@ async def test_the_refusal_of_a_single_answer_is_the_status(service: Serving) ->
 
 async def test_refusals_in_a_batch_are_listed_in_the_response(service: Serving) -> None:
     service.members.refusals = [
-        Refused(B, errors.NotTheTarget("never")),
-        Refused(A, RuntimeError("password=hunter2")),
+        RejectedAck(B, errors.NotTheTarget("never")),
+        RejectedAck(A, RuntimeError("password=hunter2")),
     ]
     response = await service.consumer().partition_released(
         v1.PartitionReleasedRequest(
@@ -314,7 +314,7 @@ async def test_refusals_in_a_batch_are_listed_in_the_response(service: Serving) 
             batch=[v1.PartitionAnswer(partition=place(B), handoff_id="h1")],
         )
     )
-    assert service.members.answered[0][4] == (Answer(A, "h0"), Answer(B, "h1"))
+    assert service.members.answered[0][4] == (Ack(A, "h0"), Ack(B, "h1"))
     assert [one.partition.partition if one.partition else None for one in response.refusals] == [7, 0]
     assert response.refusals[0].reason == "never"
     assert "hunter2" not in response.refusals[1].reason

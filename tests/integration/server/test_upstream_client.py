@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from assigner import errors
-from assigner.api import CancelWarm, Commands, Refused, Release, Warm
+from assigner.api import CancelWarm, Commands, RejectedAck, Release, Warm
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Cause
 from tests.support.grpc_serving import Serving, eventually, serving
@@ -105,7 +105,7 @@ async def test_refusals_are_statuses(service: Serving, upstream: UpstreamClients
     consumer = await registered(service, upstream, answers=False)
     with pytest.raises(CallFailed, match="INVALID_ARGUMENT: partition is required"):
         await consumer.ready(None)
-    service.members.refusals = [Refused(A, errors.NotTheTarget("orders/0 was never c-1's to warm"))]
+    service.members.refusals = [RejectedAck(A, errors.NotTheTarget("orders/0 was never c-1's to warm"))]
     with pytest.raises(CallFailed, match="NOT_FOUND: orders/0 was never"):
         await consumer.ready(("orders", 0))
 

@@ -14,7 +14,7 @@ from assigner.clock import SystemClock
 from assigner.errors import InvalidInput
 from assigner.observability.metrics import GroupSnapshot, Metrics
 from assigner.settings import HttpSettings
-from assigner.web import Liveness, Route, WebServer, server
+from assigner.web import ProcessLiveness, Route, WebServer, server
 
 
 class SteppedClock:
@@ -39,7 +39,7 @@ class Site:
         self.groups: list[GroupSnapshot] = []
         self.metrics = Metrics(lambda: self.groups)
         # A tick that never comes by itself: the test beats, or does not.
-        self.liveness = Liveness(clock, stall=5, tick=3600)
+        self.liveness = ProcessLiveness(clock, stall=5, tick=3600)
         settings = HttpSettings(port=0)
         self.server = WebServer(settings, lambda: self.reasons, self.liveness, self.metrics, clock, routes)
 
@@ -134,14 +134,14 @@ async def test_the_ticker_tells_how_late_it_was() -> None:
         def now(self) -> float:
             return asyncio.get_running_loop().time() * 1.5
 
-    liveness = Liveness(Lagging(), tick=1.0)
+    liveness = ProcessLiveness(Lagging(), tick=1.0)
     with anyio.move_on_after(3.5):
         await liveness.run(lags.append)
     assert lags == pytest.approx([0.5, 0.5, 0.5])
 
 
 async def test_a_lag_callback_that_fails_is_a_death_not_a_silence() -> None:
-    liveness = Liveness(SystemClock(), tick=0.001)
+    liveness = ProcessLiveness(SystemClock(), tick=0.001)
 
     def broken(_seconds: float) -> None:
         raise RuntimeError("no metrics")
@@ -202,7 +202,9 @@ async def test_a_body_nobody_wants_is_refused() -> None:
 
 async def test_a_taken_port_is_refused_with_the_remedy() -> None:
     async with running() as site:
-        second = WebServer(HttpSettings(port=site.server.port), list, Liveness(SystemClock()), Metrics(), SystemClock())
+        second = WebServer(
+            HttpSettings(port=site.server.port), list, ProcessLiveness(SystemClock()), Metrics(), SystemClock()
+        )
         with pytest.raises(InvalidInput, match="choose another --http-port"):
             await second.start()
         await second.close()

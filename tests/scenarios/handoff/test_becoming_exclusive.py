@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import anyio
 import pytest
 
-from assigner.errors import Refused
+from assigner.errors import FailedPrecondition
 from assigner.model.keys import HandoffKey, TopicPartition
 from assigner.model.records import Assignment, Handoff, HandoffMode, Step, decode
 from assigner.store import LeaseGone, Operation, Put, PutEvent, Store
 from assigner.testing.faults import Delay
-from tests.support.cluster import BOTH_STORES, GROUP, SteppedConsumer, World, tp, world_on
+from tests.support.cluster import BOTH_STORES, GROUP, Cluster, SteppedConsumer, cluster_on, tp
 from tests.support.faulty_stores import LaggingStore
 
 pytestmark = pytest.mark.virtual_time
@@ -20,85 +20,87 @@ EXCLUSIVE = {"handoff_mode": "exclusive"}
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with world_on("memory") as world:
-        yield world
+async def cluster() -> AsyncIterator[Cluster]:
+    async with cluster_on("memory") as cluster:
+        yield cluster
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def any_world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on(request.param, request) as world:
-        yield world
+async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request) as cluster:
+        yield cluster
 
 
-async def mode(world: World) -> HandoffMode:
-    return (await world.state()).options.handoff_mode
+async def mode(cluster: Cluster) -> HandoffMode:
+    return (await cluster.state()).options.handoff_mode
 
 
 # --- who keeps it from that --------------------------------------------------------------------------------------
 
 
-async def test_the_switch_is_refused_while_clients_do_not_renew_and_names_them(any_world: World) -> None:
-    world = any_world
-    await world.add_topic(partitions=3)
-    operations = (await world.start_instance()).operations
-    await world.join("modern")
-    old = await world.join("old", renews=False)
-    with pytest.raises(Refused, match=r"'old' do not renew.*stop them, or replace them"):
+async def test_the_switch_is_refused_while_clients_do_not_renew_and_names_them(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await cluster.add_topic(partitions=3)
+    operations = (await cluster.start_instance()).operations
+    await cluster.join("modern")
+    old = await cluster.join("old", renews=False)
+    with pytest.raises(FailedPrecondition, match=r"'old' do not renew.*stop them, or replace them"):
         await operations.set_options(GROUP, EXCLUSIVE)
-    assert await mode(world) is HandoffMode.OVERLAP
+    assert await mode(cluster) is HandoffMode.OVERLAP
     await operations.set_options(GROUP, {"debounce": 0.2})
     await old.deregister(gates_closed=True)
-    await world.until("old is gone", lambda s: "old" not in s.consumers)
+    await cluster.until("old is gone", lambda s: "old" not in s.consumers)
     await operations.set_options(GROUP, EXCLUSIVE)
-    assert await mode(world) is HandoffMode.EXCLUSIVE
+    assert await mode(cluster) is HandoffMode.EXCLUSIVE
 
 
-async def test_the_switch_is_refused_for_a_session_that_the_service_made_up(world: World) -> None:
-    operations = (await world.start_instance()).operations
-    await world.join("nameless", session="")
-    with pytest.raises(Refused, match="'nameless'"):
+async def test_the_switch_is_refused_for_a_session_that_the_service_made_up(cluster: Cluster) -> None:
+    operations = (await cluster.start_instance()).operations
+    await cluster.join("nameless", session="")
+    with pytest.raises(FailedPrecondition, match="'nameless'"):
         await operations.set_options(GROUP, EXCLUSIVE)
 
 
-async def test_a_client_that_registers_while_the_switch_is_on_its_way_takes_it_back(world: World) -> None:
-    await world.add_topic(partitions=1)
-    disturbed = await world.start_faulty("i1")
-    other = await world.start_instance("i2")
-    disturbed.inject(Delay(2.0), kinds={"transact"}, times=1, where=_puts(world.group.options))
-    refused: list[Refused] = []
+async def test_a_client_that_registers_while_the_switch_is_on_its_way_takes_it_back(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=1)
+    disturbed = await cluster.start_faulty("i1")
+    other = await cluster.start_instance("i2")
+    disturbed.inject(Delay(2.0), kinds={"transact"}, times=1, where=_puts(cluster.group.options))
+    refused: list[FailedPrecondition] = []
 
     async def switch() -> None:
         try:
-            await world.instances["i1"].operations.set_options(GROUP, EXCLUSIVE)
-        except Refused as error:
+            await cluster.instances["i1"].operations.set_options(GROUP, EXCLUSIVE)
+        except FailedPrecondition as error:
             refused.append(error)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(switch)
         await anyio.sleep(1)
-        old = await world.join("old", other, renews=False)
+        old = await cluster.join("old", other, renews=False)
     assert "'old'" in str(refused[0])
-    assert await mode(world) is HandoffMode.OVERLAP
+    assert await mode(cluster) is HandoffMode.OVERLAP
     assert old.ended is None
 
 
-async def test_an_instance_that_has_not_heard_of_the_switch_takes_no_client_that_does_not_renew(world: World) -> None:
-    await world.add_topic(partitions=1)
-    first = await world.start_instance("i1")
+async def test_an_instance_that_has_not_heard_of_the_switch_takes_no_client_that_does_not_renew(
+    cluster: Cluster,
+) -> None:
+    await cluster.add_topic(partitions=1)
+    first = await cluster.start_instance("i1")
     lagging: list[LaggingStore] = []
 
     def wrap(store: Store) -> Store:
-        lagging.append(LaggingStore(store, world.group.prefix))
+        lagging.append(LaggingStore(store, cluster.group.prefix))
         return lagging[0]
 
-    late = await world.start_instance("i2", wrap=wrap, leads=False)
-    await world.join("modern", late)
+    late = await cluster.start_instance("i2", wrap=wrap, leads=False)
+    await cluster.join("modern", late)
     lagging[0].lag()
     await first.operations.set_options(GROUP, EXCLUSIVE)
-    with pytest.raises(Refused, match="exclusively"):
-        await world.join("old", late, renews=False)
-    assert "old" not in (await world.state()).consumers
+    with pytest.raises(FailedPrecondition, match="exclusively"):
+        await cluster.join("old", late, renews=False)
+    assert "old" not in (await cluster.state()).consumers
 
 
 # --- from when on it is exclusive --------------------------------------------------------------------------------
@@ -111,23 +113,23 @@ def _puts(key: str) -> Callable[..., bool]:
     return fits
 
 
-async def one_ready(world: World, instance: str = "i1") -> tuple[SteppedConsumer, SteppedConsumer, TopicPartition]:
+async def one_ready(cluster: Cluster, instance: str = "i1") -> tuple[SteppedConsumer, SteppedConsumer, TopicPartition]:
     """`a` has both partitions; one of them is being warmed by `b`, who has not answered."""
-    await world.add_topic(partitions=2)
-    a = await world.join("a", world.instances[instance], answers_release=False)
-    await world.until_counts(a=2)
-    b = await world.join("b", world.instances[instance], answers_warm=False)
+    await cluster.add_topic(partitions=2)
+    a = await cluster.join("a", cluster.instances[instance], answers_release=False)
+    await cluster.until_counts(a=2)
+    b = await cluster.join("b", cluster.instances[instance], answers_warm=False)
     await b.until("warms", lambda c: bool(c.to_warm))
     (moving,) = b.to_warm
     return a, b, moving
 
 
 async def test_a_handoff_that_is_complete_at_the_switch_is_told_as_a_condition_until_it_is_over(
-    any_world: World,
+    any_cluster: Cluster,
 ) -> None:
-    world = any_world
-    operations = (await world.start_instance()).operations
-    a, b, moving = await one_ready(world)
+    cluster = any_cluster
+    operations = (await cluster.start_instance()).operations
+    a, b, moving = await one_ready(cluster)
     await b.ready(moving)
     await a.until("told to release", lambda c: moving in c.to_release)
     await operations.set_options(GROUP, EXCLUSIVE)
@@ -136,48 +138,48 @@ async def test_a_handoff_that_is_complete_at_the_switch_is_told_as_a_condition_u
     assert str(moving) in condition.message
     assert "'a'" in condition.message
     await a.release(moving)
-    await world.until_counts(a=1, b=1)
+    await cluster.until_counts(a=1, b=1)
     assert (await operations.describe(GROUP)).conditions == ()
 
 
-async def test_rule_5_a_flip_that_was_decided_before_the_switch_does_not_come_after_it(world: World) -> None:
-    disturbed = await world.start_faulty("i1")
-    other = await world.start_instance("i2")
-    a, b, moving = await one_ready(world)
-    disturbed.inject(Delay(2.0), kinds={"transact"}, times=1, where=_puts(world.group.assignment(moving)))
+async def test_rule_5_a_flip_that_was_decided_before_the_switch_does_not_come_after_it(cluster: Cluster) -> None:
+    disturbed = await cluster.start_faulty("i1")
+    other = await cluster.start_instance("i2")
+    a, b, moving = await one_ready(cluster)
+    disturbed.inject(Delay(2.0), kinds={"transact"}, times=1, where=_puts(cluster.group.assignment(moving)))
     await b.ready(moving)
     await anyio.sleep(0.5)
     await other.operations.set_options(GROUP, EXCLUSIVE)
     await a.until("told to release", lambda c: moving in c.to_release)
     assert moving not in b.owned, "its flip was on its way"
     await a.release(moving)
-    await world.until_counts(a=1, b=1)
+    await cluster.until_counts(a=1, b=1)
     steps = [
         decode(Handoff, event.entry.value)[0].at
-        for event in await world.history()
-        if isinstance(event, PutEvent) and isinstance(world.group.parse(event.entry.key), HandoffKey)
+        for event in await cluster.history()
+        if isinstance(event, PutEvent) and isinstance(cluster.group.parse(event.entry.key), HandoffKey)
     ]
     assert Step.COMPLETE not in steps
 
 
-async def test_a_takeover_that_was_decided_before_the_switch_waits_for_the_old_lease(world: World) -> None:
-    disturbed = await world.start_faulty("i1")
-    other = await world.start_instance("i2")
-    await world.add_topic(partitions=1)
-    a = await world.join("a", other)
-    await world.until_counts(a=1)
-    lease = (await world.state()).consumers["a"].lease
-    disturbed.inject(Delay(2.0), kinds={"transact"}, times=1, where=_puts(world.group.assignment(tp(0))))
+async def test_a_takeover_that_was_decided_before_the_switch_waits_for_the_old_lease(cluster: Cluster) -> None:
+    disturbed = await cluster.start_faulty("i1")
+    other = await cluster.start_instance("i2")
+    await cluster.add_topic(partitions=1)
+    a = await cluster.join("a", other)
+    await cluster.until_counts(a=1)
+    lease = (await cluster.state()).consumers["a"].lease
+    disturbed.inject(Delay(2.0), kinds={"transact"}, times=1, where=_puts(cluster.group.assignment(tp(0))))
     a.crash()
-    again = await world.join("a", other, session="another")
+    again = await cluster.join("a", other, session="another")
     await anyio.sleep(0.5)
     await other.operations.set_options(GROUP, EXCLUSIVE)
-    await again.until("has it", lambda c: tp(0) in c.owned, within=3 * world.ttl)
+    await again.until("has it", lambda c: tp(0) in c.owned, within=3 * cluster.ttl)
     restamped = [
         event.entry.mod_revision
-        for event in await world.history()
-        if isinstance(event, PutEvent) and event.entry.key == world.group.assignment(tp(0))
+        for event in await cluster.history()
+        if isinstance(event, PutEvent) and event.entry.key == cluster.group.assignment(tp(0))
         if decode(Assignment, event.entry.value)[0].session == "another"
     ]
     assert len(restamped) == 1
-    assert isinstance(await world.store.remaining(lease), LeaseGone)
+    assert isinstance(await cluster.store.remaining(lease), LeaseGone)

@@ -6,11 +6,11 @@ import anyio
 import pytest
 
 from assigner.clock import LoopClock
-from assigner.errors import Refused
+from assigner.errors import FailedPrecondition
 from assigner.model.records import LeaderRecord, encode
 from assigner.testing.faults import Delay, LoseAnswer, Refuse
 from assigner.testing.waiting import eventually
-from tests.support.election_cluster import Campaign, Electorate, is_free, taking, write_fenced
+from tests.support.election_cluster import Campaign, ElectionCluster, is_free, taking, write_fenced
 
 pytestmark = pytest.mark.virtual_time
 
@@ -29,7 +29,7 @@ class OddClock(LoopClock):
 # --- winning and waiting -----------------------------------------------------------------------------------------
 
 
-async def test_the_first_campaigner_leads_and_its_key_tells_its_address(votes: Electorate) -> None:
+async def test_the_first_campaigner_leads_and_its_key_tells_its_address(votes: ElectionCluster) -> None:
     first = await votes.voter("first")
     term = await first.elector.campaign("orders")
     assert term.held()
@@ -38,7 +38,7 @@ async def test_the_first_campaigner_leads_and_its_key_tells_its_address(votes: E
     assert (leader.holder, leader.address, leader.revision) == ("first", "first:50051", term.revision)
 
 
-async def test_groups_are_led_independently_on_one_lease(votes: Electorate) -> None:
+async def test_groups_are_led_independently_on_one_lease(votes: ElectionCluster) -> None:
     first, second = await votes.voter("first"), await votes.voter("second")
     for group in ("a", "b"):
         await first.elector.campaign(group)
@@ -48,7 +48,7 @@ async def test_groups_are_led_independently_on_one_lease(votes: Electorate) -> N
     assert first.counted.requests["grant"] == 1
 
 
-async def test_a_standby_waits_on_the_leader_key_and_writes_nothing(votes: Electorate, campaign: Campaign) -> None:
+async def test_a_standby_waits_on_the_leader_key_and_writes_nothing(votes: ElectionCluster, campaign: Campaign) -> None:
     first, second = await votes.voter("first"), await votes.voter("second")
     term = await first.elector.campaign("orders")
     standby = await campaign(second, "orders")
@@ -60,7 +60,7 @@ async def test_a_standby_waits_on_the_leader_key_and_writes_nothing(votes: Elect
     assert (await standby.won()).revision > term.revision
 
 
-async def test_resigning_hands_over_at_once(votes: Electorate, campaign: Campaign) -> None:
+async def test_resigning_hands_over_at_once(votes: ElectionCluster, campaign: Campaign) -> None:
     first, second = await votes.voter("first"), await votes.voter("second")
     term = await first.elector.campaign("orders")
     standby = await campaign(second, "orders")
@@ -72,7 +72,7 @@ async def test_resigning_hands_over_at_once(votes: Electorate, campaign: Campaig
 
 
 async def test_a_leader_that_goes_between_the_read_and_the_watch_is_still_noticed(
-    votes: Electorate, campaign: Campaign
+    votes: ElectionCluster, campaign: Campaign
 ) -> None:
     first, second = await votes.voter("first"), await votes.voter("second")
     term = await first.elector.campaign("orders")
@@ -83,7 +83,7 @@ async def test_a_leader_that_goes_between_the_read_and_the_watch_is_still_notice
 
 
 async def test_a_standby_with_a_severed_watch_still_takes_an_open_election(
-    votes: Electorate, campaign: Campaign
+    votes: ElectionCluster, campaign: Campaign
 ) -> None:
     first, second = await votes.voter("first"), await votes.voter("second")
     term = await first.elector.campaign("orders")
@@ -95,7 +95,7 @@ async def test_a_standby_with_a_severed_watch_still_takes_an_open_election(
     await standby.won()
 
 
-async def test_a_severed_watch_makes_the_standby_read_not_write(votes: Electorate, campaign: Campaign) -> None:
+async def test_a_severed_watch_makes_the_standby_read_not_write(votes: ElectionCluster, campaign: Campaign) -> None:
     first, second = await votes.voter("first"), await votes.voter("second")
     await first.elector.campaign("orders")
     await campaign(second, "orders")
@@ -106,7 +106,7 @@ async def test_a_severed_watch_makes_the_standby_read_not_write(votes: Electorat
 
 
 async def test_a_foreign_or_unreadable_leader_record_counts_as_held_until_it_is_gone(
-    votes: Electorate, campaign: Campaign
+    votes: ElectionCluster, campaign: Campaign
 ) -> None:
     key = votes.keys.group("orders").leader
     await votes.store.put(key, b"\xff not json")
@@ -119,7 +119,7 @@ async def test_a_foreign_or_unreadable_leader_record_counts_as_held_until_it_is_
     await candidate.won()
 
 
-async def test_giving_way_comes_before_taking_each_time_the_group_is_free(votes: Electorate) -> None:
+async def test_giving_way_comes_before_taking_each_time_the_group_is_free(votes: ElectionCluster) -> None:
     first, second = await votes.voter("first"), await votes.voter("second")
     term = await first.elector.campaign("orders")
     asked: list[bool] = []
@@ -144,13 +144,13 @@ async def test_giving_way_comes_before_taking_each_time_the_group_is_free(votes:
         tasks.cancel_scope.cancel()
 
 
-async def test_campaigning_twice_for_a_group_is_refused(memory: Electorate, campaign: Campaign) -> None:
+async def test_campaigning_twice_for_a_group_is_refused(memory: ElectionCluster, campaign: Campaign) -> None:
     first, second = await memory.voter("first"), await memory.voter("second")
     await first.elector.campaign("orders")
-    with pytest.raises(Refused, match="already leads"):
+    with pytest.raises(FailedPrecondition, match="already leads"):
         await first.elector.campaign("orders")
     await campaign(second, "orders")
-    with pytest.raises(Refused, match="already campaigns"):
+    with pytest.raises(FailedPrecondition, match="already campaigns"):
         await second.elector.campaign("orders")
 
 
@@ -158,7 +158,7 @@ async def test_campaigning_twice_for_a_group_is_refused(memory: Electorate, camp
 
 
 async def test_a_lease_revoked_by_an_operator_is_noticed_and_the_group_campaigned_for_again(
-    votes: Electorate,
+    votes: ElectionCluster,
 ) -> None:
     first = await votes.voter("first")
     terms = [await first.elector.campaign(group) for group in ("a", "b")]
@@ -171,7 +171,7 @@ async def test_a_lease_revoked_by_an_operator_is_noticed_and_the_group_campaigne
     assert again.revision > terms[0].revision
 
 
-async def test_an_election_goes_on_through_repeated_endings_of_terms(votes: Electorate) -> None:
+async def test_an_election_goes_on_through_repeated_endings_of_terms(votes: ElectionCluster) -> None:
     first = await votes.voter("first")
     revisions = []
     for _ in range(3):
@@ -183,7 +183,7 @@ async def test_an_election_goes_on_through_repeated_endings_of_terms(votes: Elec
     assert revisions == sorted(set(revisions))
 
 
-async def test_a_connection_blip_ends_no_term(votes: Electorate) -> None:
+async def test_a_connection_blip_ends_no_term(votes: ElectionCluster) -> None:
     first = await votes.voter("first")
     term = await first.elector.campaign("orders")
     blip = first.store.inject(Refuse(), kinds=["keep_alive"], times=2)
@@ -194,7 +194,7 @@ async def test_a_connection_blip_ends_no_term(votes: Electorate) -> None:
 
 
 async def test_a_term_is_over_at_two_thirds_of_the_ttl_after_the_last_confirmed_renewal_was_sent(
-    memory: Electorate,
+    memory: ElectionCluster,
 ) -> None:
     first = await memory.voter("first")
     term = await first.elector.campaign("orders")
@@ -205,7 +205,7 @@ async def test_a_term_is_over_at_two_thirds_of_the_ttl_after_the_last_confirmed_
     assert memory.clock.now() - sent == pytest.approx(10.0, abs=0.05)
 
 
-async def test_a_renewal_answered_late_counts_from_when_it_was_sent(memory: Electorate) -> None:
+async def test_a_renewal_answered_late_counts_from_when_it_was_sent(memory: ElectionCluster) -> None:
     first = await memory.voter("first")
     granted = memory.clock.now()
     term = await first.elector.campaign("orders")
@@ -215,7 +215,7 @@ async def test_a_renewal_answered_late_counts_from_when_it_was_sent(memory: Elec
     assert memory.clock.now() - granted == pytest.approx(5.0 + 10.0, abs=0.1)
 
 
-async def test_a_term_is_over_by_the_clock_even_while_the_renewing_task_is_stalled(memory: Electorate) -> None:
+async def test_a_term_is_over_by_the_clock_even_while_the_renewing_task_is_stalled(memory: ElectionCluster) -> None:
     clock = OddClock()
     first = await memory.voter("first", clock=clock)
     term = await first.elector.campaign("orders")
@@ -228,7 +228,7 @@ async def test_a_term_is_over_by_the_clock_even_while_the_renewing_task_is_stall
     assert not term.held()
 
 
-async def test_a_renewal_confirmed_after_the_deadline_does_not_revive_a_term(memory: Electorate) -> None:
+async def test_a_renewal_confirmed_after_the_deadline_does_not_revive_a_term(memory: ElectionCluster) -> None:
     clock = OddClock()
     first = await memory.voter("first", clock=clock)
     term = await first.elector.campaign("orders")
@@ -241,7 +241,7 @@ async def test_a_renewal_confirmed_after_the_deadline_does_not_revive_a_term(mem
 
 
 async def test_losing_the_lease_ends_all_terms_and_the_instance_leads_again_on_a_new_one(
-    votes: Electorate,
+    votes: ElectionCluster,
 ) -> None:
     first = await votes.voter("first")
     terms = [await first.elector.campaign(group) for group in ("a", "b", "c")]
@@ -258,7 +258,7 @@ async def test_losing_the_lease_ends_all_terms_and_the_instance_leads_again_on_a
 
 
 async def test_a_sustained_outage_lets_another_instance_lead_after_the_ttl(
-    votes: Electorate, campaign: Campaign
+    votes: ElectionCluster, campaign: Campaign
 ) -> None:
     first, second = await votes.voter("first"), await votes.voter("second")
     term = await first.elector.campaign("orders")
@@ -270,7 +270,7 @@ async def test_a_sustained_outage_lets_another_instance_lead_after_the_ttl(
     assert not await write_fenced(votes, term, b"stale")
 
 
-async def test_a_frozen_holders_fenced_write_fails_after_another_won(votes: Electorate) -> None:
+async def test_a_frozen_holders_fenced_write_fails_after_another_won(votes: ElectionCluster) -> None:
     first, second = await votes.voter("first"), await votes.voter("second")
     old = await first.elector.campaign("orders")
     assert await write_fenced(votes, old, b"one")
@@ -281,7 +281,9 @@ async def test_a_frozen_holders_fenced_write_fails_after_another_won(votes: Elec
 
 
 @pytest.mark.parametrize("replace", [False, True])
-async def test_a_leader_key_deleted_or_replaced_by_an_operator_ends_the_term(votes: Electorate, replace: bool) -> None:
+async def test_a_leader_key_deleted_or_replaced_by_an_operator_ends_the_term(
+    votes: ElectionCluster, replace: bool
+) -> None:
     first = await votes.voter("first")
     other = await first.elector.campaign("other")
     term = await first.elector.campaign("orders")
@@ -294,7 +296,7 @@ async def test_a_leader_key_deleted_or_replaced_by_an_operator_ends_the_term(vot
     assert other.held()
 
 
-async def test_a_leader_key_deleted_while_its_watch_was_severed_ends_the_term(votes: Electorate) -> None:
+async def test_a_leader_key_deleted_while_its_watch_was_severed_ends_the_term(votes: ElectionCluster) -> None:
     first = await votes.voter("first")
     term = await first.elector.campaign("orders")
     first.store.inject(Refuse(), kinds=["watch"], times=1, where=lambda _, prefix: prefix == term.fence.key)
@@ -307,7 +309,7 @@ async def test_a_leader_key_deleted_while_its_watch_was_severed_ends_the_term(vo
 # --- doubtful outcomes -------------------------------------------------------------------------------------------
 
 
-async def test_a_win_whose_answer_was_lost_is_recognised(votes: Electorate) -> None:
+async def test_a_win_whose_answer_was_lost_is_recognised(votes: ElectionCluster) -> None:
     first = await votes.voter("first")
     first.store.inject(LoseAnswer(applied=True), kinds=["transact"], where=taking)
     term = await first.elector.campaign("orders")
@@ -315,13 +317,15 @@ async def test_a_win_whose_answer_was_lost_is_recognised(votes: Electorate) -> N
     assert await write_fenced(votes, term, b"mine")
 
 
-async def test_a_win_whose_answer_was_lost_and_that_never_happened_is_tried_again(votes: Electorate) -> None:
+async def test_a_win_whose_answer_was_lost_and_that_never_happened_is_tried_again(votes: ElectionCluster) -> None:
     first = await votes.voter("first")
     first.store.inject(LoseAnswer(applied=False), kinds=["transact"], where=taking)
     assert (await first.elector.campaign("orders")).held()
 
 
-async def test_a_win_that_comes_through_after_it_was_given_up_is_adopted(votes: Electorate, campaign: Campaign) -> None:
+async def test_a_win_that_comes_through_after_it_was_given_up_is_adopted(
+    votes: ElectionCluster, campaign: Campaign
+) -> None:
     first, second = await votes.voter("first"), await votes.voter("second")
     await first.elector.campaign("known")
     other = await second.elector.campaign("orders")
@@ -340,7 +344,7 @@ async def test_a_win_that_comes_through_after_it_was_given_up_is_adopted(votes: 
 
 
 async def test_a_leftover_of_an_earlier_term_is_replaced_so_that_its_fence_is_worth_nothing(
-    votes: Electorate,
+    votes: ElectionCluster,
 ) -> None:
     first = await votes.voter("first")
     old = await first.elector.campaign("orders")
@@ -354,7 +358,7 @@ async def test_a_leftover_of_an_earlier_term_is_replaced_so_that_its_fence_is_wo
     assert await write_fenced(votes, new, b"new")
 
 
-async def test_a_cancelled_campaign_leaves_nothing_behind(votes: Electorate, campaign: Campaign) -> None:
+async def test_a_cancelled_campaign_leaves_nothing_behind(votes: ElectionCluster, campaign: Campaign) -> None:
     first = await votes.voter("first")
     first.store.inject(Delay(0.5), kinds=["transact"], where=taking)
     candidate = await campaign(first, "orders")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from assigner.errors import Refused, Superseded
-from assigner.model.records import Instance, decode
+from assigner.errors import FailedPrecondition, Superseded
+from assigner.model.records import InstanceRecord, decode
 from assigner.store import Found, read_all
 from assigner.testing.faults import Delay, Refuse
 from assigner.testing.waiting import eventually
-from tests.support.election_cluster import Campaign, Electorate, is_free, taking, write_fenced
+from tests.support.election_cluster import Campaign, ElectionCluster, is_free, taking, write_fenced
 
 pytestmark = pytest.mark.virtual_time
 
@@ -18,7 +18,9 @@ pytestmark = pytest.mark.virtual_time
 # --- a store that is away ----------------------------------------------------------------------------------------
 
 
-async def test_a_campaigner_that_cannot_reach_the_store_keeps_trying(votes: Electorate, campaign: Campaign) -> None:
+async def test_a_campaigner_that_cannot_reach_the_store_keeps_trying(
+    votes: ElectionCluster, campaign: Campaign
+) -> None:
     first = await votes.voter("first")
     first.store.inject(Refuse(), kinds=["get", "transact"], times=5)
     candidate = await campaign(first, "orders")
@@ -28,7 +30,7 @@ async def test_a_campaigner_that_cannot_reach_the_store_keeps_trying(votes: Elec
 
 @pytest.mark.parametrize("held", [False, True])
 async def test_a_campaign_stops_promptly_while_the_store_is_dark(
-    votes: Electorate, campaign: Campaign, held: bool
+    votes: ElectionCluster, campaign: Campaign, held: bool
 ) -> None:
     first, second = await votes.voter("first"), await votes.voter("second")
     if held:
@@ -44,7 +46,7 @@ async def test_a_campaign_stops_promptly_while_the_store_is_dark(
     assert votes.clock.now() - began < votes.ttl
 
 
-async def test_opening_waits_for_a_store_that_is_away_and_stops_on_request(memory: Electorate) -> None:
+async def test_opening_waits_for_a_store_that_is_away_and_stops_on_request(memory: ElectionCluster) -> None:
     voter = await memory.stranger("first")
     voter.store.inject(Refuse(), kinds=["grant"], times=5)
     await voter.open(memory.keys, memory.clock)
@@ -61,7 +63,7 @@ async def test_opening_waits_for_a_store_that_is_away_and_stops_on_request(memor
 
 @pytest.mark.parametrize("hanging", [False, True])
 async def test_closing_frees_every_group_and_ends_in_time_even_if_the_store_hangs(
-    memory: Electorate, hanging: bool
+    memory: ElectionCluster, hanging: bool
 ) -> None:
     voter = await (await memory.stranger("first")).open(memory.keys, memory.clock)
     terms = [await voter.elector.campaign(group) for group in ("a", "b")]
@@ -74,38 +76,38 @@ async def test_closing_frees_every_group_and_ends_in_time_even_if_the_store_hang
     assert await is_free(memory, "a") is not hanging
     await eventually(lambda: is_free(memory, "b"), within=memory.ttl + 1)
     assert (await read_all(memory.store, memory.keys.instances)).entries == ()
-    with pytest.raises(Refused, match="closed"):
+    with pytest.raises(FailedPrecondition, match="closed"):
         await voter.elector.campaign("a")
 
 
-async def test_closing_ends_waiting_campaigns(votes: Electorate, campaign: Campaign) -> None:
+async def test_closing_ends_waiting_campaigns(votes: ElectionCluster, campaign: Campaign) -> None:
     first, second = await votes.voter("first"), await votes.voter("second")
     await first.elector.campaign("orders")
     candidate = await campaign(second, "orders")
     await second.elector.close()
     await candidate.done.wait()
-    assert isinstance(candidate.error, Refused)
+    assert isinstance(candidate.error, FailedPrecondition)
 
 
-async def test_closing_ends_a_campaign_in_the_middle_of_its_try(votes: Electorate, campaign: Campaign) -> None:
+async def test_closing_ends_a_campaign_in_the_middle_of_its_try(votes: ElectionCluster, campaign: Campaign) -> None:
     first = await votes.voter("first")
     first.store.inject(Delay(1.0), kinds=["transact"], where=taking)
     candidate = await campaign(first, "orders")
     await first.elector.close()
     await candidate.done.wait()
-    assert isinstance(candidate.error, Refused)
+    assert isinstance(candidate.error, FailedPrecondition)
     assert await is_free(votes, "orders")
 
 
 # --- presence ----------------------------------------------------------------------------------------------------
 
 
-async def presence_of(votes: Electorate, name: str) -> Instance | None:
+async def presence_of(votes: ElectionCluster, name: str) -> InstanceRecord | None:
     seen = await votes.store.get(votes.keys.instance(name))
-    return decode(Instance, seen.entry.value)[0] if isinstance(seen, Found) else None
+    return decode(InstanceRecord, seen.entry.value)[0] if isinstance(seen, Found) else None
 
 
-async def test_an_instance_is_present_on_its_lease_and_says_when_it_drains(votes: Electorate) -> None:
+async def test_an_instance_is_present_on_its_lease_and_says_when_it_drains(votes: ElectionCluster) -> None:
     first = await votes.voter("first")
     await first.elector.campaign("orders")
     seen = await votes.store.get(votes.keys.instance("first"))
@@ -118,7 +120,7 @@ async def test_an_instance_is_present_on_its_lease_and_says_when_it_drains(votes
     assert instance.address == "first:50051"
 
 
-async def test_a_deleted_presence_comes_back(votes: Electorate) -> None:
+async def test_a_deleted_presence_comes_back(votes: ElectionCluster) -> None:
     await votes.voter("first")
     await votes.store.delete(votes.keys.instance("first"))
 
@@ -128,7 +130,7 @@ async def test_a_deleted_presence_comes_back(votes: Electorate) -> None:
     await eventually(back)
 
 
-async def test_a_restarted_instance_takes_its_name_over_and_frees_the_groups_it_led(votes: Electorate) -> None:
+async def test_a_restarted_instance_takes_its_name_over_and_frees_the_groups_it_led(votes: ElectionCluster) -> None:
     crashed = await votes.voter("assigner-0")
     await crashed.elector.campaign("orders")
     crashed.store.freeze()
@@ -139,7 +141,7 @@ async def test_a_restarted_instance_takes_its_name_over_and_frees_the_groups_it_
 
 
 async def test_an_instance_whose_name_was_taken_over_stops_leading_and_says_why(
-    votes: Electorate, campaign: Campaign
+    votes: ElectionCluster, campaign: Campaign
 ) -> None:
     older, other = await votes.voter("same"), await votes.voter("other")
     term = await older.elector.campaign("orders")

@@ -10,15 +10,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from assigner.instance import Instance
 from assigner.testing.waiting import eventually
-from tests.support.cluster import World, world_on
+from tests.support.cluster import Cluster, cluster_on
 
 pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with world_on("memory") as world:
-        yield world
+async def cluster() -> AsyncIterator[Cluster]:
+    async with cluster_on("memory") as cluster:
+        yield cluster
 
 
 async def scraped(instance: Instance) -> dict[str, float]:
@@ -28,11 +28,11 @@ async def scraped(instance: Instance) -> dict[str, float]:
     return {" ".join([sample.name, *sample.labels.values()]): sample.value for sample in samples}
 
 
-async def test_terms_won_lost_and_handed_over_are_told(world: World) -> None:
-    await world.add_topic("t", 4)
-    instance = await world.start_instance("i1")
-    await world.join("a", instance)
-    await world.until_counts(a=4)
+async def test_terms_won_lost_and_handed_over_are_told(cluster: Cluster) -> None:
+    await cluster.add_topic("t", 4)
+    instance = await cluster.start_instance("i1")
+    await cluster.join("a", instance)
+    await cluster.until_counts(a=4)
     said = await scraped(instance)
     assert said["assigner_instances"] == said["assigner_groups"] == said["assigner_groups_led"] == 1
     assert said["assigner_terms_won_total"] == 1
@@ -43,7 +43,7 @@ async def test_terms_won_lost_and_handed_over_are_told(world: World) -> None:
         == 0
     )
 
-    await world.store.delete(world.group.leader)
+    await cluster.store.delete(cluster.group.leader)
     leadership = instance.leadership
     assert leadership is not None
     await eventually(lambda: leadership.statistics().terms_won == 2, within=60)
@@ -52,14 +52,14 @@ async def test_terms_won_lost_and_handed_over_are_told(world: World) -> None:
     assert said["assigner_terms_won_total"] == 2
 
 
-async def test_a_group_led_by_the_wrong_instance_is_told_until_it_is_handed_over(world: World) -> None:
-    first = await world.start_instance("i1")
+async def test_a_group_led_by_the_wrong_instance_is_told_until_it_is_handed_over(cluster: Cluster) -> None:
+    first = await cluster.start_instance("i1")
     for number in range(8):
         await first.operations.set_topic(f"g{number}", "t", 1)
     leadership = first.leadership
     assert leadership is not None
     await eventually(lambda: len(leadership.led) == 8, within=60)
-    await world.start_instance("i2")
+    await cluster.start_instance("i2")
     await eventually(lambda: leadership.statistics().misplaced > 0, within=60)
     misplaced = (await scraped(first))["assigner_groups_misplaced"]
     assert misplaced > 0
@@ -72,9 +72,9 @@ async def test_a_group_led_by_the_wrong_instance_is_told_until_it_is_handed_over
 
 
 async def test_work_that_fails_and_loops_that_are_restarted_are_counted(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    instance = await world.start_instance("i1")
+    instance = await cluster.start_instance("i1")
     assert not any(name.startswith("assigner_loop_restarts") for name in await scraped(instance))
     whole = instance.coordinators.run_term
     failures = 2
@@ -91,7 +91,7 @@ async def test_work_that_fails_and_loops_that_are_restarted_are_counted(
         raise KeyError("a bug")
 
     monkeypatch.setattr(instance.coordinators, "run_term", failing)
-    await world.add_topic("t", 4)
+    await cluster.add_topic("t", 4)
     leadership = instance.leadership
     assert leadership is not None
     await eventually(lambda: leadership.statistics().terms_won == 3, within=60)
@@ -102,8 +102,8 @@ async def test_work_that_fails_and_loops_that_are_restarted_are_counted(
     assert (await scraped(instance))["assigner_loop_restarts_total leadership"] == 1
 
 
-async def test_the_tasks_of_the_process_are_counted(world: World) -> None:
-    instance = await world.start_instance("i1")
+async def test_the_tasks_of_the_process_are_counted(cluster: Cluster) -> None:
+    instance = await cluster.start_instance("i1")
     before = (await scraped(instance))["assigner_tasks"]
     assert before > 5
     async with anyio.create_task_group() as tasks:

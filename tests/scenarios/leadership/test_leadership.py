@@ -16,7 +16,7 @@ from assigner.leader.leadership import Leadership, LeadershipSettings
 from assigner.storage.groups import make_known
 from assigner.testing.faults import Refuse
 from assigner.testing.waiting import eventually
-from tests.support.election_cluster import ON_BOTH_STORES, Electorate, Voter, electorate
+from tests.support.election_cluster import ON_BOTH_STORES, ElectionCluster, Voter, election_cluster
 
 pytestmark = pytest.mark.virtual_time
 
@@ -34,15 +34,15 @@ async def forever(_: Term) -> None:
 class Captain:
     """An instance that leads."""
 
-    def __init__(self, world: Electorate, voter: Voter, work: Work, settings: LeadershipSettings) -> None:
+    def __init__(self, cluster: ElectionCluster, voter: Voter, work: Work, settings: LeadershipSettings) -> None:
         self.voter = voter
         self.working: set[str] = set()
         self.won: list[str] = []
         self.ended: list[tuple[float, str]] = []
-        self._world = world
+        self._world = cluster
         self._work = work
         self.leadership = Leadership(
-            voter.store, world.keys, voter.elector, voter.presence, world.clock, self._run_term, settings
+            voter.store, cluster.keys, voter.elector, voter.presence, cluster.clock, self._run_term, settings
         )
         self.task = asyncio.create_task(self.leadership.run())
 
@@ -65,22 +65,22 @@ class Captain:
 
 
 class Fleet:
-    def __init__(self, world: Electorate, settings: LeadershipSettings) -> None:
-        self.world = world
+    def __init__(self, cluster: ElectionCluster, settings: LeadershipSettings) -> None:
+        self.cluster = cluster
         self.settings = settings
         self.captains: list[Captain] = []
 
     async def join(self, name: str, work: Work = forever, settings: LeadershipSettings | None = None) -> Captain:
-        captain = Captain(self.world, await self.world.voter(name), work, settings or self.settings)
+        captain = Captain(self.cluster, await self.cluster.voter(name), work, settings or self.settings)
         self.captains.append(captain)
         return captain
 
     async def know(self, *groups: str) -> None:
         for group in groups:
-            await make_known(self.world.store, self.world.keys, group)
+            await make_known(self.cluster.store, self.cluster.keys, group)
 
     async def holders(self, groups: list[str]) -> Counter[str | None]:
-        return Counter([await self.world.holder(group) for group in groups])
+        return Counter([await self.cluster.holder(group) for group in groups])
 
     async def close(self) -> None:
         for captain in self.captains:
@@ -90,16 +90,16 @@ class Fleet:
 
 @pytest.fixture(params=ON_BOTH_STORES)
 async def fleet(request: pytest.FixtureRequest) -> AsyncIterator[Fleet]:
-    async with electorate(request.param, request) as world:
-        fleet = Fleet(world, PATIENT if request.param == "memory" else HASTY)
+    async with election_cluster(request.param, request) as cluster:
+        fleet = Fleet(cluster, PATIENT if request.param == "memory" else HASTY)
         yield fleet
         await fleet.close()
 
 
 @pytest.fixture
 async def memory_fleet(request: pytest.FixtureRequest) -> AsyncIterator[Fleet]:
-    async with electorate("memory", request) as world:
-        fleet = Fleet(world, PATIENT)
+    async with election_cluster("memory", request) as cluster:
+        fleet = Fleet(cluster, PATIENT)
         yield fleet
         await fleet.close()
 
@@ -140,7 +140,7 @@ async def test_the_groups_of_a_dead_instance_go_to_their_homes_without_a_second_
     survivors, dead = crew[:2], crew[2]
     orphans, before = dead.led, {captain: len(captain.won) for captain in survivors}
     dead.voter.store.freeze()
-    await eventually(lambda: survivors[0].led | survivors[1].led == set(GROUPS), within=memory_fleet.world.ttl + 2)
+    await eventually(lambda: survivors[0].led | survivors[1].led == set(GROUPS), within=memory_fleet.cluster.ttl + 2)
     await anyio.sleep(60)
     taken = sum(len(captain.won) - before[captain] for captain in survivors)
     # The bounded load moves a few groups between the survivors; no orphan goes the wrong way first.
@@ -155,7 +155,7 @@ async def test_handover_waits_until_the_instances_are_stable_and_moves_a_few_gro
     await eventually(lambda: len(first.led) == 100)
     await anyio.sleep(30)
     second = await memory_fleet.join("assigner-1")
-    joined = memory_fleet.world.clock.now()
+    joined = memory_fleet.cluster.clock.now()
     await anyio.sleep(9.9)
     assert first.ended == []
     await eventually(lambda: len(second.led) >= 45, within=60)
@@ -166,13 +166,13 @@ async def test_handover_waits_until_the_instances_are_stable_and_moves_a_few_gro
 
 
 async def test_a_group_handed_over_is_without_a_leader_only_for_a_moment(memory_fleet: Fleet) -> None:
-    world = memory_fleet.world
+    cluster = memory_fleet.cluster
     await memory_fleet.know(*GROUPS[:20])
     first = await memory_fleet.join("assigner-0")
     await eventually(lambda: len(first.led) == 20)
     second = await memory_fleet.join("assigner-1")
     gaps: Counter[bool] = Counter()
-    while world.clock.now() < 1000 + 60:
+    while cluster.clock.now() < 1000 + 60:
         gaps[len(first.led | second.led) == 20] += 1
         await anyio.sleep(0.1)
     assert second.led
@@ -183,7 +183,7 @@ async def test_nothing_is_handed_to_a_draining_instance(memory_fleet: Fleet) -> 
     await memory_fleet.know(*GROUPS)
     first = await memory_fleet.join("assigner-0")
     await eventually(lambda: len(first.led) == 100)
-    leaving = await memory_fleet.world.voter("assigner-1")
+    leaving = await memory_fleet.cluster.voter("assigner-1")
     await leaving.elector.drain()
     await anyio.sleep(60)
     assert len(first.led) == 100
@@ -197,7 +197,7 @@ async def test_a_group_whose_home_does_not_take_it_comes_back_and_is_offered_eve
     first = await memory_fleet.join("assigner-0")
     await eventually(lambda: len(first.led) == 10)
     # Present and renewing, but it campaigns for nothing.
-    await memory_fleet.world.voter("assigner-1")
+    await memory_fleet.cluster.voter("assigner-1")
     await anyio.sleep(600)
     assert len(first.led) == 10
     offers = Counter(group for _, group in first.ended)
@@ -209,13 +209,13 @@ async def test_a_new_group_is_led_and_a_forgotten_one_given_up(fleet: Fleet) -> 
     captain = await fleet.join("assigner-0")
     await fleet.know("orders", "payments")
     await eventually(lambda: captain.working == {"orders", "payments"})
-    await fleet.world.store.delete(fleet.world.keys.group_index("orders"))
+    await fleet.cluster.store.delete(fleet.cluster.keys.group_index("orders"))
     await eventually(lambda: captain.working == {"payments"})
-    assert await fleet.world.holder("orders") is None
+    assert await fleet.cluster.holder("orders") is None
 
 
 async def test_groups_of_another_kind_are_left_alone(memory_fleet: Fleet) -> None:
-    await make_known(memory_fleet.world.store, memory_fleet.world.keys, "theirs", "kafka")
+    await make_known(memory_fleet.cluster.store, memory_fleet.cluster.keys, "theirs", "kafka")
     await memory_fleet.know("ours")
     captain = await memory_fleet.join("assigner-0")
     await eventually(lambda: captain.led == {"ours"})
@@ -266,7 +266,7 @@ async def test_a_lost_term_stops_its_work_and_the_group_is_led_again(fleet: Flee
     captain = await fleet.join("assigner-0")
     await eventually(lambda: captain.working == {"orders", "payments"})
     old = captain.leadership.led["orders"]
-    await fleet.world.store.delete(old.fence.key)
+    await fleet.cluster.store.delete(old.fence.key)
     await eventually(lambda: [group for _, group in captain.ended] == ["orders"])
     await eventually(lambda: captain.working == {"orders", "payments"})
     assert captain.leadership.led["orders"].revision > old.revision
@@ -301,7 +301,7 @@ async def test_an_instance_whose_name_was_taken_over_stops_leading_and_ends(flee
     await eventually(lambda: older.working == {"orders"})
     newer = await fleet.join("same")
     with pytest.raises(Superseded, match="a name of its own"):
-        await asyncio.wait_for(older.task, fleet.world.ttl)
+        await asyncio.wait_for(older.task, fleet.cluster.ttl)
     assert not older.working
     await eventually(lambda: newer.working == {"orders"})
 
@@ -327,9 +327,9 @@ async def test_stopping_is_bounded_while_the_store_hangs(memory_fleet: Fleet) ->
     captain = await memory_fleet.join("assigner-0")
     await eventually(lambda: len(captain.working) == 5)
     captain.voter.store.freeze()
-    began = memory_fleet.world.clock.now()
+    began = memory_fleet.cluster.clock.now()
     await captain.stop()
-    assert memory_fleet.world.clock.now() - began <= 21
+    assert memory_fleet.cluster.clock.now() - began <= 21
     assert captain.task.done()
 
 
@@ -342,11 +342,11 @@ async def test_work_that_does_not_stop_in_time_does_not_keep_its_group(memory_fl
     first = await memory_fleet.join("assigner-0", stubborn)
     await eventually(lambda: first.working == {"orders"})
     second = await memory_fleet.join("assigner-1")
-    began = memory_fleet.world.clock.now()
+    began = memory_fleet.cluster.clock.now()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(first.leadership.stop)
         await eventually(lambda: second.working == {"orders"}, within=8)
-    assert memory_fleet.world.clock.now() - began <= 17
+    assert memory_fleet.cluster.clock.now() - began <= 17
 
 
 # --- cost --------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from assigner.backend import Backend
 from assigner.backend import load as load_backend
 from assigner.backends.memory import MemoryBackend, MemoryState
 from assigner.clock import LoopClock
-from assigner.errors import InvalidInput, Refused
+from assigner.errors import FailedPrecondition, InvalidInput
 from assigner.instance import Instance
 from assigner.leader.history import read_history
 from assigner.model.keys import DEFAULT_ROOT, Keys
@@ -28,7 +28,7 @@ from assigner.settings import Settings, load
 from assigner.storage.groups import discover, make_known
 from assigner.store import Store, read_all
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, SteppedConsumer, World, tp
+from tests.support.cluster import BOTH_STORES, Cluster, SteppedConsumer, tp
 from tests.support.servers.etcd import RunningEtcd
 
 pytestmark = pytest.mark.virtual_time
@@ -78,7 +78,7 @@ class Site:
                 of.cancel_scope.cancel()
 
     async def join(self, instance: Instance, name: str) -> SteppedConsumer:
-        consumer = SteppedConsumer(cast(World, self), name, group=instance.settings.default_group)
+        consumer = SteppedConsumer(cast(Cluster, self), name, group=instance.settings.default_group)
         await consumer.connect(instance)
         self._consumers.setdefault(instance, []).append(consumer)
         return consumer
@@ -143,7 +143,7 @@ async def test_a_fleet_above_leaves_a_deployment_of_its_own_alone(site: Site) ->
     async with anyio.create_task_group() as site.tasks, site.deployed(f"{DEFAULT_ROOT}{name}/") as own:
         await own.operations.set_topic(name, "t", 2)
         above = Keys(DEFAULT_ROOT)
-        with pytest.raises(Refused, match=f"a deployment of its own.*{name}"):
+        with pytest.raises(FailedPrecondition, match=f"a deployment of its own.*{name}"):
             await make_known(own.store, above, name)
         assert name not in await discover(own.store, above)
         site.tasks.cancel_scope.cancel()

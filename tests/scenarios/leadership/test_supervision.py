@@ -19,22 +19,22 @@ from assigner.api import OffsetCommit
 from assigner.core.loads.weights import LoadSettings
 from assigner.instance import Instance
 from assigner.testing.waiting import eventually
-from tests.support.cluster import GROUP, World, tp, world_on
+from tests.support.cluster import GROUP, Cluster, cluster_on, tp
 from tests.support.servers.etcd import RunningEtcd
 
 pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture
-async def etcd_world(request: pytest.FixtureRequest, etcd_server: RunningEtcd) -> AsyncIterator[World]:
-    async with world_on("etcd", request) as world:
-        yield world
+async def etcd_world(request: pytest.FixtureRequest, etcd_server: RunningEtcd) -> AsyncIterator[Cluster]:
+    async with cluster_on("etcd", request) as cluster:
+        yield cluster
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with world_on("memory") as world:
-        yield world
+async def cluster() -> AsyncIterator[Cluster]:
+    async with cluster_on("memory") as cluster:
+        yield cluster
 
 
 def _leadership(instance: Instance) -> Any:
@@ -101,55 +101,55 @@ def restarts(instance: Instance) -> dict[str, int]:
     return {**instance.supervisor.restarts, **_elector(instance)._lease.supervisor.restarts}
 
 
-async def at_work(world: World) -> Instance:
-    await world.add_topic("t", 4)
-    instance = await world.start_instance("i1", loads=LoadSettings(interval=world.ttl / 2))
-    await world.join("a", instance)
-    await world.until_counts(a=4)
+async def at_work(cluster: Cluster) -> Instance:
+    await cluster.add_topic("t", 4)
+    instance = await cluster.start_instance("i1", loads=LoadSettings(interval=cluster.ttl / 2))
+    await cluster.join("a", instance)
+    await cluster.until_counts(a=4)
     return instance
 
 
-async def everything(world: World, instance: Instance) -> None:
+async def everything(cluster: Cluster, instance: Instance) -> None:
     """The presence and the leader key lost, offsets, another group and another instance, moves, and some time."""
-    a = world.consumers["a"]
-    await world.store.delete(world.keys.instance("i1"))
-    await world.store.delete(world.group.leader)
-    with anyio.move_on_after(world.ttl):
+    a = cluster.consumers["a"]
+    await cluster.store.delete(cluster.keys.instance("i1"))
+    await cluster.store.delete(cluster.group.leader)
+    with anyio.move_on_after(cluster.ttl):
         await instance.offsets.commit(GROUP, "a", a.session, [OffsetCommit(tp(0), a.owned[tp(0)], 1)])
     await instance.operations.set_topic("h", "u", 2)
-    await world.start_instance("i2")
-    await world.join("b", instance)
-    await anyio.sleep(2 * world.ttl)
-    await world.until_counts(a=2, b=2, within=60)
+    await cluster.start_instance("i2")
+    await cluster.join("b", instance)
+    await anyio.sleep(2 * cluster.ttl)
+    await cluster.until_counts(a=2, b=2, within=60)
     await instance.operations.set_topic("k", "u", 2)
     await anyio.sleep(1)
 
 
 @pytest.mark.parametrize("loop", STEPS)
 async def test_a_loop_that_fails_is_restarted_and_the_service_goes_on(
-    loop: str, world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    loop: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await goes_on_after_a_failure(loop, world, monkeypatch, caplog)
+    await goes_on_after_a_failure(loop, cluster, monkeypatch, caplog)
 
 
 @pytest.mark.parametrize("loop", ["mirror", "instance lease", "leader key"])
 async def test_a_loop_that_fails_is_restarted_and_the_service_goes_on_with_etcd(
-    loop: str, etcd_world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    loop: str, etcd_world: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await goes_on_after_a_failure(loop, etcd_world, monkeypatch, caplog)
 
 
 async def goes_on_after_a_failure(
-    loop: str, world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    loop: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    instance = await at_work(world)
+    instance = await at_work(cluster)
     broken = break_loop(monkeypatch, instance, loop)
-    await everything(world, instance)
+    await everything(cluster, instance)
     assert broken.raised == 1, "the case breaks a step that is taken"
     assert restarts(instance)[loop] == 1
     told = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR and record.exc_info]
     assert any(loop in line and "a bug" in line for line in told)
-    owner = world.consumers["a"] if tp(0) in world.consumers["a"].owned else world.consumers["b"]
+    owner = cluster.consumers["a"] if tp(0) in cluster.consumers["a"].owned else cluster.consumers["b"]
     assert not await instance.offsets.commit(
         GROUP, owner.name, owner.session, [OffsetCommit(tp(0), owner.owned[tp(0)], 2)]
     )
@@ -158,10 +158,10 @@ async def goes_on_after_a_failure(
 
 
 async def test_rule_19_a_loop_that_ended_in_silence_is_started_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a cancellation that nobody has asked for, such as some libraries raise: asyncio ends a task by it, unseen."""
-    instance = await at_work(world)
+    instance = await at_work(cluster)
     leadership = _leadership(instance)
     whole = leadership._hand_over
 
@@ -178,11 +178,11 @@ async def test_rule_19_a_loop_that_ended_in_silence_is_started_again(
 
 @pytest.mark.parametrize("loop", [loop for loop in STEPS if loop not in {"load reports", *OF_ONE_GROUP}])
 async def test_rule_19_a_loop_that_keeps_failing_is_told_to_livez(
-    loop: str, world: World, monkeypatch: pytest.MonkeyPatch
+    loop: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    instance = await at_work(world)
+    instance = await at_work(cluster)
     broken = break_for_good(monkeypatch, instance, loop)
-    world.tasks.start_soon(everything_as_far_as_it_goes, world, instance)
+    cluster.tasks.start_soon(everything_as_far_as_it_goes, cluster, instance)
     await eventually(lambda: bool(instance.failures()), within=600, every=1)
     assert sum(step.raised for step in broken) >= supervision.HOPELESS
     assert any(problem.startswith(loop) for problem in instance.failures())
@@ -190,11 +190,11 @@ async def test_rule_19_a_loop_that_keeps_failing_is_told_to_livez(
 
 @pytest.mark.parametrize("loop", OF_ONE_GROUP)
 async def test_the_loop_of_one_group_that_keeps_failing_leaves_the_process_and_other_groups_alone(
-    loop: str, world: World, monkeypatch: pytest.MonkeyPatch
+    loop: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    instance = await at_work(world)
+    instance = await at_work(cluster)
     broken = break_for_good(monkeypatch, instance, loop)
-    world.tasks.start_soon(everything_as_far_as_it_goes, world, instance)
+    cluster.tasks.start_soon(everything_as_far_as_it_goes, cluster, instance)
     await eventually(lambda: sum(step.raised for step in broken) > 2 * supervision.HOPELESS, within=600, every=1)
     assert not instance.failures()
 
@@ -208,9 +208,9 @@ def break_for_good(monkeypatch: pytest.MonkeyPatch, instance: Instance, loop: st
     return broken
 
 
-async def everything_as_far_as_it_goes(world: World, instance: Instance) -> None:
+async def everything_as_far_as_it_goes(cluster: Cluster, instance: Instance) -> None:
     with anyio.CancelScope():
         try:
-            await everything(world, instance)
+            await everything(cluster, instance)
         except Exception:  # noqa: BLE001 - with a loop that is broken for good it must fail somewhere
             return

@@ -18,16 +18,16 @@ from assigner.storage.incarnation import CHECK_SECONDS
 from assigner.store import Absent
 from assigner.testing.counting import CountingStore
 from assigner.testing.faults import FaultyStore, LoseAnswer
-from tests.support.cluster import BOTH_STORES, World, tp, world_on
+from tests.support.cluster import BOTH_STORES, Cluster, cluster_on, tp
 
 pytestmark = pytest.mark.virtual_time
-memory_only = pytest.mark.parametrize("world", ["memory"], indirect=True)
+memory_only = pytest.mark.parametrize("cluster", ["memory"], indirect=True)
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on(request.param, request) as world:
-        yield world
+async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request) as cluster:
+        yield cluster
 
 
 def faults_of(instance: Instance) -> FaultyStore:
@@ -43,10 +43,10 @@ def counts_of(instance: Instance) -> CountingStore:
 # --- 12: ghosts --------------------------------------------------------------------------------------------------
 
 
-async def test_12_a_registration_that_fails_leaves_no_ghost(world: World) -> None:
-    await world.add_topic()
-    instance = await world.start_instance(wrap=FaultyStore)
-    consumer = world.group.consumer("ghost")
+async def test_12_a_registration_that_fails_leaves_no_ghost(cluster: Cluster) -> None:
+    await cluster.add_topic()
+    instance = await cluster.start_instance(wrap=FaultyStore)
+    consumer = cluster.group.consumer("ghost")
     faults_of(instance).inject(
         LoseAnswer(applied=True),
         kinds=["transact"],
@@ -54,52 +54,52 @@ async def test_12_a_registration_that_fails_leaves_no_ghost(world: World) -> Non
         where=lambda _, compares, __: Absent(consumer) in compares,
     )
     with pytest.raises(OutcomeUnknown):
-        await instance.members.register(Registration(group="g", name="ghost", renews=True), world.clock.now)
+        await instance.members.register(Registration(group="g", name="ghost", renews=True), cluster.clock.now)
     # Not one TTL later: at once, before anything is given to it.
-    state = await world.state()
+    state = await cluster.state()
     assert "ghost" not in state.consumers
-    await world.join("a")
-    await world.until_counts(a=8)
+    await cluster.join("a")
+    await cluster.until_counts(a=8)
 
 
 @pytest.mark.parametrize("applied", [True, False])
-async def test_12_a_registration_whose_answer_was_lost_is_looked_up(world: World, applied: bool) -> None:
-    await world.add_topic()
-    instance = await world.start_instance(wrap=FaultyStore)
-    consumer = world.group.consumer("a")
+async def test_12_a_registration_whose_answer_was_lost_is_looked_up(cluster: Cluster, applied: bool) -> None:
+    await cluster.add_topic()
+    instance = await cluster.start_instance(wrap=FaultyStore)
+    consumer = cluster.group.consumer("a")
     faults_of(instance).inject(
         LoseAnswer(applied), kinds=["transact"], where=lambda _, compares, __: Absent(consumer) in compares
     )
-    await world.join("a")
-    await world.until_counts(a=8)
+    await cluster.join("a")
+    await cluster.until_counts(a=8)
 
 
-async def test_12_a_refused_registration_has_written_nothing(world: World) -> None:
-    instance = await world.start_instance()
+async def test_12_a_refused_registration_has_written_nothing(cluster: Cluster) -> None:
+    instance = await cluster.start_instance()
     with pytest.raises(UnknownTopic):
-        await instance.members.register(Registration(group="g", name="a", topics=("nowhere",)), world.clock.now)
-    assert not (await world.state()).consumers
+        await instance.members.register(Registration(group="g", name="a", topics=("nowhere",)), cluster.clock.now)
+    assert not (await cluster.state()).consumers
 
 
 # --- 13: watches that start anywhere -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["ended", "compacted"])
-async def test_13_what_happens_while_a_watch_is_broken_is_not_lost(world: World, how: str) -> None:
-    await world.add_topic()
-    i1 = await world.start_instance(wrap=FaultyStore)
-    a = await world.join("a")
-    await world.until_counts(a=8)
+async def test_13_what_happens_while_a_watch_is_broken_is_not_lost(cluster: Cluster, how: str) -> None:
+    await cluster.add_topic()
+    i1 = await cluster.start_instance(wrap=FaultyStore)
+    a = await cluster.join("a")
+    await cluster.until_counts(a=8)
     for round_ in range(5):
         if how == "ended":
             faults_of(i1).end_watches()
         else:
-            faults_of(i1).compact_watches((await world.state()).revision)
-        await world.put_consumer(f"b{round_}", lease_ttl=600)
+            faults_of(i1).compact_watches((await cluster.state()).revision)
+        await cluster.put_consumer(f"b{round_}", lease_ttl=600)
         topic = f"t{round_}"
-        await world.add_topic(topic, partitions=1)
-        await world.until(f"{topic} is owned", lambda s, topic=topic: tp(0, topic) in s.assignments)  # type: ignore[misc]
-    state = await world.state()
+        await cluster.add_topic(topic, partitions=1)
+        await cluster.until(f"{topic} is owned", lambda s, topic=topic: tp(0, topic) in s.assignments)  # type: ignore[misc]
+    state = await cluster.state()
     wanted = {p: state.assignments[p].record.epoch for p in state.owned["a"]}
     await a.until("knows what it owns", lambda c: c.owned == wanted)
 
@@ -107,21 +107,21 @@ async def test_13_what_happens_while_a_watch_is_broken_is_not_lost(world: World,
 # --- 14, 15: what streams are not told ---------------------------------------------------------------------------
 
 
-async def test_14_a_consumer_that_does_not_read_misses_nothing_in_the_end(world: World) -> None:
-    await world.add_topic(partitions=100)
-    instance = await world.start_instance()
-    seat = await instance.members.register(Registration(group="g", name="slow", session="s"), world.clock.now)
+async def test_14_a_consumer_that_does_not_read_misses_nothing_in_the_end(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=100)
+    instance = await cluster.start_instance()
+    seat = await instance.members.register(Registration(group="g", name="slow", session="s"), cluster.clock.now)
     commands = seat.commands()
     owned = dict((await anext(commands)).assigned)
     # Nothing is read while everything changes several times over, and others are not held up by it.
-    await world.until("slow has all", lambda s: len(s.owned["slow"]) == 100)
-    fast = await world.join("fast")
+    await cluster.until("slow has all", lambda s: len(s.owned["slow"]) == 100)
+    fast = await cluster.join("fast")
     await fast.until("warmed its share", lambda c: len(c.owned) == 50)
     fast.crash()
-    await world.store.revoke((await world.state()).consumers["fast"].lease)
-    await world.until("slow has all again", lambda s: len(s.owned["slow"]) == 100 and not s.handoffs)
+    await cluster.store.revoke((await cluster.state()).consumers["fast"].lease)
+    await cluster.until("slow has all again", lambda s: len(s.owned["slow"]) == 100 and not s.handoffs)
     await instance.operations.set_topic("g", "t", 90, force=True)
-    state = await world.until("fewer", lambda s: len(s.owned["slow"]) == 90)
+    state = await cluster.until("fewer", lambda s: len(s.owned["slow"]) == 90)
     told: list[Commands] = []
     wanted = {p: held.record.epoch for p, held in state.assignments.items()}
     with anyio.fail_after(10):
@@ -135,23 +135,23 @@ async def test_14_a_consumer_that_does_not_read_misses_nothing_in_the_end(world:
     await seat.leave()
 
 
-async def test_15_losing_a_partition_is_told_whatever_the_reason(world: World) -> None:
-    await world.add_topic(partitions=8)
-    instance = await world.start_instance()
-    a = await world.join("a")
-    await world.until_counts(a=8)
+async def test_15_losing_a_partition_is_told_whatever_the_reason(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=8)
+    instance = await cluster.start_instance()
+    a = await cluster.join("a")
+    await cluster.until_counts(a=8)
     await instance.operations.set_topic("g", "t", 6, force=True)
     await a.until("told of two", lambda c: set(c.owned) == {tp(n) for n in range(6)})
     assert {gone for c in a.heard for gone, _ in c.unassigned} == {tp(6), tp(7)}
 
 
-async def test_15_an_assignment_deleted_by_hand_comes_back_with_a_higher_epoch(world: World) -> None:
-    await world.add_topic(partitions=2)
-    await world.start_instance()
-    a = await world.join("a")
-    await world.until_counts(a=2)
-    await world.store.delete(world.group.assignment(tp(1)))
-    state = await world.until("owned again", lambda s: tp(1) in s.assignments)
+async def test_15_an_assignment_deleted_by_hand_comes_back_with_a_higher_epoch(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=2)
+    await cluster.start_instance()
+    a = await cluster.join("a")
+    await cluster.until_counts(a=2)
+    await cluster.store.delete(cluster.group.assignment(tp(1)))
+    state = await cluster.until("owned again", lambda s: tp(1) in s.assignments)
     assert state.assignments[tp(1)].record.epoch > 1
     await a.until("told so", lambda c: c.owned.get(tp(1), 0) > 1)
 
@@ -159,85 +159,85 @@ async def test_15_an_assignment_deleted_by_hand_comes_back_with_a_higher_epoch(w
 # --- 19, 22: instances -------------------------------------------------------------------------------------------
 
 
-async def test_19_a_consumer_may_deregister_at_any_instance_and_hears_when_it_is_drained(world: World) -> None:
-    await world.add_topic()
-    i1 = await world.start_instance("i1")
-    i2 = await world.start_instance("i2")
-    a = await world.join("a", i1)
-    await world.join("b", i2)
-    await world.until_counts(a=4, b=4)
+async def test_19_a_consumer_may_deregister_at_any_instance_and_hears_when_it_is_drained(cluster: Cluster) -> None:
+    await cluster.add_topic()
+    i1 = await cluster.start_instance("i1")
+    i2 = await cluster.start_instance("i2")
+    a = await cluster.join("a", i1)
+    await cluster.join("b", i2)
+    await cluster.until_counts(a=4, b=4)
     assert await i2.members.deregister("g", "a", a.session, gates_closed=False)
     await a.until("drained", lambda c: c.ended == "drained")
-    await world.until_counts(b=8)
+    await cluster.until_counts(b=8)
     # Its session is over too: nobody waits for its lease.
-    await world.until("a is gone", lambda s: "a" not in s.consumers, within=world.ttl / 2)
+    await cluster.until("a is gone", lambda s: "a" not in s.consumers, within=cluster.ttl / 2)
 
 
-async def test_22_after_an_outage_longer_than_the_ttl_everybody_goes_on_with_what_it_had(world: World) -> None:
-    await world.add_topic()
-    await world.start_instance("i1")
+async def test_22_after_an_outage_longer_than_the_ttl_everybody_goes_on_with_what_it_had(cluster: Cluster) -> None:
+    await cluster.add_topic()
+    await cluster.start_instance("i1")
     for name in ("a", "b"):
-        await world.join(name)
-    before = await world.until_counts(a=4, b=4)
-    for consumer in world.consumers.values():
+        await cluster.join(name)
+    before = await cluster.until_counts(a=4, b=4)
+    for consumer in cluster.consumers.values():
         consumer.crash()
-    await world.stop_instance("i1")
-    await world.until("every lease is over", lambda s: not s.consumers and not s.leader, within=90)
-    i2 = await world.start_instance("i2")
-    for name, consumer in world.consumers.items():
+    await cluster.stop_instance("i1")
+    await cluster.until("every lease is over", lambda s: not s.consumers and not s.leader, within=90)
+    i2 = await cluster.start_instance("i2")
+    for name, consumer in cluster.consumers.items():
         await consumer.connect(i2)
         await consumer.until("has what it had", lambda c, name=name: set(c.owned) == before.owned[name])  # type: ignore[misc]
-    after = await world.until("a leader", lambda s: s.leader is not None)
+    after = await cluster.until("a leader", lambda s: s.leader is not None)
     assert after.assignments == before.assignments
     # Also once the doubt about who is still there is over.
-    await anyio.sleep(1.5 * world.ttl)
-    assert (await world.state()).assignments == before.assignments
+    await anyio.sleep(1.5 * cluster.ttl)
+    assert (await cluster.state()).assignments == before.assignments
 
 
 # --- 20, 21: topics ----------------------------------------------------------------------------------------------
 
 
-async def test_20_a_consumer_gets_the_topics_it_asked_for(world: World) -> None:
-    await world.add_topic("orders", partitions=4)
-    await world.add_topic("clicks", partitions=4)
-    await world.start_instance()
-    await world.join("a", topics=("orders",))
-    await world.join("b", topics=("clicks",))
-    await world.join("c")
-    state = await world.until("all owned", lambda s: len(s.assignments) == 8 and "c" in s.consumers)
+async def test_20_a_consumer_gets_the_topics_it_asked_for(cluster: Cluster) -> None:
+    await cluster.add_topic("orders", partitions=4)
+    await cluster.add_topic("clicks", partitions=4)
+    await cluster.start_instance()
+    await cluster.join("a", topics=("orders",))
+    await cluster.join("b", topics=("clicks",))
+    await cluster.join("c")
+    state = await cluster.until("all owned", lambda s: len(s.assignments) == 8 and "c" in s.consumers)
     assert {p.topic for p in state.owned["a"]} == {"orders"}
     assert {p.topic for p in state.owned["b"]} == {"clicks"}
 
 
-async def test_20_many_small_topics_are_shared_evenly(world: World) -> None:
+async def test_20_many_small_topics_are_shared_evenly(cluster: Cluster) -> None:
     for number in range(20):
-        await world.add_topic(f"small-{number}", partitions=1)
+        await cluster.add_topic(f"small-{number}", partitions=1)
     for name in ("a", "b", "c", "d"):
-        await world.put_consumer(name, lease_ttl=600)
-    await world.start_instance()
-    await world.until_counts(a=5, b=5, c=5, d=5)
+        await cluster.put_consumer(name, lease_ttl=600)
+    await cluster.start_instance()
+    await cluster.until_counts(a=5, b=5, c=5, d=5)
 
 
-async def test_21_growth_is_picked_up_and_nothing_that_stands_is_touched(world: World) -> None:
-    await world.add_topic(partitions=4)
-    instance = await world.start_instance()
-    await world.join("a")
-    before = await world.until_counts(a=4)
+async def test_21_growth_is_picked_up_and_nothing_that_stands_is_touched(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=4)
+    instance = await cluster.start_instance()
+    await cluster.join("a")
+    before = await cluster.until_counts(a=4)
     await instance.operations.set_topic("g", "t", 6)
-    after = await world.until_counts(a=6)
+    after = await cluster.until_counts(a=6)
     assert {p: after.assignments[p].mod_revision for p in before.assignments} == {
         p: held.mod_revision for p, held in before.assignments.items()
     }
 
 
 @memory_only
-async def test_21_after_a_topic_shrank_nothing_is_written_any_more(world: World) -> None:
-    await world.add_topic(partitions=8)
-    instance = await world.start_instance(wrap=CountingStore)
-    await world.join("a")
-    await world.until_counts(a=8)
+async def test_21_after_a_topic_shrank_nothing_is_written_any_more(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=8)
+    instance = await cluster.start_instance(wrap=CountingStore)
+    await cluster.join("a")
+    await cluster.until_counts(a=8)
     await instance.operations.set_topic("g", "t", 4, force=True)
-    await world.until_counts(a=4)
+    await cluster.until_counts(a=4)
     await anyio.sleep(5)
     counts_of(instance).reset()
     await anyio.sleep(3600)
@@ -247,30 +247,30 @@ async def test_21_after_a_topic_shrank_nothing_is_written_any_more(world: World)
 # --- 23 to 27: cost ----------------------------------------------------------------------------------------------
 
 
-async def test_23_a_group_of_more_partitions_than_a_transaction_holds_just_works(world: World) -> None:
-    await world.add_topic(partitions=700)
-    assert world.store.limits.operations <= 128
-    await world.start_instance()
-    await world.join("a")
-    await world.until_counts(a=700)
-    b = await world.join("b")
-    await world.until_counts(a=350, b=350)
+async def test_23_a_group_of_more_partitions_than_a_transaction_holds_just_works(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=700)
+    assert cluster.store.limits.operations <= 128
+    await cluster.start_instance()
+    await cluster.join("a")
+    await cluster.until_counts(a=700)
+    b = await cluster.join("b")
+    await cluster.until_counts(a=350, b=350)
     b.crash()
-    await world.store.revoke((await world.state()).consumers["b"].lease)
-    await world.until_counts(a=700)
+    await cluster.store.revoke((await cluster.state()).consumers["b"].lease)
+    await cluster.until_counts(a=700)
 
 
 async def _cost_of_one_move(request: pytest.FixtureRequest, partitions: int) -> Counter[str]:
     """Requests of every kind from the Ready of one partition to the end of its handoff."""
-    async with world_on("memory", request) as world:
-        await world.add_topic(partitions=partitions)
-        instance = await world.start_instance(wrap=CountingStore)
-        a = await world.join("a", answers_release=False)
-        await world.until_counts(a=partitions)
-        b = await world.join("b", answers_warm=False)
+    async with cluster_on("memory", request) as cluster:
+        await cluster.add_topic(partitions=partitions)
+        instance = await cluster.start_instance(wrap=CountingStore)
+        a = await cluster.join("a", answers_release=False)
+        await cluster.until_counts(a=partitions)
+        b = await cluster.join("b", answers_warm=False)
         await b.until("asked to warm", lambda c: len(c.to_warm) >= min(partitions // 2, 100))
         # What the plan still wants does not begin meanwhile.
-        await world.set_options(max_concurrent_handoffs=1)
+        await cluster.set_options(max_concurrent_handoffs=1)
         await anyio.sleep(5)
         counts_of(instance).reset()
         before = counts_of(instance).requests.copy()
@@ -278,7 +278,7 @@ async def _cost_of_one_move(request: pytest.FixtureRequest, partitions: int) -> 
         await b.ready(one)
         await a.until("asked to let go", lambda c: one in c.to_release)
         await a.release(one)
-        await world.until("over", lambda s: one not in s.handoffs)
+        await cluster.until("over", lambda s: one not in s.handoffs)
         return counts_of(instance).requests - before
 
 
@@ -291,15 +291,15 @@ async def test_24_a_move_costs_the_same_however_large_the_group(request: pytest.
     assert small["transact"] <= 4
 
 
-async def test_25_a_rebalance_writes_and_tells_only_what_changes(world: World) -> None:
-    await world.add_topic(partitions=6)
-    await world.start_instance()
-    a = await world.join("a")
-    b = await world.join("b")
-    before = await world.until_counts(a=3, b=3)
+async def test_25_a_rebalance_writes_and_tells_only_what_changes(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=6)
+    await cluster.start_instance()
+    a = await cluster.join("a")
+    b = await cluster.join("b")
+    before = await cluster.until_counts(a=3, b=3)
     heard = {"a": len(a.heard), "b": len(b.heard)}
-    await world.join("c")
-    after = await world.until_counts(a=2, b=2, c=2)
+    await cluster.join("c")
+    after = await cluster.until_counts(a=2, b=2, c=2)
     for name, consumer in (("a", a), ("b", b)):
         for p in after.owned[name]:
             assert after.assignments[p].mod_revision == before.assignments[p].mod_revision
@@ -309,15 +309,15 @@ async def test_25_a_rebalance_writes_and_tells_only_what_changes(world: World) -
 
 
 async def _cost_of_joining(request: pytest.FixtureRequest, partitions: int) -> Counter[str]:
-    async with world_on("memory", request) as world:
-        await world.add_topic(partitions=partitions)
-        instance = await world.start_instance(wrap=CountingStore)
-        await world.join("a")
-        await world.until_counts(a=partitions)
-        await world.set_options(paused=True)
+    async with cluster_on("memory", request) as cluster:
+        await cluster.add_topic(partitions=partitions)
+        instance = await cluster.start_instance(wrap=CountingStore)
+        await cluster.join("a")
+        await cluster.until_counts(a=partitions)
+        await cluster.set_options(paused=True)
         counts_of(instance).reset()
         before = counts_of(instance).requests.copy()
-        await world.join("b", renews=True)
+        await cluster.join("b", renews=True)
         return counts_of(instance).requests - before
 
 
@@ -328,12 +328,12 @@ async def test_26_registering_costs_the_same_however_large_the_group(request: py
 
 
 @memory_only
-async def test_27_a_standby_neither_polls_nor_campaigns(world: World) -> None:
-    await world.add_topic()
-    await world.start_instance("i1")
-    i2 = await world.start_instance("i2", wrap=CountingStore)
-    await world.join("a")
-    await world.until_counts(a=8)
+async def test_27_a_standby_neither_polls_nor_campaigns(cluster: Cluster) -> None:
+    await cluster.add_topic()
+    await cluster.start_instance("i1")
+    i2 = await cluster.start_instance("i2", wrap=CountingStore)
+    await cluster.join("a")
+    await cluster.until_counts(a=8)
     await anyio.sleep(60)
     counts_of(i2).reset()
     await anyio.sleep(3600)
@@ -342,15 +342,15 @@ async def test_27_a_standby_neither_polls_nor_campaigns(world: World) -> None:
     assert requests["get"] <= 3600 / CHECK_SECONDS
 
 
-async def test_27_a_standby_takes_over_without_waiting_for_its_turn(world: World) -> None:
-    await world.add_topic()
-    await world.start_instance("i1")
-    await world.start_instance("i2")
-    await world.until("i1 leads", lambda s: bool(s.leader and s.leader.record.holder == "i1"))
-    began = world.clock.now()
-    await world.stop_instance("i1")
-    await world.until("i2 leads", lambda s: bool(s.leader and s.leader.record.holder == "i2"))
-    assert world.clock.now() - began < world.ttl, "handed over, not found expired"
+async def test_27_a_standby_takes_over_without_waiting_for_its_turn(cluster: Cluster) -> None:
+    await cluster.add_topic()
+    await cluster.start_instance("i1")
+    await cluster.start_instance("i2")
+    await cluster.until("i1 leads", lambda s: bool(s.leader and s.leader.record.holder == "i1"))
+    began = cluster.clock.now()
+    await cluster.stop_instance("i1")
+    await cluster.until("i2 leads", lambda s: bool(s.leader and s.leader.record.holder == "i2"))
+    assert cluster.clock.now() - began < cluster.ttl, "handed over, not found expired"
 
 
 # --- 31: the wall clock ------------------------------------------------------------------------------------------
@@ -367,24 +367,24 @@ class JumpingClock(LoopClock):
 
 @memory_only
 @pytest.mark.parametrize("years", [10, -10])
-async def test_31_the_wall_clock_may_say_what_it_likes(world: World, years: int) -> None:
-    clock = world.clock = JumpingClock()
-    await world.add_topic(partitions=2)
-    await world.start_instance("i1")
-    await world.start_instance("i2")
-    a = await world.join("a", world.instances["i2"], answers_release=False)
-    await world.until_counts(a=2)
-    b = await world.join("b", world.instances["i2"], answers_warm=False)
+async def test_31_the_wall_clock_may_say_what_it_likes(cluster: Cluster, years: int) -> None:
+    clock = cluster.clock = JumpingClock()
+    await cluster.add_topic(partitions=2)
+    await cluster.start_instance("i1")
+    await cluster.start_instance("i2")
+    a = await cluster.join("a", cluster.instances["i2"], answers_release=False)
+    await cluster.until_counts(a=2)
+    b = await cluster.join("b", cluster.instances["i2"], answers_warm=False)
     await b.until("asked to warm", lambda c: len(c.to_warm) == 1)
     (moved,) = b.to_warm
     clock.jump = years * 365 * 86_400.0
-    await world.stop_instance("i1")
-    await world.until("another leader", lambda s: bool(s.leader and s.leader.record.holder == "i2"))
+    await cluster.stop_instance("i1")
+    await cluster.until("another leader", lambda s: bool(s.leader and s.leader.record.holder == "i2"))
     await anyio.sleep(100)
     # Still warming, neither given up nor forgotten, and nobody was taken for dead.
-    assert (await world.state()).handoffs[moved].record.old_owner == "a"
+    assert (await cluster.state()).handoffs[moved].record.old_owner == "a"
     await b.ready(moved)
     await a.until("asked to let go", lambda c: moved in c.to_release)
     await a.release(moved)
-    await world.until_counts(a=1, b=1)
+    await cluster.until_counts(a=1, b=1)
     assert not isinstance(a.ended, AssignerError)

@@ -8,7 +8,7 @@ from contextlib import suppress
 import anyio
 import pytest
 
-from assigner.api import Answer
+from assigner.api import Ack
 from assigner.errors import (
     InvalidInput,
     InvalidName,
@@ -26,21 +26,21 @@ from assigner.model.records import Step
 from assigner.store import Found
 from assigner.testing.faults import WRITES, Delay, Fault, LoseAnswer, Refuse
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, SteppedConsumer, World, tp, world_on
+from tests.support.cluster import BOTH_STORES, Cluster, SteppedConsumer, cluster_on, tp
 
 pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with world_on("memory") as world:
-        yield world
+async def cluster() -> AsyncIterator[Cluster]:
+    async with cluster_on("memory") as cluster:
+        yield cluster
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def any_world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on(request.param, request) as world:
-        yield world
+async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request) as cluster:
+        yield cluster
 
 
 # --- stored data -------------------------------------------------------------------------------------------------
@@ -69,41 +69,41 @@ VALUES = {
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 @pytest.mark.parametrize("kind", KEYS)
 async def test_a_record_that_cannot_be_read_is_reported_and_left_alone_and_the_rest_goes_on(
-    world: World, kind: str, value: bytes
+    cluster: Cluster, kind: str, value: bytes
 ) -> None:
-    key = KEYS[kind](world.group)
-    await world.add_topic(partitions=3)
-    instance = await world.start_instance()
-    await world.store.put(key, value)
-    await world.join("a")
-    await world.join("b")
+    key = KEYS[kind](cluster.group)
+    await cluster.add_topic(partitions=3)
+    instance = await cluster.start_instance()
+    await cluster.store.put(key, value)
+    await cluster.join("a")
+    await cluster.join("b")
     spared = 1 if kind in ("assignment", "handoff") else 0
-    state = await world.until(
+    state = await cluster.until(
         "the rest is owned", lambda s: len(s.assignments) == 3 - spared and not s.handoffs and len(s.owned) >= 2
     )
     described = await instance.operations.describe("g")
     assert any(line.startswith(key) for line in described.unreadable)
     assert state.revision
-    found = await world.store.get(key)
+    found = await cluster.store.get(key)
     assert isinstance(found, Found)
     assert found.entry.value == value
-    await world.store.delete(key)
-    await world.until("all is owned", lambda s: len(s.assignments) == 3 and not s.handoffs)
+    await cluster.store.delete(key)
+    await cluster.until("all is owned", lambda s: len(s.assignments) == 3 and not s.handoffs)
     assert (await instance.operations.describe("g")).unreadable == ()
 
 
 @pytest.mark.parametrize("which", ["plan", "options"])
-async def test_without_the_plan_or_the_options_owners_stay_and_nothing_is_decided(world: World, which: str) -> None:
-    key = {"plan": world.group.plan, "options": world.group.options}[which]
-    await world.add_topic(partitions=2)
-    instance = await world.start_instance()
-    a = await world.join("a")
-    await world.until_counts(a=2)
-    before = await world.store.get(key)
-    await world.store.put(key, b"not JSON")
-    b = await world.join("b")
+async def test_without_the_plan_or_the_options_owners_stay_and_nothing_is_decided(cluster: Cluster, which: str) -> None:
+    key = {"plan": cluster.group.plan, "options": cluster.group.options}[which]
+    await cluster.add_topic(partitions=2)
+    instance = await cluster.start_instance()
+    a = await cluster.join("a")
+    await cluster.until_counts(a=2)
+    before = await cluster.store.get(key)
+    await cluster.store.put(key, b"not JSON")
+    b = await cluster.join("b")
     await anyio.sleep(200)
-    assert (await world.counts()) == {"a": 2}
+    assert (await cluster.counts()) == {"a": 2}
     assert a.ended is None
     assert b.ended is None
     assert [line.split(":")[0] for line in (await instance.operations.describe("g")).unreadable] == [key]
@@ -111,45 +111,45 @@ async def test_without_the_plan_or_the_options_owners_stay_and_nothing_is_decide
         with pytest.raises(InvalidInput, match="repair or delete"):
             await instance.operations.set_options("g", {"paused": False})
     if isinstance(before, Found):
-        await world.store.put(key, before.entry.value)
+        await cluster.store.put(key, before.entry.value)
     else:
-        await world.store.delete(key)
-    await world.until_counts(a=1, b=1)
+        await cluster.store.delete(key)
+    await cluster.until_counts(a=1, b=1)
 
 
-async def test_a_registration_that_cannot_be_read_is_not_overwritten_by_its_consumer(world: World) -> None:
-    await world.start_instance()
-    await world.store.put(world.group.consumer("a"), b"somebody else's")
+async def test_a_registration_that_cannot_be_read_is_not_overwritten_by_its_consumer(cluster: Cluster) -> None:
+    await cluster.start_instance()
+    await cluster.store.put(cluster.group.consumer("a"), b"somebody else's")
     with pytest.raises(UnreadableRecord):
-        await world.join("a")
-    found = await world.store.get(world.group.consumer("a"))
+        await cluster.join("a")
+    found = await cluster.store.get(cluster.group.consumer("a"))
     assert isinstance(found, Found)
     assert found.entry.value == b"somebody else's"
 
 
-async def test_a_record_about_another_partition_than_its_key_is_not_believed(world: World) -> None:
-    await world.add_topic(partitions=2)
-    instance = await world.start_instance()
-    await world.store.put(world.group.assignment(tp(0)), b'{"topic":"t","partition":1,"owner":"x"}')
-    await world.join("a")
-    await world.until_counts(a=1)
+async def test_a_record_about_another_partition_than_its_key_is_not_believed(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=2)
+    instance = await cluster.start_instance()
+    await cluster.store.put(cluster.group.assignment(tp(0)), b'{"topic":"t","partition":1,"owner":"x"}')
+    await cluster.join("a")
+    await cluster.until_counts(a=1)
     (line,) = (await instance.operations.describe("g")).unreadable
     assert "about t/1" in line
 
 
-async def test_fields_of_others_survive_when_a_record_is_rewritten(world: World) -> None:
-    await world.add_topic(partitions=1)
-    await world.start_instance()
-    a = await world.join("a")
-    await world.until_counts(a=1)
-    key = world.group.assignment(tp(0))
-    found = await world.store.get(key)
+async def test_fields_of_others_survive_when_a_record_is_rewritten(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=1)
+    await cluster.start_instance()
+    a = await cluster.join("a")
+    await cluster.until_counts(a=1)
+    key = cluster.group.assignment(tp(0))
+    found = await cluster.store.get(key)
     assert isinstance(found, Found)
-    await world.store.put(key, found.entry.value[:-1] + b',"team":"blue"}')
-    b = await world.join("b")
+    await cluster.store.put(key, found.entry.value[:-1] + b',"team":"blue"}')
+    b = await cluster.join("b")
     await a.deregister()
     await b.until("owns", lambda c: tp(0) in c.owned)
-    found = await world.store.get(key)
+    found = await cluster.store.get(key)
     assert isinstance(found, Found)
     assert b'"team":"blue"' in found.entry.value
 
@@ -157,12 +157,12 @@ async def test_fields_of_others_survive_when_a_record_is_rewritten(world: World)
 # --- who calls ---------------------------------------------------------------------------------------------------
 
 
-async def test_calls_of_a_consumer_that_is_not_registered_are_refused(any_world: World) -> None:
-    members = (await any_world.start_instance()).members
+async def test_calls_of_a_consumer_that_is_not_registered_are_refused(any_cluster: Cluster) -> None:
+    members = (await any_cluster.start_instance()).members
     for call in (
         members.renew("g", "nobody", ""),
-        members.ready("g", "nobody", "", [Answer(tp(0))]),
-        members.released("g", "nobody", "", [Answer(tp(0))]),
+        members.ready("g", "nobody", "", [Ack(tp(0))]),
+        members.released("g", "nobody", "", [Ack(tp(0))]),
         members.deregister("g", "nobody", "", gates_closed=False),
         members.deregister("g", "nobody", "s", gates_closed=True),
     ):
@@ -170,13 +170,13 @@ async def test_calls_of_a_consumer_that_is_not_registered_are_refused(any_world:
             await call
 
 
-async def test_calls_with_another_session_than_the_registered_one_are_refused(world: World) -> None:
-    members = (await world.start_instance()).members
-    a = await world.join("a")
+async def test_calls_with_another_session_than_the_registered_one_are_refused(cluster: Cluster) -> None:
+    members = (await cluster.start_instance()).members
+    a = await cluster.join("a")
     for call in (
         members.renew("g", "a", "made-up"),
-        members.ready("g", "a", "made-up", [Answer(tp(0))]),
-        members.released("g", "a", "made-up", [Answer(tp(0))]),
+        members.ready("g", "a", "made-up", [Ack(tp(0))]),
+        members.released("g", "a", "made-up", [Ack(tp(0))]),
         members.deregister("g", "a", "made-up", gates_closed=True),
     ):
         with pytest.raises(NotRegistered, match=session_digest("made-up")):
@@ -184,9 +184,9 @@ async def test_calls_with_another_session_than_the_registered_one_are_refused(wo
     await members.renew("g", "a", a.session)
 
 
-async def test_operators_asking_for_what_is_not_there_are_told_so(world: World) -> None:
-    await world.add_topic()
-    operations = (await world.start_instance()).operations
+async def test_operators_asking_for_what_is_not_there_are_told_so(cluster: Cluster) -> None:
+    await cluster.add_topic()
+    operations = (await cluster.start_instance()).operations
     with pytest.raises(UnknownGroup, match="'nowhere'"):
         await operations.describe("nowhere")
     with pytest.raises(NotRegistered, match="'nobody'"):
@@ -196,103 +196,103 @@ async def test_operators_asking_for_what_is_not_there_are_told_so(world: World) 
 
 
 @pytest.mark.parametrize("group", ["", ".", "..", "a\nb", "x" * 300, "consumers"])
-async def test_impossible_group_names_are_refused(world: World, group: str) -> None:
-    instance = await world.start_instance()
+async def test_impossible_group_names_are_refused(cluster: Cluster, group: str) -> None:
+    instance = await cluster.start_instance()
     with pytest.raises(InvalidName):
         await instance.operations.set_options(group, {"paused": True})
     with pytest.raises(InvalidName):
-        await SteppedConsumer(world, "a", group=group).connect(instance)
+        await SteppedConsumer(cluster, "a", group=group).connect(instance)
 
 
-async def handoff_to(world: World) -> tuple[SteppedConsumer, SteppedConsumer]:
-    await world.add_topic(partitions=1)
-    await world.start_instance()
-    a = await world.join("a", answers_release=False)
-    await world.until_counts(a=1)
-    b = await world.join("b", answers_warm=False)
+async def handoff_to(cluster: Cluster) -> tuple[SteppedConsumer, SteppedConsumer]:
+    await cluster.add_topic(partitions=1)
+    await cluster.start_instance()
+    a = await cluster.join("a", answers_release=False)
+    await cluster.until_counts(a=1)
+    b = await cluster.join("b", answers_warm=False)
     await a.deregister()
     await b.until("asked to warm", lambda c: tp(0) in c.to_warm)
     return a, b
 
 
-async def test_a_ready_of_somebody_who_was_never_asked_is_refused(world: World) -> None:
-    _, b = await handoff_to(world)
-    c = await world.join("c", answers_warm=False)
+async def test_a_ready_of_somebody_who_was_never_asked_is_refused(cluster: Cluster) -> None:
+    _, b = await handoff_to(cluster)
+    c = await cluster.join("c", answers_warm=False)
     assert c.instance
-    (refused,) = await c.instance.members.ready("g", "c", c.session, [Answer(tp(0))])
+    (refused,) = await c.instance.members.ready("g", "c", c.session, [Ack(tp(0))])
     assert isinstance(refused.error, NotTheTarget)
-    handoff = await world.handoff(tp(0))
+    handoff = await cluster.handoff(tp(0))
     assert handoff
     assert (handoff.new_owner, handoff.at) == ("b", Step.WARMING)
     await b.ready(tp(0))
-    await world.until("flipped", lambda s: bool(s.owned["b"]))
+    await cluster.until("flipped", lambda s: bool(s.owned["b"]))
 
 
-async def test_repeated_and_late_answers_are_taken_politely_and_change_nothing(any_world: World) -> None:
-    world = any_world
-    await world.add_topic(partitions=2)
-    members = (await world.start_instance()).members
-    a = await world.join("a", answers_release=False)
-    await world.until_counts(a=2)
-    b = await world.join("b", answers_warm=False)
+async def test_repeated_and_late_answers_are_taken_politely_and_change_nothing(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await cluster.add_topic(partitions=2)
+    members = (await cluster.start_instance()).members
+    a = await cluster.join("a", answers_release=False)
+    await cluster.until_counts(a=2)
+    b = await cluster.join("b", answers_warm=False)
     await b.until("asked to warm", lambda c: bool(c.to_warm))
     (moving,) = b.to_warm
-    warm = Answer(moving, b.to_warm[moving].handoff_id)
+    warm = Ack(moving, b.to_warm[moving].handoff_id)
     for _ in range(3):
         assert await members.ready("g", "b", b.session, [warm]) == []
     await a.until("told to release", lambda c: moving in c.to_release)
-    let_go = Answer(moving, a.to_release[moving].handoff_id)
+    let_go = Ack(moving, a.to_release[moving].handoff_id)
     for _ in range(3):
-        assert await members.released("g", "a", a.session, [let_go, Answer(moving)]) == []
-        assert await members.ready("g", "b", b.session, [warm, Answer(moving)]) == []
-    state = await world.until_counts(a=1, b=1)
+        assert await members.released("g", "a", a.session, [let_go, Ack(moving)]) == []
+        assert await members.ready("g", "b", b.session, [warm, Ack(moving)]) == []
+    state = await cluster.until_counts(a=1, b=1)
     assert state.assignments[moving].record.epoch == 2
 
 
-async def test_a_release_before_the_flip_counts_for_nothing(world: World) -> None:
-    a, b = await handoff_to(world)
+async def test_a_release_before_the_flip_counts_for_nothing(cluster: Cluster) -> None:
+    a, b = await handoff_to(cluster)
     assert a.instance
-    assert await a.instance.members.released("g", "a", a.session, [Answer(tp(0))]) == []
-    handoff = await world.handoff(tp(0))
+    assert await a.instance.members.released("g", "a", a.session, [Ack(tp(0))]) == []
+    handoff = await cluster.handoff(tp(0))
     assert handoff
     assert handoff.at is Step.WARMING
     await b.ready(tp(0))
     await a.until("told to release", lambda c: tp(0) in c.to_release)
 
 
-async def test_partitions_that_do_not_exist_are_refused_and_the_others_of_the_batch_taken(world: World) -> None:
-    _, b = await handoff_to(world)
+async def test_partitions_that_do_not_exist_are_refused_and_the_others_of_the_batch_taken(cluster: Cluster) -> None:
+    _, b = await handoff_to(cluster)
     assert b.instance
-    answers = [Answer(tp(0), b.to_warm[tp(0)].handoff_id), Answer(tp(99)), Answer(tp(0, "no-such-topic"))]
+    answers = [Ack(tp(0), b.to_warm[tp(0)].handoff_id), Ack(tp(99)), Ack(tp(0, "no-such-topic"))]
     refused = await b.instance.members.ready("g", "b", b.session, answers)
     assert [(r.tp, type(r.error)) for r in refused] == [
         (tp(99), UnknownTopic),
         (tp(0, "no-such-topic"), UnknownTopic),
     ]
     assert "0 to 0" in str(refused[0].error)
-    await world.until("flipped", lambda s: bool(s.owned["b"]))
+    await cluster.until("flipped", lambda s: bool(s.owned["b"]))
 
 
 # --- a store that fails ------------------------------------------------------------------------------------------
 
 
-async def test_an_instance_waits_for_a_store_that_is_away_when_it_starts(world: World) -> None:
-    await world.add_topic(partitions=2)
+async def test_an_instance_waits_for_a_store_that_is_away_when_it_starts(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=2)
     async with anyio.create_task_group() as tasks:
         started = anyio.Event()
 
         async def start() -> None:
-            await world.start_faulty("i1")
+            await cluster.start_faulty("i1")
             started.set()
 
         tasks.start_soon(start)
-        await eventually(lambda: "i1" in world.faults)
-        world.faults["i1"].inject(Refuse(), times=None)
+        await eventually(lambda: "i1" in cluster.faults)
+        cluster.faults["i1"].inject(Refuse(), times=None)
         await anyio.sleep(20)
-        world.faults["i1"].heal()
+        cluster.faults["i1"].heal()
         await started.wait()
-    await world.join("a")
-    await world.until_counts(a=2)
+    await cluster.join("a")
+    await cluster.until_counts(a=2)
 
 
 FAULTS: dict[str, Fault] = {
@@ -304,9 +304,9 @@ FAULTS: dict[str, Fault] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-async def test_a_store_that_fails_every_third_call_costs_time_and_nothing_else(world: World, fault: Fault) -> None:
-    await world.add_topic(partitions=6)
-    faults = await world.start_faulty()
+async def test_a_store_that_fails_every_third_call_costs_time_and_nothing_else(cluster: Cluster, fault: Fault) -> None:
+    await cluster.add_topic(partitions=6)
+    faults = await cluster.start_faulty()
     calls = 0
 
     def every_third(*_: object) -> bool:
@@ -314,39 +314,41 @@ async def test_a_store_that_fails_every_third_call_costs_time_and_nothing_else(w
         calls += 1
         return calls % 3 == 0
 
-    await world.join("a")
-    await world.until_counts(a=6)
+    await cluster.join("a")
+    await cluster.until_counts(a=6)
     injected = faults.inject(fault, kinds=WRITES, times=None, where=every_third)
     joined = 0
     for name in ("b", "c"):
         for _ in range(20):
             try:
-                await world.join(name)
+                await cluster.join(name)
                 joined += 1
                 break
             except StoreError:
                 await anyio.sleep(1)
     assert joined == 2
     for name in ("a", "b", "c"):
-        world.consumers[name].answers_warm = world.consumers[name].answers_release = False
-    await answer_until_settled(world)
+        cluster.consumers[name].answers_warm = cluster.consumers[name].answers_release = False
+    await answer_until_settled(cluster)
     assert injected.hits > 3
     injected.remove()
-    state = await world.until("two each", lambda s: sorted(map(len, s.owned.values())) == [2, 2, 2] and not s.handoffs)
-    for name, consumer in world.consumers.items():
+    state = await cluster.until(
+        "two each", lambda s: sorted(map(len, s.owned.values())) == [2, 2, 2] and not s.handoffs
+    )
+    for name, consumer in cluster.consumers.items():
         await consumer.until(
             "believes what is stored",
             lambda c, name=name: c.owned == {p: state.assignments[p].record.epoch for p in state.owned[name]},  # type: ignore[misc]
         )
 
 
-async def answer_until_settled(world: World) -> None:
+async def answer_until_settled(cluster: Cluster) -> None:
     """Answer as a client does: again and again until it is taken."""
 
     async def settled() -> bool:
-        for consumer in world.consumers.values():
+        for consumer in cluster.consumers.values():
             await _answer(consumer)
-        state = await world.state()
+        state = await cluster.state()
         return not state.handoffs and sorted(len(tps) for tps in state.owned.values()) == [2, 2, 2]
 
     await eventually(settled, within=120, every=0.5, what="everything has moved")
@@ -355,8 +357,8 @@ async def answer_until_settled(world: World) -> None:
 async def _answer(consumer: SteppedConsumer) -> None:
     assert consumer.instance
     members, who = consumer.instance.members, (consumer.group, consumer.name, consumer.session)
-    warms = [Answer(warm.tp, warm.handoff_id) for warm in consumer.to_warm.values()]
-    releases = [Answer(release.tp, release.handoff_id) for release in consumer.to_release.values()]
+    warms = [Ack(warm.tp, warm.handoff_id) for warm in consumer.to_warm.values()]
+    releases = [Ack(release.tp, release.handoff_id) for release in consumer.to_release.values()]
     with suppress(StoreError):
         refused = {r.tp for r in await members.ready(*who, warms)}
         for answer in warms:
@@ -370,69 +372,71 @@ async def _answer(consumer: SteppedConsumer) -> None:
                 consumer.owned.pop(answer.tp, None)
 
 
-async def test_a_store_that_hangs_and_comes_back_finds_everybody_where_they_were(world: World) -> None:
-    await world.add_topic(partitions=4)
-    faults = await world.start_faulty()
-    a, b = await world.join("a"), await world.join("b")
-    before = await world.until_counts(a=2, b=2)
+async def test_a_store_that_hangs_and_comes_back_finds_everybody_where_they_were(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=4)
+    faults = await cluster.start_faulty()
+    a, b = await cluster.join("a"), await cluster.join("b")
+    before = await cluster.until_counts(a=2, b=2)
     faults.freeze()
-    await anyio.sleep(world.ttl / 3)
+    await anyio.sleep(cluster.ttl / 3)
     with pytest.raises(StoreError):
-        await world.instances["i1"].members.renew("g", "a", a.session)
+        await cluster.instances["i1"].members.renew("g", "a", a.session)
     faults.thaw()
-    await anyio.sleep(2 * world.ttl)
-    after = await world.state()
+    await anyio.sleep(2 * cluster.ttl)
+    after = await cluster.state()
     assert {p: h.record for p, h in after.assignments.items()} == {p: h.record for p, h in before.assignments.items()}
     assert (a.ended, b.ended) == (None, None)
 
 
-async def test_a_register_while_the_store_hangs_ends_with_an_error_and_leaves_no_ghost(world: World) -> None:
-    await world.add_topic(partitions=1)
-    faults = await world.start_faulty()
-    await world.join("a")
+async def test_a_register_while_the_store_hangs_ends_with_an_error_and_leaves_no_ghost(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=1)
+    faults = await cluster.start_faulty()
+    await cluster.join("a")
     faults.freeze()
     with pytest.raises(StoreError):
-        await world.join("b")
+        await cluster.join("b")
     faults.thaw()
     await anyio.sleep(1)
-    assert set((await world.state()).consumers) == {"a"}
+    assert set((await cluster.state()).consumers) == {"a"}
 
 
 @pytest.mark.parametrize("applied", [True, False])
-async def test_a_registration_whose_answer_was_lost_is_looked_up(world: World, applied: bool) -> None:
-    await world.add_topic(partitions=1)
-    faults = await world.start_faulty()
-    key = world.group.consumer("a")
+async def test_a_registration_whose_answer_was_lost_is_looked_up(cluster: Cluster, applied: bool) -> None:
+    await cluster.add_topic(partitions=1)
+    faults = await cluster.start_faulty()
+    key = cluster.group.consumer("a")
     lost = faults.inject(
         LoseAnswer(applied=applied), kinds={"transact"}, where=lambda _, __, operations: operations[0].key == key
     )
-    a = await world.join("a")
+    a = await cluster.join("a")
     assert lost.hits == 1
     await a.until("owns", lambda c: c.owned == {tp(0): 1})
 
 
-async def test_a_registration_of_which_nothing_can_be_learnt_leaves_no_ghost(world: World) -> None:
-    faults = await world.start_faulty()
-    await world.join("a")
-    key = world.group.consumer("b")
+async def test_a_registration_of_which_nothing_can_be_learnt_leaves_no_ghost(cluster: Cluster) -> None:
+    faults = await cluster.start_faulty()
+    await cluster.join("a")
+    key = cluster.group.consumer("b")
     faults.inject(
         LoseAnswer(applied=True), kinds={"transact"}, where=lambda _, __, operations: operations[0].key == key
     )
     faults.inject(Refuse(), kinds={"get"}, where=lambda _, asked: asked == key)
     with pytest.raises(StoreError):
-        await world.join("b")
-    await world.until("no ghost", lambda s: set(s.consumers) == {"a"}, within=5)
+        await cluster.join("b")
+    await cluster.until("no ghost", lambda s: set(s.consumers) == {"a"}, within=5)
 
 
-async def test_an_answer_that_cannot_be_written_is_refused_with_the_reason_and_may_be_repeated(world: World) -> None:
-    await world.add_topic(partitions=1)
-    faults = await world.start_faulty()
-    a = await world.join("a")
-    await world.until_counts(a=1)
-    b = await world.join("b", answers_warm=False)
+async def test_an_answer_that_cannot_be_written_is_refused_with_the_reason_and_may_be_repeated(
+    cluster: Cluster,
+) -> None:
+    await cluster.add_topic(partitions=1)
+    faults = await cluster.start_faulty()
+    a = await cluster.join("a")
+    await cluster.until_counts(a=1)
+    b = await cluster.join("b", answers_warm=False)
     await a.deregister()
     await b.until("asked to warm", lambda c: tp(0) in c.to_warm)
-    answer = Answer(tp(0), b.to_warm[tp(0)].handoff_id)
+    answer = Ack(tp(0), b.to_warm[tp(0)].handoff_id)
     faults.inject(Refuse(), kinds={"transact"}, times=None)
     assert b.instance
     (refused,) = await b.instance.members.ready("g", "b", b.session, [answer])

@@ -9,20 +9,20 @@ import anyio
 import pytest
 
 from assigner.store import Limits, PutEvent, Store
-from tests.support.cluster import BOTH_STORES, SteppedConsumer, World, world_on
+from tests.support.cluster import BOTH_STORES, Cluster, SteppedConsumer, cluster_on
 from tests.support.faulty_stores import NotingStore, key_of
 
 pytestmark = pytest.mark.virtual_time
 
 
-async def counted_instance(world: World, name: str = "i1") -> NotingStore:
+async def counted_instance(cluster: Cluster, name: str = "i1") -> NotingStore:
     stores: list[NotingStore] = []
 
     def wrap(store: Store) -> Store:
         stores.append(NotingStore(store))
         return stores[0]
 
-    await world.start_instance(name, wrap=wrap)
+    await cluster.start_instance(name, wrap=wrap)
     return stores[0]
 
 
@@ -35,22 +35,22 @@ async def settle(store: NotingStore, seconds: float = 3.0) -> None:
 
 async def cost_of_answers(partitions: int) -> tuple[Counter[str], Counter[str]]:
     """(operations for one Ready, operations for one Released) in a group of that many partitions."""
-    async with world_on("memory", ttl=100_000.0) as world:
-        await world.add_topic(partitions=partitions)
-        store = await counted_instance(world)
-        a = await world.join("a", answers_release=False)
-        await world.until_counts(a=partitions)
-        await world.set_options(max_concurrent_handoffs=1)
-        b = await world.join("b", answers_warm=False)
+    async with cluster_on("memory", ttl=100_000.0) as cluster:
+        await cluster.add_topic(partitions=partitions)
+        store = await counted_instance(cluster)
+        a = await cluster.join("a", answers_release=False)
+        await cluster.until_counts(a=partitions)
+        await cluster.set_options(max_concurrent_handoffs=1)
+        b = await cluster.join("b", answers_warm=False)
         await b.until("asked to warm", lambda c: len(c.to_warm) == 1)
-        await world.set_options(paused=True)
+        await cluster.set_options(paused=True)
         (moving,) = b.to_warm
         await settle(store)
         await b.ready(moving)
         await a.until("told to release", lambda c: moving in c.to_release)
         await settle_and_take(store, ready := Counter[str]())
         await a.release(moving)
-        await world.until("over", lambda s: not s.handoffs)
+        await cluster.until("over", lambda s: not s.handoffs)
         await settle_and_take(store, released := Counter[str]())
         return ready, released
 
@@ -73,14 +73,14 @@ async def test_a_ready_and_a_released_cost_the_same_in_a_group_ten_times_as_larg
 async def test_moving_n_partitions_takes_operations_in_proportion_to_n() -> None:
     costs = {}
     for partitions in (200, 400, 800):
-        async with world_on("memory", ttl=100_000.0) as world:
-            await world.add_topic(partitions=partitions)
-            store = await counted_instance(world)
-            await world.join("a")
-            await world.until_counts(a=partitions)
+        async with cluster_on("memory", ttl=100_000.0) as cluster:
+            await cluster.add_topic(partitions=partitions)
+            store = await counted_instance(cluster)
+            await cluster.join("a")
+            await cluster.until_counts(a=partitions)
             await settle(store)
-            await world.join("b")
-            await world.until_counts(a=partitions // 2, b=partitions // 2)
+            await cluster.join("b")
+            await cluster.until_counts(a=partitions // 2, b=partitions // 2)
             moved = partitions // 2
             costs[partitions] = store.writes / moved
             assert store.requests["transact"] < moved, "writes do not share transactions"
@@ -91,66 +91,66 @@ async def test_moving_n_partitions_takes_operations_in_proportion_to_n() -> None
 
 
 async def test_large_plans_are_chunked_below_the_stores_limit() -> None:
-    async with world_on("memory", limits=Limits(operations=16)) as world:
-        await world.add_topic(partitions=500)
-        store = await counted_instance(world)
-        await world.join("a")
-        await world.until_counts(a=500)
+    async with cluster_on("memory", limits=Limits(operations=16)) as cluster:
+        await cluster.add_topic(partitions=500)
+        store = await counted_instance(cluster)
+        await cluster.join("a")
+        await cluster.until_counts(a=500)
         assert max(len(operations) for _, operations in store.transactions) <= 16
         assert max(len(compares) for compares, _ in store.transactions) <= 16
         assert store.requests["transact"] < 100
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def any_world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on(request.param, request) as world:
-        yield world
+async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request) as cluster:
+        yield cluster
 
 
-async def test_a_plan_equal_to_what_is_published_writes_nothing(any_world: World) -> None:
-    world = any_world
-    await world.add_topic(partitions=50)
-    store = await counted_instance(world)
-    await world.join("a")
-    await world.join("b")
-    await world.until_counts(a=25, b=25)
+async def test_a_plan_equal_to_what_is_published_writes_nothing(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await cluster.add_topic(partitions=50)
+    store = await counted_instance(cluster)
+    await cluster.join("a")
+    await cluster.join("b")
+    await cluster.until_counts(a=25, b=25)
     await settle(store)
-    before = (await world.state()).revision
+    before = (await cluster.state()).revision
     for _ in range(3):
-        await world.instances["i1"].operations.rebalance("g")
+        await cluster.instances["i1"].operations.rebalance("g")
         await anyio.sleep(0.5)
-    written = {event.entry.key for event in await world.history(before) if isinstance(event, PutEvent)}
-    assert written == {world.group.options}
+    written = {event.entry.key for event in await cluster.history(before) if isinstance(event, PutEvent)}
+    assert written == {cluster.group.options}
 
 
-async def test_a_change_of_leader_writes_nothing_but_its_own_keys(any_world: World) -> None:
-    world = any_world
-    await world.add_topic(partitions=50)
-    await world.start_instance("i1")
-    other = await world.start_instance("i2", leads=False)
+async def test_a_change_of_leader_writes_nothing_but_its_own_keys(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await cluster.add_topic(partitions=50)
+    await cluster.start_instance("i1")
+    other = await cluster.start_instance("i2", leads=False)
     for name in ("a", "b"):
-        await world.join(name, other)
-    before = await world.until_counts(a=25, b=25)
+        await cluster.join(name, other)
+    before = await cluster.until_counts(a=25, b=25)
     await anyio.sleep(1.5)
-    revision = (await world.state()).revision
-    await world.stop_instance("i1")
-    await world.start_instance("i3")
-    await world.until("another leader", lambda s: bool(s.leader and s.leader.record.holder == "i3"))
+    revision = (await cluster.state()).revision
+    await cluster.stop_instance("i1")
+    await cluster.start_instance("i3")
+    await cluster.until("another leader", lambda s: bool(s.leader and s.leader.record.holder == "i3"))
     await anyio.sleep(2)
-    touched = {key_of(event) for event in await world.history(revision)}
-    assert touched == {world.group.leader}
-    after = await world.state()
+    touched = {key_of(event) for event in await cluster.history(revision)}
+    assert touched == {cluster.group.leader}
+    after = await cluster.state()
     assert {p: h.mod_revision for p, h in after.assignments.items()} == {
         p: h.mod_revision for p, h in before.assignments.items()
     }
 
 
 async def test_an_idle_group_asks_for_nothing_but_renewals_and_reconcile_passes() -> None:
-    async with world_on("memory", ttl=30.0) as world:
-        await world.add_topic(partitions=100)
-        store = await counted_instance(world)
-        await world.join("a")
-        await world.until_counts(a=100)
+    async with cluster_on("memory", ttl=30.0) as cluster:
+        await cluster.add_topic(partitions=100)
+        store = await counted_instance(cluster)
+        await cluster.join("a")
+        await cluster.until_counts(a=100)
         await settle(store, 31)
         await anyio.sleep(300)
         assert store.requests["transact"] == 0
@@ -163,14 +163,14 @@ async def test_an_idle_group_asks_for_nothing_but_renewals_and_reconcile_passes(
 async def test_a_registration_costs_the_same_whatever_the_group_holds() -> None:
     costs = []
     for partitions in (100, 5_000):
-        async with world_on("memory", ttl=100_000.0) as world:
-            await world.add_topic(partitions=partitions)
-            store = await counted_instance(world)
-            a = await world.join("a")
-            await world.until_counts(a=partitions)
-            await world.set_options(paused=True)
+        async with cluster_on("memory", ttl=100_000.0) as cluster:
+            await cluster.add_topic(partitions=partitions)
+            store = await counted_instance(cluster)
+            a = await cluster.join("a")
+            await cluster.until_counts(a=partitions)
+            await cluster.set_options(paused=True)
             await settle(store)
-            joined: SteppedConsumer = await world.join("b")
+            joined: SteppedConsumer = await cluster.join("b")
             assert joined.heard[0].full
             costs.append(store.operations.total())
             assert a.ended is None

@@ -13,29 +13,29 @@ from assigner.members import streams
 from assigner.model.keys import HandoffKey
 from assigner.model.records import Handoff, Step, decode
 from assigner.store import DeleteEvent, PutEvent
-from tests.support.cluster import BOTH_STORES, World, world_on
+from tests.support.cluster import BOTH_STORES, Cluster, cluster_on
 
 pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on(request.param, request) as world:
-        yield world
+async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request) as cluster:
+        yield cluster
 
 
 @pytest.fixture
-async def memory_world() -> AsyncIterator[World]:
-    async with world_on("memory") as world:
-        yield world
+async def memory_world() -> AsyncIterator[Cluster]:
+    async with cluster_on("memory") as cluster:
+        yield cluster
 
 
-async def most_at_a_time(world: World) -> tuple[int, int]:
+async def most_at_a_time(cluster: Cluster) -> tuple[int, int]:
     """The most handoffs there were in the group, and the most a single consumer was warming."""
     under_way: dict[object, Handoff] = {}
     most = most_warms = 0
-    for event in await world.history():
-        key = world.group.parse(event.entry.key if isinstance(event, PutEvent) else event.key)
+    for event in await cluster.history():
+        key = cluster.group.parse(event.entry.key if isinstance(event, PutEvent) else event.key)
         if not isinstance(key, HandoffKey):
             continue
         if isinstance(event, DeleteEvent):
@@ -47,50 +47,50 @@ async def most_at_a_time(world: World) -> tuple[int, int]:
     return most, most_warms
 
 
-async def test_no_more_handoffs_are_under_way_than_the_group_allows(world: World) -> None:
-    await world.set_options(max_concurrent_handoffs=3)
-    await world.add_topic(partitions=24)
-    await world.start_instance()
-    await world.join("a")
-    await world.until_counts(a=24)
-    await world.join("b")
-    await world.until_counts(a=12, b=12)
-    assert (await most_at_a_time(world))[0] == 3
+async def test_no_more_handoffs_are_under_way_than_the_group_allows(cluster: Cluster) -> None:
+    await cluster.set_options(max_concurrent_handoffs=3)
+    await cluster.add_topic(partitions=24)
+    await cluster.start_instance()
+    await cluster.join("a")
+    await cluster.until_counts(a=24)
+    await cluster.join("b")
+    await cluster.until_counts(a=12, b=12)
+    assert (await most_at_a_time(cluster))[0] == 3
 
 
-async def test_no_consumer_warms_more_than_the_group_allows(world: World) -> None:
-    await world.set_options(warm_concurrency=2)
-    await world.add_topic(partitions=24)
-    await world.start_instance()
-    await world.join("a")
-    await world.until_counts(a=24)
-    b = await world.join("b", answers_warm=False)
-    await world.join("c")
-    await world.until("c has its share", lambda state: len(state.owned["c"]) == 8)
+async def test_no_consumer_warms_more_than_the_group_allows(cluster: Cluster) -> None:
+    await cluster.set_options(warm_concurrency=2)
+    await cluster.add_topic(partitions=24)
+    await cluster.start_instance()
+    await cluster.join("a")
+    await cluster.until_counts(a=24)
+    b = await cluster.join("b", answers_warm=False)
+    await cluster.join("c")
+    await cluster.until("c has its share", lambda state: len(state.owned["c"]) == 8)
     assert len(b.to_warm) == 2
-    assert (await most_at_a_time(world))[1] == 2
+    assert (await most_at_a_time(cluster))[1] == 2
 
 
 async def test_a_change_of_many_partitions_is_told_in_parts(
-    memory_world: World, monkeypatch: pytest.MonkeyPatch
+    memory_world: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "MOST_AT_ONCE", 5)
-    world = memory_world
-    await world.start_instance()
-    a = await world.join("a")
-    await world.add_topic(partitions=24)
+    cluster = memory_world
+    await cluster.start_instance()
+    a = await cluster.join("a")
+    await cluster.add_topic(partitions=24)
 
     def told(state: GroupState) -> bool:
         return len(a.owned) == 24
 
-    await world.until("everything is told", told)
+    await cluster.until("everything is told", told)
     assert max(len(said.assigned) for said in a.heard) == 5
 
 
 @pytest.mark.parametrize(
     "change", [{"max_concurrent_handoffs": 0}, {"warm_concurrency": 1_000_001}, {"release_timeout": 604_801.0}]
 )
-async def test_an_option_out_of_range_is_refused(memory_world: World, change: dict[str, float]) -> None:
+async def test_an_option_out_of_range_is_refused(memory_world: Cluster, change: dict[str, float]) -> None:
     instance = await memory_world.start_instance()
     with pytest.raises(InvalidInput, match="must be"):
         await instance.operations.set_options("g", change, create=True)

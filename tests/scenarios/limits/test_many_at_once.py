@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanag
 import anyio
 import pytest
 
-from assigner.aio.wakeup import Changes
+from assigner.aio.wakeup import Wakeup
 from assigner.api import Registration
 from assigner.backends.memory import MemoryState, MemoryStore
 from assigner.client.gate import PartitionGate
@@ -24,16 +24,16 @@ from assigner.model.records import GroupOptions, TopicConfig, encode
 from assigner.storage.mirror import GroupMirror
 from assigner.store import Batch, PutEvent, WatchItem
 from assigner.testing.faults import FaultyStore
-from tests.support.cluster import GROUP, World, tp, world_on
+from tests.support.cluster import GROUP, Cluster, cluster_on, tp
 from tests.support.measurement import Wakes
 
 pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with world_on("memory") as world:
-        yield world
+async def cluster() -> AsyncIterator[Cluster]:
+    async with cluster_on("memory") as cluster:
+        yield cluster
 
 
 class TellsOneByOne(FaultyStore):
@@ -56,14 +56,14 @@ async def _one_by_one(items: AsyncIterator[WatchItem]) -> AsyncIterator[WatchIte
             yield Batch(revision, (event,))
 
 
-async def wakes_of_registrations(world: World, count: int) -> float:
+async def wakes_of_registrations(cluster: Cluster, count: int) -> float:
     """For each of so many that come at once."""
-    instance = await world.start_instance(f"i{count}", wrap=TellsOneByOne, leads=False)
+    instance = await cluster.start_instance(f"i{count}", wrap=TellsOneByOne, leads=False)
     wakes = Wakes()
 
     async def register(number: int) -> None:
         wanted = Registration(group=f"group-{count}", name=f"c{number}", session="s", renews=True)
-        await wakes.counted(instance.members.register(wanted, world.clock.now))
+        await wakes.counted(instance.members.register(wanted, cluster.clock.now))
 
     async with anyio.create_task_group() as tasks:
         for number in range(count):
@@ -71,9 +71,9 @@ async def wakes_of_registrations(world: World, count: int) -> float:
     return wakes.count / count
 
 
-async def test_rule_20_a_registration_costs_the_same_however_many_come_at_once(world: World) -> None:
-    alone = await wakes_of_registrations(world, 10)
-    among_many = await wakes_of_registrations(world, 500)
+async def test_rule_20_a_registration_costs_the_same_however_many_come_at_once(cluster: Cluster) -> None:
+    alone = await wakes_of_registrations(cluster, 10)
+    among_many = await wakes_of_registrations(cluster, 500)
     assert among_many <= 1.5 * alone
 
 
@@ -123,7 +123,7 @@ async def gives_up(mirror: GroupMirror, revision: int) -> None:
 
 
 async def test_a_gate_that_is_drained_is_woken_by_its_own_work() -> None:
-    changes, lease, clock = Changes(), Lease(), LoopClock()
+    changes, lease, clock = Wakeup(), Lease(), LoopClock()
     changes.attach(asyncio.get_running_loop())
     lease.renewed(clock.now(), 1e9)
     wakes, count = Wakes(), 300
@@ -143,7 +143,7 @@ async def test_a_gate_that_is_drained_is_woken_by_its_own_work() -> None:
 
 
 async def test_a_waiter_for_anything_about_a_consumer_hears_of_a_gate_too() -> None:
-    changes, heard = Changes(), [False]
+    changes, heard = Wakeup(), [False]
 
     async def speak() -> None:
         await anyio.sleep(1)

@@ -12,39 +12,39 @@ from assigner.errors import InvalidInput, LimitReached
 from assigner.instance import Instance
 from assigner.settings.model import QuotaSection
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, GROUP, World, tp, world_on
+from tests.support.cluster import BOTH_STORES, GROUP, Cluster, cluster_on, tp
 
 pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on("memory", request) as opened:
+async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on("memory", request) as opened:
         yield opened
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def any_world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on(request.param, request) as opened:
+async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request) as opened:
         yield opened
 
 
-async def started(world: World, **quotas: float) -> Instance:
-    return await world.start_instance(quotas=QuotaSection(**quotas))  # type: ignore[arg-type]
+async def started(cluster: Cluster, **quotas: float) -> Instance:
+    return await cluster.start_instance(quotas=QuotaSection(**quotas))  # type: ignore[arg-type]
 
 
 # --- topics and partitions ---------------------------------------------------------------------------------------
 
 
-async def test_a_topic_larger_than_the_quota_is_refused(any_world: World) -> None:
-    instance = await started(any_world, topic_partitions=10)
+async def test_a_topic_larger_than_the_quota_is_refused(any_cluster: Cluster) -> None:
+    instance = await started(any_cluster, topic_partitions=10)
     with pytest.raises(LimitReached, match=r"11 partitions.*10.*quotas\.topic_partitions"):
         await instance.operations.set_topic(GROUP, "t", 11)
     await instance.operations.set_topic(GROUP, "t", 10)
 
 
-async def test_a_group_gets_no_more_partitions_than_its_quota(any_world: World) -> None:
-    instance = await started(any_world, partitions=10)
+async def test_a_group_gets_no_more_partitions_than_its_quota(any_cluster: Cluster) -> None:
+    instance = await started(any_cluster, partitions=10)
     await instance.operations.set_topic(GROUP, "t", 6)
     with pytest.raises(LimitReached, match=r"11 partitions.*10.*quotas\.partitions"):
         await instance.operations.set_topic(GROUP, "u", 5)
@@ -54,8 +54,8 @@ async def test_a_group_gets_no_more_partitions_than_its_quota(any_world: World) 
     await instance.operations.set_topic("another", "t", 10)
 
 
-async def test_a_group_gets_no_more_topics_than_its_quota(any_world: World) -> None:
-    instance = await started(any_world, topics=2)
+async def test_a_group_gets_no_more_topics_than_its_quota(any_cluster: Cluster) -> None:
+    instance = await started(any_cluster, topics=2)
     for topic in ("a", "b"):
         await instance.operations.set_topic(GROUP, topic, 1)
     with pytest.raises(LimitReached, match=r"2 topics.*quotas\.topics"):
@@ -63,18 +63,18 @@ async def test_a_group_gets_no_more_topics_than_its_quota(any_world: World) -> N
     await instance.operations.set_topic(GROUP, "a", 2)
 
 
-async def test_what_is_there_already_may_stay_and_shrink_though_the_quota_is_lower_now(world: World) -> None:
-    await world.add_topic("t", 20)
-    await world.add_topic("u", 20)
-    instance = await started(world, topics=1, partitions=10, topic_partitions=5)
+async def test_what_is_there_already_may_stay_and_shrink_though_the_quota_is_lower_now(cluster: Cluster) -> None:
+    await cluster.add_topic("t", 20)
+    await cluster.add_topic("u", 20)
+    instance = await started(cluster, topics=1, partitions=10, topic_partitions=5)
     assert (await instance.operations.set_topic(GROUP, "t", 20)).partition_count == 20
     assert (await instance.operations.set_topic(GROUP, "t", 15, force=True)).partition_count == 15
     with pytest.raises(LimitReached):
         await instance.operations.set_topic(GROUP, "t", 21)
 
 
-async def test_the_quota_holds_for_many_that_come_at_once(any_world: World) -> None:
-    instance = await started(any_world, partitions=10)
+async def test_the_quota_holds_for_many_that_come_at_once(any_cluster: Cluster) -> None:
+    instance = await started(any_cluster, partitions=10)
     refused: list[str] = []
 
     async def ask(topic: str) -> None:
@@ -89,20 +89,20 @@ async def test_the_quota_holds_for_many_that_come_at_once(any_world: World) -> N
     assert len(refused) == 15
 
 
-async def test_a_topic_that_a_consumer_names_counts_too(world: World) -> None:
-    instance = await world.start_instance(quotas=QuotaSection(partitions=4), topics={"h": {"t": 3, "u": 3}})
+async def test_a_topic_that_a_consumer_names_counts_too(cluster: Cluster) -> None:
+    instance = await cluster.start_instance(quotas=QuotaSection(partitions=4), topics={"h": {"t": 3, "u": 3}})
     await instance.operations.delete_topic("h", "u", force=True)
     with pytest.raises(LimitReached, match="partitions"):
-        await world.join("a", group="h", topics=("u",))
+        await cluster.join("a", group="h", topics=("u",))
     assert 'assigner_refusals_total{reason="partitions"} 1.0' in instance.metrics.render_here().decode()
 
 
 # --- commits -----------------------------------------------------------------------------------------------------
 
 
-async def owner(world: World, instance: Instance, partitions: int = 100) -> tuple[str, list[OffsetCommit]]:
-    await world.add_topic(partitions=partitions)
-    a = await world.join("a", instance)
+async def owner(cluster: Cluster, instance: Instance, partitions: int = 100) -> tuple[str, list[OffsetCommit]]:
+    await cluster.add_topic(partitions=partitions)
+    a = await cluster.join("a", instance)
     await a.until("owns all", lambda a: len(a.owned) == partitions)
     return a.session, [OffsetCommit(held, epoch, 7) for held, epoch in sorted(a.owned.items())]
 
@@ -111,18 +111,18 @@ def with_metadata(commits: list[OffsetCommit], metadata: str) -> list[OffsetComm
     return [OffsetCommit(one.tp, one.epoch, one.offset, metadata=metadata) for one in commits]
 
 
-async def test_metadata_longer_than_the_quota_is_refused_whole(any_world: World) -> None:
-    instance = await any_world.start_instance()
-    session, commits = await owner(any_world, instance, 2)
+async def test_metadata_longer_than_the_quota_is_refused_whole(any_cluster: Cluster) -> None:
+    instance = await any_cluster.start_instance()
+    session, commits = await owner(any_cluster, instance, 2)
     wide = "ä" * 128
     assert await instance.offsets.commit(GROUP, "a", session, with_metadata(commits, wide)) == []
     with pytest.raises(InvalidInput, match=r"257 bytes.*256.*quotas\.metadata_bytes"):
         await instance.offsets.commit(GROUP, "a", session, [*commits[:1], *with_metadata(commits[1:], wide + "x")])
 
 
-async def test_a_group_that_commits_more_than_its_rate_is_slowed_down_then_refused(world: World) -> None:
-    instance = await started(world, commit_rate=10_000)
-    session, commits = await owner(world, instance)
+async def test_a_group_that_commits_more_than_its_rate_is_slowed_down_then_refused(cluster: Cluster) -> None:
+    instance = await started(cluster, commit_rate=10_000)
+    session, commits = await owner(cluster, instance)
     refused: list[str] = []
 
     async def commit() -> None:
@@ -139,32 +139,32 @@ async def test_a_group_that_commits_more_than_its_rate_is_slowed_down_then_refus
     assert "quotas.commit_rate" in refused[0]
 
 
-async def test_patient_commits_all_get_through_at_the_rate(world: World) -> None:
-    instance = await started(world, commit_rate=10_000)
-    session, commits = await owner(world, instance)
-    began = world.clock.now()
+async def test_patient_commits_all_get_through_at_the_rate(cluster: Cluster) -> None:
+    instance = await started(cluster, commit_rate=10_000)
+    session, commits = await owner(cluster, instance)
+    began = cluster.clock.now()
     for _ in range(60):
         assert await instance.offsets.commit(GROUP, "a", session, commits) == []
     written = 60 * 100 * 150
-    assert world.clock.now() - began >= (written - 10 * 10_000) / 10_000 - 1
+    assert cluster.clock.now() - began >= (written - 10 * 10_000) / 10_000 - 1
 
 
-async def test_one_groups_rate_is_not_anothers(world: World) -> None:
-    instance = await started(world, commit_rate=10_000)
-    session, commits = await owner(world, instance)
+async def test_one_groups_rate_is_not_anothers(cluster: Cluster) -> None:
+    instance = await started(cluster, commit_rate=10_000)
+    session, commits = await owner(cluster, instance)
     for _ in range(8):
         await instance.offsets.commit(GROUP, "a", session, commits)
     await instance.operations.set_topic("other", "t", 1)
-    b = await world.join("b", instance, group="other")
+    b = await cluster.join("b", instance, group="other")
     await b.until("owns it", lambda b: len(b.owned) == 1)
-    began = world.clock.now()
+    began = cluster.clock.now()
     assert await instance.offsets.commit("other", "b", b.session, [OffsetCommit(tp(0), b.owned[tp(0)], 1)]) == []
-    assert world.clock.now() - began < 1
+    assert cluster.clock.now() - began < 1
 
 
-async def test_what_was_answered_is_on_record_however_slow_it_was(world: World) -> None:
-    instance = await started(world, commit_rate=1_000)
-    session, commits = await owner(world, instance, 10)
+async def test_what_was_answered_is_on_record_however_slow_it_was(cluster: Cluster) -> None:
+    instance = await started(cluster, commit_rate=1_000)
+    session, commits = await owner(cluster, instance, 10)
     answered = 0
     for offset in range(1, 20):
         wishes = [OffsetCommit(one.tp, one.epoch, offset) for one in commits]
@@ -179,9 +179,9 @@ def _all(commits: list[OffsetCommit]) -> WantedOffsets:
     return WantedOffsets(tuple(one.tp for one in commits))
 
 
-async def test_refusals_by_the_rate_are_counted(world: World) -> None:
-    instance = await started(world, commit_rate=1_000)
-    session, commits = await owner(world, instance)
+async def test_refusals_by_the_rate_are_counted(cluster: Cluster) -> None:
+    instance = await started(cluster, commit_rate=1_000)
+    session, commits = await owner(cluster, instance)
     await instance.offsets.commit(GROUP, "a", session, commits)
     with pytest.raises(LimitReached):
         await instance.offsets.commit(GROUP, "a", session, commits)

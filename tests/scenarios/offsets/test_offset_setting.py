@@ -7,37 +7,37 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from assigner.api import OffsetCommit, WantedOffsets
-from assigner.errors import InvalidInput, Refused, UnknownTopic
+from assigner.errors import FailedPrecondition, InvalidInput, UnknownTopic
 from assigner.instance import Instance
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, Offset, encode
 from assigner.store import Compare, Operation, Store, TransactionResult
 from assigner.testing.faults import FaultyStore
-from tests.support.cluster import BOTH_STORES, GROUP, World, tp, world_on
+from tests.support.cluster import BOTH_STORES, GROUP, Cluster, cluster_on, tp
 
 pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def any_world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on(request.param, request) as world:
-        yield world
+async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request) as cluster:
+        yield cluster
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with world_on("memory") as world:
-        yield world
+async def cluster() -> AsyncIterator[Cluster]:
+    async with cluster_on("memory") as cluster:
+        yield cluster
 
 
 async def offsets(instance: Instance) -> dict[TopicPartition, Offset | None]:
     return dict((await instance.offsets.fetch(GROUP, WantedOffsets())).offsets)
 
 
-async def test_offsets_of_partitions_that_nobody_owns_are_set_and_forgotten(any_world: World) -> None:
-    world = any_world
-    await world.add_topic(partitions=300, topic_id="id")
-    instance = await world.start_instance()
+async def test_offsets_of_partitions_that_nobody_owns_are_set_and_forgotten(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await cluster.add_topic(partitions=300, topic_id="id")
+    instance = await cluster.start_instance()
     assert await instance.operations.set_offsets(GROUP, {tp(n): n for n in range(300)}, force=False) == 300
     found = await offsets(instance)
     assert {one: record.offset for one, record in found.items() if record} == {tp(n): n for n in range(300)}
@@ -46,27 +46,29 @@ async def test_offsets_of_partitions_that_nobody_owns_are_set_and_forgotten(any_
     assert (await offsets(instance)).keys() == {tp(299)}
 
 
-async def test_a_consumer_that_comes_later_finds_what_was_set_and_replaces_it(any_world: World) -> None:
-    world = any_world
-    await world.add_topic(partitions=1)
-    instance = await world.start_instance()
+async def test_a_consumer_that_comes_later_finds_what_was_set_and_replaces_it(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await cluster.add_topic(partitions=1)
+    instance = await cluster.start_instance()
     await instance.operations.set_offsets(GROUP, {tp(0): 17}, force=False)
-    a = await world.join("a")
+    a = await cluster.join("a")
     await a.until("owns", lambda c: bool(c.owned))
     found = (await offsets(instance))[tp(0)]
     assert found
     assert (found.offset, found.epoch) == (17, 0)
     assert await instance.offsets.commit(GROUP, "a", a.session, [OffsetCommit(tp(0), 1, 20)]) == []
-    assert (await offsets(instance))[tp(0)] == Offset(offset=20, epoch=1, committed_at=int(world.clock.wall()))
+    assert (await offsets(instance))[tp(0)] == Offset(offset=20, epoch=1, committed_at=int(cluster.clock.wall()))
 
 
-async def test_what_somebody_owns_is_left_alone_unless_forced(any_world: World) -> None:
-    world = any_world
-    await world.add_topic(partitions=8)
-    instance = await world.start_instance()
-    a = await world.join("a")
+async def test_what_somebody_owns_is_left_alone_unless_forced(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await cluster.add_topic(partitions=8)
+    instance = await cluster.start_instance()
+    a = await cluster.join("a")
     await a.until("owns", lambda c: len(c.owned) == 8)
-    with pytest.raises(Refused, match=r"t/0, t/1, t/2, t/3, t/4 and 3 more of group 'g' have owners; nothing was set"):
+    with pytest.raises(
+        FailedPrecondition, match=r"t/0, t/1, t/2, t/3, t/4 and 3 more of group 'g' have owners; nothing was set"
+    ):
         await instance.operations.set_offsets(GROUP, {tp(n): 5 for n in range(8)}, force=False)
     assert await offsets(instance) == {}
     assert await instance.operations.set_offsets(GROUP, {tp(0): 5}, force=True) == 1
@@ -84,10 +86,10 @@ async def test_what_somebody_owns_is_left_alone_unless_forced(any_world: World) 
     ],
 )
 async def test_what_does_not_exist_is_refused(
-    world: World, wanted: dict[TopicPartition, int], error: type[Exception], says: str
+    cluster: Cluster, wanted: dict[TopicPartition, int], error: type[Exception], says: str
 ) -> None:
-    await world.add_topic(partitions=2)
-    instance = await world.start_instance()
+    await cluster.add_topic(partitions=2)
+    instance = await cluster.start_instance()
     with pytest.raises(error, match=says):
         await instance.operations.set_offsets(GROUP, wanted, force=True)
 
@@ -95,22 +97,22 @@ async def test_what_does_not_exist_is_refused(
 class AssignsMeanwhile(FaultyStore):
     """Gives a partition an owner right before its offset is set."""
 
-    def __init__(self, inner: Store, world: World) -> None:
+    def __init__(self, inner: Store, cluster: Cluster) -> None:
         super().__init__(inner)
-        self.world = world
+        self.cluster = cluster
 
     async def transact(
         self, compares: Sequence[Compare], operations: Sequence[Operation], *, otherwise: Sequence[str] = ()
     ) -> TransactionResult:
-        if any(operation.key == self.world.keys.offset(GROUP, tp(199)) for operation in operations):
+        if any(operation.key == self.cluster.keys.offset(GROUP, tp(199)) for operation in operations):
             taken = Assignment(topic="t", partition=199, owner="b", session="s", epoch=2)
-            await self.inner.put(self.world.group.assignment(tp(199)), encode(taken))
+            await self.inner.put(self.cluster.group.assignment(tp(199)), encode(taken))
         return await super().transact(compares, operations, otherwise=otherwise)
 
 
-async def test_an_owner_that_appears_in_between_is_not_overruled(world: World) -> None:
-    await world.add_topic(partitions=200)
-    instance = await world.start_instance(wrap=lambda store: AssignsMeanwhile(store, world), leads=False)
-    with pytest.raises(Refused, match=r"t/199 of group 'g' have owners; 192 were set"):
+async def test_an_owner_that_appears_in_between_is_not_overruled(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=200)
+    instance = await cluster.start_instance(wrap=lambda store: AssignsMeanwhile(store, cluster), leads=False)
+    with pytest.raises(FailedPrecondition, match=r"t/199 of group 'g' have owners; 192 were set"):
         await instance.operations.set_offsets(GROUP, {tp(n): 1 for n in range(200)}, force=False)
     assert (await offsets(instance)).keys() == {tp(n) for n in range(192)}

@@ -12,11 +12,11 @@ from assigner.core.offset_commits import CommitQueue
 from assigner.errors import LimitReached, OutcomeUnknown, TransactionTooLarge
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, HandoffMode, Offset, encode
-from assigner.offsets.commit import OffsetKeeping
+from assigner.offsets.commit import OffsetService
 from assigner.store import Compare, Operation, Store, TransactionResult
 from assigner.testing.faults import FaultyStore, LoseAnswer, Refuse
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, GROUP, SteppedConsumer, World, tp, world_on
+from tests.support.cluster import BOTH_STORES, GROUP, Cluster, SteppedConsumer, cluster_on, tp
 from tests.support.committing import (
     commit,
     every_commit_was_the_owners,
@@ -31,61 +31,61 @@ MODES = [HandoffMode.OVERLAP, HandoffMode.EXCLUSIVE]
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with world_on("memory") as world:
-        yield world
-        await every_commit_was_the_owners(world)
+async def cluster() -> AsyncIterator[Cluster]:
+    async with cluster_on("memory") as cluster:
+        yield cluster
+        await every_commit_was_the_owners(cluster)
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def any_world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on(request.param, request) as world:
-        yield world
-        await every_commit_was_the_owners(world)
+async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request) as cluster:
+        yield cluster
+        await every_commit_was_the_owners(cluster)
 
 
 # --- sharing transactions ----------------------------------------------------------------------------------------
 
 
-async def test_many_partitions_take_few_transactions(any_world: World) -> None:
-    world = any_world
-    a = await sole_owner(world, 300)
-    before = instance_of(world).offsets.transactions
+async def test_many_partitions_take_few_transactions(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    a = await sole_owner(cluster, 300)
+    before = instance_of(cluster).offsets.transactions
     assert await commit(a, dict.fromkeys(a.owned, 5)) == []
-    assert instance_of(world).offsets.transactions - before == 5
-    found = await fetch(instance_of(world), *a.owned)
+    assert instance_of(cluster).offsets.transactions - before == 5
+    found = await fetch(instance_of(cluster), *a.owned)
     assert {record.offset for record in found.values() if record} == {5}
     assert len(found) == 300
 
 
-async def test_commits_of_several_consumers_share_a_transaction(world: World) -> None:
-    await world.add_topic(partitions=20)
-    await world.start_instance()
-    consumers = [await world.join(f"c{number}") for number in range(10)]
-    await world.until_counts(**{one.name: 2 for one in consumers})
-    before = instance_of(world).offsets.transactions
+async def test_commits_of_several_consumers_share_a_transaction(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=20)
+    await cluster.start_instance()
+    consumers = [await cluster.join(f"c{number}") for number in range(10)]
+    await cluster.until_counts(**{one.name: 2 for one in consumers})
+    before = instance_of(cluster).offsets.transactions
     async with anyio.create_task_group() as tasks:
         for one in consumers:
             tasks.start_soon(commit, one, dict.fromkeys(one.owned, 3))
-    assert instance_of(world).offsets.transactions - before == 1
-    listed = await instance_of(world).offsets.fetch(GROUP, WantedOffsets())
+    assert instance_of(cluster).offsets.transactions - before == 1
+    listed = await instance_of(cluster).offsets.fetch(GROUP, WantedOffsets())
     assert len(listed.offsets) == 20
 
 
-async def test_rule_5_one_that_lost_its_partition_spoils_no_other_in_its_transaction(world: World) -> None:
+async def test_rule_5_one_that_lost_its_partition_spoils_no_other_in_its_transaction(cluster: Cluster) -> None:
     """Its instance has not heard of it, so that only the store can refuse it."""
-    await world.add_topic(partitions=60)
-    await world.start_instance("i1")
-    behind = await world.start_faulty("i2", leads=False)
-    a = await world.join("a", instance_of(world))
+    await cluster.add_topic(partitions=60)
+    await cluster.start_instance("i1")
+    behind = await cluster.start_faulty("i2", leads=False)
+    a = await cluster.join("a", instance_of(cluster))
     await a.until("owns", lambda c: len(c.owned) == 60)
-    late = world.instances["i2"]
+    late = cluster.instances["i2"]
     assert await commit(a, {tp(0): 1}, at=late) == []
     behind.inject(Refuse(), kinds={"list", "watch"}, times=None)
     behind.end_watches()
     for number in (3, 47):
         taken = Assignment(topic="t", partition=number, owner="b", session="s", epoch=9)
-        await world.store.put(world.group.assignment(tp(number)), encode(taken))
+        await cluster.store.put(cluster.group.assignment(tp(number)), encode(taken))
     before = late.offsets.transactions
     refused = await commit(a, dict.fromkeys(map(tp, range(60)), 6), epoch=1, at=late)
     assert refused == [RefusedCommit(tp(n), Refusal.FENCED, 9, "b") for n in (3, 47)]
@@ -97,8 +97,8 @@ async def test_rule_5_one_that_lost_its_partition_spoils_no_other_in_its_transac
 # --- when the store is in trouble --------------------------------------------------------------------------------
 
 
-def commits_an_offset(world: World) -> Callable[..., bool]:
-    prefix = world.keys.offsets(GROUP)
+def commits_an_offset(cluster: Cluster) -> Callable[..., bool]:
+    prefix = cluster.keys.offsets(GROUP)
 
     def where(kind: str, compares: Sequence[Compare], operations: Sequence[Operation]) -> bool:
         return any(operation.key.startswith(prefix) for operation in operations)
@@ -107,25 +107,27 @@ def commits_an_offset(world: World) -> Callable[..., bool]:
 
 
 @pytest.mark.parametrize("applied", [True, False])
-async def test_a_commit_whose_answer_was_lost_is_written_again(any_world: World, applied: bool) -> None:
-    world = any_world
-    await world.add_topic(partitions=2)
-    faults = await world.start_faulty()
-    a = await world.join("a")
+async def test_a_commit_whose_answer_was_lost_is_written_again(any_cluster: Cluster, applied: bool) -> None:
+    cluster = any_cluster
+    await cluster.add_topic(partitions=2)
+    faults = await cluster.start_faulty()
+    a = await cluster.join("a")
     await a.until("owns", lambda c: len(c.owned) == 2)
-    lost = faults.inject(LoseAnswer(applied=applied), kinds={"transact"}, where=commits_an_offset(world))
+    lost = faults.inject(LoseAnswer(applied=applied), kinds={"transact"}, where=commits_an_offset(cluster))
     assert await commit(a, {tp(0): 5, tp(1): 6}) == []
     assert lost.hits == 1
-    assert await offset_of(instance_of(world), tp(0)) == (5, 1)
-    assert await offset_of(instance_of(world), tp(1)) == (6, 1)
+    assert await offset_of(instance_of(cluster), tp(0)) == (5, 1)
+    assert await offset_of(instance_of(cluster), tp(1)) == (6, 1)
 
 
-async def test_a_store_that_never_says_whether_it_wrote_is_told_as_a_failure_that_may_be_repeated(world: World) -> None:
-    await world.add_topic(partitions=1)
-    faults = await world.start_faulty()
-    a = await world.join("a")
+async def test_a_store_that_never_says_whether_it_wrote_is_told_as_a_failure_that_may_be_repeated(
+    cluster: Cluster,
+) -> None:
+    await cluster.add_topic(partitions=1)
+    faults = await cluster.start_faulty()
+    a = await cluster.join("a")
     await a.until("owns", lambda c: bool(c.owned))
-    lost = faults.inject(LoseAnswer(), kinds={"transact"}, times=None, where=commits_an_offset(world))
+    lost = faults.inject(LoseAnswer(), kinds={"transact"}, times=None, where=commits_an_offset(cluster))
     (refused,) = await commit(a, {tp(0): 5})
     assert refused.why is Refusal.FAILED
     assert "commit again" in refused.reason
@@ -133,16 +135,16 @@ async def test_a_store_that_never_says_whether_it_wrote_is_told_as_a_failure_tha
     assert await commit(a, {tp(0): 5}) == []
 
 
-async def test_what_the_store_refuses_is_told_by_partition_and_the_rest_is_committed(world: World) -> None:
-    await world.add_topic(partitions=200)
-    faults = await world.start_faulty()
-    a = await world.join("a")
+async def test_what_the_store_refuses_is_told_by_partition_and_the_rest_is_committed(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=200)
+    faults = await cluster.start_faulty()
+    a = await cluster.join("a")
     await a.until("owns", lambda c: len(c.owned) == 200)
-    faults.inject(Refuse("no room"), kinds={"transact"}, where=commits_an_offset(world))
+    faults.inject(Refuse("no room"), kinds={"transact"}, where=commits_an_offset(cluster))
     refused = await commit(a, dict.fromkeys(sorted(a.owned), 5))
     assert {one.why for one in refused} == {Refusal.FAILED}
     assert all("no room" in one.reason for one in refused)
-    found = await fetch(instance_of(world), *a.owned)
+    found = await fetch(instance_of(cluster), *a.owned)
     assert {one for one, record in found.items() if record is None} == {one.tp for one in refused}
     assert 0 < len(refused) < 200
 
@@ -150,9 +152,9 @@ async def test_what_the_store_refuses_is_told_by_partition_and_the_rest_is_commi
 class ChangesHandsMeanwhile(FaultyStore):
     """Loses the answer to a commit, and gives the partition to another before anybody can ask again."""
 
-    def __init__(self, inner: Store, world: World) -> None:
+    def __init__(self, inner: Store, cluster: Cluster) -> None:
         super().__init__(inner)
-        self.world = world
+        self.cluster = cluster
         self.armed = False
         self.applied = False
         self.overwritten = False
@@ -160,15 +162,15 @@ class ChangesHandsMeanwhile(FaultyStore):
     async def transact(
         self, compares: Sequence[Compare], operations: Sequence[Operation], *, otherwise: Sequence[str] = ()
     ) -> TransactionResult:
-        if not (self.armed and any(op.key.startswith(self.world.keys.offsets(GROUP)) for op in operations)):
+        if not (self.armed and any(op.key.startswith(self.cluster.keys.offsets(GROUP)) for op in operations)):
             return await super().transact(compares, operations, otherwise=otherwise)
         self.armed = False
         if self.applied:
             await self.inner.transact(compares, operations)
         taken = Assignment(topic="t", partition=0, owner="b", session="s", epoch=2)
-        await self.inner.put(self.world.group.assignment(tp(0)), encode(taken))
+        await self.inner.put(self.cluster.group.assignment(tp(0)), encode(taken))
         if self.overwritten:
-            await self.inner.put(self.world.keys.offset(GROUP, tp(0)), encode(Offset(offset=8, epoch=2)))
+            await self.inner.put(self.cluster.keys.offset(GROUP, tp(0)), encode(Offset(offset=8, epoch=2)))
         raise OutcomeUnknown("no answer")
 
 
@@ -176,47 +178,47 @@ class ChangesHandsMeanwhile(FaultyStore):
     ("applied", "overwritten", "counts"), [(True, False, True), (False, False, False), (False, True, False)]
 )
 async def test_an_unknown_outcome_followed_by_a_flip_is_settled_by_what_is_on_record(
-    any_world: World, applied: bool, overwritten: bool, counts: bool
+    any_cluster: Cluster, applied: bool, overwritten: bool, counts: bool
 ) -> None:
-    world = any_world
+    cluster = any_cluster
     stores: list[ChangesHandsMeanwhile] = []
 
     def wrap(inner: Store) -> Store:
-        stores.append(ChangesHandsMeanwhile(inner, world))
+        stores.append(ChangesHandsMeanwhile(inner, cluster))
         return stores[0]
 
-    await world.add_topic(partitions=1)
-    instance = await world.start_instance(wrap=wrap, leads=False)
+    await cluster.add_topic(partitions=1)
+    instance = await cluster.start_instance(wrap=wrap, leads=False)
     owned = Assignment(topic="t", partition=0, owner="a", session="s", epoch=1)
-    await world.store.put(world.group.assignment(tp(0)), encode(owned))
+    await cluster.store.put(cluster.group.assignment(tp(0)), encode(owned))
     stores[0].armed, stores[0].applied, stores[0].overwritten = True, applied, overwritten
     refused = await instance.offsets.commit(GROUP, "a", "s", [OffsetCommit(tp(0), 1, 5)])
     assert refused == ([] if counts else [RefusedCommit(tp(0), Refusal.FENCED, 2, "b")])
     assert await offset_of(instance, tp(0)) == ((5, 1) if counts else (8, 2) if overwritten else None)
 
 
-async def test_who_stops_waiting_takes_back_what_has_not_left_yet(world: World) -> None:
-    await world.add_topic(partitions=2_000)
-    faults = await world.start_faulty()
-    a = await world.join("a")
+async def test_who_stops_waiting_takes_back_what_has_not_left_yet(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=2_000)
+    faults = await cluster.start_faulty()
+    a = await cluster.join("a")
     await a.until("owns", lambda c: len(c.owned) == 2_000)
     faults.freeze()
     with anyio.move_on_after(1):
         await commit(a, dict.fromkeys(a.owned, 5))
     faults.thaw()
-    offsets = instance_of(world).offsets
+    offsets = instance_of(cluster).offsets
     await eventually(lambda: not offsets.waiting, within=60, what="the queue is empty")
-    found = await fetch(instance_of(world), *a.owned)
+    found = await fetch(instance_of(cluster), *a.owned)
     assert sum(record is not None for record in found.values()) <= 8 * 64
     assert await commit(a, dict.fromkeys(a.owned, 6)) == []
 
 
-async def test_what_nobody_waits_for_is_not_tried_again_when_the_store_is_back(world: World) -> None:
-    await world.add_topic(partitions=1)
-    faults = await world.start_faulty(leads=False)
+async def test_what_nobody_waits_for_is_not_tried_again_when_the_store_is_back(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=1)
+    faults = await cluster.start_faulty(leads=False)
     owned = Assignment(topic="t", partition=0, owner="a", session="s", epoch=1)
-    await world.store.put(world.group.assignment(tp(0)), encode(owned))
-    offsets = instance_of(world).offsets
+    await cluster.store.put(cluster.group.assignment(tp(0)), encode(owned))
+    offsets = instance_of(cluster).offsets
     assert await offsets.commit(GROUP, "a", "s", [OffsetCommit(tp(0), 1, 1)]) == []
     faults.freeze()
     with anyio.move_on_after(1):
@@ -224,7 +226,7 @@ async def test_what_nobody_waits_for_is_not_tried_again_when_the_store_is_back(w
     # The first attempt ends by its deadline, of unknown outcome.
     await eventually(lambda: not offsets.waiting, within=10, what="it is given up")
     faults.thaw()
-    assert await offset_of(instance_of(world), tp(0)) == (1, 1)
+    assert await offset_of(instance_of(cluster), tp(0)) == (1, 1)
 
 
 class TakesLess(FaultyStore):
@@ -238,31 +240,31 @@ class TakesLess(FaultyStore):
         return await super().transact(compares, operations, otherwise=otherwise)
 
 
-async def test_a_store_that_takes_less_than_it_says_gets_less(world: World) -> None:
-    await world.add_topic(partitions=100)
-    instance = await world.start_instance(wrap=TakesLess, leads=False)
+async def test_a_store_that_takes_less_than_it_says_gets_less(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=100)
+    instance = await cluster.start_instance(wrap=TakesLess, leads=False)
     tps = [tp(number) for number in range(100)]
     for one in tps:
         owned = Assignment(topic="t", partition=one.partition, owner="a", session="s", epoch=1)
-        await world.store.put(world.group.assignment(one), encode(owned))
+        await cluster.store.put(cluster.group.assignment(one), encode(owned))
     assert await instance.offsets.commit(GROUP, "a", "s", [OffsetCommit(one, 1, one.partition) for one in tps]) == []
     found = await fetch(instance, *tps)
     assert [record.offset for record in found.values() if record] == list(range(100))
 
 
-async def test_a_full_queue_refuses_the_whole_call_and_recovers(world: World) -> None:
-    await world.add_topic(partitions=20)
-    faults = await world.start_faulty(leads=False)
-    instance = instance_of(world)
+async def test_a_full_queue_refuses_the_whole_call_and_recovers(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=20)
+    faults = await cluster.start_faulty(leads=False)
+    instance = instance_of(cluster)
     for number in range(20):
         owned = Assignment(topic="t", partition=number, owner="a", session="s", epoch=1)
-        await world.store.put(world.group.assignment(tp(number)), encode(owned))
+        await cluster.store.put(cluster.group.assignment(tp(number)), encode(owned))
 
     def commits(count: int) -> list[OffsetCommit]:
         return [OffsetCommit(tp(number), 1, 5) for number in range(count)]
 
-    keeping = OffsetKeeping(
-        instance.store, world.keys, instance.mirrors, world.clock, instance.metrics, CommitQueue(most=10)
+    keeping = OffsetService(
+        instance.store, cluster.keys, instance.mirrors, cluster.clock, instance.metrics, CommitQueue(most=10)
     )
     async with keeping.running():
         assert await keeping.commit(GROUP, "a", "s", commits(10)) == []
@@ -283,15 +285,15 @@ async def test_a_full_queue_refuses_the_whole_call_and_recovers(world: World) ->
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_under_joins_crashes_takeovers_and_lost_answers_only_owners_commit(
-    any_world: World, mode: HandoffMode
+    any_cluster: Cluster, mode: HandoffMode
 ) -> None:
     """Everybody commits all the time, also under epochs that are over. What the store's history holds is checked when
     the world ends; here, that what was answered as committed is on record as the partition's owner left it."""
-    world = any_world
-    await world.set_options(handoff_mode=mode)
-    await world.add_topic(partitions=6)
-    faults = await world.start_faulty()
-    faults.inject(LoseAnswer(), kinds={"transact"}, times=10, where=commits_an_offset(world))
+    cluster = any_cluster
+    await cluster.set_options(handoff_mode=mode)
+    await cluster.add_topic(partitions=6)
+    faults = await cluster.start_faulty()
+    faults.inject(LoseAnswer(), kinds={"transact"}, times=10, where=commits_an_offset(cluster))
     over = anyio.Event()
     last: dict[TopicPartition, tuple[int, int]] = {}
     """The highest epoch under which a commit was answered, with its offset."""
@@ -305,24 +307,26 @@ async def test_under_joins_crashes_takeovers_and_lost_answers_only_owners_commit
             for one, epoch in known.items():
                 counter += 1
                 offset = counter
-                if not await commit(consumer, {one: offset}, epoch=epoch, at=instance_of(world)):
+                if not await commit(consumer, {one: offset}, epoch=epoch, at=instance_of(cluster)):
                     last[one] = max(last.get(one, (0, 0)), (epoch, offset))
-            await anyio.sleep(world.ttl / 60)
+            await anyio.sleep(cluster.ttl / 60)
 
     async with anyio.create_task_group() as tasks:
-        a = await world.join("a")
+        a = await cluster.join("a")
         tasks.start_soon(work, a)
-        tasks.start_soon(work, await world.join("b"))
-        await world.until_counts(a=3, b=3)
-        tasks.start_soon(work, await world.join("c"))
-        await world.until_counts(a=2, b=2, c=2)
-        world.consumers["b"].crash()
-        await world.until_counts(a=3, c=3, within=60)
-        tasks.start_soon(work, await world.join("a", session="second"))
-        await world.until("restamped", lambda s: all(h.record.session != a.session for h in s.assignments.values()), 60)
-        await world.consumers["c"].deregister()
-        await world.until_counts(a=6, within=60)
+        tasks.start_soon(work, await cluster.join("b"))
+        await cluster.until_counts(a=3, b=3)
+        tasks.start_soon(work, await cluster.join("c"))
+        await cluster.until_counts(a=2, b=2, c=2)
+        cluster.consumers["b"].crash()
+        await cluster.until_counts(a=3, c=3, within=60)
+        tasks.start_soon(work, await cluster.join("a", session="second"))
+        await cluster.until(
+            "restamped", lambda s: all(h.record.session != a.session for h in s.assignments.values()), 60
+        )
+        await cluster.consumers["c"].deregister()
+        await cluster.until_counts(a=6, within=60)
         await eventually(lambda: len(last) == 6, within=20, what="commits of all partitions")
         over.set()
-    found = await fetch(instance_of(world), *last)
+    found = await fetch(instance_of(cluster), *last)
     assert {one: (record.epoch, record.offset) for one, record in found.items() if record} == last

@@ -14,7 +14,7 @@ import pytest
 
 from assigner.api import OffsetCommit, Refusal, RefusedCommit
 from assigner.core.offset_commits import OffsetRevisions
-from assigner.errors import Refused
+from assigner.errors import FailedPrecondition
 from assigner.instance import Instance
 from assigner.model.records import Assignment, Offset, decode, encode
 from assigner.offsets.commit import TRIES
@@ -22,7 +22,7 @@ from assigner.store import PutEvent
 from assigner.testing.faults import AnswerAfter, Delay, EffectAfter, FaultyStore, LoseAnswer
 from assigner.testing.waiting import eventually
 from tests.scenarios.offsets.test_offsets_in_trouble import commits_an_offset
-from tests.support.cluster import BOTH_STORES, GROUP, World, tp, world_on
+from tests.support.cluster import BOTH_STORES, GROUP, Cluster, cluster_on, tp
 from tests.support.committing import every_commit_was_the_owners, everything_since, fetch, instance_of, offset_of
 
 pytestmark = pytest.mark.virtual_time
@@ -30,26 +30,26 @@ LATE = EffectAfter(error_after=0.2, effect_after=1.0)
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with world_on("memory") as world:
-        yield world
-        await every_commit_was_the_owners(world)
+async def cluster() -> AsyncIterator[Cluster]:
+    async with cluster_on("memory") as cluster:
+        yield cluster
+        await every_commit_was_the_owners(cluster)
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def any_world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on(request.param, request) as world:
-        yield world
-        await every_commit_was_the_owners(world)
+async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request) as cluster:
+        yield cluster
+        await every_commit_was_the_owners(cluster)
 
 
-async def owned_by_a(world: World, *instances: str) -> list[FaultyStore]:
+async def owned_by_a(cluster: Cluster, *instances: str) -> list[FaultyStore]:
     """Partition 0 is a's, under epoch 1, and nobody leads: nothing changes that but the test."""
-    await world.add_topic(partitions=2)
+    await cluster.add_topic(partitions=2)
     for number in range(2):
         owned = Assignment(topic="t", partition=number, owner="a", session="s", epoch=1)
-        await world.store.put(world.group.assignment(tp(number)), encode(owned))
-    return [await world.start_faulty(name, leads=False) for name in instances]
+        await cluster.store.put(cluster.group.assignment(tp(number)), encode(owned))
+    return [await cluster.start_faulty(name, leads=False) for name in instances]
 
 
 async def commit(instance: Instance, offset: int, partition: int = 0) -> list[RefusedCommit]:
@@ -61,12 +61,12 @@ async def until_everything_took_effect(*stores: FaultyStore) -> None:
 
 
 async def test_rule_18_an_answered_commit_is_not_replaced_by_an_earlier_try_of_the_one_before(
-    any_world: World,
+    any_cluster: Cluster,
 ) -> None:
-    world = any_world
-    (faults,) = await owned_by_a(world, "i1")
-    i1 = instance_of(world)
-    late = faults.inject(LATE, kinds={"transact"}, where=commits_an_offset(world))
+    cluster = any_cluster
+    (faults,) = await owned_by_a(cluster, "i1")
+    i1 = instance_of(cluster)
+    late = faults.inject(LATE, kinds={"transact"}, where=commits_an_offset(cluster))
     assert await commit(i1, 10) == [], "the second try went in"
     assert await commit(i1, 20) == []
     await until_everything_took_effect(faults)
@@ -75,12 +75,12 @@ async def test_rule_18_an_answered_commit_is_not_replaced_by_an_earlier_try_of_t
 
 
 async def test_an_answered_commit_is_not_replaced_by_one_that_was_given_up_at_the_same_instance(
-    any_world: World,
+    any_cluster: Cluster,
 ) -> None:
-    world = any_world
-    (faults,) = await owned_by_a(world, "i1")
-    i1 = instance_of(world)
-    faults.inject(LATE, kinds={"transact"}, times=TRIES, where=commits_an_offset(world))
+    cluster = any_cluster
+    (faults,) = await owned_by_a(cluster, "i1")
+    i1 = instance_of(cluster)
+    faults.inject(LATE, kinds={"transact"}, times=TRIES, where=commits_an_offset(cluster))
     (refused,) = await commit(i1, 10)
     assert refused.why is Refusal.FAILED
     assert await commit(i1, 20) == []
@@ -89,13 +89,13 @@ async def test_an_answered_commit_is_not_replaced_by_one_that_was_given_up_at_th
 
 
 async def test_an_answered_commit_is_not_replaced_by_one_that_was_given_up_at_another_instance(
-    any_world: World,
+    any_cluster: Cluster,
 ) -> None:
-    world = any_world
-    first, _ = await owned_by_a(world, "i1", "i2")
-    i1, i2 = instance_of(world, "i1"), instance_of(world, "i2")
+    cluster = any_cluster
+    first, _ = await owned_by_a(cluster, "i1", "i2")
+    i1, i2 = instance_of(cluster, "i1"), instance_of(cluster, "i2")
     assert await commit(i1, 5) == []
-    first.inject(EffectAfter(0.2, 1.5), kinds={"transact"}, where=commits_an_offset(world))
+    first.inject(EffectAfter(0.2, 1.5), kinds={"transact"}, where=commits_an_offset(cluster))
     with anyio.move_on_after(0.1):
         await commit(i1, 10)
     assert await commit(i2, 20) == []
@@ -103,26 +103,26 @@ async def test_an_answered_commit_is_not_replaced_by_one_that_was_given_up_at_an
     assert await offset_of(i2, tp(0)) == (20, 1)
 
 
-async def test_a_commit_that_got_through_although_nobody_said_so_is_written_once(any_world: World) -> None:
-    world = any_world
-    (faults,) = await owned_by_a(world, "i1")
-    i1 = instance_of(world)
+async def test_a_commit_that_got_through_although_nobody_said_so_is_written_once(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    (faults,) = await owned_by_a(cluster, "i1")
+    i1 = instance_of(cluster)
     assert await commit(i1, 5) == []
-    lost = faults.inject(LoseAnswer(applied=True), kinds={"transact"}, where=commits_an_offset(world))
+    lost = faults.inject(LoseAnswer(applied=True), kinds={"transact"}, where=commits_an_offset(cluster))
     assert await commit(i1, 10) == []
     assert lost.hits == 1
-    assert await written(world) == [5, 10]
+    assert await written(cluster) == [5, 10]
 
 
 async def test_who_may_have_lost_to_another_commit_is_told_to_commit_again_and_replaces_nothing(
-    any_world: World,
+    any_cluster: Cluster,
 ) -> None:
     """Which of the two is the later one nobody can tell any more, but the owner."""
-    world = any_world
-    first, _ = await owned_by_a(world, "i1", "i2")
-    i1, i2 = instance_of(world, "i1"), instance_of(world, "i2")
+    cluster = any_cluster
+    first, _ = await owned_by_a(cluster, "i1", "i2")
+    i1, i2 = instance_of(cluster, "i1"), instance_of(cluster, "i2")
     assert await commit(i1, 5) == []
-    first.inject(EffectAfter(4.0, 5.0), kinds={"transact"}, where=commits_an_offset(world))
+    first.inject(EffectAfter(4.0, 5.0), kinds={"transact"}, where=commits_an_offset(cluster))
     answers: list[list[RefusedCommit]] = []
 
     async def early() -> None:
@@ -142,14 +142,14 @@ async def test_who_may_have_lost_to_another_commit_is_told_to_commit_again_and_r
 
 
 async def test_a_commit_that_was_held_up_at_its_instance_replaces_none_that_was_answered_meanwhile(
-    any_world: World,
+    any_cluster: Cluster,
 ) -> None:
     """As if the instance had been frozen: the owner has long gone on elsewhere when it wakes up, and it can't know."""
-    world = any_world
-    first, _ = await owned_by_a(world, "i1", "i2")
-    i1, i2 = instance_of(world, "i1"), instance_of(world, "i2")
+    cluster = any_cluster
+    first, _ = await owned_by_a(cluster, "i1", "i2")
+    i1, i2 = instance_of(cluster, "i1"), instance_of(cluster, "i2")
     assert await commit(i1, 5) == []
-    held_up = first.inject(Delay(3.0), kinds={"transact"}, where=commits_an_offset(world))
+    held_up = first.inject(Delay(3.0), kinds={"transact"}, where=commits_an_offset(cluster))
     answers: list[list[RefusedCommit]] = []
 
     async def early() -> None:
@@ -167,39 +167,39 @@ async def test_a_commit_that_was_held_up_at_its_instance_replaces_none_that_was_
     assert await offset_of(i2, tp(0)) == (30, 1)
 
 
-async def test_an_owner_that_changes_instances_commits_on(any_world: World) -> None:
-    world = any_world
-    await owned_by_a(world, "i1", "i2")
+async def test_an_owner_that_changes_instances_commits_on(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await owned_by_a(cluster, "i1", "i2")
     for offset in range(1, 7):
-        assert await commit(instance_of(world, f"i{1 + offset % 2}"), offset) == []
-    assert await written(world) == [1, 2, 3, 4, 5, 6]
+        assert await commit(instance_of(cluster, f"i{1 + offset % 2}"), offset) == []
+    assert await written(cluster) == [1, 2, 3, 4, 5, 6]
 
 
-async def test_an_owner_may_go_back_while_an_earlier_try_is_still_on_its_way(any_world: World) -> None:
-    world = any_world
-    (faults,) = await owned_by_a(world, "i1")
-    i1 = instance_of(world)
-    faults.inject(LATE, kinds={"transact"}, where=commits_an_offset(world))
+async def test_an_owner_may_go_back_while_an_earlier_try_is_still_on_its_way(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    (faults,) = await owned_by_a(cluster, "i1")
+    i1 = instance_of(cluster)
+    faults.inject(LATE, kinds={"transact"}, where=commits_an_offset(cluster))
     assert await commit(i1, 100) == []
     assert await commit(i1, 7) == []
     await until_everything_took_effect(faults)
     assert await offset_of(i1, tp(0)) == (7, 1)
 
 
-async def test_an_offset_deleted_meanwhile_is_committed_anew(any_world: World) -> None:
-    world = any_world
-    await owned_by_a(world, "i1")
-    i1 = instance_of(world)
+async def test_an_offset_deleted_meanwhile_is_committed_anew(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await owned_by_a(cluster, "i1")
+    i1 = instance_of(cluster)
     assert await commit(i1, 5) == []
-    await world.store.delete(world.keys.offset(GROUP, tp(0)))
+    await cluster.store.delete(cluster.keys.offset(GROUP, tp(0)))
     assert await commit(i1, 6) == []
     assert await offset_of(i1, tp(0)) == (6, 1)
 
 
-async def test_one_offset_that_was_changed_by_another_spoils_no_other(any_world: World) -> None:
-    world = any_world
-    await owned_by_a(world, "i1", "i2")
-    i1, i2 = instance_of(world, "i1"), instance_of(world, "i2")
+async def test_one_offset_that_was_changed_by_another_spoils_no_other(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await owned_by_a(cluster, "i1", "i2")
+    i1, i2 = instance_of(cluster, "i1"), instance_of(cluster, "i2")
     assert await commit(i1, 1, 0) == await commit(i1, 1, 1) == []
     assert await commit(i2, 2, 1) == []
     both = [OffsetCommit(tp(0), 1, 3), OffsetCommit(tp(1), 1, 3)]
@@ -214,24 +214,26 @@ async def test_one_offset_that_was_changed_by_another_spoils_no_other(any_world:
 
 
 @pytest.mark.parametrize("force", [False, True])
-async def test_rule_18_what_an_operator_set_is_not_replaced_by_an_earlier_try(any_world: World, force: bool) -> None:
-    world = any_world
-    await world.add_topic(partitions=1)
-    faults = await world.start_faulty("i1", leads=False)
-    i1 = instance_of(world)
-    faults.inject(LATE, kinds={"transact"}, where=commits_an_offset(world))
+async def test_rule_18_what_an_operator_set_is_not_replaced_by_an_earlier_try(
+    any_cluster: Cluster, force: bool
+) -> None:
+    cluster = any_cluster
+    await cluster.add_topic(partitions=1)
+    faults = await cluster.start_faulty("i1", leads=False)
+    i1 = instance_of(cluster)
+    faults.inject(LATE, kinds={"transact"}, where=commits_an_offset(cluster))
     assert await i1.operations.set_offsets(GROUP, {tp(0): 10}, force=force) == 1
     assert await i1.operations.set_offsets(GROUP, {tp(0): 20}, force=force) == 1
     await until_everything_took_effect(faults)
     assert await offset_of(i1, tp(0)) == (20, 0)
 
 
-async def test_a_commit_is_not_replaced_by_what_an_operator_forced_and_gave_up(any_world: World) -> None:
-    world = any_world
-    (faults,) = await owned_by_a(world, "i1")
-    i1 = instance_of(world)
+async def test_a_commit_is_not_replaced_by_what_an_operator_forced_and_gave_up(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    (faults,) = await owned_by_a(cluster, "i1")
+    i1 = instance_of(cluster)
     assert await commit(i1, 5) == []
-    faults.inject(LATE, kinds={"transact"}, where=commits_an_offset(world))
+    faults.inject(LATE, kinds={"transact"}, where=commits_an_offset(cluster))
     with anyio.move_on_after(0.1):
         await i1.operations.set_offsets(GROUP, {tp(0): 0}, force=True)
     assert await commit(i1, 20) == []
@@ -239,26 +241,28 @@ async def test_a_commit_is_not_replaced_by_what_an_operator_forced_and_gave_up(a
     assert await offset_of(i1, tp(0)) == (20, 1)
 
 
-async def test_what_was_set_although_nobody_said_so_counts_as_set(any_world: World) -> None:
-    world = any_world
-    await world.add_topic(partitions=1)
-    faults = await world.start_faulty("i1", leads=False)
-    i1 = instance_of(world)
+async def test_what_was_set_although_nobody_said_so_counts_as_set(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await cluster.add_topic(partitions=1)
+    faults = await cluster.start_faulty("i1", leads=False)
+    i1 = instance_of(cluster)
     for wanted in (10, None):
-        lost = faults.inject(LoseAnswer(applied=True), kinds={"transact"}, where=commits_an_offset(world))
+        lost = faults.inject(LoseAnswer(applied=True), kinds={"transact"}, where=commits_an_offset(cluster))
         assert await i1.operations.set_offsets(GROUP, {tp(0): wanted}, force=False) == 1
         assert lost.hits == 1
     assert await offset_of(i1, tp(0)) is None
 
 
-async def test_an_operator_who_may_have_lost_to_a_commit_is_told_so(any_world: World) -> None:
-    world = any_world
-    first, _ = await owned_by_a(world, "i1", "i2")
-    i1, i2 = instance_of(world, "i1"), instance_of(world, "i2")
-    first.inject(EffectAfter(4.0, 5.0), kinds={"transact"}, where=commits_an_offset(world))
+async def test_an_operator_who_may_have_lost_to_a_commit_is_told_so(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    first, _ = await owned_by_a(cluster, "i1", "i2")
+    i1, i2 = instance_of(cluster, "i1"), instance_of(cluster, "i2")
+    first.inject(EffectAfter(4.0, 5.0), kinds={"transact"}, where=commits_an_offset(cluster))
 
     async def set_by_force() -> None:
-        with pytest.raises(Refused, match="t/0 of group 'g' was committed or set by somebody else meanwhile"):
+        with pytest.raises(
+            FailedPrecondition, match="t/0 of group 'g' was committed or set by somebody else meanwhile"
+        ):
             await i1.operations.set_offsets(GROUP, {tp(0): 0}, force=True)
 
     async with anyio.create_task_group() as tasks:
@@ -284,12 +288,12 @@ def test_an_instance_remembers_the_revisions_of_the_offsets_committed_last_and_n
     assert len(known) == 2
 
 
-async def test_what_an_instance_has_forgotten_it_asks_for(world: World) -> None:
-    await owned_by_a(world, "i1")
-    i1 = instance_of(world)
+async def test_what_an_instance_has_forgotten_it_asks_for(cluster: Cluster) -> None:
+    await owned_by_a(cluster, "i1")
+    i1 = instance_of(cluster)
     for offset in (1, 2):
         assert await commit(i1, offset) == []
-    i1.offsets.revisions.put(world.keys.offset(GROUP, tp(0)), 0)
+    i1.offsets.revisions.put(cluster.keys.offset(GROUP, tp(0)), 0)
     before = i1.offsets.transactions
     assert await commit(i1, 3) == []
     assert i1.offsets.transactions - before == 2
@@ -300,10 +304,10 @@ async def test_what_an_instance_has_forgotten_it_asks_for(world: World) -> None:
 # --- any course --------------------------------------------------------------------------------------------------
 
 
-async def written(world: World) -> list[int]:
+async def written(cluster: Cluster) -> list[int]:
     """Every offset that was ever on record for partition 0, in order."""
-    key = world.keys.offset(GROUP, tp(0))
-    events = await everything_since(world, world.began)
+    key = cluster.keys.offset(GROUP, tp(0))
+    events = await everything_since(cluster, cluster.began)
     return [
         decode(Offset, event.entry.value)[0].offset
         for event in events
@@ -313,11 +317,11 @@ async def written(world: World) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_whatever_is_late_or_lost_an_owner_that_goes_forward_never_finds_itself_set_back(
-    world: World, seed: int
+    cluster: Cluster, seed: int
 ) -> None:
     """One owner, one commit after the other, by either instance, given up after a while and never repeated."""
     rng = random.Random(seed)
-    stores = await owned_by_a(world, "i1", "i2")
+    stores = await owned_by_a(cluster, "i1", "i2")
     answered = 0
     for offset in range(1, 200):
         store = rng.choice(stores)
@@ -330,13 +334,13 @@ async def test_whatever_is_late_or_lost_an_owner_that_goes_forward_never_finds_i
             ]
         )
         if fault:
-            store.inject(fault, kinds={"transact"}, times=rng.randrange(1, 3), where=commits_an_offset(world))
+            store.inject(fault, kinds={"transact"}, times=rng.randrange(1, 3), where=commits_an_offset(cluster))
         with anyio.move_on_after(rng.uniform(0.5, 8)):
-            if not await commit(instance_of(world, rng.choice(["i1", "i2"])), offset):
+            if not await commit(instance_of(cluster, rng.choice(["i1", "i2"])), offset):
                 answered = offset
-        record = await offset_of(instance_of(world, "i1"), tp(0))
+        record = await offset_of(instance_of(cluster, "i1"), tp(0))
         assert (record[0] if record else 0) >= answered
     await until_everything_took_effect(*stores)
     assert answered > 50
-    history = await written(world)
+    history = await written(cluster)
     assert history == sorted(history)

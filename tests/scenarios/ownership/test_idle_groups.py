@@ -13,20 +13,20 @@ from assigner.leader.coordinator import IDLE_AFTER
 from assigner.model.records import Cause
 from assigner.storage.groups import make_known
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, GROUP, World, world_on
+from tests.support.cluster import BOTH_STORES, GROUP, Cluster, cluster_on
 
 pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on("memory", request) as opened:
+async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on("memory", request) as opened:
         yield opened
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def any_world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on(request.param, request) as opened:
+async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request) as opened:
         yield opened
 
 
@@ -34,53 +34,53 @@ def leads(instance: Instance, group: str = GROUP) -> bool:
     return instance.leadership is not None and group in instance.leadership.led
 
 
-async def test_a_group_without_consumers_is_led_without_a_coordinator(any_world: World) -> None:
-    await any_world.add_topic(partitions=2)
-    instance = await any_world.start_instance()
+async def test_a_group_without_consumers_is_led_without_a_coordinator(any_cluster: Cluster) -> None:
+    await any_cluster.add_topic(partitions=2)
+    instance = await any_cluster.start_instance()
     await eventually(lambda: leads(instance) and GROUP in instance.coordinators.leading, within=30)
     assert GROUP not in instance.coordinators.at_work
     assert f'assigner_group_leader{{group="{GROUP}"}} 1.0' in instance.metrics.render_here().decode()
-    a = await any_world.join("a")
-    await any_world.until_counts(a=2)
+    a = await any_cluster.join("a")
+    await any_cluster.until_counts(a=2)
     assert GROUP in instance.coordinators.at_work
     (move, *_) = (await instance.operations.describe(GROUP)).history
     assert move.cause is Cause.JOINED
     assert a.ended is None
 
 
-async def test_what_is_owned_when_a_term_begins_wants_a_coordinator_at_once(world: World) -> None:
-    await world.add_topic(partitions=2)
-    await world.start_faulty("i1")
-    a = await world.join("a")
-    await world.until_counts(a=2)
+async def test_what_is_owned_when_a_term_begins_wants_a_coordinator_at_once(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=2)
+    await cluster.start_faulty("i1")
+    a = await cluster.join("a")
+    await cluster.until_counts(a=2)
     a.crash()
-    world.crash_instance("i1")
-    second = await world.start_instance("i2")
+    cluster.crash_instance("i1")
+    second = await cluster.start_instance("i2")
     await eventually(lambda: GROUP in second.coordinators.at_work, within=120)
-    await world.until("what nobody came back for is given up", lambda state: not state.assignments, within=300)
+    await cluster.until("what nobody came back for is given up", lambda state: not state.assignments, within=300)
 
 
-async def test_a_group_that_everybody_left_is_put_to_rest_and_woken_again(world: World) -> None:
-    await world.add_topic(partitions=2)
-    instance = await world.start_instance()
-    a = await world.join("a")
-    await world.until_counts(a=2)
+async def test_a_group_that_everybody_left_is_put_to_rest_and_woken_again(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=2)
+    instance = await cluster.start_instance()
+    a = await cluster.join("a")
+    await cluster.until_counts(a=2)
     await a.deregister(gates_closed=True)
     a.crash()
-    await anyio.sleep(2 * world.ttl + IDLE_AFTER + 60)
+    await anyio.sleep(2 * cluster.ttl + IDLE_AFTER + 60)
     assert GROUP not in instance.coordinators.at_work
     assert leads(instance)
-    await world.join("b")
-    await world.until_counts(b=2)
+    await cluster.join("b")
+    await cluster.until_counts(b=2)
 
 
 async def test_many_idle_groups_cost_few_tasks_and_are_given_up_in_time(
-    world: World, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    instance = await world.start_instance()
+    instance = await cluster.start_instance()
     before = len(asyncio.all_tasks())
     for number in range(300):
-        await make_known(world.store, world.keys, f"g{number}")
+        await make_known(cluster.store, cluster.keys, f"g{number}")
     await eventually(lambda: instance.leadership is not None and len(instance.leadership.led) == 300, within=120)
     assert (len(asyncio.all_tasks()) - before) / 300 <= 10
     await instance.abdicate()

@@ -15,7 +15,7 @@ from assigner.model.keys import AssignmentKey, HandoffKey, PlanKey
 from assigner.model.records import GroupOptions, HandoffMode, Plan, decode
 from assigner.store import Operation, PutEvent
 from assigner.testing.faults import EffectAfter, Fault, LoseAnswer
-from tests.support.cluster import BOTH_STORES, World, tp, world_on
+from tests.support.cluster import BOTH_STORES, Cluster, cluster_on, tp
 from tests.support.faulty_stores import key_of
 
 pytestmark = pytest.mark.virtual_time
@@ -25,51 +25,51 @@ SEEDS = range(6)
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with world_on("memory") as world:
-        yield world
+async def cluster() -> AsyncIterator[Cluster]:
+    async with cluster_on("memory") as cluster:
+        yield cluster
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def any_world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on(request.param, request) as world:
-        yield world
+async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request) as cluster:
+        yield cluster
 
 
-async def puts(world: World, since: int, *kinds: type) -> list[PutEvent]:
-    events = [event for event in await world.history(since) if isinstance(event, PutEvent)]
-    return [event for event in events if isinstance(world.group.parse(key_of(event)), kinds)]
+async def puts(cluster: Cluster, since: int, *kinds: type) -> list[PutEvent]:
+    events = [event for event in await cluster.history(since) if isinstance(event, PutEvent)]
+    return [event for event in events if isinstance(cluster.group.parse(key_of(event)), kinds)]
 
 
-async def settled(world: World, within: float = 300.0) -> None:
+async def settled(cluster: Cluster, within: float = 300.0) -> None:
     """Nothing was written for two debounces and a bit."""
     last = -1
 
     async def quiet() -> None:
         nonlocal last
-        while (now := (await world.state()).revision) != last:
+        while (now := (await cluster.state()).revision) != last:
             last = now
-            await anyio.sleep(2 * world.options.debounce + 1.0)
+            await anyio.sleep(2 * cluster.options.debounce + 1.0)
 
     with anyio.fail_after(within):
         await quiet()
 
 
-def crash_everything(world: World) -> None:
-    for consumer in world.consumers.values():
+def crash_everything(cluster: Cluster) -> None:
+    for consumer in cluster.consumers.values():
         consumer.crash()
-    for name in list(world.instances):
-        world.crash_instance(name)
+    for name in list(cluster.instances):
+        cluster.crash_instance(name)
 
 
-async def a_group(world: World, dice: random.Random, strategy: str) -> None:
-    await world.set_options(strategy=strategy, standby_count=dice.choice((0, 0, 1)))
+async def a_group(cluster: Cluster, dice: random.Random, strategy: str) -> None:
+    await cluster.set_options(strategy=strategy, standby_count=dice.choice((0, 0, 1)))
     for topic in ("t", "u", "v")[: dice.randint(1, 3)]:
-        await world.add_topic(topic, partitions=dice.choice((3, 8, 14, 24)))
-    await world.start_faulty("i1")
+        await cluster.add_topic(topic, partitions=dice.choice((3, 8, 14, 24)))
+    await cluster.start_faulty("i1")
     for number in range(dice.randint(2, 7)):
-        await world.join(f"c{number}", capacity=dice.choice((0.5, 1.0, 1.0, 2.0, 3.0)))
-    await settled(world)
+        await cluster.join(f"c{number}", capacity=dice.choice((0.5, 1.0, 1.0, 2.0, 3.0)))
+    await settled(cluster)
 
 
 # --- everybody comes back ------------------------------------------------------------------------------------------
@@ -79,41 +79,41 @@ async def a_group(world: World, dice: random.Random, strategy: str) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("away", [0.8, 1.5], ids=["leases-live", "leases-over"])
 async def test_an_outage_after_which_everybody_comes_back_moves_nothing(
-    world: World, strategy: str, seed: int, away: float
+    cluster: Cluster, strategy: str, seed: int, away: float
 ) -> None:
     dice = random.Random(seed)
-    await a_group(world, dice, strategy)
-    before = await world.state()
-    crash_everything(world)
-    await anyio.sleep(away * world.ttl)
-    instance = await world.start_instance("i2")
-    back = list(world.consumers.values())
+    await a_group(cluster, dice, strategy)
+    before = await cluster.state()
+    crash_everything(cluster)
+    await anyio.sleep(away * cluster.ttl)
+    instance = await cluster.start_instance("i2")
+    back = list(cluster.consumers.values())
     dice.shuffle(back)
     for consumer in back:
-        await anyio.sleep(dice.uniform(0.0, 0.9 * world.ttl / len(back)))
+        await anyio.sleep(dice.uniform(0.0, 0.9 * cluster.ttl / len(back)))
         await consumer.connect(instance)
-    await anyio.sleep(4 * world.ttl)
-    assert not await puts(world, before.revision, AssignmentKey, HandoffKey)
-    assert (await world.plan()).generation == before.plan.generation
+    await anyio.sleep(4 * cluster.ttl)
+    assert not await puts(cluster, before.revision, AssignmentKey, HandoffKey)
+    assert (await cluster.plan()).generation == before.plan.generation
 
 
-async def test_rule_8_a_restart_of_the_service_moves_nothing_by_range(any_world: World) -> None:
-    world = any_world
-    await world.set_options(strategy="range")
-    await world.add_topic(partitions=24)
-    await world.start_faulty("i1")
+async def test_rule_8_a_restart_of_the_service_moves_nothing_by_range(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await cluster.set_options(strategy="range")
+    await cluster.add_topic(partitions=24)
+    await cluster.start_faulty("i1")
     for number in range(6):
-        await world.join(f"c{number}")
-    await world.until_counts(**{f"c{number}": 4 for number in range(6)})
-    before = await world.state()
-    crash_everything(world)
-    await anyio.sleep(1.5 * world.ttl)
-    instance = await world.start_instance("i2")
-    for consumer in world.consumers.values():
-        await anyio.sleep(world.ttl / 12)
+        await cluster.join(f"c{number}")
+    await cluster.until_counts(**{f"c{number}": 4 for number in range(6)})
+    before = await cluster.state()
+    crash_everything(cluster)
+    await anyio.sleep(1.5 * cluster.ttl)
+    instance = await cluster.start_instance("i2")
+    for consumer in cluster.consumers.values():
+        await anyio.sleep(cluster.ttl / 12)
         await consumer.connect(instance)
-    await anyio.sleep(2 * world.ttl)
-    assert not await puts(world, before.revision, AssignmentKey, HandoffKey)
+    await anyio.sleep(2 * cluster.ttl)
+    assert not await puts(cluster, before.revision, AssignmentKey, HandoffKey)
 
 
 # --- not everybody does --------------------------------------------------------------------------------------------
@@ -122,79 +122,79 @@ async def test_rule_8_a_restart_of_the_service_moves_nothing_by_range(any_world:
 @STRATEGY
 @pytest.mark.parametrize("mode", list(HandoffMode), ids=[mode.value for mode in HandoffMode])
 async def test_what_died_in_an_outage_is_taken_over_a_ttl_after_the_service_is_back(
-    world: World, strategy: str, mode: HandoffMode
+    cluster: Cluster, strategy: str, mode: HandoffMode
 ) -> None:
-    await world.set_options(strategy=strategy, handoff_mode=mode)
-    await world.add_topic(partitions=12)
-    await world.start_faulty("i1")
+    await cluster.set_options(strategy=strategy, handoff_mode=mode)
+    await cluster.add_topic(partitions=12)
+    await cluster.start_faulty("i1")
     for name in ("a", "b", "c", "d"):
-        await world.join(name)
-    await world.until("all are owned", lambda s: len(s.assignments) == 12 and not s.handoffs)
-    await settled(world)
-    before = await world.state()
-    crash_everything(world)
-    await anyio.sleep(1.5 * world.ttl)
-    instance = await world.start_instance("i2")
-    began = world.clock.now()
+        await cluster.join(name)
+    await cluster.until("all are owned", lambda s: len(s.assignments) == 12 and not s.handoffs)
+    await settled(cluster)
+    before = await cluster.state()
+    crash_everything(cluster)
+    await anyio.sleep(1.5 * cluster.ttl)
+    instance = await cluster.start_instance("i2")
+    began = cluster.clock.now()
     alive = {"a", "b", "d"}
     for name in alive:
-        await world.consumers[name].connect(instance)
-    await anyio.sleep(0.9 * world.ttl)
-    assert not await puts(world, before.revision, AssignmentKey, HandoffKey), "c may still come back"
-    await world.until(
+        await cluster.consumers[name].connect(instance)
+    await anyio.sleep(0.9 * cluster.ttl)
+    assert not await puts(cluster, before.revision, AssignmentKey, HandoffKey), "c may still come back"
+    await cluster.until(
         "those who are there own it all",
         lambda s: len(s.assignments) == 12 and set(s.owned) <= alive,
-        within=began + world.ttl + 10.0 - world.clock.now(),
+        within=began + cluster.ttl + 10.0 - cluster.clock.now(),
     )
 
 
-async def test_what_nobody_owned_is_assigned_although_somebody_is_waited_for(any_world: World) -> None:
-    world = any_world
-    await world.add_topic(partitions=4)
-    await world.start_faulty("i1")
-    await world.join("a")
-    await world.join("b")
-    await world.until_counts(a=2, b=2)
-    crash_everything(world)
-    await anyio.sleep(1.5 * world.ttl)
-    instance = await world.start_instance("i2")
-    await world.consumers["a"].connect(instance)
-    await world.add_topic("u", partitions=4)
-    await world.until("the new topic is owned", lambda s: len(s.assignments) == 8, within=world.ttl / 2)
-    assert {tp(0), tp(1), tp(2), tp(3)} - set(world.consumers["a"].owned), "b's are b's"
-    await world.consumers["b"].connect(instance)
-    await world.until_counts(a=4, b=4, within=3 * world.ttl)
+async def test_what_nobody_owned_is_assigned_although_somebody_is_waited_for(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await cluster.add_topic(partitions=4)
+    await cluster.start_faulty("i1")
+    await cluster.join("a")
+    await cluster.join("b")
+    await cluster.until_counts(a=2, b=2)
+    crash_everything(cluster)
+    await anyio.sleep(1.5 * cluster.ttl)
+    instance = await cluster.start_instance("i2")
+    await cluster.consumers["a"].connect(instance)
+    await cluster.add_topic("u", partitions=4)
+    await cluster.until("the new topic is owned", lambda s: len(s.assignments) == 8, within=cluster.ttl / 2)
+    assert {tp(0), tp(1), tp(2), tp(3)} - set(cluster.consumers["a"].owned), "b's are b's"
+    await cluster.consumers["b"].connect(instance)
+    await cluster.until_counts(a=4, b=4, within=3 * cluster.ttl)
 
 
-async def test_a_newcomer_gets_its_share_once_nobody_is_waited_for(world: World) -> None:
-    await world.add_topic(partitions=6)
-    await world.start_faulty("i1")
-    await world.join("a")
-    await world.join("b")
-    await world.until_counts(a=3, b=3)
-    crash_everything(world)
-    await anyio.sleep(1.5 * world.ttl)
-    instance = await world.start_instance("i2")
+async def test_a_newcomer_gets_its_share_once_nobody_is_waited_for(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=6)
+    await cluster.start_faulty("i1")
+    await cluster.join("a")
+    await cluster.join("b")
+    await cluster.until_counts(a=3, b=3)
+    crash_everything(cluster)
+    await anyio.sleep(1.5 * cluster.ttl)
+    instance = await cluster.start_instance("i2")
     for name in ("a", "b"):
-        await world.consumers[name].connect(instance)
-    await world.join("c", instance)
-    await world.until_counts(a=2, b=2, c=2, within=2 * world.ttl)
+        await cluster.consumers[name].connect(instance)
+    await cluster.join("c", instance)
+    await cluster.until_counts(a=2, b=2, c=2, within=2 * cluster.ttl)
 
 
-async def test_a_drain_ends_although_somebody_is_waited_for(world: World) -> None:
-    await world.add_topic(partitions=4)
-    await world.start_faulty("i1")
+async def test_a_drain_ends_although_somebody_is_waited_for(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=4)
+    await cluster.start_faulty("i1")
     for name in ("a", "b", "c"):
-        await world.join(name)
-    await world.until("owned", lambda s: len(s.assignments) == 4 and not s.handoffs)
-    crash_everything(world)
-    await anyio.sleep(1.5 * world.ttl)
-    instance = await world.start_instance("i2")
+        await cluster.join(name)
+    await cluster.until("owned", lambda s: len(s.assignments) == 4 and not s.handoffs)
+    crash_everything(cluster)
+    await anyio.sleep(1.5 * cluster.ttl)
+    instance = await cluster.start_instance("i2")
     for name in ("a", "b"):
-        await world.consumers[name].connect(instance)
-    a = world.consumers["a"]
+        await cluster.consumers[name].connect(instance)
+    a = cluster.consumers["a"]
     await a.deregister()
-    await a.until("left in peace", lambda c: c.ended == "drained", within=world.ttl / 2)
+    await a.until("left in peace", lambda c: c.ended == "drained", within=cluster.ttl / 2)
 
 
 # --- what is written meanwhile -------------------------------------------------------------------------------------
@@ -225,41 +225,41 @@ async def test_while_an_owner_is_in_doubt_nothing_is_planned_over_and_over(
     debounce: float, decided: Counter[float]
 ) -> None:
     """The owner and the leader die together, and then the target of its handoffs leaves."""
-    async with world_on("memory", options=GroupOptions(debounce=debounce)) as world:
-        await world.add_topic(partitions=4)
-        await world.start_faulty("i1")
-        a = await world.join("a")
-        await world.until_counts(a=4)
-        second = await world.start_instance("i2")
-        b = await world.join("b", second, answers_warm=False)
-        await world.join("c", second, answers_warm=False)
-        before = await world.until("handoffs", lambda s: len(s.incoming["b"]) > 0 and len(s.handoffs) >= 2)
+    async with cluster_on("memory", options=GroupOptions(debounce=debounce)) as cluster:
+        await cluster.add_topic(partitions=4)
+        await cluster.start_faulty("i1")
+        a = await cluster.join("a")
+        await cluster.until_counts(a=4)
+        second = await cluster.start_instance("i2")
+        b = await cluster.join("b", second, answers_warm=False)
+        await cluster.join("c", second, answers_warm=False)
+        before = await cluster.until("handoffs", lambda s: len(s.incoming["b"]) > 0 and len(s.handoffs) >= 2)
         assert before.leader
         assert before.leader.record.holder == "i1"
         a.crash()
-        world.crash_instance("i1")
-        await world.store.revoke(before.consumers["a"].lease)
-        await world.until("i2 leads", lambda s: s.leader is not None and s.leader.record.holder == "i2", within=90)
-        at = await world.state()
+        cluster.crash_instance("i1")
+        await cluster.store.revoke(before.consumers["a"].lease)
+        await cluster.until("i2 leads", lambda s: s.leader is not None and s.leader.record.holder == "i2", within=90)
+        at = await cluster.state()
         await b.deregister()
-        await anyio.sleep(world.ttl - 5.0)
+        await anyio.sleep(cluster.ttl - 5.0)
         assert max(decided.values()) < 100
-        assert not await puts(world, at.revision, AssignmentKey, HandoffKey), "nothing can be done while a may return"
-        assert (await world.plan()).generation == at.plan.generation
-        assert sum(count for instant, count in decided.items() if instant > world.clock.now() - 20.0) < 200
+        assert not await puts(cluster, at.revision, AssignmentKey, HandoffKey), "nothing can be done while a may return"
+        assert (await cluster.plan()).generation == at.plan.generation
+        assert sum(count for instant, count in decided.items() if instant > cluster.clock.now() - 20.0) < 200
 
 
-async def test_rule_16_the_generation_rises_only_with_what_is_written(world: World) -> None:
-    await world.add_topic(partitions=4)
-    await world.start_instance("i1")
+async def test_rule_16_the_generation_rises_only_with_what_is_written(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=4)
+    await cluster.start_instance("i1")
     for name in ("a", "b", "c"):
-        await world.join(name)
-        await settled(world)
-        await world.instances["i1"].operations.rebalance("g")
-        await settled(world)
+        await cluster.join(name)
+        await settled(cluster)
+        await cluster.instances["i1"].operations.rebalance("g")
+        await settled(cluster)
     generation = changes = 0
-    for event in await puts(world, 0, PlanKey, AssignmentKey, HandoffKey):
-        if not isinstance(world.group.parse(key_of(event)), PlanKey):
+    for event in await puts(cluster, 0, PlanKey, AssignmentKey, HandoffKey):
+        if not isinstance(cluster.group.parse(key_of(event)), PlanKey):
             changes += 1
             continue
         plan = decode(Plan, event.entry.value)[0]
@@ -275,17 +275,17 @@ LATE = [LoseAnswer(applied=True), LoseAnswer(applied=False), EffectAfter(0.5, 0.
 @pytest.mark.parametrize("fault", LATE, ids=["applied", "lost", "soon", "late"])
 @pytest.mark.parametrize("kind", [AssignmentKey, PlanKey])
 async def test_rule_16_a_write_of_unknown_outcome_raises_the_generation_once_if_it_went_in(
-    world: World, fault: Fault, kind: type
+    cluster: Cluster, fault: Fault, kind: type
 ) -> None:
-    await world.add_topic(partitions=2)
-    faults = await world.start_faulty("i1")
+    await cluster.add_topic(partitions=2)
+    faults = await cluster.start_faulty("i1")
 
     def is_about(_kind: str, _compares: object, operations: Sequence[Operation]) -> bool:
-        return any(isinstance(world.group.parse(operation.key), kind) for operation in operations)
+        return any(isinstance(cluster.group.parse(operation.key), kind) for operation in operations)
 
     injected = faults.inject(fault, kinds={"transact"}, where=is_about)
-    await world.join("a")
-    await world.until_counts(a=2)
+    await cluster.join("a")
+    await cluster.until_counts(a=2)
     await anyio.sleep(10)
     assert injected.hits == 1
-    assert (await world.plan()).generation == 1
+    assert (await cluster.plan()).generation == 1

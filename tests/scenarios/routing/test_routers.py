@@ -12,87 +12,87 @@ import pytest
 
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Ack, GroupOptions, HandoffMode, Router, Step, encode
-from tests.support.cluster import BOTH_STORES, SteppedConsumer, World, world_on
+from tests.support.cluster import BOTH_STORES, Cluster, SteppedConsumer, cluster_on
 
 pytestmark = pytest.mark.virtual_time
 OPTIONS = GroupOptions(debounce=0.1, freeze_timeout=60.0)
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def any_world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on(request.param, request, options=OPTIONS) as world:
-        yield world
+async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request, options=OPTIONS) as cluster:
+        yield cluster
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with world_on("memory", options=OPTIONS) as world:
-        yield world
+async def cluster() -> AsyncIterator[Cluster]:
+    async with cluster_on("memory", options=OPTIONS) as cluster:
+        yield cluster
 
 
-async def register(world: World, name: str) -> int:
-    lease = (await world.store.grant(600)).lease
-    await world.store.put(world.group.router(name), encode(Router(router_name=name)), lease=lease)
+async def register(cluster: Cluster, name: str) -> int:
+    lease = (await cluster.store.grant(600)).lease
+    await cluster.store.put(cluster.group.router(name), encode(Router(router_name=name)), lease=lease)
     return lease
 
 
-async def acknowledge(world: World, router: str, partition: TopicPartition, handoff_id: str) -> None:
+async def acknowledge(cluster: Cluster, router: str, partition: TopicPartition, handoff_id: str) -> None:
     ack = Ack(router_name=router, topic=partition.topic, partition=partition.partition, handoff_id=handoff_id)
-    await world.store.put(world.group.ack(partition, router), encode(ack))
+    await cluster.store.put(cluster.group.ack(partition, router), encode(ack))
 
 
-async def moving(world: World, *routers: str) -> tuple[SteppedConsumer, SteppedConsumer, TopicPartition]:
+async def moving(cluster: Cluster, *routers: str) -> tuple[SteppedConsumer, SteppedConsumer, TopicPartition]:
     """One partition of two is warm at `b`, and the routers are waited for."""
     for router in routers:
-        await register(world, router)
-    await world.add_topic(partitions=2)
-    await world.start_instance()
-    a = await world.join("a")
-    await world.until_counts(a=2)
-    b = await world.join("b", answers_warm=False)
+        await register(cluster, router)
+    await cluster.add_topic(partitions=2)
+    await cluster.start_instance()
+    a = await cluster.join("a")
+    await cluster.until_counts(a=2)
+    b = await cluster.join("b", answers_warm=False)
     await b.until("asked to warm", lambda c: bool(c.to_warm))
     (partition,) = b.to_warm
     await b.ready(partition)
     return a, b, partition
 
 
-async def frozen(world: World, partition: TopicPartition) -> str:
+async def frozen(cluster: Cluster, partition: TopicPartition) -> str:
     """Wait until the handoff freezes; its id."""
-    state = await world.until(
+    state = await cluster.until(
         "freezing", lambda s: partition in s.handoffs and s.handoffs[partition].record.at is Step.FREEZING
     )
     return state.handoffs[partition].record.handoff_id
 
 
-async def test_a_handoff_freezes_until_every_router_has_acknowledged_it(any_world: World) -> None:
-    world = any_world
-    _, b, partition = await moving(world, "r1", "r2")
-    handoff_id = await frozen(world, partition)
-    await acknowledge(world, "r1", partition, handoff_id)
+async def test_a_handoff_freezes_until_every_router_has_acknowledged_it(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    _, b, partition = await moving(cluster, "r1", "r2")
+    handoff_id = await frozen(cluster, partition)
+    await acknowledge(cluster, "r1", partition, handoff_id)
     await anyio.sleep(0.5)
     assert partition not in b.owned
-    await acknowledge(world, "r2", partition, handoff_id)
-    state = await world.until_counts(a=1, b=1)
+    await acknowledge(cluster, "r2", partition, handoff_id)
+    state = await cluster.until_counts(a=1, b=1)
     assert not state.acks, "acknowledgements outlive their handoff"
 
 
-async def test_without_routers_nothing_freezes(world: World) -> None:
-    _, b, partition = await moving(world)
-    await world.until_counts(a=1, b=1)
-    steps = [event.entry.value for event in await world.history() if hasattr(event, "entry")]
+async def test_without_routers_nothing_freezes(cluster: Cluster) -> None:
+    _, b, partition = await moving(cluster)
+    await cluster.until_counts(a=1, b=1)
+    steps = [event.entry.value for event in await cluster.history() if hasattr(event, "entry")]
     assert not any(b'"freezing"' in value for value in steps)
     assert partition in b.owned
 
 
-async def test_exclusively_the_old_owner_is_told_to_release_after_the_freeze(world: World) -> None:
-    await world.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
-    a, _, partition = await moving(world, "r1")
-    handoff_id = await frozen(world, partition)
+async def test_exclusively_the_old_owner_is_told_to_release_after_the_freeze(cluster: Cluster) -> None:
+    await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
+    a, _, partition = await moving(cluster, "r1")
+    handoff_id = await frozen(cluster, partition)
     assert not a.to_release
     assert partition in a.owned
-    await acknowledge(world, "r1", partition, handoff_id)
-    await world.until_counts(a=1, b=1)
-    steps = [event.entry.value for event in await world.history() if hasattr(event, "entry")]
+    await acknowledge(cluster, "r1", partition, handoff_id)
+    await cluster.until_counts(a=1, b=1)
+    steps = [event.entry.value for event in await cluster.history() if hasattr(event, "entry")]
     order = [
         step
         for value in steps
@@ -102,88 +102,88 @@ async def test_exclusively_the_old_owner_is_told_to_release_after_the_freeze(wor
     assert order == ["freezing", "releasing", "released"]
 
 
-async def test_a_router_that_leaves_is_not_waited_for(any_world: World) -> None:
-    world = any_world
-    await register(world, "r1")
-    lease = await register(world, "r2")
-    _, _, partition = await moving(world)
-    handoff_id = await frozen(world, partition)
-    await acknowledge(world, "r1", partition, handoff_id)
-    await world.store.revoke(lease)
-    await world.until_counts(a=1, b=1)
+async def test_a_router_that_leaves_is_not_waited_for(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await register(cluster, "r1")
+    lease = await register(cluster, "r2")
+    _, _, partition = await moving(cluster)
+    handoff_id = await frozen(cluster, partition)
+    await acknowledge(cluster, "r1", partition, handoff_id)
+    await cluster.store.revoke(lease)
+    await cluster.until_counts(a=1, b=1)
 
 
-async def test_a_router_that_comes_meanwhile_is_waited_for_too(world: World) -> None:
-    _, b, partition = await moving(world, "r1")
-    handoff_id = await frozen(world, partition)
-    await register(world, "r2")
-    await acknowledge(world, "r1", partition, handoff_id)
+async def test_a_router_that_comes_meanwhile_is_waited_for_too(cluster: Cluster) -> None:
+    _, b, partition = await moving(cluster, "r1")
+    handoff_id = await frozen(cluster, partition)
+    await register(cluster, "r2")
+    await acknowledge(cluster, "r1", partition, handoff_id)
     await anyio.sleep(5)
     assert partition not in b.owned
-    await acknowledge(world, "r2", partition, handoff_id)
-    await world.until_counts(a=1, b=1)
+    await acknowledge(cluster, "r2", partition, handoff_id)
+    await cluster.until_counts(a=1, b=1)
 
 
-async def test_an_acknowledgement_of_an_earlier_handoff_does_not_count(world: World) -> None:
-    _, b, partition = await moving(world, "r1")
-    handoff_id = await frozen(world, partition)
-    await acknowledge(world, "r1", partition, "an-earlier-one")
+async def test_an_acknowledgement_of_an_earlier_handoff_does_not_count(cluster: Cluster) -> None:
+    _, b, partition = await moving(cluster, "r1")
+    handoff_id = await frozen(cluster, partition)
+    await acknowledge(cluster, "r1", partition, "an-earlier-one")
     await anyio.sleep(5)
     assert partition not in b.owned
-    await acknowledge(world, "r1", partition, handoff_id)
-    await world.until_counts(a=1, b=1)
+    await acknowledge(cluster, "r1", partition, handoff_id)
+    await cluster.until_counts(a=1, b=1)
 
 
-async def test_acknowledgements_that_were_there_before_the_freeze_count(world: World) -> None:
+async def test_acknowledgements_that_were_there_before_the_freeze_count(cluster: Cluster) -> None:
     """A router may see a handoff become ready before the leader writes that it freezes."""
-    await register(world, "r1")
-    await world.add_topic(partitions=2)
-    await world.start_instance()
-    await world.join("a")
-    await world.until_counts(a=2)
-    b = await world.join("b", answers_warm=False)
+    await register(cluster, "r1")
+    await cluster.add_topic(partitions=2)
+    await cluster.start_instance()
+    await cluster.join("a")
+    await cluster.until_counts(a=2)
+    b = await cluster.join("b", answers_warm=False)
     await b.until("asked to warm", lambda c: bool(c.to_warm))
     (partition,) = b.to_warm
-    await acknowledge(world, "r1", partition, b.to_warm[partition].handoff_id)
+    await acknowledge(cluster, "r1", partition, b.to_warm[partition].handoff_id)
     await b.ready(partition)
-    await world.until_counts(a=1, b=1)
+    await cluster.until_counts(a=1, b=1)
 
 
-async def test_the_last_router_to_leave_ends_the_freeze(world: World) -> None:
-    lease = await register(world, "r1")
-    _, _, partition = await moving(world)
-    await frozen(world, partition)
-    await world.store.revoke(lease)
-    await world.until_counts(a=1, b=1)
+async def test_the_last_router_to_leave_ends_the_freeze(cluster: Cluster) -> None:
+    lease = await register(cluster, "r1")
+    _, _, partition = await moving(cluster)
+    await frozen(cluster, partition)
+    await cluster.store.revoke(lease)
+    await cluster.until_counts(a=1, b=1)
 
 
-async def test_a_new_leader_goes_on_where_the_freeze_stood(world: World) -> None:
-    await register(world, "r1")
-    await register(world, "r2")
-    await world.add_topic(partitions=2)
-    await world.start_instance("i1")
-    other = await world.start_instance("i2", leads=False)
-    await world.join("a", other)
-    await world.until_counts(a=2)
-    b = await world.join("b", other, answers_warm=False)
+async def test_a_new_leader_goes_on_where_the_freeze_stood(cluster: Cluster) -> None:
+    await register(cluster, "r1")
+    await register(cluster, "r2")
+    await cluster.add_topic(partitions=2)
+    await cluster.start_instance("i1")
+    other = await cluster.start_instance("i2", leads=False)
+    await cluster.join("a", other)
+    await cluster.until_counts(a=2)
+    b = await cluster.join("b", other, answers_warm=False)
     await b.until("asked to warm", lambda c: bool(c.to_warm))
     (partition,) = b.to_warm
     await b.ready(partition)
-    handoff_id = await frozen(world, partition)
-    await acknowledge(world, "r1", partition, handoff_id)
-    await world.stop_instance("i1")
-    await world.start_instance("i3")
-    await world.until("a leader", lambda s: s.leader is not None)
-    assert await frozen(world, partition) == handoff_id
-    await acknowledge(world, "r2", partition, handoff_id)
-    await world.until_counts(a=1, b=1)
+    handoff_id = await frozen(cluster, partition)
+    await acknowledge(cluster, "r1", partition, handoff_id)
+    await cluster.stop_instance("i1")
+    await cluster.start_instance("i3")
+    await cluster.until("a leader", lambda s: s.leader is not None)
+    assert await frozen(cluster, partition) == handoff_id
+    await acknowledge(cluster, "r2", partition, handoff_id)
+    await cluster.until_counts(a=1, b=1)
 
 
-async def test_an_unreadable_acknowledgement_is_none(world: World) -> None:
-    _, b, partition = await moving(world, "r1")
-    handoff_id = await frozen(world, partition)
-    await world.store.put(world.group.ack(partition, "r1"), b"{")
+async def test_an_unreadable_acknowledgement_is_none(cluster: Cluster) -> None:
+    _, b, partition = await moving(cluster, "r1")
+    handoff_id = await frozen(cluster, partition)
+    await cluster.store.put(cluster.group.ack(partition, "r1"), b"{")
     await anyio.sleep(5)
     assert partition not in b.owned
-    await acknowledge(world, "r1", partition, handoff_id)
-    await world.until_counts(a=1, b=1)
+    await acknowledge(cluster, "r1", partition, handoff_id)
+    await cluster.until_counts(a=1, b=1)

@@ -13,8 +13,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from assigner.api import Answer, LoadReport, OffsetCommit, Refusal, RefusedCommit
-from assigner.errors import AssignerError, NotRegistered, Refused, Superseded
+from assigner.api import Ack, LoadReport, OffsetCommit, Refusal, RefusedCommit
+from assigner.errors import AssignerError, FailedPrecondition, NotRegistered, Superseded
 from assigner.instance import Instance
 from assigner.model.records import HandoffMode
 from assigner.observability.event_log import EventSettings
@@ -22,15 +22,15 @@ from assigner.server.services.group_description import described
 from assigner.store import Found
 from assigner.testing.waiting import eventually
 from tests.scenarios.ownership.test_ownership_events import logged
-from tests.support.cluster import BOTH_STORES, GROUP, QUICK, SteppedConsumer, World, tp, world_on
+from tests.support.cluster import BOTH_STORES, GROUP, QUICK, Cluster, SteppedConsumer, cluster_on, tp
 
 pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on(request.param, request, options=QUICK) as world:
-        yield world
+async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request, options=QUICK) as cluster:
+        yield cluster
 
 
 # --- every call --------------------------------------------------------------------------------------------------
@@ -38,8 +38,8 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
 Call = Callable[[Instance, str], Awaitable[object]]
 CALLS: dict[str, Call] = {
     "Renew": lambda i, session: i.members.renew(GROUP, "a", session),
-    "PartitionReady": lambda i, session: i.members.ready(GROUP, "a", session, [Answer(tp(0))]),
-    "PartitionReleased": lambda i, session: i.members.released(GROUP, "a", session, [Answer(tp(0))]),
+    "PartitionReady": lambda i, session: i.members.ready(GROUP, "a", session, [Ack(tp(0))]),
+    "PartitionReleased": lambda i, session: i.members.released(GROUP, "a", session, [Ack(tp(0))]),
     "Deregister": lambda i, session: i.members.deregister(GROUP, "a", session, gates_closed=False),
     "Deregister with closed gates": lambda i, session: i.members.deregister(GROUP, "a", session, gates_closed=True),
     "ReportLoad": lambda i, session: i.members.report_load(GROUP, "a", session, LoadReport()),
@@ -47,91 +47,91 @@ CALLS: dict[str, Call] = {
 }
 
 
-async def everything(world: World) -> dict[str, bytes]:
+async def everything(cluster: Cluster) -> dict[str, bytes]:
     """What a call of a consumer could have changed."""
-    branches = (world.group.consumers, world.group.assignments, world.group.handoffs, world.keys.offsets(GROUP))
-    pages = [await world.store.list(branch) for branch in branches]
+    branches = (cluster.group.consumers, cluster.group.assignments, cluster.group.handoffs, cluster.keys.offsets(GROUP))
+    pages = [await cluster.store.list(branch) for branch in branches]
     return {entry.key: entry.value for page in pages for entry in page.entries}
 
 
 @pytest.mark.parametrize("call", CALLS)
 async def test_rule_17_a_call_without_a_session_does_nothing_for_a_consumer_that_has_one(
-    world: World, call: str
+    cluster: Cluster, call: str
 ) -> None:
-    await world.add_topic(partitions=2)
-    instance = await world.start_instance()
-    a = await world.join("a")
+    await cluster.add_topic(partitions=2)
+    instance = await cluster.start_instance()
+    a = await cluster.join("a")
     await a.until("owns everything", lambda c: len(c.owned) == 2)
-    before = await everything(world)
-    with pytest.raises(Refused, match="name that session"):
+    before = await everything(cluster)
+    with pytest.raises(FailedPrecondition, match="name that session"):
         await CALLS[call](instance, "")
-    assert await everything(world) == before
+    assert await everything(cluster) == before
     assert a.ended is None
 
 
 @pytest.mark.parametrize("call", CALLS)
 async def test_a_call_with_a_wrong_session_does_nothing_and_does_not_tell_the_right_one(
-    world: World, call: str
+    cluster: Cluster, call: str
 ) -> None:
-    await world.add_topic(partitions=2)
-    instance = await world.start_instance()
-    a = await world.join("a", session="the-right-one")
+    await cluster.add_topic(partitions=2)
+    instance = await cluster.start_instance()
+    a = await cluster.join("a", session="the-right-one")
     await a.until("owns everything", lambda c: len(c.owned) == 2)
-    before = await everything(world)
+    before = await everything(cluster)
     if call == "CommitOffsets":
         assert await CALLS[call](instance, "a-wrong-one") == [RefusedCommit(tp(0), Refusal.FENCED, 1, "a")]
     else:
         with pytest.raises(NotRegistered) as caught:
             await CALLS[call](instance, "a-wrong-one")
         assert "-one" not in str(caught.value)
-    assert await everything(world) == before
+    assert await everything(cluster) == before
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_a_client_that_knows_no_sessions_may_make_every_call(world: World, call: str) -> None:
-    await world.add_topic(partitions=2)
-    instance = await world.start_instance()
-    a = await world.join("a", session="")
+async def test_a_client_that_knows_no_sessions_may_make_every_call(cluster: Cluster, call: str) -> None:
+    await cluster.add_topic(partitions=2)
+    instance = await cluster.start_instance()
+    a = await cluster.join("a", session="")
     await a.until("owns everything", lambda c: len(c.owned) == 2)
     await CALLS[call](instance, "")
 
 
-async def test_a_session_that_looks_as_if_the_server_made_it_up_is_the_clients_own(world: World) -> None:
-    instance = await world.start_instance()
-    await world.join("a", session="minted-0123456789abcdef")
-    with pytest.raises(Refused, match="name that session"):
+async def test_a_session_that_looks_as_if_the_server_made_it_up_is_the_clients_own(cluster: Cluster) -> None:
+    instance = await cluster.start_instance()
+    await cluster.join("a", session="minted-0123456789abcdef")
+    with pytest.raises(FailedPrecondition, match="name that session"):
         await instance.members.renew(GROUP, "a", "")
 
 
-async def test_a_client_that_names_the_session_it_was_given_owns_it_from_then_on(world: World) -> None:
-    instance = await world.start_instance()
-    a = await world.join("a", session="")
+async def test_a_client_that_names_the_session_it_was_given_owns_it_from_then_on(cluster: Cluster) -> None:
+    instance = await cluster.start_instance()
+    a = await cluster.join("a", session="")
     await instance.members.renew(GROUP, "a", "")
     a.crash()
-    b = SteppedConsumer(world, "a", session=a.session)
+    b = SteppedConsumer(cluster, "a", session=a.session)
     await b.connect(instance)
     await instance.members.renew(GROUP, "a", a.session)
-    with pytest.raises(Refused, match="name that session"):
+    with pytest.raises(FailedPrecondition, match="name that session"):
         await instance.members.renew(GROUP, "a", "")
 
 
-async def test_a_registration_written_by_an_upstream_server_has_no_session_to_name(world: World) -> None:
-    instance = await world.start_instance(leads=False)
-    await world.put_consumer("a")
+async def test_a_registration_written_by_an_upstream_server_has_no_session_to_name(cluster: Cluster) -> None:
+    instance = await cluster.start_instance(leads=False)
+    await cluster.put_consumer("a")
     assert await instance.members.renew(GROUP, "a", "") > 0
 
 
-async def test_who_names_no_session_and_is_not_registered_is_told_so(world: World) -> None:
-    await world.add_topic(partitions=2)
-    instance = await world.start_instance()
+async def test_who_names_no_session_and_is_not_registered_is_told_so(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=2)
+    instance = await cluster.start_instance()
     for call in CALLS.values():
         with pytest.raises(NotRegistered, match="register first"):
             await call(instance, "")
 
 
-async def test_an_operator_drains_a_consumer_without_knowing_its_session(world: World) -> None:
-    instance = await world.start_instance()
-    a = await world.join("a")
+async def test_an_operator_drains_a_consumer_without_knowing_its_session(cluster: Cluster) -> None:
+    instance = await cluster.start_instance()
+    a = await cluster.join("a")
     await instance.operations.drain(GROUP, "a")
     await a.until("ends well", lambda c: c.ended == "drained")
 
@@ -140,105 +140,105 @@ async def test_an_operator_drains_a_consumer_without_knowing_its_session(world: 
 
 
 @pytest.mark.parametrize("renews", [True, False])
-async def test_rule_17_exclusive_groups_take_no_client_without_a_session(world: World, renews: bool) -> None:
-    await world.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
-    await world.start_instance()
-    with pytest.raises(Refused, match="exclusively"):
-        await world.join("a", session="", renews=renews)
-    assert not (await world.state()).consumers
+async def test_rule_17_exclusive_groups_take_no_client_without_a_session(cluster: Cluster, renews: bool) -> None:
+    await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
+    await cluster.start_instance()
+    with pytest.raises(FailedPrecondition, match="exclusively"):
+        await cluster.join("a", session="", renews=renews)
+    assert not (await cluster.state()).consumers
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_in_an_exclusive_group_no_call_goes_without_a_session(world: World, call: str) -> None:
+async def test_in_an_exclusive_group_no_call_goes_without_a_session(cluster: Cluster, call: str) -> None:
     """Also for a consumer that came while the group was not exclusive."""
-    await world.add_topic(partitions=2)
-    instance = await world.start_instance()
-    a = await world.join("a", session="")
+    await cluster.add_topic(partitions=2)
+    instance = await cluster.start_instance()
+    a = await cluster.join("a", session="")
     await a.until("owns everything", lambda c: len(c.owned) == 2)
-    await world.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
+    await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
     mirror = instance.mirrors.get(GROUP)
     assert mirror
     await eventually(lambda: mirror.state.options.handoff_mode is HandoffMode.EXCLUSIVE, what="it is exclusive")
-    before = await everything(world)
-    with pytest.raises(Refused, match="exclusively"):
+    before = await everything(cluster)
+    with pytest.raises(FailedPrecondition, match="exclusively"):
         await CALLS[call](instance, "")
-    assert await everything(world) == before
+    assert await everything(cluster) == before
 
 
-async def one_moving(world: World) -> tuple[SteppedConsumer, SteppedConsumer]:
+async def one_moving(cluster: Cluster) -> tuple[SteppedConsumer, SteppedConsumer]:
     """`a` was told to release one of its two partitions and has not done so; `b` has warmed it."""
-    await world.add_topic(partitions=2)
-    await world.start_instance()
-    a = await world.join("a", answers_release=False)
+    await cluster.add_topic(partitions=2)
+    await cluster.start_instance()
+    a = await cluster.join("a", answers_release=False)
     await a.until("owns everything", lambda c: len(c.owned) == 2)
-    b = await world.join("b")
+    b = await cluster.join("b")
     await a.until("told to release", lambda c: bool(c.to_release))
     return a, b
 
 
 async def test_rule_17_a_stranger_does_not_report_the_release_of_what_an_owner_still_holds(
-    world: World,
+    cluster: Cluster,
 ) -> None:
-    await world.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
-    a, b = await one_moving(world)
+    await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
+    a, b = await one_moving(cluster)
     (moving,) = a.to_release
-    with pytest.raises(Refused):
-        await world.instances["i1"].members.released(GROUP, "a", "", [Answer(moving)])
+    with pytest.raises(FailedPrecondition):
+        await cluster.instances["i1"].members.released(GROUP, "a", "", [Ack(moving)])
     await anyio.sleep(0.5)
     assert not b.owned
     await a.release(moving)
     await b.until("is the owner", lambda c: moving in c.owned)
 
 
-async def test_a_stranger_does_not_end_the_session_of_an_owner_that_hangs(world: World) -> None:
-    await world.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
-    await world.add_topic(partitions=1)
-    instance = await world.start_instance()
-    a = await world.join("a")
+async def test_a_stranger_does_not_end_the_session_of_an_owner_that_hangs(cluster: Cluster) -> None:
+    await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
+    await cluster.add_topic(partitions=1)
+    instance = await cluster.start_instance()
+    a = await cluster.join("a")
     await a.until("owns it", lambda c: bool(c.owned))
-    found = await world.store.get(world.group.consumer("a"))
+    found = await cluster.store.get(cluster.group.consumer("a"))
     assert isinstance(found, Found)
-    with pytest.raises(Refused):
+    with pytest.raises(FailedPrecondition):
         await instance.members.deregister(GROUP, "a", "", gates_closed=True)
-    b = await world.join("b")
+    b = await cluster.join("b")
     await anyio.sleep(0.5)
-    after = await world.store.get(world.group.consumer("a"))
+    after = await cluster.store.get(cluster.group.consumer("a"))
     assert isinstance(after, Found)
     assert after.entry.mod_revision == found.entry.mod_revision
     assert not b.owned
 
 
 @pytest.mark.parametrize("mode", [HandoffMode.OVERLAP, HandoffMode.EXCLUSIVE])
-async def test_a_stranger_does_not_keep_a_dead_consumer_alive(world: World, mode: HandoffMode) -> None:
-    await world.set_options(handoff_mode=mode)
-    await world.add_topic(partitions=2)
-    instance = await world.start_instance()
-    a = await world.join("a")
+async def test_a_stranger_does_not_keep_a_dead_consumer_alive(cluster: Cluster, mode: HandoffMode) -> None:
+    await cluster.set_options(handoff_mode=mode)
+    await cluster.add_topic(partitions=2)
+    instance = await cluster.start_instance()
+    a = await cluster.join("a")
     await a.until("owns everything", lambda c: len(c.owned) == 2)
     a.crash()
-    b = await world.join("b")
+    b = await cluster.join("b")
     refused = 0
-    with anyio.fail_after(6 * world.ttl):
+    with anyio.fail_after(6 * cluster.ttl):
         while len(b.owned) < 2:
             try:
                 await instance.members.renew(GROUP, "a", "")
             except AssignerError:
                 refused += 1
-            await anyio.sleep(world.ttl / 10)
+            await anyio.sleep(cluster.ttl / 10)
     assert refused > 5
 
 
-async def test_a_stranger_does_not_report_a_partition_as_warm(world: World) -> None:
-    await world.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
-    await world.add_topic(partitions=2)
-    await world.start_instance()
-    a = await world.join("a")
+async def test_a_stranger_does_not_report_a_partition_as_warm(cluster: Cluster) -> None:
+    await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
+    await cluster.add_topic(partitions=2)
+    await cluster.start_instance()
+    a = await cluster.join("a")
     await a.until("owns everything", lambda c: len(c.owned) == 2)
-    b = await world.join("b", answers_warm=False)
+    b = await cluster.join("b", answers_warm=False)
     await b.until("is to warm", lambda c: bool(c.to_warm))
     (moving,) = b.to_warm
-    with pytest.raises(Refused):
-        await world.instances["i1"].members.ready(GROUP, "b", "", [Answer(moving)])
+    with pytest.raises(FailedPrecondition):
+        await cluster.instances["i1"].members.ready(GROUP, "b", "", [Ack(moving)])
     await anyio.sleep(0.5)
     assert not a.to_release
     await b.ready(moving)
@@ -251,15 +251,15 @@ SECRETS = ("the-older-secret", "the-newer-secret")
 
 
 async def test_rule_17_a_session_is_shown_to_nobody_but_who_opened_it(
-    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not in the log, the event log, errors or what operators see: only a digest, the same one everywhere."""
     caplog.set_level(logging.DEBUG)
-    await world.add_topic(partitions=2)
-    instance = await world.start_instance(events=EventSettings(directory=str(tmp_path)))
-    older = await world.join("a", session=SECRETS[0])
+    await cluster.add_topic(partitions=2)
+    instance = await cluster.start_instance(events=EventSettings(directory=str(tmp_path)))
+    older = await cluster.join("a", session=SECRETS[0])
     await older.until("owns everything", lambda c: len(c.owned) == 2)
-    newer = await world.join("a", session=SECRETS[1])
+    newer = await cluster.join("a", session=SECRETS[1])
     await newer.until("owns everything", lambda c: set(c.owned.values()) == {2} and len(c.owned) == 2)
     await older.until("told", lambda c: c.ended is not None)
     assert isinstance(older.ended, Superseded)
@@ -272,7 +272,7 @@ async def test_rule_17_a_session_is_shown_to_nobody_but_who_opened_it(
     told = (await described(await instance.operations.describe(GROUP))).decode("latin-1")
     texts.append(told)
     await newer.deregister(gates_closed=True)
-    lines = await logged(world, tmp_path)
+    lines = await logged(cluster, tmp_path)
     texts += [str(line) for line in lines]
     logs = [record.getMessage() for record in caplog.records]
     texts += logs

@@ -16,40 +16,40 @@ from assigner.testing.counting import CountingStore
 from assigner.testing.faults import FaultyStore, Refuse
 from assigner.testing.waiting import eventually
 from tests.support.client_lanes import NOW, A, B, Lanes, owned, release
-from tests.support.cluster import BOTH_STORES, World, world_on
+from tests.support.cluster import BOTH_STORES, Cluster, cluster_on
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def any_world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on(request.param, request) as world:
-        yield world
+async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request) as cluster:
+        yield cluster
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with world_on("memory") as world:
-        yield world
+async def cluster() -> AsyncIterator[Cluster]:
+    async with cluster_on("memory") as cluster:
+        yield cluster
 
 
-def life(world: World) -> Incarnation:
-    return Incarnation(world.store, world.keys, world.clock)
+def life(cluster: Cluster) -> Incarnation:
+    return Incarnation(cluster.store, cluster.keys, cluster.clock)
 
 
-async def test_every_instance_on_a_store_tells_the_same_id_also_after_a_restart(any_world: World) -> None:
-    world = any_world
-    first = await (await world.start_instance("i1")).incarnation.id()
-    assert first == await (await world.start_instance("i2")).incarnation.id()
-    await world.stop_instance("i1")
-    await world.stop_instance("i2")
-    assert first == await (await world.start_instance("i3")).incarnation.id()
-    assert first == await life(world).id()
+async def test_every_instance_on_a_store_tells_the_same_id_also_after_a_restart(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    first = await (await cluster.start_instance("i1")).incarnation.id()
+    assert first == await (await cluster.start_instance("i2")).incarnation.id()
+    await cluster.stop_instance("i1")
+    await cluster.stop_instance("i2")
+    assert first == await (await cluster.start_instance("i3")).incarnation.id()
+    assert first == await life(cluster).id()
 
 
-async def test_of_many_that_write_the_first_id_at_once_all_tell_the_same(any_world: World) -> None:
+async def test_of_many_that_write_the_first_id_at_once_all_tell_the_same(any_cluster: Cluster) -> None:
     told: list[str] = []
 
     async def ask() -> None:
-        told.append(await life(any_world).id())
+        told.append(await life(any_cluster).id())
 
     async with anyio.create_task_group() as tasks:
         for _ in range(20):
@@ -58,57 +58,57 @@ async def test_of_many_that_write_the_first_id_at_once_all_tell_the_same(any_wor
     assert len(set(told)) == 1
 
 
-async def test_another_store_has_another_id(world: World) -> None:
-    async with world_on("memory") as other:
-        assert await life(world).id() != await life(other).id()
+async def test_another_store_has_another_id(cluster: Cluster) -> None:
+    async with cluster_on("memory") as other:
+        assert await life(cluster).id() != await life(other).id()
 
 
 @pytest.mark.virtual_time
-async def test_a_store_that_stays_is_never_taken_for_another_one(world: World) -> None:
+async def test_a_store_that_stays_is_never_taken_for_another_one(cluster: Cluster) -> None:
     with anyio.move_on_after(100 * CHECK_SECONDS) as waited:
-        await life(world).replaced()
+        await life(cluster).replaced()
     assert waited.cancelled_caught
 
 
 @pytest.mark.virtual_time
-async def test_an_outage_of_the_store_is_no_new_life(world: World) -> None:
-    store = FaultyStore(world.store)
+async def test_an_outage_of_the_store_is_no_new_life(cluster: Cluster) -> None:
+    store = FaultyStore(cluster.store)
     store.inject(Refuse(), kinds=["get"], times=None)
     with anyio.move_on_after(100 * CHECK_SECONDS) as waited:
-        await Incarnation(store, world.keys, world.clock).replaced()
+        await Incarnation(store, cluster.keys, cluster.clock).replaced()
     assert waited.cancelled_caught
 
 
 @pytest.mark.virtual_time
-async def test_an_instance_whose_store_lost_its_data_says_so_and_stops_leading(world: World) -> None:
-    instance = await world.start_instance("i1", leads=False)
+async def test_an_instance_whose_store_lost_its_data_says_so_and_stops_leading(cluster: Cluster) -> None:
+    instance = await cluster.start_instance("i1", leads=False)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_lose_the_id, world)
+        tasks.start_soon(_lose_the_id, cluster)
         with pytest.raises(StoreReplaced, match=r"is gone; .* has to be started anew"):
             await instance.lead("i1:1")
 
 
-async def _lose_the_id(world: World) -> None:
+async def _lose_the_id(cluster: Cluster) -> None:
     async def is_there() -> bool:
-        return isinstance(await world.store.get(world.keys.incarnation), Found)
+        return isinstance(await cluster.store.get(cluster.keys.incarnation), Found)
 
     await eventually(is_there)
     await anyio.sleep(2 * CHECK_SECONDS)
-    await world.store.delete(world.keys.incarnation)
+    await cluster.store.delete(cluster.keys.incarnation)
 
 
 @pytest.mark.virtual_time
-async def test_a_restored_backup_shows_by_its_revision_and_gets_an_id_of_its_own(world: World) -> None:
+async def test_a_restored_backup_shows_by_its_revision_and_gets_an_id_of_its_own(cluster: Cluster) -> None:
     """The backup has the old id. Whoever finds first that the revision went back writes another one, by which every
     client can tell."""
-    store = SwitchedStore(world.store)
-    one, two = (Incarnation(store, world.keys, world.clock) for _ in range(2))
+    store = SwitchedStore(cluster.store)
+    one, two = (Incarnation(store, cluster.keys, cluster.clock) for _ in range(2))
     before = await one.id()
-    async with world_on("memory") as backup:
-        await backup.store.put(world.keys.incarnation, encode(StoreLife(incarnation=before)))
+    async with cluster_on("memory") as backup:
+        await backup.store.put(cluster.keys.incarnation, encode(StoreLife(incarnation=before)))
         async with anyio.create_task_group() as tasks:
             for index in range(20):
-                await world.store.put(f"/test/{index}", b"")
+                await cluster.store.put(f"/test/{index}", b"")
             found: list[str] = []
 
             async def watch(incarnation: Incarnation) -> None:
@@ -118,8 +118,8 @@ async def test_a_restored_backup_shows_by_its_revision_and_gets_an_id_of_its_own
             tasks.start_soon(watch, two)
             await anyio.sleep(2 * CHECK_SECONDS)
             store.switch(backup.store)
-        after = await Incarnation(store, world.keys, world.clock).id()
-        entry = await store.get(world.keys.incarnation)
+        after = await Incarnation(store, cluster.keys, cluster.clock).id()
+        entry = await store.get(cluster.keys.incarnation)
     assert after != before
     assert len(found) == 2
     assert "revision went back" in found[0]

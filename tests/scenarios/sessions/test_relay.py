@@ -10,32 +10,32 @@ import pytest
 
 from assigner.api import Commands, Registration
 from assigner.errors import NotRegistered, StreamReplaced
-from assigner.members.streams import StreamSeat
+from assigner.members.streams import ConsumerStream
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, Cause, GroupOptions, HandoffMode, encode
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, World, tp, world_on
+from tests.support.cluster import BOTH_STORES, Cluster, cluster_on, tp
 from tests.support.faulty_stores import BusyStore
 
 pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with world_on("memory") as world:
-        yield world
+async def cluster() -> AsyncIterator[Cluster]:
+    async with cluster_on("memory") as cluster:
+        yield cluster
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def any_world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on(request.param, request) as world:
-        yield world
+async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request) as cluster:
+        yield cluster
 
 
-async def seat_of(world: World, name: str, instance: str = "i1") -> StreamSeat:
+async def seat_of(cluster: Cluster, name: str, instance: str = "i1") -> ConsumerStream:
     """A stream that is read by hand. Nobody renews it."""
     registration = Registration(group="g", name=name, session=f"{name}-1", renews=True)
-    return await world.instances[instance].members.register(registration, world.clock.now)
+    return await cluster.instances[instance].members.register(registration, cluster.clock.now)
 
 
 class Reader:
@@ -59,21 +59,21 @@ class Reader:
             self.owned[partition] = epoch
 
 
-async def test_the_first_message_is_full_even_if_there_is_nothing(any_world: World) -> None:
-    world = any_world
-    await world.start_instance()
-    a = await world.join("a")
+async def test_the_first_message_is_full_even_if_there_is_nothing(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await cluster.start_instance()
+    a = await cluster.join("a")
     assert a.heard == [Commands(full=True)]
 
 
-async def test_the_first_message_holds_everything_however_much_it_is(world: World) -> None:
-    await world.add_topic(partitions=3_000)
-    await world.start_instance("i1")
-    a = await world.join("a")
-    await world.until_counts(a=3_000)
+async def test_the_first_message_holds_everything_however_much_it_is(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=3_000)
+    await cluster.start_instance("i1")
+    a = await cluster.join("a")
+    await cluster.until_counts(a=3_000)
     a.crash()
     # An instance that has never seen the group before, and has to read all of it first.
-    fresh = await world.start_instance("i2", leads=False)
+    fresh = await cluster.start_instance("i2", leads=False)
     heard = len(a.heard)
     await a.connect(fresh)
     assert a.heard[heard].full
@@ -81,33 +81,33 @@ async def test_the_first_message_holds_everything_however_much_it_is(world: Worl
     assert len(a.heard) == heard + 1
 
 
-async def test_only_the_first_message_is_full_and_the_rest_are_differences(world: World) -> None:
-    await world.add_topic(partitions=4)
-    await world.start_instance()
-    a = await world.join("a")
-    await world.until_counts(a=4)
-    await world.join("b")
-    await world.until_counts(a=2, b=2)
+async def test_only_the_first_message_is_full_and_the_rest_are_differences(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=4)
+    await cluster.start_instance()
+    a = await cluster.join("a")
+    await cluster.until_counts(a=4)
+    await cluster.join("b")
+    await cluster.until_counts(a=2, b=2)
     await a.until("told to let two go", lambda c: sum(len(m.releases) for m in c.heard) == 2)
     assert [message.full for message in a.heard] == [True] + [False] * (len(a.heard) - 1)
     assert sum(len(message.assigned) for message in a.heard) == 4
 
 
-async def test_a_message_names_the_generation_of_the_plan(world: World) -> None:
-    await world.add_topic(partitions=2)
-    await world.start_instance()
-    a = await world.join("a")
-    await world.until("planned", lambda s: s.plan.generation == 1)
+async def test_a_message_names_the_generation_of_the_plan(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=2)
+    await cluster.start_instance()
+    a = await cluster.join("a")
+    await cluster.until("planned", lambda s: s.plan.generation == 1)
     a.crash()
     assert a.instance
     await a.connect(a.instance)
     assert a.heard[-1].generation == 1
 
 
-async def test_a_slow_reader_is_told_where_it_stands_and_not_how_it_got_there(world: World) -> None:
-    await world.add_topic(partitions=2)
-    await world.start_instance()
-    seat = await seat_of(world, "slow")
+async def test_a_slow_reader_is_told_where_it_stands_and_not_how_it_got_there(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=2)
+    await cluster.start_instance()
+    seat = await seat_of(cluster, "slow")
     commands = seat.commands()
     reader = Reader()
     reader.take(await anext(commands))
@@ -115,9 +115,9 @@ async def test_a_slow_reader_is_told_where_it_stands_and_not_how_it_got_there(wo
         for number in range(2):
             owner, session = ("slow", "slow-1") if (epoch + number) % 2 else ("x", "x-1")
             record = Assignment(topic="t", partition=number, owner=owner, session=session, epoch=epoch)
-            await world.store.put(world.group.assignment(tp(number)), encode(record))
-    revision = (await world.state()).revision
-    mirror = world.instances["i1"].mirrors.get("g")
+            await cluster.store.put(cluster.group.assignment(tp(number)), encode(record))
+    revision = (await cluster.state()).revision
+    mirror = cluster.instances["i1"].mirrors.get("g")
     assert mirror
     await mirror.wait_for(revision)
     reader.take(await anext(commands))
@@ -126,10 +126,10 @@ async def test_a_slow_reader_is_told_where_it_stands_and_not_how_it_got_there(wo
     await seat.leave()
 
 
-async def test_no_update_is_lost_between_the_snapshot_and_the_stream(any_world: World) -> None:
+async def test_no_update_is_lost_between_the_snapshot_and_the_stream(any_cluster: Cluster) -> None:
     """Ownership changes all the time while consumers come, wherever they are in between."""
-    world = any_world
-    await world.add_topic(partitions=6)
+    cluster = any_cluster
+    await cluster.add_topic(partitions=6)
     dice = random.Random(1)
     epoch = 0
 
@@ -138,14 +138,16 @@ async def test_no_update_is_lost_between_the_snapshot_and_the_stream(any_world: 
         epoch += 1
         owner = dice.choice(["a", "b"])
         record = Assignment(topic="t", partition=dice.randrange(6), owner=owner, session=f"{owner}-1", epoch=epoch)
-        await world.store.put(world.group.assignment(tp(record.partition)), encode(record))
+        await cluster.store.put(cluster.group.assignment(tp(record.partition)), encode(record))
 
-    await world.start_instance(leads=False, wrap=lambda store: BusyStore(store, world.group.prefix, somebody_writes))
+    await cluster.start_instance(
+        leads=False, wrap=lambda store: BusyStore(store, cluster.group.prefix, somebody_writes)
+    )
     readers = {name: Reader() for name in ("a", "b")}
     async with anyio.create_task_group() as tasks:
 
         async def read(name: str) -> None:
-            seat = await seat_of(world, name)
+            seat = await seat_of(cluster, name)
             try:
                 async for commands in seat.commands():
                     readers[name].take(commands)
@@ -159,7 +161,7 @@ async def test_no_update_is_lost_between_the_snapshot_and_the_stream(any_world: 
             await somebody_writes()
 
         async def agreed() -> bool:
-            state = await world.state()
+            state = await cluster.state()
             return all(
                 reader.owned == {p: state.assignments[p].record.epoch for p in state.owned[name]}
                 for name, reader in readers.items()
@@ -169,13 +171,13 @@ async def test_no_update_is_lost_between_the_snapshot_and_the_stream(any_world: 
         tasks.cancel_scope.cancel()
 
 
-async def test_pending_warms_and_releases_are_told_again_to_who_reconnects(any_world: World) -> None:
-    world = any_world
-    await world.add_topic(partitions=4)
-    instance = await world.start_instance()
-    a = await world.join("a", answers_release=False)
-    await world.until_counts(a=4)
-    b = await world.join("b", answers_warm=False)
+async def test_pending_warms_and_releases_are_told_again_to_who_reconnects(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await cluster.add_topic(partitions=4)
+    instance = await cluster.start_instance()
+    a = await cluster.join("a", answers_release=False)
+    await cluster.until_counts(a=4)
+    b = await cluster.join("b", answers_warm=False)
     await b.until("asked to warm two", lambda c: len(c.to_warm) == 2)
     flipped, waiting = sorted(b.to_warm)
     asked = dict(b.to_warm)
@@ -195,13 +197,13 @@ async def test_pending_warms_and_releases_are_told_again_to_who_reconnects(any_w
     await a.until("told to release the other one", lambda c: set(c.to_release) == {waiting})
 
 
-async def test_a_warm_that_was_answered_is_not_asked_for_again(world: World) -> None:
-    await world.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
-    await world.add_topic(partitions=2)
-    instance = await world.start_instance()
-    a = await world.join("a", answers_release=False)
-    await world.until_counts(a=2)
-    b = await world.join("b")
+async def test_a_warm_that_was_answered_is_not_asked_for_again(cluster: Cluster) -> None:
+    await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
+    await cluster.add_topic(partitions=2)
+    instance = await cluster.start_instance()
+    a = await cluster.join("a", answers_release=False)
+    await cluster.until_counts(a=2)
+    b = await cluster.join("b")
     await a.until("told to release", lambda c: bool(c.to_release))
     b.crash()
     b.answers_warm = False
@@ -210,44 +212,44 @@ async def test_a_warm_that_was_answered_is_not_asked_for_again(world: World) -> 
     assert not b.to_warm
 
 
-async def test_exclusively_who_has_let_go_is_not_told_that_it_owns(world: World) -> None:
+async def test_exclusively_who_has_let_go_is_not_told_that_it_owns(cluster: Cluster) -> None:
     """Between its release and the flip, the record still names the old owner."""
-    await world.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
-    await world.add_topic(partitions=2)
-    faults = await world.start_faulty("leader")
-    other = await world.start_instance("i2", leads=False)
-    a = await world.join("a", other, answers_release=False)
-    await world.until_counts(a=2)
-    await world.join("b", other)
+    await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
+    await cluster.add_topic(partitions=2)
+    faults = await cluster.start_faulty("leader")
+    other = await cluster.start_instance("i2", leads=False)
+    a = await cluster.join("a", other, answers_release=False)
+    await cluster.until_counts(a=2)
+    await cluster.join("b", other)
     await a.until("told to release", lambda c: bool(c.to_release))
     (moving,) = a.to_release
     faults.freeze()
     await a.release(moving)
     a.crash()
     await a.connect(other)
-    assert (await world.owners())[moving] == "a"
+    assert (await cluster.owners())[moving] == "a"
     assert moving not in a.owned
     faults.thaw()
-    await world.until_counts(a=1, b=1)
+    await cluster.until_counts(a=1, b=1)
 
 
-async def test_a_reconnect_within_the_ttl_moves_nothing(any_world: World) -> None:
-    world = any_world
-    await world.add_topic(partitions=4)
-    await world.start_instance("i1")
-    other = await world.start_instance("i2", leads=False)
-    await world.join("b")
-    a = await world.join("a")
-    await world.until_counts(a=2, b=2)
+async def test_a_reconnect_within_the_ttl_moves_nothing(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await cluster.add_topic(partitions=4)
+    await cluster.start_instance("i1")
+    other = await cluster.start_instance("i2", leads=False)
+    await cluster.join("b")
+    a = await cluster.join("a")
+    await cluster.until_counts(a=2, b=2)
     # The generation follows the moves.
     await anyio.sleep(0.5)
-    before = await world.state()
-    for instance in (other, world.instances["i1"], other):
+    before = await cluster.state()
+    for instance in (other, cluster.instances["i1"], other):
         a.crash()
-        await anyio.sleep(world.ttl / 4)
+        await anyio.sleep(cluster.ttl / 4)
         await a.connect(instance)
-    await anyio.sleep(world.ttl)
-    after = await world.state()
+    await anyio.sleep(cluster.ttl)
+    after = await cluster.state()
     assert {p: h.mod_revision for p, h in after.assignments.items()} == {
         p: h.mod_revision for p, h in before.assignments.items()
     }
@@ -259,51 +261,51 @@ async def _to_its_end(commands: AsyncIterator[Commands]) -> None:
         pass
 
 
-async def test_a_newer_stream_of_the_same_session_ends_the_older_one_and_is_not_ended_with_it(world: World) -> None:
-    await world.add_topic(partitions=1)
-    await world.start_instance()
-    first = await seat_of(world, "a")
+async def test_a_newer_stream_of_the_same_session_ends_the_older_one_and_is_not_ended_with_it(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=1)
+    await cluster.start_instance()
+    first = await seat_of(cluster, "a")
     old = first.commands()
     await anext(old)
-    second = await seat_of(world, "a")
+    second = await seat_of(cluster, "a")
     new = second.commands()
     assert (await anext(new)).full
     with pytest.raises(StreamReplaced):
         await _to_its_end(old)
     await first.leave()
-    assert world.instances["i1"].registry.seat("g", "a") is second
+    assert cluster.instances["i1"].registry.seat("g", "a") is second
     assert (await anext(new)).assigned == ((tp(0), 1),)
     await second.leave()
-    assert len(world.instances["i1"].registry) == 0
+    assert len(cluster.instances["i1"].registry) == 0
 
 
-async def test_a_stream_ends_when_its_registration_is_gone(world: World) -> None:
-    await world.start_instance()
-    a = await world.join("a")
-    await world.store.delete(world.group.consumer("a"))
+async def test_a_stream_ends_when_its_registration_is_gone(cluster: Cluster) -> None:
+    await cluster.start_instance()
+    a = await cluster.join("a")
+    await cluster.store.delete(cluster.group.consumer("a"))
     await a.until("told so", lambda c: isinstance(c.ended, NotRegistered))
 
 
-async def test_a_drained_consumers_stream_ends_well_and_its_registration_with_it(any_world: World) -> None:
-    world = any_world
-    await world.add_topic(partitions=2)
-    await world.start_instance()
-    a = await world.join("a")
-    await world.until_counts(a=2)
-    await world.join("b")
-    await world.until_counts(a=1, b=1)
+async def test_a_drained_consumers_stream_ends_well_and_its_registration_with_it(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await cluster.add_topic(partitions=2)
+    await cluster.start_instance()
+    a = await cluster.join("a")
+    await cluster.until_counts(a=2)
+    await cluster.join("b")
+    await cluster.until_counts(a=1, b=1)
     assert await a.deregister() is True
     await a.until("closed in peace", lambda c: c.ended == "drained")
-    await world.until("and gone", lambda s: set(s.consumers) == {"b"})
+    await cluster.until("and gone", lambda s: set(s.consumers) == {"b"})
     assert a.heard[-1].releases or a.heard[-2].releases
 
 
-async def test_a_draining_consumer_that_reconnects_is_still_draining(world: World) -> None:
-    await world.add_topic(partitions=2)
-    instance = await world.start_instance()
-    a = await world.join("a", answers_release=False)
-    await world.until_counts(a=2)
-    b = await world.join("b")
+async def test_a_draining_consumer_that_reconnects_is_still_draining(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=2)
+    instance = await cluster.start_instance()
+    a = await cluster.join("a", answers_release=False)
+    await cluster.until_counts(a=2)
+    b = await cluster.join("b")
     await a.deregister()
     await a.until("told to let all go", lambda c: len(c.to_release) == 2)
     a.crash()
@@ -313,12 +315,12 @@ async def test_a_draining_consumer_that_reconnects_is_still_draining(world: Worl
     await b.until("owns all", lambda c: len(c.owned) == 2)
 
 
-async def test_releases_say_where_to_and_why(world: World) -> None:
-    await world.add_topic(partitions=2)
-    await world.start_instance()
-    a = await world.join("a", answers_release=False)
-    await world.until_counts(a=2)
-    b = await world.join("b")
+async def test_releases_say_where_to_and_why(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=2)
+    await cluster.start_instance()
+    a = await cluster.join("a", answers_release=False)
+    await cluster.until_counts(a=2)
+    b = await cluster.join("b")
     await a.until("told to release", lambda c: bool(c.to_release))
     (release,) = a.to_release.values()
     assert (release.new_owner, release.cause) == ("b", Cause.JOINED)
@@ -326,13 +328,13 @@ async def test_releases_say_where_to_and_why(world: World) -> None:
     assert (warm.current_owner, warm.handoff_id) == ("a", release.handoff_id)
 
 
-async def test_many_streams_of_one_group_share_what_is_mirrored(world: World) -> None:
-    await world.add_topic(partitions=100)
-    instance = await world.start_instance()
+async def test_many_streams_of_one_group_share_what_is_mirrored(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=100)
+    instance = await cluster.start_instance()
     for number in range(50):
-        await world.join(f"c{number}")
-    await world.until("two each", lambda s: all(len(s.owned[f"c{n}"]) == 2 for n in range(50)) and not s.handoffs)
+        await cluster.join(f"c{number}")
+    await cluster.until("two each", lambda s: all(len(s.owned[f"c{n}"]) == 2 for n in range(50)) and not s.handoffs)
     assert len(list(instance.mirrors.groups())) == 1
     assert len(instance.registry) == 50
     assert instance.registry.backlog == 0
-    assert isinstance(world.options, GroupOptions)
+    assert isinstance(cluster.options, GroupOptions)

@@ -14,11 +14,11 @@ from assigner.core.client.gate import Gate, GateClosed, Lease
 from assigner.core.client.messages import AnswerKind, CallAssigned, CallRevoked, Done, Ownership, ReleaseOrder, Start
 from assigner.core.client.messages import Commands as Heard
 from assigner.core.client.state import ClientState
-from assigner.errors import NotRegistered, Refused, StoreError
+from assigner.errors import FailedPrecondition, NotRegistered, StoreError
 from assigner.model.records import HandoffMode
 from assigner.store import Store
 from assigner.testing.faults import Refuse
-from tests.support.cluster import SteppedConsumer, World, tp, world_on
+from tests.support.cluster import Cluster, SteppedConsumer, cluster_on, tp
 from tests.support.faulty_stores import LaggingStore
 
 pytestmark = pytest.mark.virtual_time
@@ -26,15 +26,15 @@ TTL = 30.0
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with world_on("memory", ttl=TTL) as world:
-        yield world
+async def cluster() -> AsyncIterator[Cluster]:
+    async with cluster_on("memory", ttl=TTL) as cluster:
+        yield cluster
 
 
 # --- 3: the client's own clock closes the gate -------------------------------------------------------------------
 
 
-async def test_rule_3_a_gate_is_shut_two_thirds_of_the_ttl_after_the_renewal_was_sent(world: World) -> None:
+async def test_rule_3_a_gate_is_shut_two_thirds_of_the_ttl_after_the_renewal_was_sent(cluster: Cluster) -> None:
     lease = Lease()
     gate = Gate(tp(0), lease)
     gate.open(1)
@@ -46,30 +46,30 @@ async def test_rule_3_a_gate_is_shut_two_thirds_of_the_ttl_after_the_renewal_was
         gate.admit(120.0)
 
 
-async def test_rule_3_renew_is_answered_only_after_the_lease_was_renewed(world: World) -> None:
-    await world.add_topic(partitions=1)
-    faults = await world.start_faulty()
-    a = await world.join("a", renews=True)
+async def test_rule_3_renew_is_answered_only_after_the_lease_was_renewed(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=1)
+    faults = await cluster.start_faulty()
+    a = await cluster.join("a", renews=True)
     assert a.instance
     faults.inject(Refuse(), kinds={"keep_alive"}, times=None)
     with pytest.raises(StoreError):
         await a.instance.members.renew("g", "a", a.session)
 
 
-async def test_rule_3_a_client_that_says_it_renews_and_does_not_is_gone_after_its_ttl(world: World) -> None:
-    await world.add_topic(partitions=1)
-    await world.start_instance()
-    silent = SteppedConsumer(world, "a", renews=True)
+async def test_rule_3_a_client_that_says_it_renews_and_does_not_is_gone_after_its_ttl(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=1)
+    await cluster.start_instance()
+    silent = SteppedConsumer(cluster, "a", renews=True)
     silent.renews = False
-    await silent.connect(world.instances["i1"])
+    await silent.connect(cluster.instances["i1"])
     await silent.until("is let go", lambda c: isinstance(c.ended, NotRegistered), within=TTL + 2)
 
 
-async def test_rule_3_exclusive_groups_refuse_clients_that_do_not_renew(world: World) -> None:
-    await world.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
-    await world.start_instance()
-    with pytest.raises(Refused, match="Renew"):
-        await world.join("a", renews=False)
+async def test_rule_3_exclusive_groups_refuse_clients_that_do_not_renew(cluster: Cluster) -> None:
+    await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
+    await cluster.start_instance()
+    with pytest.raises(FailedPrecondition, match="Renew"):
+        await cluster.join("a", renews=False)
 
 
 # --- 7: a stale grant never reopens a gate -----------------------------------------------------------------------
@@ -85,7 +85,7 @@ def at_work() -> ClientState:
     return client
 
 
-async def test_rule_7_a_released_epoch_stays_released(world: World) -> None:
+async def test_rule_7_a_released_epoch_stays_released(cluster: Cluster) -> None:
     client = at_work()
     client.heard(Heard(releases=(ReleaseOrder(tp(0), 5, "h1"),)))
     client.finished(tp(0), Done())
@@ -94,7 +94,7 @@ async def test_rule_7_a_released_epoch_stays_released(world: World) -> None:
     assert not client.gate(tp(0)).is_open(1.0)
 
 
-async def test_rule_7_a_higher_epoch_on_a_held_partition_means_revoke_and_then_assign(world: World) -> None:
+async def test_rule_7_a_higher_epoch_on_a_held_partition_means_revoke_and_then_assign(cluster: Cluster) -> None:
     client = at_work()
     first = client.heard(Heard(assigned=((tp(0), 6),)))
     assert [type(action.call) for action in first if isinstance(action, Start)] == [CallRevoked]
@@ -103,40 +103,40 @@ async def test_rule_7_a_higher_epoch_on_a_held_partition_means_revoke_and_then_a
     assert second == [Start(tp(0), CallAssigned(Ownership("t", 0, 6)))]
 
 
-async def test_rule_7_release_and_unassigned_name_the_epoch_that_ends(world: World) -> None:
-    await world.add_topic(partitions=2)
-    instance = await world.start_instance()
-    a = await world.join("a", answers_release=False)
-    await world.until_counts(a=2)
-    await world.join("b")
+async def test_rule_7_release_and_unassigned_name_the_epoch_that_ends(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=2)
+    instance = await cluster.start_instance()
+    a = await cluster.join("a", answers_release=False)
+    await cluster.until_counts(a=2)
+    await cluster.join("b")
     await a.until("told to release one", lambda c: bool(c.to_release))
     (release,) = a.to_release.values()
     assert release.epoch == a.owned[release.tp] == 1
     await a.release(release.tp)
     await instance.operations.set_topic("g", "t", 1, force=True)
-    await world.until("one partition is left", lambda s: len(s.assignments) == 1)
-    told = [gone for c in world.consumers.values() for commands in c.heard for gone in commands.unassigned]
+    await cluster.until("one partition is left", lambda s: len(s.assignments) == 1)
+    told = [gone for c in cluster.consumers.values() for commands in c.heard for gone in commands.unassigned]
     assert told in ([(tp(1), 1)], [(tp(1), 2)])
 
 
-async def test_rule_7_a_snapshot_never_shows_an_ownership_that_was_taken_away(world: World) -> None:
+async def test_rule_7_a_snapshot_never_shows_an_ownership_that_was_taken_away(cluster: Cluster) -> None:
     """The instance's watch lags behind: a reconnecting consumer waits rather than hear of the past."""
     lagging: list[LaggingStore] = []
 
     def wrap(store: Store) -> Store:
-        lagging.append(LaggingStore(store, world.group.prefix))
+        lagging.append(LaggingStore(store, cluster.group.prefix))
         return lagging[0]
 
-    await world.add_topic(partitions=1)
-    await world.start_instance("leader")
-    behind = await world.start_instance("behind", leads=False, wrap=wrap)
-    a = await world.join("a", behind)
-    await world.until_counts(a=1)
+    await cluster.add_topic(partitions=1)
+    await cluster.start_instance("leader")
+    behind = await cluster.start_instance("behind", leads=False, wrap=wrap)
+    a = await cluster.join("a", behind)
+    await cluster.until_counts(a=1)
     await a.until("owns", lambda c: tp(0) in c.owned)
     lagging[0].lag()
     a.crash()
-    await world.join("b", world.instances["leader"])
-    await world.until_counts(b=1, within=3 * TTL)
+    await cluster.join("b", cluster.instances["leader"])
+    await cluster.until_counts(b=1, within=3 * TTL)
     async with anyio.create_task_group() as tasks:
         heard = len(a.heard)
         tasks.start_soon(a.connect, behind)

@@ -9,46 +9,46 @@ import pytest
 
 from assigner.admin import operations
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, GROUP, World, world_on
+from tests.support.cluster import BOTH_STORES, GROUP, Cluster, cluster_on
 
 pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def any_world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on(request.param, request, ttl=6.0) as opened:
+async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request, ttl=6.0) as opened:
         yield opened
 
 
-async def silences(world: World, instance: str) -> dict[str, float | None]:
-    described = await world.instances[instance].operations.describe(GROUP)
+async def silences(cluster: Cluster, instance: str) -> dict[str, float | None]:
+    described = await cluster.instances[instance].operations.describe(GROUP)
     return {member.consumer.consumer_name: member.silent_for for member in described.members}
 
 
-async def test_a_consumer_that_stopped_renewing_is_seen_to_be_silent_by_any_instance(any_world: World) -> None:
-    await any_world.add_topic(partitions=2)
-    first = await any_world.start_instance("i1")
-    await any_world.start_instance("i2")
-    await any_world.join("lively", first)
-    stopped = await any_world.join("stopped", first)
-    await any_world.until_counts(lively=1, stopped=1)
+async def test_a_consumer_that_stopped_renewing_is_seen_to_be_silent_by_any_instance(any_cluster: Cluster) -> None:
+    await any_cluster.add_topic(partitions=2)
+    first = await any_cluster.start_instance("i1")
+    await any_cluster.start_instance("i2")
+    await any_cluster.join("lively", first)
+    stopped = await any_cluster.join("stopped", first)
+    await any_cluster.until_counts(lively=1, stopped=1)
     stopped.crash()
 
     async def is_told() -> bool:
-        told = await silences(any_world, "i2")
+        told = await silences(any_cluster, "i2")
         lively, silent = told.get("lively"), told.get("stopped")
         return lively is not None and silent is not None and silent >= 3.0 > lively
 
     await eventually(is_told, within=6.0, what="silent for half its TTL, while the other one is not")
 
 
-async def test_only_so_many_leases_are_asked_about(any_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_many_leases_are_asked_about(any_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "MOST_SILENCES", 1)
-    await any_world.add_topic(partitions=2)
-    instance = await any_world.start_instance("i1")
+    await any_cluster.add_topic(partitions=2)
+    instance = await any_cluster.start_instance("i1")
     for name in ("a", "b"):
-        await any_world.join(name, instance)
+        await any_cluster.join(name, instance)
     await anyio.sleep(0.1)
-    told = await silences(any_world, "i1")
+    told = await silences(any_cluster, "i1")
     assert told["a"] is not None
     assert told["b"] is None

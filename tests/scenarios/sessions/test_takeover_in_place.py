@@ -16,25 +16,25 @@ import pytest
 from assigner.core.group import GroupState
 from assigner.model.records import Phase, Status
 from assigner.store import Found
-from tests.support.cluster import SteppedConsumer, World, tp, world_on
+from tests.support.cluster import Cluster, SteppedConsumer, cluster_on, tp
 
 pytestmark = pytest.mark.virtual_time
 STARTED = 1_700_000_000
 
 
 @pytest.fixture(params=["memory-grouped", "memory-groupless", pytest.param("etcd-groupless", marks=pytest.mark.etcd)])
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
     store, _, layout = request.param.partition("-")
-    async with world_on(store, request, groupless=layout == "groupless") as world:
-        yield world
+    async with cluster_on(store, request, groupless=layout == "groupless") as cluster:
+        yield cluster
 
 
 class Upstream:
     """Upstream's hand on the store."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.prefix = world.group.prefix
+    def __init__(self, cluster: Cluster) -> None:
+        self._world = cluster
+        self.prefix = cluster.group.prefix
 
     async def put(self, key: str, lease_ttl: float | None = None, **record: Any) -> None:
         store = self._world.store
@@ -73,195 +73,195 @@ class Upstream:
 
 
 @pytest.fixture
-async def upstream(world: World) -> Upstream:
+async def upstream(cluster: Cluster) -> Upstream:
     """Eight partitions, four each for a and b, nobody connected any more."""
-    upstream = Upstream(world)
+    upstream = Upstream(cluster)
     await upstream.topic()
     for number in range(8):
         await upstream.assignment(number, "a" if number < 4 else "b")
     return upstream
 
 
-async def come_back(world: World, name: str, **how: Any) -> SteppedConsumer:
+async def come_back(cluster: Cluster, name: str, **how: Any) -> SteppedConsumer:
     """Connect the way upstream's client does: without a session, and without renewing it."""
-    consumer = await world.join(name, session="", renews=False, **how)
-    world.tasks.start_soon(_answer_pings, consumer)
+    consumer = await cluster.join(name, session="", renews=False, **how)
+    cluster.tasks.start_soon(_answer_pings, consumer)
     return consumer
 
 
 async def _answer_pings(consumer: SteppedConsumer) -> None:
     while True:
-        consumer.last_heard = consumer.world.clock.now()
-        await anyio.sleep(consumer.world.ttl / 5)
+        consumer.last_heard = consumer.cluster.clock.now()
+        await anyio.sleep(consumer.cluster.ttl / 5)
 
 
 def epochs(state: GroupState) -> set[int]:
     return {held.record.epoch for held in state.assignments.values()}
 
 
-async def taken_over(world: World, *names: str) -> GroupState:
+async def taken_over(cluster: Cluster, *names: str) -> GroupState:
     """Every partition is stamped with the session its owner has now."""
 
     def stamped(state: GroupState) -> bool:
         sessions = {name: state.consumers[name].record.session for name in names if name in state.consumers}
         return all(sessions.get(held.record.owner) == held.record.session for held in state.assignments.values())
 
-    return await world.until(f"{names} are owners by session", stamped)
+    return await cluster.until(f"{names} are owners by session", stamped)
 
 
-async def nothing_moved(world: World) -> None:
-    instance = next(iter(world.instances.values()))
+async def nothing_moved(cluster: Cluster) -> None:
+    instance = next(iter(cluster.instances.values()))
     assert (await instance.operations.describe("g")).history == ()
 
 
-async def test_consumers_that_come_back_keep_what_they_had(world: World, upstream: Upstream) -> None:
-    before = await world.owners()
-    await world.start_instance()
-    a = await come_back(world, "a")
-    b = await come_back(world, "b")
-    state = await taken_over(world, "a", "b")
-    assert await world.owners() == before
+async def test_consumers_that_come_back_keep_what_they_had(cluster: Cluster, upstream: Upstream) -> None:
+    before = await cluster.owners()
+    await cluster.start_instance()
+    a = await come_back(cluster, "a")
+    b = await come_back(cluster, "b")
+    state = await taken_over(cluster, "a", "b")
+    assert await cluster.owners() == before
     assert epochs(state) == {1}
     await a.until("hears of its own", lambda c: c.owned == {tp(n): 1 for n in range(4)})
     await b.until("hears of its own", lambda c: c.owned == {tp(n): 1 for n in range(4, 8)})
     assert not any(c.warms or c.releases or c.unassigned for c in (*a.heard, *b.heard))
-    await nothing_moved(world)
+    await nothing_moved(cluster)
 
 
-async def test_registrations_upstream_left_behind_are_taken_over(world: World, upstream: Upstream) -> None:
+async def test_registrations_upstream_left_behind_are_taken_over(cluster: Cluster, upstream: Upstream) -> None:
     for name in ("a", "b"):
-        await upstream.consumer(name, lease_ttl=max(5.0, world.ttl))
-    before = await world.owners()
-    await world.start_instance()
-    a = await come_back(world, "a")
-    b = await come_back(world, "b")
-    await taken_over(world, "a", "b")
+        await upstream.consumer(name, lease_ttl=max(5.0, cluster.ttl))
+    before = await cluster.owners()
+    await cluster.start_instance()
+    a = await come_back(cluster, "a")
+    b = await come_back(cluster, "b")
+    await taken_over(cluster, "a", "b")
     # The leases of the old registrations run out meanwhile, which must not matter.
-    await anyio.sleep(1.5 * world.ttl)
-    assert await world.owners() == before
+    await anyio.sleep(1.5 * cluster.ttl)
+    assert await cluster.owners() == before
     assert (len(a.owned), len(b.owned)) == (4, 4)
-    await nothing_moved(world)
+    await nothing_moved(cluster)
 
 
-async def test_one_consumer_late_by_less_than_a_ttl_keeps_its_partitions(world: World, upstream: Upstream) -> None:
-    before = await world.owners()
-    await world.start_instance()
-    a = await come_back(world, "a")
+async def test_one_consumer_late_by_less_than_a_ttl_keeps_its_partitions(cluster: Cluster, upstream: Upstream) -> None:
+    before = await cluster.owners()
+    await cluster.start_instance()
+    a = await come_back(cluster, "a")
     await a.until("hears of its own", lambda c: len(c.owned) == 4)
     # b is not there, and is not taken for dead yet: a plan made now leaves its partitions alone.
-    await world.instances["i1"].operations.rebalance("g")
-    await anyio.sleep(world.ttl / 2)
-    assert await world.owners() == before
-    await come_back(world, "b")
-    await taken_over(world, "a", "b")
-    assert await world.owners() == before
-    await nothing_moved(world)
+    await cluster.instances["i1"].operations.rebalance("g")
+    await anyio.sleep(cluster.ttl / 2)
+    assert await cluster.owners() == before
+    await come_back(cluster, "b")
+    await taken_over(cluster, "a", "b")
+    assert await cluster.owners() == before
+    await nothing_moved(cluster)
 
 
-async def test_a_consumer_that_never_comes_back_loses_its_partitions(world: World, upstream: Upstream) -> None:
-    await world.start_instance()
-    await come_back(world, "a")
-    state = await world.until_counts(a=8, within=90)
+async def test_a_consumer_that_never_comes_back_loses_its_partitions(cluster: Cluster, upstream: Upstream) -> None:
+    await cluster.start_instance()
+    await come_back(cluster, "a")
+    state = await cluster.until_counts(a=8, within=90)
     assert min(epochs(state)) >= 1
 
 
-async def test_nothing_is_written_while_upstreams_leader_lives(world: World, upstream: Upstream) -> None:
-    await upstream.leader(lease_ttl=world.ttl)
-    await world.put_consumer("c", lease_ttl=600)
-    instance = await world.start_instance()
-    before = await world.state()
+async def test_nothing_is_written_while_upstreams_leader_lives(cluster: Cluster, upstream: Upstream) -> None:
+    await upstream.leader(lease_ttl=cluster.ttl)
+    await cluster.put_consumer("c", lease_ttl=600)
+    instance = await cluster.start_instance()
+    before = await cluster.state()
     assert before.leader is not None
     assert before.leader.record.holder == "assigner-0"
     assert not instance.coordinators.at_work
-    state = await world.until("ours leads", lambda s: bool(s.leader and s.leader.record.holder == "i1"), within=90)
+    state = await cluster.until("ours leads", lambda s: bool(s.leader and s.leader.record.holder == "i1"), within=90)
     assert all(held.record.session == "" for held in state.assignments.values())
     # Neither a nor b came back within a TTL of the term.
-    await world.until_counts(c=8, within=90)
+    await cluster.until_counts(c=8, within=90)
 
 
-async def test_a_missing_epoch_counts_as_the_floor(world: World, upstream: Upstream) -> None:
+async def test_a_missing_epoch_counts_as_the_floor(cluster: Cluster, upstream: Upstream) -> None:
     await upstream.put("plan", generation=7, epoch_floor=41)
-    await world.start_instance()
-    await come_back(world, "a")
-    await come_back(world, "b")
-    state = await taken_over(world, "a", "b")
+    await cluster.start_instance()
+    await come_back(cluster, "a")
+    await come_back(cluster, "b")
+    state = await taken_over(cluster, "a", "b")
     assert epochs(state) == {42}
     assert state.plan.generation == 7
 
 
-async def test_a_handoff_that_was_warming_starts_again_with_the_same_ends(world: World, upstream: Upstream) -> None:
+async def test_a_handoff_that_was_warming_starts_again_with_the_same_ends(cluster: Cluster, upstream: Upstream) -> None:
     await upstream.assignment(4, "a")
     await upstream.handoff(4, "a", "b", "Warming")
-    await world.start_instance()
-    a = await come_back(world, "a")
-    b = await come_back(world, "b", answers_warm=False)
+    await cluster.start_instance()
+    a = await come_back(cluster, "a")
+    b = await come_back(cluster, "b", answers_warm=False)
     await b.until("asked to warm", lambda c: set(c.to_warm) == {tp(4)})
-    state = await taken_over(world, "a", "b")
+    state = await taken_over(cluster, "a", "b")
     assert state.handoffs[tp(4)].record.phase is Phase.WARMING
     assert state.handoffs[tp(4)].record.started_at >= STARTED
     await b.ready(tp(4))
-    await world.until_counts(a=4, b=4)
+    await cluster.until_counts(a=4, b=4)
     assert [release.tp for c in a.heard for release in c.releases] == [tp(4)]
 
 
 async def test_a_handoff_that_was_ready_is_warmed_by_the_process_that_comes_back(
-    world: World, upstream: Upstream
+    cluster: Cluster, upstream: Upstream
 ) -> None:
     await upstream.assignment(4, "a")
     await upstream.handoff(4, "a", "b", "Ready")
-    await world.start_instance()
-    await come_back(world, "a")
-    b = await come_back(world, "b")
-    await world.until_counts(a=4, b=4)
+    await cluster.start_instance()
+    await come_back(cluster, "a")
+    b = await come_back(cluster, "b")
+    await cluster.until_counts(a=4, b=4)
     # Whoever was ready was another process: its state is gone.
     assert [warm.tp for c in b.heard for warm in c.warms] == [tp(4)]
 
 
-async def test_a_handoff_that_was_ready_flips_for_a_target_still_there(world: World, upstream: Upstream) -> None:
+async def test_a_handoff_that_was_ready_flips_for_a_target_still_there(cluster: Cluster, upstream: Upstream) -> None:
     for name in ("a", "b"):
         await upstream.consumer(name, lease_ttl=600)
     await upstream.assignment(4, "a")
     await upstream.handoff(4, "a", "b", "Ready")
-    await world.start_instance()
-    state = await world.until("flipped", lambda s: tp(4) in s.owned["b"])
+    await cluster.start_instance()
+    state = await cluster.until("flipped", lambda s: tp(4) in s.owned["b"])
     assert state.handoffs[tp(4)].record.phase is Phase.COMPLETE
     assert state.assignments[tp(4)].record.epoch == 1
 
 
 async def test_a_complete_handoff_ends_when_the_old_owner_comes_back_without_it(
-    world: World, upstream: Upstream
+    cluster: Cluster, upstream: Upstream
 ) -> None:
     await upstream.handoff(4, "a", "b", "Complete")
-    await world.start_instance()
-    a = await come_back(world, "a")
-    b = await come_back(world, "b")
-    await world.until_counts(a=4, b=4)
+    await cluster.start_instance()
+    a = await come_back(cluster, "a")
+    b = await come_back(cluster, "b")
+    await cluster.until_counts(a=4, b=4)
     assert set(a.owned) == {tp(0), tp(1), tp(2), tp(3)}
     await b.until("hears of it", lambda c: tp(4) in c.owned)
-    await nothing_moved(world)
+    await nothing_moved(cluster)
 
 
-async def test_a_handoff_whose_target_never_comes_back_is_given_up(world: World, upstream: Upstream) -> None:
+async def test_a_handoff_whose_target_never_comes_back_is_given_up(cluster: Cluster, upstream: Upstream) -> None:
     await upstream.handoff(3, "a", "c", "Warming")
-    await world.start_instance()
-    await come_back(world, "a")
-    await come_back(world, "b")
-    began = world.clock.now()
-    await world.until_counts(a=4, b=4, within=90)
+    await cluster.start_instance()
+    await come_back(cluster, "a")
+    await come_back(cluster, "b")
+    began = cluster.clock.now()
+    await cluster.until_counts(a=4, b=4, within=90)
     # Once the doubt is over, and not whenever somebody looks again by chance.
-    assert world.clock.now() - began < world.ttl + 5
+    assert cluster.clock.now() - began < cluster.ttl + 5
 
 
-async def test_fields_of_others_survive_every_rewrite(world: World, upstream: Upstream) -> None:
+async def test_fields_of_others_survive_every_rewrite(cluster: Cluster, upstream: Upstream) -> None:
     await upstream.topic(retention_hours=72)
     await upstream.consumer("a", lease_ttl=600, zone={"row": 3})
     for number in range(8):
         await upstream.assignment(number, "a" if number < 5 else "b", note=f"n{number}")
     await upstream.handoff(4, "a", "b", "Warming", ticket=[1, 2])
-    instance = await world.start_instance()
-    a = await come_back(world, "a", answers_release=False)
-    b = await come_back(world, "b", answers_warm=False)
-    await taken_over(world, "a", "b")
+    instance = await cluster.start_instance()
+    a = await come_back(cluster, "a", answers_release=False)
+    b = await come_back(cluster, "b", answers_warm=False)
+    await taken_over(cluster, "a", "b")
     await b.until("asked to warm", lambda c: tp(4) in c.to_warm)
     assert (await upstream.read("handoffs/t/4"))["ticket"] == [1, 2]
     await b.ready(tp(4))
@@ -269,27 +269,27 @@ async def test_fields_of_others_survive_every_rewrite(world: World, upstream: Up
     handoff = await upstream.read("handoffs/t/4")
     assert (handoff["ticket"], handoff["phase"]) == ([1, 2], "Complete")
     await a.release(tp(4))
-    await world.until_counts(a=4, b=4)
+    await cluster.until_counts(a=4, b=4)
 
     await instance.operations.set_topic("g", "t", 9)
     await instance.operations.drain("g", "a")
-    await world.until("a is draining", lambda s: s.consumers["a"].record.status is Status.DRAINING)
+    await cluster.until("a is draining", lambda s: s.consumers["a"].record.status is Status.DRAINING)
     assert (await upstream.read("consumers/a"))["zone"] == {"row": 3}
     assert (await upstream.read("config/topics/t"))["retention_hours"] == 72
     for number in range(8):
         assert (await upstream.read(f"assignments/t/{number}"))["note"] == f"n{number}"
 
 
-async def test_upstreams_fields_keep_their_form(world: World, upstream: Upstream) -> None:
+async def test_upstreams_fields_keep_their_form(cluster: Cluster, upstream: Upstream) -> None:
     await upstream.consumer("a", lease_ttl=600, controller={"kind": "Deployment", "name": "dedup"})
-    instance = await world.start_instance()
+    instance = await cluster.start_instance()
     await instance.operations.drain("g", "a")
     consumer = await upstream.read("consumers/a")
     assert consumer["status"] == "Draining"
     assert consumer["controller"] == {"kind": "Deployment", "name": "dedup"}
     assert (consumer["registered_at"], consumer["generation"]) == (STARTED, "")
-    await come_back(world, "b", answers_warm=False)
-    await world.until("a handoff", lambda s: bool(s.handoffs))
+    await come_back(cluster, "b", answers_warm=False)
+    await cluster.until("a handoff", lambda s: bool(s.handoffs))
     handoff = await upstream.read("handoffs/t/0")
     assert (handoff["old_owner"], handoff["new_owner"], handoff["phase"]) == ("a", "b", "Warming")
     assert (await upstream.read("assignments/t/4"))["status"] == "Active"

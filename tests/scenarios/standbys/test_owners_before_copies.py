@@ -13,7 +13,7 @@ from assigner.model.records import GroupOptions
 from assigner.strategies import sticky_balanced
 from assigner.strategies.standbys.placement import place_standbys
 from assigner.strategy import IntArray, Problem, Solution
-from tests.support.cluster import BOTH_STORES, World, world_on
+from tests.support.cluster import BOTH_STORES, Cluster, cluster_on
 
 pytestmark = pytest.mark.virtual_time
 OPTIONS = GroupOptions(debounce=0.1, standby_count=1)
@@ -47,9 +47,9 @@ def placement(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowPlacement]:
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on(request.param, request, options=OPTIONS) as world:
-        yield world
+async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request, options=OPTIONS) as cluster:
+        yield cluster
 
 
 def owned_by(state: GroupState, *names: str) -> bool:
@@ -62,42 +62,42 @@ def copied_among(state: GroupState, *names: str) -> bool:
     return dict(copies) == {name: state.partitions() // len(names) for name in names}
 
 
-async def three(world: World) -> None:
-    await world.add_topic(partitions=12)
-    await world.start_instance()
+async def three(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=12)
+    await cluster.start_instance()
     for name in "abc":
-        await world.join(name)
-    await world.until("settled", lambda s: owned_by(s, *"abc") and copied_among(s, *"abc"), within=100)
+        await cluster.join(name)
+    await cluster.until("settled", lambda s: owned_by(s, *"abc") and copied_among(s, *"abc"), within=100)
 
 
 async def test_orphans_have_an_owner_while_copies_are_still_being_placed(
-    world: World, placement: SlowPlacement
+    cluster: Cluster, placement: SlowPlacement
 ) -> None:
-    await three(world)
+    await three(cluster)
     begun = placement.begun
     placement.may_go_on.clear()
-    await world.consumers["c"].deregister(gates_closed=True)
-    state = await world.until("owned by the others", lambda s: owned_by(s, "a", "b"), within=100)
+    await cluster.consumers["c"].deregister(gates_closed=True)
+    state = await cluster.until("owned by the others", lambda s: owned_by(s, "a", "b"), within=100)
     assert not placement.lost_patience
     assert not copied_among(state, "a", "b")
     placement.may_go_on.set()
-    await world.until("copied by the others", lambda s: copied_among(s, "a", "b"), within=100)
+    await cluster.until("copied by the others", lambda s: copied_among(s, "a", "b"), within=100)
     assert placement.begun > begun
 
 
 async def test_the_next_orphans_do_not_wait_for_copies_of_the_plan_before(
-    world: World, placement: SlowPlacement
+    cluster: Cluster, placement: SlowPlacement
 ) -> None:
-    await three(world)
+    await three(cluster)
     placement.may_go_on.clear()
-    await world.consumers["c"].deregister(gates_closed=True)
-    await world.until("owned by the others", lambda s: owned_by(s, "a", "b"), within=100)
-    await world.consumers["b"].deregister(gates_closed=True)
-    await world.until("owned by the last", lambda s: owned_by(s, "a"), within=100)
+    await cluster.consumers["c"].deregister(gates_closed=True)
+    await cluster.until("owned by the others", lambda s: owned_by(s, "a", "b"), within=100)
+    await cluster.consumers["b"].deregister(gates_closed=True)
+    await cluster.until("owned by the last", lambda s: owned_by(s, "a"), within=100)
     assert not placement.lost_patience
     placement.may_go_on.set()
-    await world.join("d")
-    await world.until("copied by both", lambda s: owned_by(s, "a", "d") and copied_among(s, "a", "d"), within=100)
+    await cluster.join("d")
+    await cluster.until("copied by both", lambda s: owned_by(s, "a", "d") and copied_among(s, "a", "d"), within=100)
 
 
 class BothAtOnce:
@@ -110,9 +110,9 @@ class BothAtOnce:
 
 
 async def test_a_strategy_that_answers_both_at_once_is_taken_at_its_word(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("assigner.leader.coordinator.prepare", lambda name: BothAtOnce())
-    await three(world)
-    await world.consumers["c"].deregister(gates_closed=True)
-    await world.until("even", lambda s: owned_by(s, "a", "b") and copied_among(s, "a", "b"), within=100)
+    await three(cluster)
+    await cluster.consumers["c"].deregister(gates_closed=True)
+    await cluster.until("even", lambda s: owned_by(s, "a", "b") and copied_among(s, "a", "b"), within=100)

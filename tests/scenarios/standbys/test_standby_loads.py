@@ -9,7 +9,7 @@ import pytest
 
 from assigner.core.group import GroupState
 from assigner.model.records import GroupOptions, Standbys, encode
-from tests.support.cluster import BOTH_STORES, World, tp, world_on
+from tests.support.cluster import BOTH_STORES, Cluster, cluster_on, tp
 from tests.support.faulty_stores import key_of
 
 pytestmark = pytest.mark.virtual_time
@@ -18,15 +18,15 @@ OPTIONS = GroupOptions(debounce=1.0, standby_count=2)
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with world_on("memory", options=OPTIONS) as world:
-        yield world
+async def cluster() -> AsyncIterator[Cluster]:
+    async with cluster_on("memory", options=OPTIONS) as cluster:
+        yield cluster
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def any_world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on(request.param, request, options=OPTIONS) as world:
-        yield world
+async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request, options=OPTIONS) as cluster:
+        yield cluster
 
 
 def rests_evenly(state: GroupState, names: set[str]) -> bool:
@@ -38,36 +38,38 @@ def rests_evenly(state: GroupState, names: set[str]) -> bool:
     return settled and max(counts) - min(counts) <= 1
 
 
-async def test_three_who_hold_two_copies_each_of_what_nobody_owns_get_one_each_at_once(any_world: World) -> None:
+async def test_three_who_hold_two_copies_each_of_what_nobody_owns_get_one_each_at_once(any_cluster: Cluster) -> None:
     """Everybody went away and comes back at once: each partition could go to either of its two holders. No second plan
     has to even out what the first one did."""
-    world = any_world
-    await world.add_topic(partitions=3)
+    cluster = any_cluster
+    await cluster.add_topic(partitions=3)
     for number, holders in enumerate((("a", "b"), ("a", "c"), ("b", "c"))):
         record = Standbys(topic="t", partition=number, holders=holders)
-        await world.store.put(world.group.standby(tp(number)), encode(record))
-    instance = await world.start_instance(leads=False)
+        await cluster.store.put(cluster.group.standby(tp(number)), encode(record))
+    instance = await cluster.start_instance(leads=False)
     for name in "abc":
-        await world.join(name, instance)
-    await world.start_instance("i2")
-    await world.until("even", lambda state: rests_evenly(state, {"a", "b", "c"}), within=60)
-    assert not [event for event in await world.history(world.began) if key_of(event).startswith(world.group.handoffs)]
+        await cluster.join(name, instance)
+    await cluster.start_instance("i2")
+    await cluster.until("even", lambda state: rests_evenly(state, {"a", "b", "c"}), within=60)
+    assert not [
+        event for event in await cluster.history(cluster.began) if key_of(event).startswith(cluster.group.handoffs)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_wherever_a_group_with_two_standbys_rests_its_loads_are_even(world: World, seed: int) -> None:
+async def test_wherever_a_group_with_two_standbys_rests_its_loads_are_even(cluster: Cluster, seed: int) -> None:
     chooser = random.Random(seed)
     for topic, partitions in TOPICS.items():
-        await world.add_topic(topic, partitions)
-    await world.start_instance()
+        await cluster.add_topic(topic, partitions)
+    await cluster.start_instance()
     names: set[str] = set()
     for number in range(20):
         if len(names) >= 7 or (len(names) > 4 and chooser.random() < 0.5):
             gone = chooser.choice(sorted(names))
             names.remove(gone)
-            await world.consumers[gone].deregister(gates_closed=True)
+            await cluster.consumers[gone].deregister(gates_closed=True)
         else:
             names.add(f"c{number}")
-            await world.join(f"c{number}")
+            await cluster.join(f"c{number}")
         if len(names) >= 4:
-            await world.until(f"even over {sorted(names)}", lambda state: rests_evenly(state, names), within=60)
+            await cluster.until(f"even over {sorted(names)}", lambda state: rests_evenly(state, names), within=60)

@@ -12,7 +12,7 @@ from assigner.api import Registration
 from assigner.core.group import GroupState
 from assigner.model.records import Assignment, GroupOptions, HandoffMode, Standbys, encode
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, SteppedConsumer, World, tp, world_on
+from tests.support.cluster import BOTH_STORES, Cluster, SteppedConsumer, cluster_on, tp
 from tests.support.faulty_stores import key_of
 
 pytestmark = pytest.mark.virtual_time
@@ -21,15 +21,15 @@ OPTIONS = GroupOptions(debounce=0.1, standby_count=1)
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on(request.param, request, options=OPTIONS) as world:
-        yield world
+async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request, options=OPTIONS) as cluster:
+        yield cluster
 
 
 @pytest.fixture
-async def quick_world() -> AsyncIterator[World]:
-    async with world_on("memory", options=OPTIONS) as world:
-        yield world
+async def quick_cluster() -> AsyncIterator[Cluster]:
+    async with cluster_on("memory", options=OPTIONS) as cluster:
+        yield cluster
 
 
 def copies(state: GroupState) -> Counter[str]:
@@ -49,29 +49,29 @@ def is_even(state: GroupState, *names: str) -> bool:
     return not state.handoffs and owned == share and dict(copies(state)) == share and apart
 
 
-async def even(world: World, *names: str) -> GroupState:
-    return await world.until(f"even over {names}", lambda s: is_even(s, *names), within=100)
+async def even(cluster: Cluster, *names: str) -> GroupState:
+    return await cluster.until(f"even over {names}", lambda s: is_even(s, *names), within=100)
 
 
-async def told(world: World, *consumers: SteppedConsumer) -> None:
+async def told(cluster: Cluster, *consumers: SteppedConsumer) -> None:
     """Wait until each consumer was told exactly what is on record."""
-    records = await world.standbys()
+    records = await cluster.standbys()
     for consumer in consumers:
         wanted = {tp for tp, holders in records.items() if consumer.name in holders}
         await consumer.until(f"told of {len(wanted)}", lambda c, wanted=wanted: c.standbys == wanted)  # type: ignore[misc]
 
 
-async def three(world: World, partitions: int = 12) -> tuple[SteppedConsumer, SteppedConsumer, SteppedConsumer]:
-    await world.add_topic(partitions=partitions)
-    await world.start_instance()
-    a, b, c = [await world.join(name) for name in "abc"]
-    await even(world, "a", "b", "c")
+async def three(cluster: Cluster, partitions: int = 12) -> tuple[SteppedConsumer, SteppedConsumer, SteppedConsumer]:
+    await cluster.add_topic(partitions=partitions)
+    await cluster.start_instance()
+    a, b, c = [await cluster.join(name) for name in "abc"]
+    await even(cluster, "a", "b", "c")
     return a, b, c
 
 
-def actives(world: World) -> tuple[float, float]:
+def actives(cluster: Cluster) -> tuple[float, float]:
     """Partitions given to holders of a copy, and to others although there was one."""
-    registry = world.instances["i1"].metrics.registry
+    registry = cluster.instances["i1"].metrics.registry
     warm, cold = (registry.get_sample_value(f"assigner_{kind}_actives_total", {"group": "g"}) for kind in WARMTH)
     return warm or 0.0, cold or 0.0
 
@@ -79,29 +79,29 @@ def actives(world: World) -> tuple[float, float]:
 # --- placed and told ---------------------------------------------------------------------------------------------
 
 
-async def test_standbys_are_placed_evenly_and_told_to_their_holders(world: World) -> None:
-    consumers = await three(world)
-    await told(world, *consumers)
+async def test_standbys_are_placed_evenly_and_told_to_their_holders(cluster: Cluster) -> None:
+    consumers = await three(cluster)
+    await told(cluster, *consumers)
     assert all(not consumer.standbys & consumer.owned.keys() for consumer in consumers)
 
 
-async def test_the_first_message_lists_every_standby(world: World) -> None:
-    a, *_ = await three(world)
-    await told(world, a)
+async def test_the_first_message_lists_every_standby(cluster: Cluster) -> None:
+    a, *_ = await three(cluster)
+    await told(cluster, a)
     standbys, heard = set(a.standbys), len(a.heard)
     a.crash()
-    other = await world.start_instance("i2", leads=False)
+    other = await cluster.start_instance("i2", leads=False)
     await a.connect(other)
     assert a.heard[heard].full
     assert set(a.heard[heard].standbys_added) == standbys
 
 
-async def test_a_slow_reader_is_told_each_standby_once_and_only_where_it_stands(quick_world: World) -> None:
-    world = quick_world
-    await world.add_topic(partitions=2)
-    instance = await world.start_instance(leads=False)
+async def test_a_slow_reader_is_told_each_standby_once_and_only_where_it_stands(quick_cluster: Cluster) -> None:
+    cluster = quick_cluster
+    await cluster.add_topic(partitions=2)
+    instance = await cluster.start_instance(leads=False)
     seat = await instance.members.register(
-        Registration(group="g", name="slow", session="s", renews=True), world.clock.now
+        Registration(group="g", name="slow", session="s", renews=True), cluster.clock.now
     )
     commands = seat.commands()
     await anext(commands)
@@ -109,81 +109,81 @@ async def test_a_slow_reader_is_told_each_standby_once_and_only_where_it_stands(
         for number in range(2):
             holders = ("slow",) if (turn + number) % 2 else ("x",)
             record = Standbys(topic="t", partition=number, holders=holders)
-            await world.store.put(world.group.standby(tp(number)), encode(record))
+            await cluster.store.put(cluster.group.standby(tp(number)), encode(record))
     await eventually(lambda: seat.backlog == 2, what="both are in the outbox")
     mirror = instance.mirrors.get("g")
     assert mirror
-    await mirror.wait_for((await world.state()).revision)
+    await mirror.wait_for((await cluster.state()).revision)
     news = await anext(commands)
     assert (news.standbys_added, news.standbys_removed) == ((tp(0),), ())
     await seat.leave()
 
 
-async def test_only_what_changes_is_written(quick_world: World) -> None:
-    world = quick_world
-    await three(world)
+async def test_only_what_changes_is_written(quick_cluster: Cluster) -> None:
+    cluster = quick_cluster
+    await three(cluster)
     await anyio.sleep(1.5)
-    before = (await world.state()).revision
+    before = (await cluster.state()).revision
     for _ in range(3):
-        await world.instances["i1"].operations.rebalance("g")
+        await cluster.instances["i1"].operations.rebalance("g")
         await anyio.sleep(0.5)
-    assert {key_of(event) for event in await world.history(before)} == {world.group.options}
+    assert {key_of(event) for event in await cluster.history(before)} == {cluster.group.options}
 
 
-async def test_a_change_of_leader_rewrites_nothing(world: World) -> None:
-    await world.add_topic(partitions=12)
-    await world.start_instance("i1")
-    other = await world.start_instance("i2", leads=False)
+async def test_a_change_of_leader_rewrites_nothing(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=12)
+    await cluster.start_instance("i1")
+    other = await cluster.start_instance("i2", leads=False)
     for name in "abc":
-        await world.join(name, other)
-    await even(world, "a", "b", "c")
+        await cluster.join(name, other)
+    await even(cluster, "a", "b", "c")
     await anyio.sleep(1.5)
-    revision = (await world.state()).revision
-    await world.stop_instance("i1")
-    await world.start_instance("i3")
-    await world.until("another leader", lambda s: bool(s.leader and s.leader.record.holder == "i3"))
+    revision = (await cluster.state()).revision
+    await cluster.stop_instance("i1")
+    await cluster.start_instance("i3")
+    await cluster.until("another leader", lambda s: bool(s.leader and s.leader.record.holder == "i3"))
     await anyio.sleep(2)
-    assert {key_of(event) for event in await world.history(revision)} == {world.group.leader}
+    assert {key_of(event) for event in await cluster.history(revision)} == {cluster.group.leader}
 
 
 # --- promoted ----------------------------------------------------------------------------------------------------
 
 
-async def test_the_partitions_of_a_dead_owner_go_to_those_that_hold_copies(world: World) -> None:
-    a, b, c = await three(world)
-    await told(world, b, c)
-    records = await world.standbys()
+async def test_the_partitions_of_a_dead_owner_go_to_those_that_hold_copies(cluster: Cluster) -> None:
+    a, b, c = await three(cluster)
+    await told(cluster, b, c)
+    records = await cluster.standbys()
     lost = set(a.owned)
     heard = {one.name: len(one.heard) for one in (b, c)}
-    warm, cold = actives(world)
+    warm, cold = actives(cluster)
     a.crash()
-    state = await even(world, "b", "c")
+    state = await even(cluster, "b", "c")
     for partition in lost:
         assert state.assignments[partition].record.owner in records[partition]
     for one in (b, c):
         dropped = {tp for message in one.heard[heard[one.name] :] for tp in message.standbys_removed}
         assert not dropped & one.owned.keys(), "a copy that was promoted was taken away"
-    await told(world, b, c)
-    assert actives(world) == (warm + len(lost), cold)
+    await told(cluster, b, c)
+    assert actives(cluster) == (warm + len(lost), cold)
     await anyio.sleep(2)
-    history = (await world.instances["i1"].operations.describe("g")).history
+    history = (await cluster.instances["i1"].operations.describe("g")).history
     assert {tp(move.partition) for move in history[-len(lost) :] if move.warm} == lost
 
 
 @pytest.mark.parametrize("mode", HandoffMode)
 async def test_a_draining_owners_partitions_are_handed_to_holders_and_marked_warm(
-    world: World, mode: HandoffMode
+    cluster: Cluster, mode: HandoffMode
 ) -> None:
-    await world.set_options(handoff_mode=mode)
-    a, b, c = await three(world)
+    await cluster.set_options(handoff_mode=mode)
+    a, b, c = await three(cluster)
     for one in (b, c):
         one.answers_warm = False
-    records = await world.standbys()
+    records = await cluster.standbys()
     mine = set(a.owned)
     await a.deregister()
-    await world.until("all on their way", lambda s: len(s.handoffs) == 4)
+    await cluster.until("all on their way", lambda s: len(s.handoffs) == 4)
     for partition in mine:
-        handoff = await world.handoff(partition)
+        handoff = await cluster.handoff(partition)
         assert handoff
         assert handoff.warm == (handoff.new_owner in records[partition])
         assert handoff.warm
@@ -193,33 +193,33 @@ async def test_a_draining_owners_partitions_are_handed_to_holders_and_marked_war
         assert one.to_warm.keys() <= one.standbys, "a target lost the copy it starts from"
         one.answers_warm = True
         await one.ready(*one.to_warm)
-    await even(world, "b", "c")
-    await told(world, b, c)
+    await even(cluster, "b", "c")
+    await told(cluster, b, c)
 
 
-async def test_a_former_owner_is_told_to_keep_its_copy_as_it_lets_go(world: World) -> None:
-    await world.add_topic(partitions=12)
-    await world.start_instance()
-    a = await world.join("a")
-    await world.until_counts(a=12)
-    b = await world.join("b")
-    await even(world, "a", "b")
-    await told(world, a, b)
+async def test_a_former_owner_is_told_to_keep_its_copy_as_it_lets_go(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=12)
+    await cluster.start_instance()
+    a = await cluster.join("a")
+    await cluster.until_counts(a=12)
+    b = await cluster.join("b")
+    await even(cluster, "a", "b")
+    await told(cluster, a, b)
     released = [release for message in a.heard for release in message.releases]
     assert len(released) == 6
     assert all(release.standby for release in released)
     assert a.standbys == {release.tp for release in released}
 
 
-async def test_a_move_that_is_given_up_leaves_the_target_its_copy(quick_world: World) -> None:
-    world = quick_world
-    await world.set_options(warming_timeout=5.0, balance_backoff=1_000.0)
-    a, b, c = await three(world)
-    await told(world, a, b, c)
-    stuck = [await world.join("d", answers_warm=False)]
-    await world.until("on their way", lambda s: len(s.handoffs) == 3)
-    await world.until("given up", lambda s: not s.handoffs)
-    state = await world.state()
+async def test_a_move_that_is_given_up_leaves_the_target_its_copy(quick_cluster: Cluster) -> None:
+    cluster = quick_cluster
+    await cluster.set_options(warming_timeout=5.0, balance_backoff=1_000.0)
+    a, b, c = await three(cluster)
+    await told(cluster, a, b, c)
+    stuck = [await cluster.join("d", answers_warm=False)]
+    await cluster.until("on their way", lambda s: len(s.handoffs) == 3)
+    await cluster.until("given up", lambda s: not s.handoffs)
+    state = await cluster.state()
     assert all(len(record.record.holders) >= 1 for record in state.standbys.values())
     for partition, held in state.assignments.items():
         others = set(state.standbys[partition].record.holders) - {held.record.owner}
@@ -230,229 +230,231 @@ async def test_a_move_that_is_given_up_leaves_the_target_its_copy(quick_world: W
 # --- holders come and go -----------------------------------------------------------------------------------------
 
 
-async def test_a_holder_that_restarts_within_its_ttl_keeps_its_copies(world: World) -> None:
-    _, _, c = await three(world)
-    before = {tp: record.mod_revision for tp, record in (await world.state()).standbys.items()}
+async def test_a_holder_that_restarts_within_its_ttl_keeps_its_copies(cluster: Cluster) -> None:
+    _, _, c = await three(cluster)
+    before = {tp: record.mod_revision for tp, record in (await cluster.state()).standbys.items()}
     c.crash()
-    again = await world.join("c", session="another")
-    await world.until("taken over", lambda s: all(s.assignments[p].record.session == "another" for p in s.owned["c"]))
+    again = await cluster.join("c", session="another")
+    await cluster.until("taken over", lambda s: all(s.assignments[p].record.session == "another" for p in s.owned["c"]))
     await anyio.sleep(1)
-    assert {tp: record.mod_revision for tp, record in (await world.state()).standbys.items()} == before
-    await told(world, again)
+    assert {tp: record.mod_revision for tp, record in (await cluster.state()).standbys.items()} == before
+    await told(cluster, again)
     assert len(again.standbys) == 4
 
 
-async def test_the_copies_of_a_dead_holder_are_replaced(world: World) -> None:
-    a, b, c = await three(world)
+async def test_the_copies_of_a_dead_holder_are_replaced(cluster: Cluster) -> None:
+    a, b, c = await three(cluster)
     c.crash()
-    state = await even(world, "a", "b")
+    state = await even(cluster, "a", "b")
     assert "c" not in copies(state)
-    await told(world, a, b)
+    await told(cluster, a, b)
 
 
-async def test_one_consumer_alone_has_nobody_to_stand_by_for_it(quick_world: World) -> None:
-    world = quick_world
-    await world.add_topic(partitions=4)
-    await world.start_instance()
-    a = await world.join("a")
-    await world.until_counts(a=4)
-    b = await world.join("b")
-    await even(world, "a", "b")
+async def test_one_consumer_alone_has_nobody_to_stand_by_for_it(quick_cluster: Cluster) -> None:
+    cluster = quick_cluster
+    await cluster.add_topic(partitions=4)
+    await cluster.start_instance()
+    a = await cluster.join("a")
+    await cluster.until_counts(a=4)
+    b = await cluster.join("b")
+    await even(cluster, "a", "b")
     b.crash()
-    await world.until_counts(100, a=4)
-    await world.until("no records", lambda s: not s.standbys)
+    await cluster.until_counts(100, a=4)
+    await cluster.until("no records", lambda s: not s.standbys)
     await a.until("no standbys", lambda c: not c.standbys)
 
 
-async def test_an_outage_of_the_service_drops_no_copy_if_the_holders_come_back(quick_world: World) -> None:
-    world = quick_world
-    consumers = await three(world)
-    before = await world.standbys()
+async def test_an_outage_of_the_service_drops_no_copy_if_the_holders_come_back(quick_cluster: Cluster) -> None:
+    cluster = quick_cluster
+    consumers = await three(cluster)
+    before = await cluster.standbys()
     for one in consumers:
         one.crash()
-    await world.stop_instance("i1")
-    await world.until("nobody is registered", lambda s: not s.consumers, within=100)
-    await world.start_instance("i2")
-    revision = (await world.state()).revision
+    await cluster.stop_instance("i1")
+    await cluster.until("nobody is registered", lambda s: not s.consumers, within=100)
+    await cluster.start_instance("i2")
+    revision = (await cluster.state()).revision
     for name in "abc":
-        await world.join(name, session="new")
+        await cluster.join(name, session="new")
         await anyio.sleep(3)
     await anyio.sleep(60)
-    assert await world.standbys() == before
-    touched = {key_of(event) for event in await world.history(revision)}
+    assert await cluster.standbys() == before
+    touched = {key_of(event) for event in await cluster.history(revision)}
     assert not {key for key in touched if "/standbys/" in key}
 
 
-async def test_who_stays_away_after_an_outage_loses_its_copies(quick_world: World) -> None:
-    world = quick_world
-    consumers = await three(world)
+async def test_who_stays_away_after_an_outage_loses_its_copies(quick_cluster: Cluster) -> None:
+    cluster = quick_cluster
+    consumers = await three(cluster)
     for one in consumers:
         one.crash()
-    await world.stop_instance("i1")
-    await world.until("nobody is registered", lambda s: not s.consumers, within=100)
-    await world.start_instance("i2")
-    await world.join("a", session="new")
-    await world.join("b", session="new")
-    state = await world.until("even", lambda s: is_even(s, "a", "b"), within=100)
+    await cluster.stop_instance("i1")
+    await cluster.until("nobody is registered", lambda s: not s.consumers, within=100)
+    await cluster.start_instance("i2")
+    await cluster.join("a", session="new")
+    await cluster.join("b", session="new")
+    state = await cluster.until("even", lambda s: is_even(s, "a", "b"), within=100)
     assert set(copies(state)) == {"a", "b"}
 
 
 # --- switched off, shrunk, deleted -------------------------------------------------------------------------------
 
 
-async def test_a_count_of_zero_removes_every_record_and_tells_the_holders(world: World) -> None:
-    consumers = await three(world)
-    await told(world, *consumers)
-    await world.set_options(standby_count=0)
-    await world.until("no records", lambda s: not s.standbys)
+async def test_a_count_of_zero_removes_every_record_and_tells_the_holders(cluster: Cluster) -> None:
+    consumers = await three(cluster)
+    await told(cluster, *consumers)
+    await cluster.set_options(standby_count=0)
+    await cluster.until("no records", lambda s: not s.standbys)
     for one in consumers:
         await one.until("no standbys", lambda c: not c.standbys)
         assert len(one.owned) == 4
 
 
-async def test_a_higher_count_adds_copies_and_takes_none_away(world: World) -> None:
-    await three(world)
-    before = await world.standbys()
-    await world.set_options(standby_count=2)
-    await world.until("two each", lambda s: copies(s) == {"a": 8, "b": 8, "c": 8})
-    after = await world.standbys()
+async def test_a_higher_count_adds_copies_and_takes_none_away(cluster: Cluster) -> None:
+    await three(cluster)
+    before = await cluster.standbys()
+    await cluster.set_options(standby_count=2)
+    await cluster.until("two each", lambda s: copies(s) == {"a": 8, "b": 8, "c": 8})
+    after = await cluster.standbys()
     assert all(set(before[partition]) < set(after[partition]) for partition in before)
 
 
-async def test_a_topic_that_shrinks_loses_the_records_of_what_is_gone(world: World) -> None:
-    a, *_ = await three(world)
-    await world.add_topic(partitions=6)
-    state = await even(world, "a", "b", "c")
+async def test_a_topic_that_shrinks_loses_the_records_of_what_is_gone(cluster: Cluster) -> None:
+    a, *_ = await three(cluster)
+    await cluster.add_topic(partitions=6)
+    state = await even(cluster, "a", "b", "c")
     assert set(state.standbys) == {tp(number) for number in range(6)}
-    await told(world, a)
+    await told(cluster, a)
 
 
-async def test_a_deleted_topic_loses_its_records_and_its_return_brings_new_ones(world: World) -> None:
-    consumers = await three(world)
-    await world.store.delete(world.group.topic("t"))
-    await world.until("no records", lambda s: not s.standbys)
+async def test_a_deleted_topic_loses_its_records_and_its_return_brings_new_ones(cluster: Cluster) -> None:
+    consumers = await three(cluster)
+    await cluster.store.delete(cluster.group.topic("t"))
+    await cluster.until("no records", lambda s: not s.standbys)
     for one in consumers:
         await one.until("no standbys", lambda c: not c.standbys)
-    await world.add_topic(partitions=12)
-    await even(world, "a", "b", "c")
-    await told(world, *consumers)
+    await cluster.add_topic(partitions=12)
+    await even(cluster, "a", "b", "c")
+    await told(cluster, *consumers)
 
 
-async def test_a_topic_made_anew_has_its_copies_dropped_and_asked_for_again(world: World) -> None:
-    await world.add_topic(partitions=12, topic_id="first")
-    await world.start_instance()
-    consumers = [await world.join(name) for name in "abc"]
-    await even(world, "a", "b", "c")
-    await told(world, *consumers)
+async def test_a_topic_made_anew_has_its_copies_dropped_and_asked_for_again(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=12, topic_id="first")
+    await cluster.start_instance()
+    consumers = [await cluster.join(name) for name in "abc"]
+    await even(cluster, "a", "b", "c")
+    await told(cluster, *consumers)
     standbys = {one.name: set(one.standbys) for one in consumers}
     heard = {one.name: len(one.heard) for one in consumers}
-    await world.add_topic(partitions=12, topic_id="second")
-    await world.until(
+    await cluster.add_topic(partitions=12, topic_id="second")
+    await cluster.until(
         "of the new topic",
         lambda s: len(s.standbys) == 12 and all(r.record.topic_id == "second" for r in s.standbys.values()),
     )
     for one in consumers:
-        await told(world, one)
+        await told(cluster, one)
         await one.until(
             "told to drop what it had",
             lambda c: {p for m in c.heard[heard[c.name] :] for p in m.standbys_removed} == standbys[c.name],
         )
 
 
-async def test_a_topic_whose_config_cannot_be_read_keeps_its_records(quick_world: World) -> None:
-    world = quick_world
-    await three(world)
-    before = await world.standbys()
-    await world.store.put(world.group.topic("t"), b"no JSON")
+async def test_a_topic_whose_config_cannot_be_read_keeps_its_records(quick_cluster: Cluster) -> None:
+    cluster = quick_cluster
+    await three(cluster)
+    before = await cluster.standbys()
+    await cluster.store.put(cluster.group.topic("t"), b"no JSON")
     await anyio.sleep(100)
-    assert await world.standbys() == before
+    assert await cluster.standbys() == before
 
 
-async def test_a_group_that_stays_empty_forgets_its_standbys_with_its_assignments(quick_world: World) -> None:
-    world = quick_world
-    for one in await three(world):
+async def test_a_group_that_stays_empty_forgets_its_standbys_with_its_assignments(quick_cluster: Cluster) -> None:
+    cluster = quick_cluster
+    for one in await three(cluster):
         one.crash()
-    await world.until("forgotten", lambda s: not (s.assignments or s.standbys), within=200)
+    await cluster.until("forgotten", lambda s: not (s.assignments or s.standbys), within=200)
 
 
-async def test_while_a_group_is_paused_its_standbys_stay(quick_world: World) -> None:
-    world = quick_world
-    await three(world)
-    before = await world.standbys()
-    await world.set_options(paused=True, standby_count=0)
+async def test_while_a_group_is_paused_its_standbys_stay(quick_cluster: Cluster) -> None:
+    cluster = quick_cluster
+    await three(cluster)
+    before = await cluster.standbys()
+    await cluster.set_options(paused=True, standby_count=0)
     await anyio.sleep(100)
-    assert await world.standbys() == before
-    await world.set_options(paused=False)
-    await world.until("no records", lambda s: not s.standbys)
+    assert await cluster.standbys() == before
+    await cluster.set_options(paused=False)
+    await cluster.until("no records", lambda s: not s.standbys)
 
 
 # --- bad records -------------------------------------------------------------------------------------------------
 
 
-async def test_a_record_that_cannot_be_read_is_left_alone_and_asked_about_no_more_than_once(quick_world: World) -> None:
-    world = quick_world
-    key = world.group.standby(tp(3))
-    await world.store.put(key, b"[]")
-    await world.add_topic(partitions=12)
-    instance = await world.start_instance()
+async def test_a_record_that_cannot_be_read_is_left_alone_and_asked_about_no_more_than_once(
+    quick_cluster: Cluster,
+) -> None:
+    cluster = quick_cluster
+    key = cluster.group.standby(tp(3))
+    await cluster.store.put(key, b"[]")
+    await cluster.add_topic(partitions=12)
+    instance = await cluster.start_instance()
     for name in "abc":
-        await world.join(name)
-    await world.until("the others", lambda s: len(s.standbys) == 11 and not s.handoffs)
-    revision = (await world.state()).revision
+        await cluster.join(name)
+    await cluster.until("the others", lambda s: len(s.standbys) == 11 and not s.handoffs)
+    revision = (await cluster.state()).revision
     await anyio.sleep(100)
-    assert all("standbys" not in key_of(event) for event in await world.history(revision))
+    assert all("standbys" not in key_of(event) for event in await cluster.history(revision))
     assert any(line.startswith(key) for line in (await instance.operations.describe("g")).unreadable)
-    await world.store.delete(key)
-    await even(world, "a", "b", "c")
+    await cluster.store.delete(key)
+    await even(cluster, "a", "b", "c")
 
 
-async def test_a_record_written_by_another_hand_is_set_right(quick_world: World) -> None:
-    world = quick_world
-    await three(world)
+async def test_a_record_written_by_another_hand_is_set_right(quick_cluster: Cluster) -> None:
+    cluster = quick_cluster
+    await three(cluster)
     strange = Standbys(topic="t", partition=0, holders=("nobody", "nobody", "a", "b", "c"))
-    await world.store.put(world.group.standby(tp(0)), encode(strange))
-    await world.instances["i1"].operations.rebalance("g")
-    await even(world, "a", "b", "c")
+    await cluster.store.put(cluster.group.standby(tp(0)), encode(strange))
+    await cluster.instances["i1"].operations.rebalance("g")
+    await even(cluster, "a", "b", "c")
 
 
-async def test_an_owner_named_by_its_own_record_is_told_nothing(quick_world: World) -> None:
-    world = quick_world
-    await world.add_topic(partitions=1)
-    instance = await world.start_instance(leads=False)
-    a = await world.join("a", instance)
-    await world.store.put(world.group.standby(tp(0)), encode(Standbys(topic="t", partition=0, holders=("a",))))
+async def test_an_owner_named_by_its_own_record_is_told_nothing(quick_cluster: Cluster) -> None:
+    cluster = quick_cluster
+    await cluster.add_topic(partitions=1)
+    instance = await cluster.start_instance(leads=False)
+    a = await cluster.join("a", instance)
+    await cluster.store.put(cluster.group.standby(tp(0)), encode(Standbys(topic="t", partition=0, holders=("a",))))
     await a.until("standing by", lambda c: c.standbys == {tp(0)})
     owned = Assignment(topic="t", partition=0, owner="a", session=a.session, epoch=1)
-    await world.store.put(world.group.assignment(tp(0)), encode(owned))
+    await cluster.store.put(cluster.group.assignment(tp(0)), encode(owned))
     await a.until("the owner", lambda c: tp(0) in c.owned)
     assert not a.heard[-1].standbys_removed
     lost = Assignment(topic="t", partition=0, owner="x", session="x", epoch=2)
-    await world.store.put(world.group.assignment(tp(0)), encode(lost))
+    await cluster.store.put(cluster.group.assignment(tp(0)), encode(lost))
     await a.until("standing by again", lambda c: c.standbys == {tp(0)})
 
 
 # --- cost --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_group_without_standbys_has_no_record_of_any(quick_world: World) -> None:
-    world = quick_world
-    await world.set_options(standby_count=0)
-    await world.add_topic(partitions=12)
-    await world.start_instance()
-    a, *_ = [await world.join(name) for name in "abc"]
-    await world.until_counts(a=4, b=4, c=4)
+async def test_a_group_without_standbys_has_no_record_of_any(quick_cluster: Cluster) -> None:
+    cluster = quick_cluster
+    await cluster.set_options(standby_count=0)
+    await cluster.add_topic(partitions=12)
+    await cluster.start_instance()
+    a, *_ = [await cluster.join(name) for name in "abc"]
+    await cluster.until_counts(a=4, b=4, c=4)
     a.crash()
-    await world.until_counts(100, b=6, c=6)
-    assert not [event for event in await world.history() if "/standbys/" in key_of(event)]
+    await cluster.until_counts(100, b=6, c=6)
+    assert not [event for event in await cluster.history() if "/standbys/" in key_of(event)]
 
 
-async def test_a_failover_to_holders_writes_each_record_once(quick_world: World) -> None:
-    world = quick_world
-    a, *_ = await three(world)
-    touched = {p for p, holders in (await world.standbys()).items() if p in a.owned or "a" in holders}
-    revision = (await world.state()).revision
+async def test_a_failover_to_holders_writes_each_record_once(quick_cluster: Cluster) -> None:
+    cluster = quick_cluster
+    a, *_ = await three(cluster)
+    touched = {p for p, holders in (await cluster.standbys()).items() if p in a.owned or "a" in holders}
+    revision = (await cluster.state()).revision
     a.crash()
-    await even(world, "b", "c")
-    written = Counter(key_of(event) for event in await world.history(revision) if "/standbys/" in key_of(event))
+    await even(cluster, "b", "c")
+    written = Counter(key_of(event) for event in await cluster.history(revision) if "/standbys/" in key_of(event))
     assert set(written.values()) == {1}
     assert len(written) <= len(touched)

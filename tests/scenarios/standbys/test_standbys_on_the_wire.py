@@ -13,7 +13,7 @@ from assigner.clock import LoopClock
 from assigner.model.records import GroupOptions
 from assigner.proto.kafka_assigner import v1
 from assigner.service import Service
-from tests.support.cluster import GROUP, World, world_on
+from tests.support.cluster import GROUP, Cluster, cluster_on
 from tests.support.stream_clients import TIMING, until
 
 pytestmark = pytest.mark.virtual_time(sockets="local")
@@ -52,15 +52,15 @@ class Noting(Handler):
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with world_on("memory", ttl=2.0, options=OPTIONS) as world:
-        yield world
+async def cluster() -> AsyncIterator[Cluster]:
+    async with cluster_on("memory", ttl=2.0, options=OPTIONS) as cluster:
+        yield cluster
 
 
 @pytest.fixture
-async def service(world: World) -> Service:
-    await world.add_topic(partitions=12)
-    return await world.start_service()
+async def service(cluster: Cluster) -> Service:
+    await cluster.add_topic(partitions=12)
+    return await cluster.start_service()
 
 
 def consumer(service: Service, name: str, handler: Handler) -> AssignerConsumer:
@@ -84,7 +84,7 @@ async def three(service: Service) -> AsyncIterator[tuple[list[AssignerConsumer],
 
 
 async def test_a_program_is_told_what_to_copy_and_what_it_copied_when_it_takes_over(
-    world: World, service: Service
+    cluster: Cluster, service: Service
 ) -> None:
     async with three(service) as ((a, b, c), (_, *others)):
         assert all(not one.standbys & one.partitions.keys() for one in (a, b, c))
@@ -98,7 +98,7 @@ async def test_a_program_is_told_what_to_copy_and_what_it_copied_when_it_takes_o
                 if "assigned warm" in handler.story[tp]:
                     assert handler.story[tp][-2:] == ["standby", "assigned warm"]
         assert not any("no standby" in story for handler in others for tp, story in handler.story.items() if tp in lost)
-        await world.until_counts(b=6, c=6)
+        await cluster.until_counts(b=6, c=6)
 
 
 async def test_a_consumer_that_drains_hands_over_to_copies(service: Service) -> None:
@@ -134,7 +134,7 @@ async def test_a_connection_that_breaks_changes_no_copy(service: Service) -> Non
         assert handler.story == story
 
 
-async def test_who_does_not_ask_is_not_told(world: World, service: Service) -> None:
+async def test_who_does_not_ask_is_not_told(cluster: Cluster, service: Service) -> None:
     async with three(service):
         host, _, port = service.address.rpartition(":")
         channel = Channel(host, int(port))
@@ -143,7 +143,7 @@ async def test_who_does_not_ask_is_not_told(world: World, service: Service) -> N
             updates = aiter(stub.register(v1.RegisterRequest(consumer_name="d", topic="t")))
             heard = [await anext(updates), await anext(updates)]
             assert heard[1].warm is not None
-            await world.until("copied by d too", lambda s: bool(s.copies["d"]))
+            await cluster.until("copied by d too", lambda s: bool(s.copies["d"]))
             await stub.partition_ready(v1.PartitionReadyRequest(consumer_name="d", partition=heard[1].warm.partition))
             while heard[-1].assignment is None:
                 heard.append(await anext(updates))
@@ -153,7 +153,7 @@ async def test_who_does_not_ask_is_not_told(world: World, service: Service) -> N
             channel.close()
 
 
-async def test_operators_see_who_holds_copies_of_what(world: World, service: Service) -> None:
+async def test_operators_see_who_holds_copies_of_what(cluster: Cluster, service: Service) -> None:
     async with three(service) as ((a, b, c), _):
         host, _, port = service.address.rpartition(":")
         channel = Channel(host, int(port))
@@ -172,6 +172,6 @@ async def test_operators_see_who_holds_copies_of_what(world: World, service: Ser
             changed = v1.SetGroupOptionsRequest(group=GROUP, options=v1.GroupOptions(standby_count=0))
             assert (await admin.set_group_options(changed)).options.standby_count == 0  # type: ignore[union-attr]
             await until("told", lambda: not (a.standbys or b.standbys or c.standbys))
-            await world.until("no records", lambda s: not s.standbys)
+            await cluster.until("no records", lambda s: not s.standbys)
         finally:
             channel.close()

@@ -13,63 +13,63 @@ from assigner.errors import InvalidInput
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Cause, GroupOptions, Handoff, Step, decode
 from assigner.store import PutEvent
-from tests.support.cluster import BOTH_STORES, SteppedConsumer, World, tp, world_on
+from tests.support.cluster import BOTH_STORES, Cluster, SteppedConsumer, cluster_on, tp
 
 pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with world_on("memory") as world:
-        yield world
+async def cluster() -> AsyncIterator[Cluster]:
+    async with cluster_on("memory") as cluster:
+        yield cluster
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def any_world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on(request.param, request) as world:
-        yield world
+async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request) as cluster:
+        yield cluster
 
 
 # --- debounce ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_debounce_window_is_not_extended_by_what_happens_in_it(world: World) -> None:
+async def test_a_debounce_window_is_not_extended_by_what_happens_in_it(cluster: Cluster) -> None:
     """A consumer that joins every half second keeps nobody waiting for ever."""
-    await world.set_options(debounce=2.0)
-    await world.add_topic(partitions=12)
-    await world.start_instance()
-    began = world.clock.now()
+    await cluster.set_options(debounce=2.0)
+    await cluster.add_topic(partitions=12)
+    await cluster.start_instance()
+    began = cluster.clock.now()
     for number in range(6):
-        await world.join(f"c{number}")
+        await cluster.join(f"c{number}")
         await anyio.sleep(0.5)
-        if (await world.state()).assignments:
+        if (await cluster.state()).assignments:
             break
-    assert (await world.state()).assignments
-    assert world.clock.now() - began <= 3.1
+    assert (await cluster.state()).assignments
+    assert cluster.clock.now() - began <= 3.1
 
 
-async def test_what_happens_within_one_window_takes_one_plan(world: World) -> None:
-    await world.set_options(debounce=2.0)
-    await world.add_topic(partitions=12)
-    await world.start_instance()
-    await world.join("c0")
-    first = await world.until_counts(c0=12)
+async def test_what_happens_within_one_window_takes_one_plan(cluster: Cluster) -> None:
+    await cluster.set_options(debounce=2.0)
+    await cluster.add_topic(partitions=12)
+    await cluster.start_instance()
+    await cluster.join("c0")
+    first = await cluster.until_counts(c0=12)
     for number in range(1, 6):
-        await world.join(f"c{number}")
-    state = await world.until_counts(**{f"c{number}": 2 for number in range(6)})
+        await cluster.join(f"c{number}")
+    state = await cluster.until_counts(**{f"c{number}": 2 for number in range(6)})
     assert state.plan.generation == first.plan.generation + 1
 
 
 # --- limits ------------------------------------------------------------------------------------------------------
 
 
-async def most_in_flight(world: World, counted: str = "") -> int:
+async def most_in_flight(cluster: Cluster, counted: str = "") -> int:
     """By the store's own history: how many handoffs there ever were at a time (of one target, in the step warming)."""
     now: dict[str, Handoff] = {}
     most = 0
-    for event in await world.history():
+    for event in await cluster.history():
         key = event.entry.key if isinstance(event, PutEvent) else event.key
-        if not key.startswith(world.group.handoffs):
+        if not key.startswith(cluster.group.handoffs):
             continue
         if isinstance(event, PutEvent):
             now[key] = decode(Handoff, event.entry.value)[0]
@@ -82,35 +82,35 @@ async def most_in_flight(world: World, counted: str = "") -> int:
     return most
 
 
-async def test_at_most_so_many_handoffs_are_under_way_and_the_rest_follows(any_world: World) -> None:
-    world = any_world
-    await world.set_options(max_concurrent_handoffs=3)
-    await world.add_topic(partitions=20)
-    await world.start_instance()
-    await world.join("a")
-    await world.until_counts(a=20)
-    await world.join("b")
-    await world.until_counts(a=10, b=10)
-    assert await most_in_flight(world) == 3
+async def test_at_most_so_many_handoffs_are_under_way_and_the_rest_follows(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await cluster.set_options(max_concurrent_handoffs=3)
+    await cluster.add_topic(partitions=20)
+    await cluster.start_instance()
+    await cluster.join("a")
+    await cluster.until_counts(a=20)
+    await cluster.join("b")
+    await cluster.until_counts(a=10, b=10)
+    assert await most_in_flight(cluster) == 3
 
 
-async def test_a_consumer_warms_at_most_so_many_partitions_at_a_time(world: World) -> None:
-    await world.set_options(warm_concurrency=2)
-    await world.add_topic(partitions=20)
-    await world.start_instance()
-    await world.join("a")
-    await world.until_counts(a=20)
-    slow = await world.join("b", answers_warm=False)
+async def test_a_consumer_warms_at_most_so_many_partitions_at_a_time(cluster: Cluster) -> None:
+    await cluster.set_options(warm_concurrency=2)
+    await cluster.add_topic(partitions=20)
+    await cluster.start_instance()
+    await cluster.join("a")
+    await cluster.until_counts(a=20)
+    slow = await cluster.join("b", answers_warm=False)
     await slow.until("warms two", lambda c: len(c.to_warm) == 2)
-    await world.join("c")
+    await cluster.join("c")
     # One that is slow holds nobody else up: `c` gets all of its share meanwhile.
-    await world.until("c has its share", lambda s: len(s.owned["c"]) >= 6)
+    await cluster.until("c has its share", lambda s: len(s.owned["c"]) >= 6)
     assert len(slow.to_warm) == 2
     slow.answers_warm = True
     await slow.ready(*slow.to_warm)
-    await world.until("everybody has its share", lambda s: not s.handoffs and _spread(s) <= 1)
-    assert await most_in_flight(world, "b") == 2
-    assert await most_in_flight(world, "c") <= 2
+    await cluster.until("everybody has its share", lambda s: not s.handoffs and _spread(s) <= 1)
+    assert await most_in_flight(cluster, "b") == 2
+    assert await most_in_flight(cluster, "c") <= 2
 
 
 def _spread(state: GroupState) -> int:
@@ -121,101 +121,101 @@ def _spread(state: GroupState) -> int:
 # --- pause and rebalance -----------------------------------------------------------------------------------------
 
 
-async def test_while_paused_nothing_is_planned_and_what_is_under_way_ends(world: World) -> None:
-    await world.add_topic(partitions=4)
-    instance = await world.start_instance()
-    a = await world.join("a", answers_release=False)
-    await world.until_counts(a=4)
-    await world.join("b")
+async def test_while_paused_nothing_is_planned_and_what_is_under_way_ends(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=4)
+    instance = await cluster.start_instance()
+    a = await cluster.join("a", answers_release=False)
+    await cluster.until_counts(a=4)
+    await cluster.join("b")
     await a.until("two are flipped", lambda c: len(c.to_release) == 2)
     await instance.operations.set_options("g", {"paused": True})
     await a.release(*a.to_release)
-    await world.until_counts(a=2, b=2)
-    c = await world.join("c")
+    await cluster.until_counts(a=2, b=2)
+    c = await cluster.join("c")
     await anyio.sleep(100)
-    assert (await world.counts()) == {"a": 2, "b": 2}
+    assert (await cluster.counts()) == {"a": 2, "b": 2}
     assert not c.to_warm
     assert (await instance.operations.describe("g")).summary.paused
     a.answers_release = True
     await instance.operations.set_options("g", {"paused": False})
-    await world.until("c has its share", lambda s: len(s.owned["c"]) == 1 and not s.handoffs)
+    await cluster.until("c has its share", lambda s: len(s.owned["c"]) == 1 and not s.handoffs)
 
 
-async def test_a_pause_stops_a_rebalance_that_has_hardly_begun(world: World) -> None:
-    await world.set_options(warm_concurrency=2)
-    await world.add_topic(partitions=20)
-    instance = await world.start_instance()
-    await world.join("a")
-    await world.until_counts(a=20)
-    b = await world.join("b", answers_warm=False)
+async def test_a_pause_stops_a_rebalance_that_has_hardly_begun(cluster: Cluster) -> None:
+    await cluster.set_options(warm_concurrency=2)
+    await cluster.add_topic(partitions=20)
+    instance = await cluster.start_instance()
+    await cluster.join("a")
+    await cluster.until_counts(a=20)
+    b = await cluster.join("b", answers_warm=False)
     await b.until("two of ten have begun", lambda c: len(c.to_warm) == 2)
     await instance.operations.set_options("g", {"paused": True})
     b.answers_warm = True
     await b.ready(*b.to_warm)
-    await world.until_counts(a=18, b=2)
+    await cluster.until_counts(a=18, b=2)
     await anyio.sleep(100)
-    await world.until_counts(a=18, b=2)
+    await cluster.until_counts(a=18, b=2)
     await instance.operations.set_options("g", {"paused": False})
-    await world.until_counts(a=10, b=10)
+    await cluster.until_counts(a=10, b=10)
 
 
-async def test_a_target_that_leaves_while_paused_leaves_the_owner_in_peace(world: World) -> None:
-    await world.add_topic(partitions=2)
-    instance = await world.start_instance()
-    a = await world.join("a")
-    await world.until_counts(a=2)
-    b = await world.join("b", answers_warm=False)
+async def test_a_target_that_leaves_while_paused_leaves_the_owner_in_peace(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=2)
+    instance = await cluster.start_instance()
+    a = await cluster.join("a")
+    await cluster.until_counts(a=2)
+    b = await cluster.join("b", answers_warm=False)
     await b.until("asked to warm", lambda c: bool(c.to_warm))
     await instance.operations.set_options("g", {"paused": True})
     await b.deregister(gates_closed=True)
-    await world.until_counts(a=2)
+    await cluster.until_counts(a=2)
     assert sorted(a.owned.values()) == [1, 2]
 
 
-async def test_a_rebalance_asked_for_is_not_kept_waiting_by_the_debounce(world: World) -> None:
-    await world.add_topic(partitions=4)
-    instance = await world.start_instance()
-    await world.join("a")
-    await world.until_counts(a=4)
+async def test_a_rebalance_asked_for_is_not_kept_waiting_by_the_debounce(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=4)
+    instance = await cluster.start_instance()
+    await cluster.join("a")
+    await cluster.until_counts(a=4)
     await instance.operations.set_options("g", {"debounce": 50.0})
     await anyio.sleep(60)
-    await world.join("b")
-    asked = world.clock.now()
+    await cluster.join("b")
+    asked = cluster.clock.now()
     await instance.operations.rebalance("g")
-    await world.until_counts(a=2, b=2)
-    assert world.clock.now() - asked < 5
+    await cluster.until_counts(a=2, b=2)
+    assert cluster.clock.now() - asked < 5
 
 
-async def test_a_rebalance_of_a_balanced_group_writes_nothing(any_world: World) -> None:
-    world = any_world
-    await world.add_topic(partitions=4)
-    instance = await world.start_instance()
-    await world.join("a")
-    before = await world.until("planned", lambda s: s.plan.generation == 1)
+async def test_a_rebalance_of_a_balanced_group_writes_nothing(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await cluster.add_topic(partitions=4)
+    instance = await cluster.start_instance()
+    await cluster.join("a")
+    before = await cluster.until("planned", lambda s: s.plan.generation == 1)
     await instance.operations.rebalance("g")
     await anyio.sleep(1)
-    after = await world.state()
+    after = await cluster.state()
     assert {p: h.mod_revision for p, h in after.assignments.items()} == {
         p: h.mod_revision for p, h in before.assignments.items()
     }
     assert after.plan.generation == before.plan.generation
 
 
-async def test_moves_say_why_they_were_made(world: World) -> None:
-    await world.add_topic(partitions=4)
-    instance = await world.start_instance()
-    await world.join("a")
-    await world.until_counts(a=4)
-    b = await world.join("b")
-    await world.until_counts(a=2, b=2)
+async def test_moves_say_why_they_were_made(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=4)
+    instance = await cluster.start_instance()
+    await cluster.join("a")
+    await cluster.until_counts(a=4)
+    b = await cluster.join("b")
+    await cluster.until_counts(a=2, b=2)
     await instance.operations.set_topic("g", "t", 6)
-    await world.until_counts(a=3, b=3)
+    await cluster.until_counts(a=3, b=3)
     await b.deregister()
-    await world.until_counts(a=6)
-    await world.join("c")
-    await world.until_counts(a=3, c=3)
-    await world.consumers["c"].deregister(gates_closed=True)
-    await world.until_counts(a=6)
+    await cluster.until_counts(a=6)
+    await cluster.join("c")
+    await cluster.until_counts(a=3, c=3)
+    await cluster.consumers["c"].deregister(gates_closed=True)
+    await cluster.until_counts(a=6)
     await anyio.sleep(3)
     causes = Counter(move.cause for move in (await instance.operations.describe("g")).history)
     assert causes == {Cause.JOINED: 4 + 2 + 3, Cause.TOPIC_GREW: 2, Cause.DRAINING: 3, Cause.LEFT: 3}
@@ -224,13 +224,13 @@ async def test_moves_say_why_they_were_made(world: World) -> None:
 # --- failures and quarantine -------------------------------------------------------------------------------------
 
 
-async def draining_with(world: World, *names: str) -> tuple[SteppedConsumer, list[SteppedConsumer]]:
+async def draining_with(cluster: Cluster, *names: str) -> tuple[SteppedConsumer, list[SteppedConsumer]]:
     """`a` owns the only partition and drains; the others are there to warm it."""
-    await world.add_topic(partitions=1)
-    await world.start_instance()
-    a = await world.join("a")
-    await world.until_counts(a=1)
-    others = [await world.join(name, answers_warm=False) for name in names]
+    await cluster.add_topic(partitions=1)
+    await cluster.start_instance()
+    a = await cluster.join("a")
+    await cluster.until_counts(a=1)
+    others = [await cluster.join(name, answers_warm=False) for name in names]
     await a.deregister()
     return a, others
 
@@ -247,199 +247,199 @@ async def asked(consumers: list[SteppedConsumer]) -> SteppedConsumer:
     return found[0]
 
 
-async def test_a_warm_that_fails_is_tried_elsewhere(any_world: World) -> None:
-    world = any_world
-    a, others = await draining_with(world, "b", "c")
+async def test_a_warm_that_fails_is_tried_elsewhere(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    a, others = await draining_with(cluster, "b", "c")
     first = await asked(others)
     await first.ready(tp(0), failure="disk full")
     others.remove(first)
     second = await asked(others)
     assert second is not first
     assert a.ended is None
-    assert (await world.owners())[tp(0)] == "a"
+    assert (await cluster.owners())[tp(0)] == "a"
     await second.ready(tp(0))
-    await world.until_counts(**{second.name: 1})
+    await cluster.until_counts(**{second.name: 1})
 
 
-async def test_a_partition_that_fails_enough_consumers_is_quarantined_and_shown_and_forgiven(world: World) -> None:
-    await world.set_options(quarantine_after=2, balance_backoff=5.0)
-    a, others = await draining_with(world, "b", "c", "d")
+async def test_a_partition_that_fails_enough_consumers_is_quarantined_and_shown_and_forgiven(cluster: Cluster) -> None:
+    await cluster.set_options(quarantine_after=2, balance_backoff=5.0)
+    a, others = await draining_with(cluster, "b", "c", "d")
     for _ in range(2):
         consumer = await asked(others)
         others.remove(consumer)
         await consumer.ready(tp(0), failure="poisoned")
-    instance = world.instances["i1"]
-    state = await world.until("quarantined", lambda s: bool(s.plan.quarantined))
+    instance = cluster.instances["i1"]
+    state = await cluster.until("quarantined", lambda s: bool(s.plan.quarantined))
     (shown,) = (await instance.operations.describe("g")).quarantined
     assert (shown.topic, shown.partition, shown.reason) == ("t", 0, "poisoned")
     assert len(set(shown.failed)) == 2
     assert all(handoff.record.to_nobody for handoff in state.handoffs.values())
     await a.until("drained all the same", lambda c: c.ended == "drained")
     # Left in peace, for good, whatever else happens.
-    await world.join("e", answers_warm=False)
+    await cluster.join("e", answers_warm=False)
     await anyio.sleep(200)
-    assert not any(c.to_warm for c in world.consumers.values())
-    assert tp(0) not in await world.owners()
+    assert not any(c.to_warm for c in cluster.consumers.values())
+    assert tp(0) not in await cluster.owners()
     await instance.operations.rebalance("g")
-    await world.until("somebody has it", lambda s: tp(0) in s.assignments and not s.plan.quarantined)
+    await cluster.until("somebody has it", lambda s: tp(0) in s.assignments and not s.plan.quarantined)
 
 
-async def test_the_same_consumer_failing_again_does_not_count_twice(world: World) -> None:
-    await world.set_options(quarantine_after=2, balance_backoff=2.0, warming_timeout=1000.0, release_timeout=1000.0)
-    await world.add_topic(partitions=2)
-    await world.start_instance()
-    await world.join("a")
-    await world.until_counts(a=2)
-    b = await world.join("b", answers_warm=False)
+async def test_the_same_consumer_failing_again_does_not_count_twice(cluster: Cluster) -> None:
+    await cluster.set_options(quarantine_after=2, balance_backoff=2.0, warming_timeout=1000.0, release_timeout=1000.0)
+    await cluster.add_topic(partitions=2)
+    await cluster.start_instance()
+    await cluster.join("a")
+    await cluster.until_counts(a=2)
+    b = await cluster.join("b", answers_warm=False)
     for _ in range(3):
         await b.until("asked to warm", lambda c: bool(c.to_warm), within=40)
         await b.ready(*b.to_warm, failure="not yet")
-    assert not (await world.plan()).quarantined
+    assert not (await cluster.plan()).quarantined
     await b.until("asked to warm", lambda c: bool(c.to_warm), within=40)
     await b.ready(*b.to_warm)
-    await world.until_counts(a=1, b=1)
+    await cluster.until_counts(a=1, b=1)
 
 
-async def test_the_quarantine_outlives_its_leader(world: World) -> None:
-    await world.set_options(quarantine_after=1, balance_backoff=5.0)
-    await world.add_topic(partitions=1)
-    await world.start_instance("i1")
-    other = await world.start_instance("i2", leads=False)
-    a = await world.join("a", other)
-    await world.until_counts(a=1)
-    b = await world.join("b", other, answers_warm=False)
+async def test_the_quarantine_outlives_its_leader(cluster: Cluster) -> None:
+    await cluster.set_options(quarantine_after=1, balance_backoff=5.0)
+    await cluster.add_topic(partitions=1)
+    await cluster.start_instance("i1")
+    other = await cluster.start_instance("i2", leads=False)
+    a = await cluster.join("a", other)
+    await cluster.until_counts(a=1)
+    b = await cluster.join("b", other, answers_warm=False)
     await a.deregister()
     await b.until("asked to warm", lambda c: bool(c.to_warm))
     await b.ready(tp(0), failure="poisoned")
-    await world.until("quarantined", lambda s: bool(s.plan.quarantined))
-    await world.stop_instance("i1")
-    await world.start_instance("i3")
+    await cluster.until("quarantined", lambda s: bool(s.plan.quarantined))
+    await cluster.stop_instance("i1")
+    await cluster.start_instance("i3")
     await anyio.sleep(100)
     assert not b.to_warm
-    assert len((await world.plan()).quarantined) == 1
+    assert len((await cluster.plan()).quarantined) == 1
 
 
-async def test_partitions_that_move_as_one_are_quarantined_as_one(world: World) -> None:
-    await world.set_options(quarantine_after=1, balance_backoff=5.0, copartitioned=(("left", "right"),))
+async def test_partitions_that_move_as_one_are_quarantined_as_one(cluster: Cluster) -> None:
+    await cluster.set_options(quarantine_after=1, balance_backoff=5.0, copartitioned=(("left", "right"),))
     for topic in ("left", "right"):
-        await world.add_topic(topic, partitions=2)
-    await world.start_instance()
-    a = await world.join("a")
-    await world.until_counts(a=4)
-    b = await world.join("b", answers_warm=False)
+        await cluster.add_topic(topic, partitions=2)
+    await cluster.start_instance()
+    a = await cluster.join("a")
+    await cluster.until_counts(a=4)
+    b = await cluster.join("b", answers_warm=False)
     await b.until("asked to warm a pair", lambda c: len(c.to_warm) == 2)
     one, other = sorted(b.to_warm)
     b.answers_warm = True
     await b.ready(one, failure="poisoned")
-    state = await world.until("quarantined", lambda s: bool(s.plan.quarantined))
+    state = await cluster.until("quarantined", lambda s: bool(s.plan.quarantined))
     assert {(q.topic, q.partition) for q in state.plan.quarantined} == {
         (one.topic, one.partition),
         (other.topic, other.partition),
     }
     await anyio.sleep(100)
-    assert {one, other} <= (await world.state()).owned["a"], "neither moves for balance"
+    assert {one, other} <= (await cluster.state()).owned["a"], "neither moves for balance"
     await a.deregister()
     await a.until("drained", lambda c: c.ended == "drained")
-    assert len((await world.until_counts(b=4)).plan.quarantined) == 2
+    assert len((await cluster.until_counts(b=4)).plan.quarantined) == 2
 
 
 # --- who gets what -----------------------------------------------------------------------------------------------
 
 
-async def test_copartitioned_topics_are_owned_and_moved_as_one(world: World) -> None:
-    await world.set_options(copartitioned=(("left", "right"),))
+async def test_copartitioned_topics_are_owned_and_moved_as_one(cluster: Cluster) -> None:
+    await cluster.set_options(copartitioned=(("left", "right"),))
     for topic in ("left", "right", "alone"):
-        await world.add_topic(topic, partitions=4)
-    await world.start_instance()
+        await cluster.add_topic(topic, partitions=4)
+    await cluster.start_instance()
     for name in ("a", "b", "c"):
-        await world.join(name)
-    state = await world.until("everything is owned", lambda s: len(s.assignments) == 12 and not s.handoffs)
+        await cluster.join(name)
+    state = await cluster.until("everything is owned", lambda s: len(s.assignments) == 12 and not s.handoffs)
     for number in range(4):
         pair = {state.assignments[TopicPartition(topic, number)].record.owner for topic in ("left", "right")}
         assert len(pair) == 1
-    history = [e.entry for e in await world.history() if isinstance(e, PutEvent) and "/assignments/" in e.entry.key]
+    history = [e.entry for e in await cluster.history() if isinstance(e, PutEvent) and "/assignments/" in e.entry.key]
     for number in range(4):
         left, right = (
-            [e.mod_revision for e in history if e.key == world.group.assignment(TopicPartition(topic, number))]
+            [e.mod_revision for e in history if e.key == cluster.group.assignment(TopicPartition(topic, number))]
             for topic in ("left", "right")
         )
         assert left == right, f"partition {number} was torn apart"
 
 
-async def test_topics_of_a_set_that_differ_in_size_move_by_themselves(world: World) -> None:
-    await world.set_options(copartitioned=(("left", "right"),))
-    await world.add_topic("left", partitions=2)
-    await world.add_topic("right", partitions=3)
-    await world.start_instance()
-    await world.join("a")
-    await world.until_counts(a=5)
+async def test_topics_of_a_set_that_differ_in_size_move_by_themselves(cluster: Cluster) -> None:
+    await cluster.set_options(copartitioned=(("left", "right"),))
+    await cluster.add_topic("left", partitions=2)
+    await cluster.add_topic("right", partitions=3)
+    await cluster.start_instance()
+    await cluster.join("a")
+    await cluster.until_counts(a=5)
 
 
-async def test_capacity_sets_the_share(world: World) -> None:
-    await world.add_topic(partitions=12)
-    await world.start_instance()
-    await world.join("a", capacity=1.0)
-    await world.join("b", capacity=3.0)
-    await world.until_counts(a=3, b=9)
+async def test_capacity_sets_the_share(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=12)
+    await cluster.start_instance()
+    await cluster.join("a", capacity=1.0)
+    await cluster.join("b", capacity=3.0)
+    await cluster.until_counts(a=3, b=9)
 
 
-async def test_a_subscriber_gets_its_topics_only(any_world: World) -> None:
-    world = any_world
-    await world.add_topic("x", partitions=4)
-    await world.add_topic("y", partitions=4)
-    await world.start_instance()
-    await world.join("a", topics=("x",))
-    await world.join("b", topics=("y",))
-    await world.join("c")
-    state = await world.until("everything is owned", lambda s: len(s.assignments) == 8 and not s.handoffs)
+async def test_a_subscriber_gets_its_topics_only(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await cluster.add_topic("x", partitions=4)
+    await cluster.add_topic("y", partitions=4)
+    await cluster.start_instance()
+    await cluster.join("a", topics=("x",))
+    await cluster.join("b", topics=("y",))
+    await cluster.join("c")
+    state = await cluster.until("everything is owned", lambda s: len(s.assignments) == 8 and not s.handoffs)
     assert {p.topic for p in state.owned["a"]} <= {"x"}
     assert {p.topic for p in state.owned["b"]} <= {"y"}
     assert all(state.owned.values())
 
 
-async def test_a_topic_nobody_wants_stays_unowned(world: World) -> None:
-    await world.add_topic("x", partitions=2)
-    await world.add_topic("y", partitions=2)
-    instance = await world.start_instance()
-    await world.join("a", topics=("x",))
-    await world.until_counts(a=2)
+async def test_a_topic_nobody_wants_stays_unowned(cluster: Cluster) -> None:
+    await cluster.add_topic("x", partitions=2)
+    await cluster.add_topic("y", partitions=2)
+    instance = await cluster.start_instance()
+    await cluster.join("a", topics=("x",))
+    await cluster.until_counts(a=2)
     assert (await instance.operations.describe("g")).summary.unowned == 2
-    await world.join("b")
-    await world.until("y is owned", lambda s: sum(p.topic == "y" for p in s.owned["b"]) == 2)
+    await cluster.join("b")
+    await cluster.until("y is owned", lambda s: sum(p.topic == "y" for p in s.owned["b"]) == 2)
 
 
-async def test_the_strategy_is_chosen_by_name(world: World) -> None:
-    await world.add_topic(partitions=64)
-    instance = await world.start_instance()
+async def test_the_strategy_is_chosen_by_name(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=64)
+    instance = await cluster.start_instance()
     for name in ("a", "b", "c"):
-        await world.join(name)
-    await world.until("owned", lambda s: len(s.assignments) == 64 and not s.handoffs)
-    before = await world.owners()
+        await cluster.join(name)
+    await cluster.until("owned", lambda s: len(s.assignments) == 64 and not s.handoffs)
+    before = await cluster.owners()
     await instance.operations.set_options("g", {"strategy": "jump_hash"})
-    state = await world.until("moved by hash", lambda s: s.plan.generation >= 2 and not s.handoffs, within=30)
+    state = await cluster.until("moved by hash", lambda s: s.plan.generation >= 2 and not s.handoffs, within=30)
     after = {p: held.record.owner for p, held in state.assignments.items()}
     assert after != before
     with pytest.raises(InvalidInput, match="no strategy named 'best'"):
         await instance.operations.set_options("g", {"strategy": "best"})
 
 
-async def test_a_strategy_that_is_not_installed_stops_planning_and_nothing_else(world: World) -> None:
+async def test_a_strategy_that_is_not_installed_stops_planning_and_nothing_else(cluster: Cluster) -> None:
     """Written into the store by somebody whose installation has it."""
-    await world.add_topic(partitions=4)
-    instance = await world.start_instance()
-    a = await world.join("a")
-    await world.until_counts(a=4)
-    await world.set_options(strategy="elsewhere_installed")
-    await world.join("b")
+    await cluster.add_topic(partitions=4)
+    instance = await cluster.start_instance()
+    a = await cluster.join("a")
+    await cluster.until_counts(a=4)
+    await cluster.set_options(strategy="elsewhere_installed")
+    await cluster.join("b")
     await anyio.sleep(30)
-    assert (await world.counts()) == {"a": 4}
+    assert (await cluster.counts()) == {"a": 4}
     assert a.ended is None
     await instance.operations.set_options("g", {"strategy": "sticky_balanced"})
-    await world.until_counts(a=2, b=2)
+    await cluster.until_counts(a=2, b=2)
 
 
-async def test_options_are_checked_and_what_is_not_mentioned_stays(world: World) -> None:
-    instance = await world.start_instance()
+async def test_options_are_checked_and_what_is_not_mentioned_stays(cluster: Cluster) -> None:
+    instance = await cluster.start_instance()
     await instance.operations.set_options("g", {"debounce": 3.0}, create=True)
     options = await instance.operations.set_options("g", {"warm_concurrency": 7})
     assert (options.debounce, options.warm_concurrency) == (3.0, 7)

@@ -11,25 +11,25 @@ from assigner.storage.groups import make_known
 from assigner.store import Store
 from assigner.testing.counting import CountingStore
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, GROUP, World, world_on
+from tests.support.cluster import BOTH_STORES, GROUP, Cluster, cluster_on
 
 pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on("memory", request) as opened:
+async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on("memory", request) as opened:
         yield opened
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def any_world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on(request.param, request) as opened:
+async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request) as opened:
         yield opened
 
 
-async def test_a_thousand_groups_are_listed_without_opening_one(world: World) -> None:
-    await world.start_instance("leader")
+async def test_a_thousand_groups_are_listed_without_opening_one(cluster: Cluster) -> None:
+    await cluster.start_instance("leader")
     made: list[CountingStore] = []
 
     def wrap(store: Store) -> Store:
@@ -38,9 +38,9 @@ async def test_a_thousand_groups_are_listed_without_opening_one(world: World) ->
 
     for number in range(1_000):
         group = f"g{number:04}"
-        await world.store.put(world.keys.group(group).topic("t"), encode(TopicConfig(topic="t", partition_count=3)))
-        await make_known(world.store, world.keys, group)
-    asked = await world.start_instance("asked", wrap=wrap, leads=False)
+        await cluster.store.put(cluster.keys.group(group).topic("t"), encode(TopicConfig(topic="t", partition_count=3)))
+        await make_known(cluster.store, cluster.keys, group)
+    asked = await cluster.start_instance("asked", wrap=wrap, leads=False)
 
     async def all_are_told_of() -> bool:
         made[0].reset()
@@ -53,12 +53,12 @@ async def test_a_thousand_groups_are_listed_without_opening_one(world: World) ->
     assert [one.group for one in told] == [f"g{number:04}" for number in range(1_000)]
 
 
-async def test_another_instance_tells_the_same_as_the_leader_does(any_world: World) -> None:
-    await any_world.add_topic(partitions=4)
-    first = await any_world.start_instance("i1")
-    second = await any_world.start_instance("i2", leads=False)
-    await any_world.join("a", first)
-    await any_world.until_counts(a=4)
+async def test_another_instance_tells_the_same_as_the_leader_does(any_cluster: Cluster) -> None:
+    await any_cluster.add_topic(partitions=4)
+    first = await any_cluster.start_instance("i1")
+    second = await any_cluster.start_instance("i2", leads=False)
+    await any_cluster.join("a", first)
+    await any_cluster.until_counts(a=4)
 
     async def both_tell_the_same() -> bool:
         return await second.operations.groups() == await first.operations.groups()
@@ -69,39 +69,39 @@ async def test_another_instance_tells_the_same_as_the_leader_does(any_world: Wor
     assert second.mirrors.get(GROUP) is None
 
 
-async def test_a_group_that_no_leader_told_of_is_read_once_and_not_kept(any_world: World) -> None:
-    await any_world.add_topic(partitions=4)
-    await any_world.put_consumer("a")
-    instance = await any_world.start_instance(leads=False)
+async def test_a_group_that_no_leader_told_of_is_read_once_and_not_kept(any_cluster: Cluster) -> None:
+    await any_cluster.add_topic(partitions=4)
+    await any_cluster.put_consumer("a")
+    instance = await any_cluster.start_instance(leads=False)
     (told,) = await instance.operations.groups()
     assert (told.consumers, told.partitions, told.leader) == (1, 4, "")
     assert instance.mirrors.open == 0
 
 
-async def test_a_leader_that_is_gone_is_not_told_of(any_world: World) -> None:
-    await any_world.add_topic(partitions=4)
-    first = await any_world.start_instance("i1")
-    second = await any_world.start_instance("i2", leads=False)
+async def test_a_leader_that_is_gone_is_not_told_of(any_cluster: Cluster) -> None:
+    await any_cluster.add_topic(partitions=4)
+    first = await any_cluster.start_instance("i1")
+    second = await any_cluster.start_instance("i2", leads=False)
 
     async def leader_is(name: str) -> bool:
         return [one.leader for one in await second.operations.groups()] == [name]
 
     await eventually(lambda: leader_is("i1"), within=30, every=0.5)
     assert first.leadership is not None
-    await any_world.stop_instance("i1")
+    await any_cluster.stop_instance("i1")
     await eventually(lambda: leader_is(""), within=30, every=0.5)
 
 
-async def test_an_idle_group_is_written_once_and_a_busy_one_now_and_then(world: World) -> None:
+async def test_an_idle_group_is_written_once_and_a_busy_one_now_and_then(cluster: Cluster) -> None:
     made: list[CountingStore] = []
 
     def wrap(store: Store) -> Store:
         made.append(CountingStore(store))
         return made[0]
 
-    await world.add_topic(partitions=4)
-    instance = await world.start_instance(wrap=wrap)
+    await cluster.add_topic(partitions=4)
+    instance = await cluster.start_instance(wrap=wrap)
     await eventually(lambda: instance.summaries.written == 1, within=30)
     made[0].reset()
-    await eventually(lambda: world.clock.now() > 600, within=1200, every=10)
+    await eventually(lambda: cluster.clock.now() > 600, within=1200, every=10)
     assert instance.summaries.written == 1

@@ -9,30 +9,30 @@ import pytest
 from assigner.api import Weights
 from assigner.errors import InvalidInput, UnknownTopic
 from assigner.testing.faults import Refuse
-from tests.support.cluster import BOTH_STORES, GROUP, World, tp, world_on
+from tests.support.cluster import BOTH_STORES, GROUP, Cluster, cluster_on, tp
 from tests.support.committing import instance_of, offset_of
 
 pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture(params=BOTH_STORES)
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world_on(request.param, request) as world:
-        yield world
+async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request) as cluster:
+        yield cluster
 
 
-async def lagging(world: World) -> None:
+async def lagging(cluster: Cluster) -> None:
     """An instance that keeps the group's mirror and hears of nothing any more."""
-    behind = await world.start_faulty("i1", leads=False)
-    await world.join("a")
-    whole = world.group.prefix
+    behind = await cluster.start_faulty("i1", leads=False)
+    await cluster.join("a")
+    whole = cluster.group.prefix
     behind.inject(Refuse(), kinds={"list", "watch"}, times=None, where=lambda _, prefix, *__: prefix == whole)
     behind.end_watches()
 
 
-async def test_offsets_of_a_topic_that_was_just_set_are_set(world: World) -> None:
-    await lagging(world)
-    i1 = instance_of(world)
+async def test_offsets_of_a_topic_that_was_just_set_are_set(cluster: Cluster) -> None:
+    await lagging(cluster)
+    i1 = instance_of(cluster)
     await i1.operations.set_topic(GROUP, "t", 2)
     assert await i1.operations.set_offsets(GROUP, {tp(0): 5}, force=False) == 1
     assert await offset_of(i1, tp(0)) == (5, 0)
@@ -40,26 +40,26 @@ async def test_offsets_of_a_topic_that_was_just_set_are_set(world: World) -> Non
     assert await i1.operations.set_offsets(GROUP, {tp(3): 6}, force=True) == 1
 
 
-async def test_an_offset_is_set_for_the_topic_as_it_is_now(world: World) -> None:
+async def test_an_offset_is_set_for_the_topic_as_it_is_now(cluster: Cluster) -> None:
     """Under the identity of its predecessor it would count as none."""
-    await world.add_topic(partitions=1, topic_id="first")
-    await lagging(world)
-    await world.add_topic(partitions=1, topic_id="second")
-    i1 = instance_of(world)
+    await cluster.add_topic(partitions=1, topic_id="first")
+    await lagging(cluster)
+    await cluster.add_topic(partitions=1, topic_id="second")
+    i1 = instance_of(cluster)
     assert await i1.operations.set_offsets(GROUP, {tp(0): 5}, force=True) == 1
     assert await offset_of(i1, tp(0)) == (5, 0)
 
 
-async def test_loads_of_a_topic_that_was_just_set_are_published(world: World) -> None:
-    await lagging(world)
-    i1 = instance_of(world)
+async def test_loads_of_a_topic_that_was_just_set_are_published(cluster: Cluster) -> None:
+    await lagging(cluster)
+    i1 = instance_of(cluster)
     await i1.operations.set_topic(GROUP, "t", 2)
     assert await i1.operations.set_loads(GROUP, [Weights("t", 0, (1.0, 2.0))], 60, keep_others=False) == 2
 
 
-async def test_what_really_does_not_exist_is_still_refused(world: World) -> None:
-    i1 = await world.start_instance(leads=False)
-    await world.add_topic(partitions=2)
+async def test_what_really_does_not_exist_is_still_refused(cluster: Cluster) -> None:
+    i1 = await cluster.start_instance(leads=False)
+    await cluster.add_topic(partitions=2)
     with pytest.raises(UnknownTopic, match="no topic 'u'"):
         await i1.operations.set_offsets(GROUP, {tp(0, "u"): 5}, force=True)
     with pytest.raises(InvalidInput, match="partitions 0 to 1"):

@@ -15,7 +15,7 @@ from assigner.backends.etcd import rpc
 from assigner.backends.etcd.convert import from_key, prefix_end, prefix_range, to_compare, to_key, to_operation
 from assigner.backends.etcd.errors import Final, NoEffect, TokenStale, TooMuchToRead, Unknown, judge
 from assigner.backends.etcd.member import parse_version
-from assigner.backends.etcd.watch import Buffer, Watch
+from assigner.backends.etcd.watch import Buffer, EtcdWatch
 from assigner.backends.etcd.watches import tells_progress
 from assigner.errors import (
     Compacted,
@@ -173,7 +173,7 @@ def response(revisions: list[int], *, fragment: bool = False, header: int = 0) -
     return rpc.WatchResponse(events=events, fragment=fragment, header=rpc.ResponseHeader(revision=header))
 
 
-async def everything(watch: Watch) -> list[Batch | Progress]:
+async def everything(watch: EtcdWatch) -> list[Batch | Progress]:
     """All items until the watch's end, which must be there."""
     items: list[Batch | Progress] = []
     with suppress(WatchEnded):
@@ -186,8 +186,8 @@ def revisions_in(batch: Batch) -> list[int]:
     return [event.entry.mod_revision for event in batch.events if isinstance(event, PutEvent)]
 
 
-def new_watch(start: int = 1, buffer: Buffer | None = None) -> Watch:
-    return Watch("/", start, buffer or Buffer(), lambda watch: None)
+def new_watch(start: int = 1, buffer: Buffer | None = None) -> EtcdWatch:
+    return EtcdWatch("/", start, buffer or Buffer(), lambda watch: None)
 
 
 @given(
@@ -258,8 +258,8 @@ async def test_a_long_response_is_handed_out_in_parts_that_keep_revisions_whole(
 
 
 async def test_room_is_made_known_when_a_paused_reader_has_caught_up() -> None:
-    rooms: list[Watch] = []
-    watch = Watch("/", 1, Buffer(events=10), rooms.append)
+    rooms: list[EtcdWatch] = []
+    watch = EtcdWatch("/", 1, Buffer(events=10), rooms.append)
     for revision in range(1, 12):
         watch.accept(response([revision]))
     assert watch.is_full

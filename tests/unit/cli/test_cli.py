@@ -17,7 +17,7 @@ from assigner.cli import main
 from assigner.cli.app import COMMANDS
 from assigner.cli.commands.group_view import SUMMARY_COLUMNS
 from assigner.cli.output import ranges
-from assigner.errors import InvalidInput, NotRegistered, Refused, StoreUnavailable
+from assigner.errors import FailedPrecondition, InvalidInput, NotRegistered, StoreUnavailable
 from assigner.server.settings import ServerSettings
 from tests.support.cli_service import ScriptedAdministration, serving
 
@@ -237,7 +237,7 @@ def test_a_name_nobody_knows_is_unreachable() -> None:
     ("error", "code"),
     [
         (NotRegistered("no consumer 'a'"), 1),
-        (Refused("not while paused"), 1),
+        (FailedPrecondition("not while paused"), 1),
         (InvalidInput("nonsense"), 1),
         (StoreUnavailable("etcd is gone"), 3),
     ],

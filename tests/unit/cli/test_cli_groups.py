@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from assigner.cli import main
-from assigner.errors import Refused
+from assigner.errors import FailedPrecondition
 from tests.support.cli_service import ScriptedAdministration, serving
 from tests.support.fake_service import FakeOffsets
 
@@ -121,7 +121,7 @@ def test_a_program_has_to_say_yes(run: Run, service: ScriptedAdministration) -> 
 
 
 def test_a_refusal_names_who_is_registered(run: Run, service: ScriptedAdministration) -> None:
-    service.error = Refused("consumers of group 'orders' are registered: 'worker-1'; stop them first")
+    service.error = FailedPrecondition("consumers of group 'orders' are registered: 'worker-1'; stop them first")
     result = run("groups", "delete", "orders", "--yes", "--force")
     assert result.exit_code == 1
     assert "'worker-1'" in result.stderr

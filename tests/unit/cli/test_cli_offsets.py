@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from assigner.api import FoundOffsets, WantedOffsets
 from assigner.cli import main
 from assigner.cli.commands.offsets import IN_A_LIST, MAX_FILE_BYTES, MAX_SET, new_offsets
-from assigner.errors import Refused
+from assigner.errors import FailedPrecondition
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Offset
 from tests.support.cli_service import ScriptedAdministration, serving
@@ -126,7 +126,7 @@ def test_offsets_are_set_from_a_file(run: Run, service: ScriptedAdministration, 
 
 
 def test_a_refusal_is_told(run: Run, service: ScriptedAdministration, tmp_path: Path) -> None:
-    service.error = Refused("t/1 of group 'orders' have owners; nothing was set")
+    service.error = FailedPrecondition("t/1 of group 'orders' have owners; nothing was set")
     result = run("--set", a_file(tmp_path, {"t": {"1": 17}}))
     assert result.exit_code == 1
     assert "have owners" in result.stderr

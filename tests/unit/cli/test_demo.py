@@ -10,11 +10,11 @@ from click.testing import CliRunner
 
 from assigner.api import GroupDescription
 from assigner.cli import main
-from assigner.demo.ledger import PATIENCE, Ledger
+from assigner.demo.ledger import PATIENCE, DemoLedger
 from assigner.demo.picture import LOG_LINES, MOVING_LINES
 from assigner.demo.play import ACTS, ActFailed, play
 from assigner.demo.recording import animated, frame_text, save
-from assigner.demo.scene import Cast, Cell, Line, Moving, Scene, State, Worker, seen
+from assigner.demo.scene import Cast, Cell, Moving, Scene, SceneLine, State, Worker, seen
 from assigner.demo.show import selection
 from assigner.demo.stage import NAMES, Pace
 from tests.support.cli_service import description
@@ -27,7 +27,7 @@ def scene(**fields: object) -> Scene:
         "workers": (Worker("w1", State.READY, 2), Worker("w2", State.KILLED, 1, 1)),
         "cells": (Cell("w1"), Cell("w1", "w2", "warming"), Cell("w2", "", "complete"), Cell()),
         "moving": (Moving(1, "w1", "w2", "warming", "joined"),),
-        "lines": (Line(3, "w1 joined"), Line(4, "01 w1 → w2", "joined")),
+        "lines": (SceneLine(3, "w1 joined"), SceneLine(4, "01 w1 → w2", "joined")),
         "generation": 7,
         "moves": 9,
     }
@@ -53,13 +53,13 @@ def test_the_same_scene_makes_the_same_picture() -> None:
 @pytest.mark.parametrize("count", [0, 1, MOVING_LINES, MOVING_LINES + 5])
 def test_the_picture_keeps_its_height_whatever_is_under_way(count: int) -> None:
     moving = tuple(Moving(number, "w1", "w2", "warming", "joined") for number in range(count))
-    lines = tuple(Line(number, "x") for number in range(count))
+    lines = tuple(SceneLine(number, "x") for number in range(count))
     heights = len(frame_text(scene(moving=moving, lines=lines)).splitlines())
     assert heights == len(frame_text(scene()).splitlines())
 
 
 def test_only_the_latest_events_are_shown() -> None:
-    lines = tuple(Line(number, f"event-{number}") for number in range(LOG_LINES + 3))
+    lines = tuple(SceneLine(number, f"event-{number}") for number in range(LOG_LINES + 3))
     text = frame_text(scene(lines=lines))
     assert "event-2" not in text
     assert f"event-{LOG_LINES + 2}" in text
@@ -70,7 +70,7 @@ def test_an_empty_scene_can_be_drawn() -> None:
 
 
 def test_names_are_not_taken_for_markup() -> None:
-    assert "[red]" in frame_text(scene(lines=(Line(1, "[red] joined"),)))
+    assert "[red]" in frame_text(scene(lines=(SceneLine(1, "[red] joined"),)))
 
 
 # --- scenes from descriptions ------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_a_killed_worker_is_shown_as_killed_until_its_partitions_are_gone() -> N
 
 
 def test_each_change_is_told_once_with_its_cause() -> None:
-    ledger = Ledger()
+    ledger = DemoLedger()
     told = list(ledger.changes(description(), now=0.0))
     assert [(change.partitions, change.cause) for change in told] == [((0,), "joined")]
     rest = list(ledger.changes(description(), now=PATIENCE))
@@ -118,7 +118,7 @@ def test_each_change_is_told_once_with_its_cause() -> None:
 
 
 def test_first_owners_are_no_moves() -> None:
-    ledger = Ledger()
+    ledger = DemoLedger()
     list(ledger.changes(description(), now=0.0))
     assert ledger.moves == 0
 

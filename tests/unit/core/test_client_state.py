@@ -6,7 +6,7 @@ import pytest
 
 from assigner.core.client.gate import Shut
 from assigner.core.client.messages import (
-    Answer,
+    Ack,
     CallAssigned,
     CallDiscard,
     CallRelease,
@@ -162,14 +162,14 @@ def test_a_warm_that_returns_is_answered_ready() -> None:
     lanes = Lanes()
     lanes.hear(warms=(warm(A),))
     assert lanes.end(A) == CallWarm(warm(A))
-    assert lanes.answers(READY) == [Answer(A, "h1")]
+    assert lanes.answers(READY) == [Ack(A, "h1")]
 
 
 def test_a_warm_that_fails_is_answered_with_the_reason() -> None:
     lanes = Lanes()
     lanes.hear(warms=(warm(A),))
     lanes.end(A, Failed("no checkpoint"))
-    assert lanes.answers(READY) == [Answer(A, "h1", "no checkpoint")]
+    assert lanes.answers(READY) == [Ack(A, "h1", "no checkpoint")]
 
 
 def test_a_cancelled_warm_is_stopped_and_never_answered() -> None:
@@ -208,7 +208,7 @@ def test_a_release_stops_a_running_warm() -> None:
     lanes.hear(releases=(release(A, 5, "h2"),))
     assert A in lanes.cancelled
     lanes.end(A, Stopped())
-    assert lanes.answers(RELEASED) == [Answer(A, "h2")]
+    assert lanes.answers(RELEASED) == [Ack(A, "h2")]
 
 
 def test_a_new_handoff_replaces_the_warm_of_the_old_one() -> None:
@@ -217,7 +217,7 @@ def test_a_new_handoff_replaces_the_warm_of_the_old_one() -> None:
     lanes.hear(warms=(warm(A, "h2"),))
     lanes.end(A, Stopped())
     assert lanes.end(A) == CallWarm(warm(A, "h2"))
-    assert lanes.answers(READY) == [Answer(A, "h2")]
+    assert lanes.answers(READY) == [Ack(A, "h2")]
 
 
 def test_a_replayed_warm_that_runs_is_not_started_twice() -> None:
@@ -234,7 +234,7 @@ def test_a_replayed_warm_that_is_done_is_answered_again_without_warming() -> Non
     lanes.take(lanes.state.acknowledged(READY, lanes.answers(READY), NOBODY))
     lanes.hear(full=True, warms=(warm(A),))
     assert not lanes.running
-    assert lanes.answers(READY) == [Answer(A, "h1")]
+    assert lanes.answers(READY) == [Ack(A, "h1")]
 
 
 def test_a_grant_during_the_warm_waits_for_it_and_makes_its_answer_moot() -> None:
@@ -260,7 +260,7 @@ def test_the_owner_is_warm_already() -> None:
     lanes.own(A, 5)
     lanes.hear(warms=(warm(A, "h9"),))
     assert not lanes.running
-    assert lanes.answers(READY) == [Answer(A, "h9")]
+    assert lanes.answers(READY) == [Ack(A, "h9")]
 
 
 # --- releasing ---------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def test_a_release_shuts_the_gate_for_new_work_calls_the_handler_and_is_answered
     assert not lanes.answers(RELEASED)
     assert lanes.end(A) == CallRelease(owned(A, 5), release(A, 5))
     assert lanes.state.gate(A).shut(NOW) is Shut.RELEASED
-    assert lanes.answers(RELEASED) == [Answer(A, "h1")]
+    assert lanes.answers(RELEASED) == [Ack(A, "h1")]
 
 
 def test_a_release_whose_handler_fails_is_answered_all_the_same() -> None:
@@ -283,7 +283,7 @@ def test_a_release_whose_handler_fails_is_answered_all_the_same() -> None:
     lanes.hear(releases=(release(A, 5),))
     lanes.end(A, Failed("flush failed"))
     assert lanes.state.gate(A).shut(NOW) is Shut.RELEASED
-    assert lanes.answers(RELEASED) == [Answer(A, "h1")]
+    assert lanes.answers(RELEASED) == [Ack(A, "h1")]
 
 
 def test_a_released_epoch_stays_released_whatever_a_stale_grant_says() -> None:
@@ -324,14 +324,14 @@ def test_a_release_waits_for_a_running_assigned_and_the_gate_never_opens() -> No
     lanes.end(A)
     assert not lanes.is_open(A)
     assert isinstance(lanes.end(A), CallRelease)
-    assert lanes.answers(RELEASED) == [Answer(A, "h1")]
+    assert lanes.answers(RELEASED) == [Ack(A, "h1")]
 
 
 def test_a_release_of_what_is_not_held_is_answered_at_once() -> None:
     lanes = Lanes()
     lanes.hear(releases=(release(A, 5),))
     assert not lanes.running
-    assert lanes.answers(RELEASED) == [Answer(A, "h1")]
+    assert lanes.answers(RELEASED) == [Ack(A, "h1")]
 
 
 def test_a_release_of_an_older_epoch_is_answered_and_leaves_the_newer_one_open() -> None:
@@ -340,7 +340,7 @@ def test_a_release_of_an_older_epoch_is_answered_and_leaves_the_newer_one_open()
     lanes.hear(releases=(release(A, 5),))
     assert not lanes.running
     assert lanes.is_open(A)
-    assert lanes.answers(RELEASED) == [Answer(A, "h1")]
+    assert lanes.answers(RELEASED) == [Ack(A, "h1")]
 
 
 def test_a_release_without_an_epoch_is_about_what_is_held() -> None:
@@ -367,7 +367,7 @@ def test_a_replayed_release_is_answered_again() -> None:
     assert not lanes.answers(RELEASED)
     lanes.hear(full=True, releases=(release(A, 5),))
     assert not lanes.running
-    assert lanes.answers(RELEASED) == [Answer(A, "h1")]
+    assert lanes.answers(RELEASED) == [Ack(A, "h1")]
 
 
 def test_an_answer_that_changed_while_it_was_sent_is_sent_again() -> None:
@@ -376,7 +376,7 @@ def test_an_answer_that_changed_while_it_was_sent_is_sent_again() -> None:
     sent = lanes.answers(RELEASED)
     lanes.hear(releases=(release(A, 5, "h2"),))
     lanes.take(lanes.state.acknowledged(RELEASED, sent, NOBODY))
-    assert lanes.answers(RELEASED) == [Answer(A, "h2")]
+    assert lanes.answers(RELEASED) == [Ack(A, "h2")]
 
 
 # --- the lease and the session -----------------------------------------------------------------------------------

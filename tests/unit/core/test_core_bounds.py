@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from assigner.core.coordination.machine import Coordination
-from assigner.core.planning.request import Target
+from assigner.core.planning.request import OwnerTarget
 from assigner.core.standbys import StandbyTarget
 from assigner.core.writes import Purpose
 from assigner.model.keys import TopicPartition
@@ -66,7 +66,7 @@ def test_a_write_that_is_too_large_is_not_waited_for_for_ever() -> None:
     core = coordination(scene)
     request = core.decide(0.0, 0.0).solve
     assert request is not None
-    core.solved([Target(T0, "a")])
+    core.solved([OwnerTarget(T0, "a")])
     (write,) = core.decide(1.0, 1.0).writes
     assert core._execution.writing
     core.too_large(write, "larger than the store takes", 1.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assigner.core.planning.copartitions import Units, companions_by_topic, copartition_sets, largest_set
+from assigner.core.planning.copartitions import CopartitionUnits, companions_by_topic, copartition_sets, largest_set
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Status
 from assigner.store import Limits
@@ -24,7 +24,7 @@ def test_named_sets_move_as_one_as_far_as_their_topics_go_together() -> None:
     assert problem.topics.partitions.tolist() == [2, 2, 2, 2, 1, 2]
     assert problem.members.subscription.tolist() == [[True, False, False, True, True, False]]
     assert problem.owner.tolist() == [NONE] * 8 + [0] + [NONE] * 2
-    units = Units(scene.state)
+    units = CopartitionUnits(scene.state)
     assert [units.of(TopicPartition("d", number)) for number in range(3)] == ["c", "c", ""]
 
 
@@ -66,7 +66,7 @@ def test_other_strategies_join_only_what_was_named() -> None:
 
 def test_what_moves_as_one_follows_the_subscriptions() -> None:
     scene = alike_scene()
-    units = Units(scene.state)
+    units = CopartitionUnits(scene.state)
     scene.consumer("z", "c", "d")
     units.consumers_changed()
     assert [units.of(TopicPartition(topic, 0)) for topic in "abcdefg"] == ["a", "a", "c", "c", "", "f", "f"]

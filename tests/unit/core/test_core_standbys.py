@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assigner.core.planning.request import Request, Target
+from assigner.core.planning.request import OwnerTarget, Request
 from assigner.core.standby_copies import copy_is_elsewhere, holders, holds_copy, is_standby
 from assigner.core.standbys import StandbyTarget, targets
 from assigner.core.writes import Purpose
@@ -211,7 +211,7 @@ def test_a_partition_given_to_a_holder_at_once_has_its_record_written_once() -> 
     core = scene.lead()
     scene.now += 2 * TTL
     scene.decide()
-    core.solved([Target(tp(0), "b")], [StandbyTarget(tp(0), "b", ("c",))])
+    core.solved([OwnerTarget(tp(0), "b")], [StandbyTarget(tp(0), "b", ("c",))])
     (write,) = scene.settle()
     assert scene.records() == {0: ("c",)}
     assert len(write.operations) == 1
@@ -342,7 +342,7 @@ def test_a_move_tells_whether_the_new_owner_held_a_copy(target: str, warm: bool,
     scene.now += 2 * TTL
     scene.decide()
     assert scene.core
-    scene.core.solved([Target(tp(0), target)])
+    scene.core.solved([OwnerTarget(tp(0), target)])
     (move,) = [move for write in scene.decide().writes for move in write.moves]
     assert (move.new, move.warm, move.cold) == (target, warm, cold)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assigner.api import Commands
-from assigner.core.consumer_view import NOWHERE, News, Standing, standing
+from assigner.core.consumer_view import EMPTY_VIEW, CommandBuilder, PartitionView, view_of
 from assigner.core.group import GroupState
 from assigner.model.keys import Keys, TopicPartition
 from assigner.model.records import Assignment, Handoff, Step, encode
@@ -50,11 +50,11 @@ class Scene:
         self._revision += 1
         self.state.apply(PutEvent(Entry(key, encode(record), self._revision, self._revision, 1)))
 
-    def mine(self) -> Standing:
-        return standing(self.state, *ME, TP)
+    def mine(self) -> PartitionView:
+        return view_of(self.state, *ME, TP)
 
-    def news(self, before: Standing) -> Commands | None:
-        collected = News(self.state)
+    def news(self, before: PartitionView) -> Commands | None:
+        collected = CommandBuilder(self.state)
         collected.add(TP, before, self.mine())
         return collected.commands()
 
@@ -62,7 +62,7 @@ class Scene:
 def test_an_owner_of_another_session_owns_nothing() -> None:
     scene = Scene()
     scene.owner("me", "s0", 4)
-    assert scene.mine() == NOWHERE
+    assert scene.mine() == EMPTY_VIEW
 
 
 def test_a_new_epoch_is_told_although_the_owner_is_the_same() -> None:
@@ -106,7 +106,7 @@ def test_a_target_is_asked_once_and_told_when_it_is_not_wanted_any_more() -> Non
     scene = Scene()
     scene.owner("old", "o", 4)
     scene.handoff(("old", "o"), ME, Step.WARMING, 1, 4)
-    news = scene.news(NOWHERE)
+    news = scene.news(EMPTY_VIEW)
     assert news
     assert [warm.handoff_id for warm in news.warms] == ["h1"]
     asked = scene.mine()
@@ -136,7 +136,7 @@ def test_a_handoff_of_upstream_without_an_id_can_be_told_apart() -> None:
     record = Handoff(topic="t", partition=0, old_owner="old", old_session="o", new_owner="me", new_session="s1")
     scene._put(KEYS.handoff(TP), record)
     assert scene.mine().target
-    news = scene.news(NOWHERE)
+    news = scene.news(EMPTY_VIEW)
     assert news
     assert news.warms[0].handoff_id == ""
 
@@ -176,7 +176,7 @@ def happen(scene: Scene, event: tuple[str, int, int], number: int) -> None:
 def test_whatever_happens_and_however_seldom_it_is_told_the_end_is_right(
     course: list[tuple[tuple[str, int, int], bool]],
 ) -> None:
-    scene, told = Scene(), NOWHERE
+    scene, told = Scene(), EMPTY_VIEW
     releases: list[str] = []
     warms: list[str] = []
     for number, (event, tell) in enumerate(course, start=1):
@@ -200,7 +200,7 @@ def test_whatever_happens_and_however_seldom_it_is_told_the_end_is_right(
         assert now.target in warms
     if now.release:
         assert now.release in releases
-    fresh = scene.news(NOWHERE)
+    fresh = scene.news(EMPTY_VIEW)
     if now.owned:
         assert fresh
         assert fresh.assigned == ((TP, now.epoch),)

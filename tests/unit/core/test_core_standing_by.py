@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assigner.api import Commands
-from assigner.core.consumer_view import NOWHERE, News, Standing, standing
+from assigner.core.consumer_view import EMPTY_VIEW, CommandBuilder, PartitionView, view_of
 from assigner.model.records import Step
 from tests.support.core_scene import Scene, tp
 
@@ -14,12 +14,12 @@ ME = ("me", "me1")
 TP = tp(0)
 
 
-def here(scene: Scene) -> Standing:
-    return standing(scene.state, *ME, TP)
+def here(scene: Scene) -> PartitionView:
+    return view_of(scene.state, *ME, TP)
 
 
-def told(scene: Scene, before: Standing) -> Commands:
-    news = News(scene.state, ME[0])
+def told(scene: Scene, before: PartitionView) -> Commands:
+    news = CommandBuilder(scene.state, ME[0])
     news.add(TP, before, here(scene))
     return news.commands() or Commands()
 
@@ -28,8 +28,8 @@ def test_a_holder_stands_by_whatever_its_session() -> None:
     scene = Scene()
     scene.copy(0, "me")
     assert here(scene).standby
-    assert standing(scene.state, "me", "another", TP).standby
-    assert not standing(scene.state, "you", "you1", TP).standby
+    assert view_of(scene.state, "me", "another", TP).standby
+    assert not view_of(scene.state, "you", "you1", TP).standby
 
 
 def test_a_copy_of_another_topic_of_the_same_name_is_removed_and_added_however_late_it_is_read() -> None:
@@ -37,7 +37,7 @@ def test_a_copy_of_another_topic_of_the_same_name_is_removed_and_added_however_l
     scene.copy(0, "me", topic_id="first")
     before = here(scene)
     scene.copy(0, "me", topic_id="second")
-    assert here(scene) == NOWHERE, "the config still knows the first"
+    assert here(scene) == EMPTY_VIEW, "the config still knows the first"
     scene.put_topic("second")
     news = told(scene, before)
     assert (news.standbys_removed, news.standbys_added) == ((TP,), (TP,))
@@ -80,7 +80,7 @@ def test_a_release_without_a_copy_to_keep_says_so() -> None:
 @given(st.lists(st.sampled_from(["mine", "theirs", "copy", "no copy", "read"]), max_size=25))
 def test_whoever_believes_every_message_stands_where_the_records_say(events: list[str]) -> None:
     scene = Scene()
-    sent, owns, copies = NOWHERE, False, False
+    sent, owns, copies = EMPTY_VIEW, False, False
     for event in [*events, "read"]:
         match event:
             case "mine":

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assigner.core.leader_spread import NOWHERE, Handover, Spread, SpreadSettings, campaign_delay, score, spread
+from assigner.core.leader_spread import NOWHERE, Handover, LeaderSpread, SpreadSettings, campaign_delay, score, spread
 
 GROUPS = [f"group-{number}" for number in range(100)]
 names = st.text(min_size=1, max_size=12)
 
 
-def shares(wanted: Spread) -> list[int]:
+def shares(wanted: LeaderSpread) -> list[int]:
     counts = Counter(wanted.homes.values())
     return [counts[instance] for instance in wanted.instances]
 
@@ -94,7 +94,7 @@ def test_an_instance_outside_the_set_comes_last() -> None:
 
 # --- handing over ------------------------------------------------------------------------------------------
 
-ELSEWHERE = Spread(dict.fromkeys(GROUPS, "other"), ("me", "other"))
+ELSEWHERE = LeaderSpread(dict.fromkeys(GROUPS, "other"), ("me", "other"))
 
 
 def test_nothing_is_handed_over_before_the_instances_have_settled() -> None:
@@ -120,7 +120,7 @@ def test_a_few_groups_are_handed_over_at_a_time() -> None:
 
 def test_a_group_at_home_or_without_a_home_stays() -> None:
     handover = Handover(SpreadSettings(settle=0.0), now=0.0)
-    assert handover.due(1.0, "me", ["at home", "unknown"], Spread({"at home": "me"}, ("me",))) == ((), None)
+    assert handover.due(1.0, "me", ["at home", "unknown"], LeaderSpread({"at home": "me"}, ("me",))) == ((), None)
 
 
 def test_a_group_that_keeps_coming_back_is_handed_over_ever_more_rarely() -> None:

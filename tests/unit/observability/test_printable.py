@@ -18,7 +18,7 @@ from assigner import logs
 from assigner.api import FoundOffsets, GroupDescription
 from assigner.cli import main, output
 from assigner.cli.exit_codes import REFUSED, Failure
-from assigner.errors import InvalidInput, InvalidName, Refused
+from assigner.errors import FailedPrecondition, InvalidInput, InvalidName
 from assigner.logs import LogFormat, LogSettings
 from assigner.logs.printable import as_json, one_line, shown
 from assigner.model.keys import Keys, TopicPartition
@@ -67,7 +67,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 
         def invoke(*arguments: str) -> Result:
             if "refused" in arguments:
-                service.error = Refused(HOSTILE)
+                service.error = FailedPrecondition(HOSTILE)
             environment = {"ASSIGNER_ADDRESS": address, "COLUMNS": "200"}
             return CliRunner(env=environment).invoke(main, arguments)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from assigner.server.transport.admission import MAX_SILENT, Admission, Slot, Stage
+from assigner.server.transport.admission import MAX_SILENT, Admission, ConnectionStage, Slot
 
 
 class Door:
@@ -14,7 +14,9 @@ class Door:
         self.admission = Admission(most, per_address)
         self.closed: list[str] = []
 
-    def come(self, name: str, host: str = "10.0.0.1", stage: Stage = Stage.SILENT, now: float = 0.0) -> Slot | None:
+    def come(
+        self, name: str, host: str = "10.0.0.1", stage: ConnectionStage = ConnectionStage.SILENT, now: float = 0.0
+    ) -> Slot | None:
         slot = self.admission.admit(host, now)
         if slot is not None:
             slot.close = lambda: self.closed.append(name)
@@ -24,7 +26,7 @@ class Door:
 
 def test_there_is_room_until_the_bound_and_again_when_one_left() -> None:
     door = Door(2)
-    first, second = (door.come(name, stage=Stage.CONSUMERS) for name in "ab")
+    first, second = (door.come(name, stage=ConnectionStage.CONSUMERS) for name in "ab")
     assert first is not None
     assert second is not None
     assert door.come("c") is None
@@ -37,7 +39,7 @@ def test_there_is_room_until_the_bound_and_again_when_one_left() -> None:
 
 def test_who_has_been_silent_longest_makes_room_first() -> None:
     door = Door(3)
-    door.come("stranger", stage=Stage.STRANGER)
+    door.come("stranger", stage=ConnectionStage.STRANGER)
     door.come("silent", now=1.0)
     door.come("later", now=2.0)
     assert door.come("new", now=100.0) is not None
@@ -55,25 +57,25 @@ def test_only_so_many_are_silent_at_a_time() -> None:
 
 def test_a_stranger_makes_room_after_a_while_and_not_before() -> None:
     door = Door(2)
-    door.come("old", stage=Stage.STRANGER)
-    door.come("young", stage=Stage.STRANGER, now=3.0)
+    door.come("old", stage=ConnectionStage.STRANGER)
+    door.come("young", stage=ConnectionStage.STRANGER, now=3.0)
     assert door.come("new", now=4.0) is None
-    assert door.come("new", stage=Stage.STRANGER, now=6.0) is not None
+    assert door.come("new", stage=ConnectionStage.STRANGER, now=6.0) is not None
     assert door.closed == ["old"]
 
 
 def test_connections_with_consumers_never_make_room() -> None:
     door = Door(1)
-    door.come("consumer", stage=Stage.CONSUMERS)
+    door.come("consumer", stage=ConnectionStage.CONSUMERS)
     assert door.come("new", now=1e6) is None
     assert not door.closed
 
 
 def test_who_lost_its_last_consumer_is_a_stranger_again_from_then_on() -> None:
     door = Door(1)
-    slot = door.come("was", stage=Stage.CONSUMERS)
+    slot = door.come("was", stage=ConnectionStage.CONSUMERS)
     assert slot is not None
-    door.admission.move(slot, Stage.STRANGER, 100.0)
+    door.admission.move(slot, ConnectionStage.STRANGER, 100.0)
     assert door.come("new", now=101.0) is None
     assert door.come("new", now=106.0) is not None
     assert door.closed == ["was"]
@@ -82,7 +84,7 @@ def test_who_lost_its_last_consumer_is_a_stranger_again_from_then_on() -> None:
 def test_one_address_does_not_take_the_room_of_others() -> None:
     door = Door(10, per_address=2)
     for name in "ab":
-        door.come(name, stage=Stage.CONSUMERS)
+        door.come(name, stage=ConnectionStage.CONSUMERS)
     assert door.come("c") is None
     assert door.come("other", host="10.0.0.2") is not None
 
@@ -107,7 +109,7 @@ def test_room_at_an_address_is_made_by_that_address() -> None:
 )
 def test_a_site_of_ipv6_counts_as_one_address(one: str, another: str, same: bool) -> None:
     door = Door(10, per_address=1)
-    door.come("first", host=one, stage=Stage.CONSUMERS)
+    door.come("first", host=one, stage=ConnectionStage.CONSUMERS)
     assert (door.come("second", host=another) is None) == same
 
 

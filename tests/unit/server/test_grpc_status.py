@@ -28,7 +28,7 @@ EXPECTED = {
     errors.NotTheTarget: Status.NOT_FOUND,
     errors.UnknownTopic: Status.NOT_FOUND,
     errors.UnknownGroup: Status.NOT_FOUND,
-    errors.Refused: Status.FAILED_PRECONDITION,
+    errors.FailedPrecondition: Status.FAILED_PRECONDITION,
     errors.Superseded: Status.ABORTED,
     errors.Evicted: Status.ABORTED,
     errors.TooSlow: Status.RESOURCE_EXHAUSTED,
@@ -72,7 +72,7 @@ def test_an_unexpected_error_is_logged_under_the_id_that_the_caller_gets(monkeyp
 
 
 def test_a_long_text_is_cut() -> None:
-    answer = answer_to(errors.Refused("x" * 100_000), "/s/m")
+    answer = answer_to(errors.FailedPrecondition("x" * 100_000), "/s/m")
     assert len(answer.message or "") == MAX_TEXT
 
 

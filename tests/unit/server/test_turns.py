@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from assigner.server.transport.fair_turns import PIECE, Share, Turns
+from assigner.server.transport.fair_turns import PIECE, ConnectionShare, FairTurns
 
 
 async def test_only_a_few_work_in_one_round_of_the_loop() -> None:
-    turns, worked, per_round = Turns(per_round=3), 0, []
+    turns, worked, per_round = FairTurns(per_round=3), 0, []
 
     async def work() -> None:
         nonlocal worked
@@ -31,7 +31,7 @@ async def test_only_a_few_work_in_one_round_of_the_loop() -> None:
 
 
 async def test_turns_are_given_in_order() -> None:
-    turns, order = Turns(per_round=2), []
+    turns, order = FairTurns(per_round=2), []
 
     async def work(number: int) -> None:
         await turns.take()
@@ -42,7 +42,7 @@ async def test_turns_are_given_in_order() -> None:
 
 
 async def test_a_waiter_that_gave_up_takes_nobodys_turn() -> None:
-    turns = Turns(per_round=1)
+    turns = FairTurns(per_round=1)
     await turns.take()
     waiting = [asyncio.create_task(turns.take()) for _ in range(10)]
     await asyncio.sleep(0)
@@ -53,7 +53,7 @@ async def test_a_waiter_that_gave_up_takes_nobodys_turn() -> None:
 
 
 async def test_a_lone_worker_need_not_wait() -> None:
-    turns = Turns()
+    turns = FairTurns()
     async with asyncio.timeout(5):
         for _ in range(1_000):
             await turns.take()
@@ -62,17 +62,17 @@ async def test_a_lone_worker_need_not_wait() -> None:
 # --- between connections -----------------------------------------------------------------------------------------
 
 
-def with_consumer() -> Share:
-    share = Share()
+def with_consumer() -> ConnectionShare:
+    share = ConnectionShare()
     share.consumers = 1
     return share
 
 
-async def order_of(turns: Turns, *asked: tuple[str, Share, bool]) -> list[str]:
+async def order_of(turns: FairTurns, *asked: tuple[str, ConnectionShare, bool]) -> list[str]:
     """Who worked when, if all of them ask in this order."""
     order: list[str] = []
 
-    async def work(name: str, share: Share, urgent: bool) -> None:
+    async def work(name: str, share: ConnectionShare, urgent: bool) -> None:
         await turns.take(share, urgent=urgent)
         order.append(name)
 
@@ -81,51 +81,51 @@ async def order_of(turns: Turns, *asked: tuple[str, Share, bool]) -> list[str]:
 
 
 async def test_who_asks_for_little_does_not_wait_for_who_asks_for_much() -> None:
-    greedy, modest = Share(), Share()
+    greedy, modest = ConnectionShare(), ConnectionShare()
     asked = [("greedy", greedy, False)] * 1_000 + [("modest", modest, False)]
-    order = await order_of(Turns(), *asked)
+    order = await order_of(FairTurns(), *asked)
     assert order.index("modest") < 20
 
 
 async def test_connections_that_ask_for_much_take_turns() -> None:
-    shares = {name: Share() for name in "abc"}
-    order = await order_of(Turns(per_round=2), *((name, shares[name], False) for name in "abc" for _ in range(100)))
+    shares = {name: ConnectionShare() for name in "abc"}
+    order = await order_of(FairTurns(per_round=2), *((name, shares[name], False) for name in "abc" for _ in range(100)))
     assert all(sorted(order[at : at + 3]) == ["a", "b", "c"] for at in range(30, 270, 3))
 
 
 async def test_strangers_in_their_thousands_do_not_delay_a_consumer() -> None:
-    strangers = [("stranger", Share(), False) for _ in range(5_000)]
-    order = await order_of(Turns(), *strangers, ("consumer", with_consumer(), False))
+    strangers = [("stranger", ConnectionShare(), False) for _ in range(5_000)]
+    order = await order_of(FairTurns(), *strangers, ("consumer", with_consumer(), False))
     assert order.index("consumer") < 20
 
 
 async def test_strangers_are_served_while_consumers_ask_without_end() -> None:
     busy = with_consumer()
-    order = await order_of(Turns(), *[("busy", busy, False)] * 1_000, ("stranger", Share(), False))
+    order = await order_of(FairTurns(), *[("busy", busy, False)] * 1_000, ("stranger", ConnectionShare(), False))
     assert order.index("stranger") < 20
 
 
 async def test_a_renewal_comes_before_what_else_its_connection_asks_for() -> None:
     share = with_consumer()
-    order = await order_of(Turns(), *[("other", share, False)] * 500, ("renewal", share, True))
+    order = await order_of(FairTurns(), *[("other", share, False)] * 500, ("renewal", share, True))
     assert order.index("renewal") < 20
 
 
 async def test_a_stranger_has_nothing_urgent() -> None:
-    share = Share()
-    order = await order_of(Turns(), *[("other", share, False)] * 100, ("pushy", share, True))
+    share = ConnectionShare()
+    order = await order_of(FairTurns(), *[("other", share, False)] * 100, ("pushy", share, True))
     assert order[-1] == "pushy"
 
 
 async def test_a_connection_with_more_consumers_gets_more_turns() -> None:
-    one, nine = with_consumer(), Share()
+    one, nine = with_consumer(), ConnectionShare()
     nine.consumers = 9
-    order = await order_of(Turns(), *[("one", one, False)] * 300, *[("nine", nine, False)] * 300)
+    order = await order_of(FairTurns(), *[("one", one, False)] * 300, *[("nine", nine, False)] * 300)
     assert order[:200].count("nine") > 150
 
 
 async def test_reading_that_takes_long_waits_until_others_have_read() -> None:
-    turns, costly, cheap, order = Turns(), Share(), Share(), list[str]()
+    turns, costly, cheap, order = FairTurns(), ConnectionShare(), ConnectionShare(), list[str]()
 
     def read_costly() -> None:
         order.append("costly")
@@ -147,9 +147,9 @@ async def test_reading_that_takes_long_waits_until_others_have_read() -> None:
 
 
 async def test_what_a_lost_connection_waited_for_is_forgotten() -> None:
-    turns, share, worked = Turns(per_round=1), Share(), list[str]()
+    turns, share, worked = FairTurns(per_round=1), ConnectionShare(), list[str]()
     await turns.take(share)
-    await turns.take(Share())
+    await turns.take(ConnectionShare())
     turns.read_later(share, lambda: worked.append("read"))
     share.forget()
     for _ in range(5):
@@ -158,7 +158,7 @@ async def test_what_a_lost_connection_waited_for_is_forgotten() -> None:
 
 
 async def test_more_work_than_can_be_done_is_noticed_and_its_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns, share = Turns(), Share()
+    turns, share = FairTurns(), ConnectionShare()
     waiting = [asyncio.create_task(turns.take(share)) for _ in range(100)]
     for _ in range(3):
         await asyncio.sleep(0)

@@ -11,7 +11,7 @@ import pytest
 
 from assigner.errors import InvalidInput
 from assigner.spark.jobs.chart import answer, draw
-from assigner.spark.jobs.simulate import Happening, Model, Outcome, lived
+from assigner.spark.jobs.simulate import Happening, Model, SimulationOutcome, lived
 from assigner.spark.jobs.traces import CRASH, JOIN, LEAVE, TOPIC, a_day, days
 from assigner.strategy import NONE, Problem, Solution
 from assigner.strategy.explanation import Explanation
@@ -26,7 +26,7 @@ def trace(*happenings: tuple[int, str, str] | tuple[int, str, str, float]) -> li
     return [Happening(one[0] * MINUTE, one[1], one[2], one[3] if len(one) > 3 else 1.0) for one in happenings]
 
 
-def sticky(*happenings: Any) -> Outcome:
+def sticky(*happenings: Any) -> SimulationOutcome:
     return lived(trace(*happenings), load("sticky_balanced"), MODEL)
 
 

@@ -22,7 +22,7 @@ def wait(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def member_of(query: ActedQuery) -> member.Member:
+def member_of(query: ActedQuery) -> member.QueryMember:
     return query.reader._planning().link._member
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from assigner.spark.options import read_options
-from assigner.spark.positions import Range
+from assigner.spark.positions import OffsetRange
 from assigner.spark.schema import row_schema
 from assigner.spark.source.batch_reader import BatchReader
 from tests.support.fake_spark_query import GROUP, ActedQuery, Sink, an_assigner, run_until
@@ -26,7 +26,7 @@ def test_what_a_group_has_done_and_has_not_done_yet_can_be_read() -> None:
         def planned(**more: str) -> set[tuple[int, int]]:
             options = read_options({**given, **more}, streaming=False)
             tasks = BatchReader(options, row_schema(headers=False, epoch=False, control=False)).partitions()
-            ranges: list[Range] = [one for task in tasks for one in task.value]
+            ranges: list[OffsetRange] = [one for task in tasks for one in task.value]
             return {(one.first, one.end) for one in ranges}
 
         assert planned(endingOffsets="committed") == {(0, 10)}

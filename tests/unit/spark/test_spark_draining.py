@@ -8,7 +8,7 @@ import pytest
 
 from assigner.embedded import EmbeddedAssigner
 from assigner.spark.member import member
-from assigner.spark.member.thread import Link
+from assigner.spark.member.thread import MemberThread
 from tests.support.fake_spark_query import GROUP, ActedQuery, Sink, Step, an_assigner, run_until
 from tests.support.servers.mock_kafka import MockKafka
 
@@ -20,7 +20,7 @@ def names(assigner: EmbeddedAssigner) -> list[str]:
     return [one.consumer.consumer_name for one in described.members]
 
 
-def eventually_drains(link: Link) -> None:
+def eventually_drains(link: MemberThread) -> None:
     """Until the member has been told that nobody is there to hand over to."""
     deadline = time.monotonic() + 30
     while not (link._member._releasing or link._member.ending):

@@ -11,7 +11,7 @@ from assigner.errors import SourceUnavailable
 from assigner.model.keys import TopicPartition
 from assigner.spark.kafka_offsets import DataLost, KafkaLog
 from assigner.spark.options import EARLIEST, LATEST, SourceOptions, read_options
-from assigner.spark.positions import Range
+from assigner.spark.positions import OffsetRange
 from assigner.spark.schema import arrow_schema, row_schema
 from assigner.spark.source import fetch, rows
 from assigner.spark.source.batch_reader import BatchReader
@@ -32,7 +32,7 @@ def options(kafka: MockKafka, topic: str, **more: str) -> SourceOptions:
 
 
 def read(kafka: MockKafka, topic: str, first: int, end: int, **more: str) -> pa.Table:
-    one = Range(TopicPartition(topic, 0), 7, first, end)
+    one = OffsetRange(TopicPartition(topic, 0), 7, first, end)
     return pa.Table.from_batches(read_ranges([one], options(kafka, topic, **more), SCHEMA), SCHEMA)
 
 
@@ -68,7 +68,7 @@ def test_a_range_larger_than_a_chunk_comes_in_several_batches(
 def test_no_batch_holds_more_bytes_than_the_limit(kafka: MockKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "MAX_BYTES", 100)
     kafka.produce("heavy", 10, value=b"x" * 40)
-    one = Range(TopicPartition("heavy", 0), 1, 0, 10)
+    one = OffsetRange(TopicPartition("heavy", 0), 1, 0, 10)
     found = list(read_ranges([one], options(kafka, "heavy"), SCHEMA))
     assert [batch.num_rows for batch in found] == [2] * 5
 
@@ -76,7 +76,7 @@ def test_no_batch_holds_more_bytes_than_the_limit(kafka: MockKafka, monkeypatch:
 def test_a_record_above_the_limit_has_a_batch_of_its_own(kafka: MockKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "MAX_BYTES", 10)
     kafka.produce("huge", 3, value=b"x" * 40)
-    one = Range(TopicPartition("huge", 0), 1, 0, 3)
+    one = OffsetRange(TopicPartition("huge", 0), 1, 0, 3)
     assert [batch.num_rows for batch in read_ranges([one], options(kafka, "huge"), SCHEMA)] == [1, 1, 1]
 
 

@@ -12,7 +12,7 @@ from assigner.errors import InvalidInput, SourceUnavailable
 from assigner.model.keys import TopicPartition
 from assigner.model.records import HandoffMode
 from assigner.spark.kafka_offsets import DataLost, KafkaLog
-from assigner.spark.positions import Held, Holdings, Owner, Position, Positions
+from assigner.spark.positions import HeldPartition, Holdings, Owner, Position, Positions
 from assigner.spark.schema import ControlKind
 from assigner.spark.sinks.fence import Fence
 from assigner.spark.source.tasks import TASK_BYTES, control_tasks
@@ -70,7 +70,7 @@ def test_a_partition_that_stays_after_its_state_went_is_restored() -> None:
 
 
 def test_a_repeated_batch_says_the_same_under_the_new_epoch() -> None:
-    holdings = Holdings({TP: Held(5, 1, 0)})
+    holdings = Holdings({TP: HeldPartition(5, 1, 0)})
     goes_on = controls_again(at(Position(4, 0, 90)), at(Position(4, 0, 110)), holdings, EVERY)
     assert goes_on == [Control(RESUME, TP, 5, 90), Control(SNAPSHOT, TP, 5, 110)]
     begins = controls_again(at(None), at(Position(4, 0, 10)), holdings, EVERY)
@@ -80,7 +80,7 @@ def test_a_repeated_batch_says_the_same_under_the_new_epoch() -> None:
 def test_a_repeated_batch_says_nothing_of_what_others_took_over() -> None:
     start, end = at(Position(4, 0, 90)), at(Position(4, 0, 110))
     assert controls_again(start, end, Holdings({}), EVERY) == []
-    assert controls_again(start, end, Holdings({TP: Held(6, 6, 0)}), EVERY) == []
+    assert controls_again(start, end, Holdings({TP: HeldPartition(6, 6, 0)}), EVERY) == []
 
 
 def test_large_states_are_handed_out_by_tasks_of_their_own() -> None:

@@ -13,12 +13,12 @@ from assigner.errors import InvalidInput
 from assigner.model.keys import TopicPartition
 from assigner.spark.member.claims import Claim, claim_of, held_by
 from assigner.spark.positions import (
-    Held,
+    HeldPartition,
     Holdings,
+    OffsetRange,
     Owner,
     Position,
     Positions,
-    Range,
     advanced,
     packed,
     ranges_between,
@@ -36,7 +36,7 @@ def at(of: dict[TopicPartition, Position] | None = None) -> Positions:
     return Positions(OWNER, of or {})
 
 
-def holding(*, gone: frozenset[TopicPartition] = frozenset(), **held: Held) -> Holdings:
+def holding(*, gone: frozenset[TopicPartition] = frozenset(), **held: HeldPartition) -> Holdings:
     return Holdings({{"p0": P0, "p1": P1, "p2": P2}[name]: one for name, one in held.items()}, gone)
 
 
@@ -80,7 +80,7 @@ def test_a_checkpoint_that_is_not_ours_is_refused(stored: dict[str, object], com
 def test_a_batch_reads_on_under_the_same_epoch_and_from_the_base_under_another() -> None:
     start = at({P0: Position(1, 0, 10), P1: Position(1, 0, 10), P2: Position(1, 0, 10)})
     end = at({P0: Position(1, 0, 15), P1: Position(2, 7, 15)})
-    assert ranges_between(start, end) == [Range(P0, 1, 10, 15), Range(P1, 2, 7, 15)]
+    assert ranges_between(start, end) == [OffsetRange(P0, 1, 10, 15), OffsetRange(P1, 2, 7, 15)]
 
 
 def test_an_empty_range_is_not_planned() -> None:
@@ -88,15 +88,15 @@ def test_an_empty_range_is_not_planned() -> None:
 
 
 def test_ranges_are_cut_for_parallel_work() -> None:
-    ranges = [Range(P0, 1, 0, 90), Range(P1, 1, 0, 10)]
+    ranges = [OffsetRange(P0, 1, 0, 90), OffsetRange(P1, 1, 0, 10)]
     assert split(ranges, at_least=2, at_most_rows=None) == ranges
     assert len(split(ranges, at_least=10, at_most_rows=None)) == 10
     assert max(one.rows for one in split(ranges, at_least=0, at_most_rows=25)) <= 25
 
 
 def test_short_ranges_share_a_task_and_long_ones_have_their_own() -> None:
-    short = [Range(TopicPartition("t", n), 1, 0, 4) for n in range(5)]
-    long = Range(P0, 1, 0, 50)
+    short = [OffsetRange(TopicPartition("t", n), 1, 0, 4) for n in range(5)]
+    long = OffsetRange(P0, 1, 0, 50)
     assert [len(task) for task in packed(short, 10)] == [2, 2, 1]
     assert packed([*short[:2], long, short[2]], 10) == [(short[0], short[1]), (long,), (short[2],)]
     assert packed([], 10) == []
@@ -110,7 +110,7 @@ def test_short_ranges_share_a_task_and_long_ones_have_their_own() -> None:
 def test_pieces_cover_their_ranges_exactly(
     lengths: list[tuple[int, int]], at_least: int, at_most_rows: int | None
 ) -> None:
-    ranges = [Range(TopicPartition("t", n), 1, first, first + rows) for n, (first, rows) in enumerate(lengths)]
+    ranges = [OffsetRange(TopicPartition("t", n), 1, first, first + rows) for n, (first, rows) in enumerate(lengths)]
     offsets = [(one.tp, n) for one in ranges for n in range(one.first, one.end)]
     pieces = split(ranges, at_least=at_least, at_most_rows=at_most_rows)
     assert [(one.tp, n) for one in pieces for n in range(one.first, one.end)] == offsets
@@ -122,7 +122,7 @@ def test_pieces_cover_their_ranges_exactly(
 
 def test_what_was_let_go_is_left_out_and_what_was_taken_begins_at_its_committed_offset() -> None:
     start = at({P0: Position(1, 0, 10), P1: Position(1, 0, 10)})
-    now = taken_up(start, holding(p0=Held(1, 1, 0), p2=Held(4, 4, 33), gone=frozenset({P1})))
+    now = taken_up(start, holding(p0=HeldPartition(1, 1, 0), p2=HeldPartition(4, 4, 33), gone=frozenset({P1})))
     assert now.of == {P0: Position(1, 0, 10), P2: Position(4, 33, 33)}
 
 
@@ -135,18 +135,18 @@ def test_what_is_in_doubt_stays_as_it_is() -> None:
 
 def test_after_a_restart_what_was_finished_counts_if_nobody_else_was_at_work() -> None:
     start = at({P0: Position(5, 0, 10)})
-    assert taken_up(start, holding(p0=Held(6, 5, 4))).of == {P0: Position(6, 10, 10, kept=True)}
-    assert taken_up(start, holding(p0=Held(7, 6, 4))).of == {P0: Position(7, 4, 4)}
+    assert taken_up(start, holding(p0=HeldPartition(6, 5, 4))).of == {P0: Position(6, 10, 10, kept=True)}
+    assert taken_up(start, holding(p0=HeldPartition(7, 6, 4))).of == {P0: Position(7, 4, 4)}
 
 
 def test_what_others_finished_meanwhile_counts_more() -> None:
     start = at({P0: Position(5, 0, 10)})
-    assert taken_up(start, holding(p0=Held(6, 5, 40))).of == {P0: Position(6, 40, 40, kept=True)}
+    assert taken_up(start, holding(p0=HeldPartition(6, 5, 40))).of == {P0: Position(6, 40, 40, kept=True)}
 
 
 def test_what_is_to_be_let_go_is_read_no_further_and_says_so() -> None:
     start = at({P0: Position(5, 0, 10), P1: Position(5, 0, 10)})
-    holdings = Holdings({P0: Held(5, 5, 0), P1: Held(5, 5, 0)}, leaving=frozenset({P0}))
+    holdings = Holdings({P0: HeldPartition(5, 5, 0), P1: HeldPartition(5, 5, 0)}, leaving=frozenset({P0}))
     end = advanced(taken_up(start, holdings), holdings.held, {P0: 99, P1: 99}, None)
     assert end.of == {P0: Position(5, 0, 10, released=True), P1: Position(5, 0, 99)}
     assert read_positions(json.loads(json.dumps(end.to_json())), OWNER) == end
@@ -154,20 +154,20 @@ def test_what_is_to_be_let_go_is_read_no_further_and_says_so() -> None:
 
 def test_what_was_given_away_does_not_count_when_it_stays_after_all() -> None:
     start = at({P0: Position(5, 0, 10, released=True)})
-    assert taken_up(start, holding(p0=Held(5, 5, 8))).of == {P0: Position(5, 8, 8)}
-    assert taken_up(start, holding(p0=Held(6, 5, 8))).of == {P0: Position(6, 8, 8)}
+    assert taken_up(start, holding(p0=HeldPartition(5, 5, 8))).of == {P0: Position(5, 8, 8)}
+    assert taken_up(start, holding(p0=HeldPartition(6, 5, 8))).of == {P0: Position(6, 8, 8)}
 
 
 def test_a_batch_of_an_earlier_process_is_read_again_only_where_nobody_took_over() -> None:
     start = at({P0: Position(5, 0, 10), P1: Position(5, 0, 10), P2: Position(5, 0, 10)})
     end = at({P0: Position(5, 0, 20), P1: Position(5, 0, 20), P2: Position(5, 0, 20)})
-    holdings = holding(p0=Held(6, 5, 10), p1=Held(7, 7, 20), gone=frozenset({P2}))
-    assert replayed(start, end, holdings) == [Range(P0, 6, 10, 20)]
+    holdings = holding(p0=HeldPartition(6, 5, 10), p1=HeldPartition(7, 7, 20), gone=frozenset({P2}))
+    assert replayed(start, end, holdings) == [OffsetRange(P0, 6, 10, 20)]
 
 
 def test_a_batch_is_shared_by_what_waits_where_and_forgets_nobody() -> None:
     now = at({P0: Position(1, 0, 0), P1: Position(1, 0, 0), P2: Position(1, 0, 0)})
-    held = dict.fromkeys(now.of, Held(1, 1, 0))
+    held = dict.fromkeys(now.of, HeldPartition(1, 1, 0))
     end = advanced(now, held, {P0: 1000, P1: 100, P2: 1}, 110)
     assert {tp: position.end for tp, position in end.of.items()} == {P0: 99, P1: 9, P2: 1}
 
@@ -178,7 +178,7 @@ def test_a_batch_is_shared_by_what_waits_where_and_forgets_nobody() -> None:
     st.integers(1, 40),
 )
 def test_batches_read_every_offset_once(growth: list[dict[TopicPartition, int]], max_rows: int) -> None:
-    held = {tp: Held(1, 1, 5) for tp in (P0, P1, P2)}
+    held = {tp: HeldPartition(1, 1, 5) for tp in (P0, P1, P2)}
     ends = dict.fromkeys(held, 5)
     start, seen = at(), []
     for step in [*growth, *[{}] * 200]:
@@ -199,7 +199,7 @@ def record(offset: int, epoch: int, metadata: str) -> CommittedOffset:
 
 def test_a_claim_is_carried_on_by_the_next_process_of_the_same_member() -> None:
     found = record(10, 5, Claim("m", 3).text())
-    assert held_by("m", 6, found, 0) == Held(6, 3, 10)
+    assert held_by("m", 6, found, 0) == HeldPartition(6, 3, 10)
 
 
 @pytest.mark.parametrize(
@@ -213,11 +213,11 @@ def test_a_claim_is_carried_on_by_the_next_process_of_the_same_member() -> None:
     ],
 )
 def test_a_claim_ends_where_somebody_else_may_have_been_at_work(found: CommittedOffset) -> None:
-    assert held_by("m", 6, found, 0) == Held(6, 6, 10)
+    assert held_by("m", 6, found, 0) == HeldPartition(6, 6, 10)
 
 
 def test_without_a_committed_offset_the_option_decides() -> None:
-    assert held_by("m", 6, None, 77) == Held(6, 6, 77)
+    assert held_by("m", 6, None, 77) == HeldPartition(6, 6, 77)
 
 
 def test_a_claim_can_be_read_back() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from assigner.errors import InvalidInput
-from assigner.spark.errors import briefly
+from assigner.spark.errors import without_traceback
 from assigner.spark.sinks import fenced_sql
 from assigner.spark.sinks.outcome import StagedRowsLost
 from assigner.spark.sinks.parquet.sink import ParquetTarget, parquet_place
@@ -63,7 +63,7 @@ def test_what_led_to_a_refusal_is_left_out() -> None:
             raise InvalidInput("option member is missing; give one") from error
 
     with pytest.raises(InvalidInput) as refused:
-        briefly(deep)(5)
+        without_traceback(deep)(5)
     text = told(refused.value)
     assert "of no interest" not in text
     assert "in deep" not in text
@@ -71,7 +71,7 @@ def test_what_led_to_a_refusal_is_left_out() -> None:
 
 
 def test_what_is_no_refusal_is_told_in_full() -> None:
-    @briefly
+    @without_traceback
     def wrong() -> None:
         raise ZeroDivisionError
 
@@ -83,5 +83,5 @@ def test_what_is_no_refusal_is_told_in_full() -> None:
 def test_a_database_that_does_not_answer_is_told_without_what_lies_below() -> None:
     sink = fenced_sql("postgresql+psycopg://127.0.0.1:1/books", "payments", group="billing")
     with pytest.raises(SinkUnavailable, match=r"no connection to .*option url.*start the database") as failure:
-        briefly(sink.ledger.fences)()
+        without_traceback(sink.ledger.fences)()
     assert "sqlalchemy" not in told(failure.value).lower()

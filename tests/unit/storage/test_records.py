@@ -19,7 +19,7 @@ from assigner.model.records import (
     Controller,
     GroupOptions,
     Handoff,
-    Instance,
+    InstanceRecord,
     LeaderRecord,
     Phase,
     Plan,
@@ -48,7 +48,7 @@ UPSTREAM: list[tuple[type[msgspec.Struct], str]] = [
     (TopicConfig, '{"topic":"events","partition_count":64}'),
     (LeaderRecord, '{"holder":"assigner-0","lease_id":7587886473478}'),
 ]
-KINDS = [Consumer, Assignment, Handoff, TopicConfig, GroupOptions, Plan, LeaderRecord, Instance]
+KINDS = [Consumer, Assignment, Handoff, TopicConfig, GroupOptions, Plan, LeaderRecord, InstanceRecord]
 
 JSON_VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(st.characters(codec="utf-8"), max_size=8),

@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from assigner.core.whatif.report import Answer, answer, carried_out, solve
+from assigner.core.whatif.report import WhatIfReport, answer, carried_out, solve
 from assigner.core.whatif.sketch import Sketch, SketchedMember, SketchedTopic
 from assigner.strategies.sticky_balanced import strategy
 from assigner.strategy import NONE, Problem
@@ -40,11 +40,11 @@ def group(topics: Mapping[str, int], members: Mapping[str, Mapping[str, Any]], *
     )
 
 
-def plan(sketch: Sketch) -> Answer:
+def plan(sketch: Sketch) -> WhatIfReport:
     return answer(sketch, solve(sketch, strategy))
 
 
-def sizes(found: Answer) -> list[int]:
+def sizes(found: WhatIfReport) -> list[int]:
     return [share.after for share in found.shares]
 
 

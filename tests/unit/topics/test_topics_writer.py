@@ -10,10 +10,10 @@ import pytest
 
 from assigner.backends.memory import MemoryStore
 from assigner.errors import (
+    FailedPrecondition,
     InvalidInput,
     InvalidName,
     OutcomeUnknown,
-    Refused,
     SourceUnavailable,
     UnknownTopic,
     UnreadableRecord,
@@ -84,7 +84,9 @@ async def test_setting_what_is_there_writes_nothing(store: Store) -> None:
 
 async def test_shrinking_is_refused_unless_forced(store: Store) -> None:
     await set_topic(store, KEYS, "g", config(6))
-    with pytest.raises(Refused, match="topic 't' of group 'g' has 6 partitions; 4 would drop the ownership of 2"):
+    with pytest.raises(
+        FailedPrecondition, match="topic 't' of group 'g' has 6 partitions; 4 would drop the ownership of 2"
+    ):
         await set_topic(store, KEYS, "g", config(4))
     assert (await set_topic(store, KEYS, "g", config(4), force=True)).partition_count == 4
 
@@ -136,7 +138,7 @@ async def test_of_concurrent_growths_the_largest_stays(store: Store) -> None:
     async def grow(count: int) -> None:
         try:
             await set_topic(store, KEYS, "g", config(count))
-        except Refused as error:
+        except FailedPrecondition as error:
             assert "would drop" in str(error)  # noqa: PT017
 
     async with anyio.create_task_group() as tasks:
@@ -179,7 +181,7 @@ class NeverAgreeing(MemoryStore):
 
 async def test_endless_conflicts_end_in_a_refusal() -> None:
     store = NeverAgreeing()
-    with pytest.raises(Refused, match="kept changing"):
+    with pytest.raises(FailedPrecondition, match="kept changing"):
         await set_topic(store, KEYS, "g", config(4))
     await store.close()
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from assigner.errors import InvalidInput, Refused
+from assigner.errors import FailedPrecondition, InvalidInput
 from assigner.model.keys import TopicPartition
-from assigner.spark.sinks.fence import Fence, OnStale, Slice, Verdict, judge, merged
+from assigner.spark.sinks.fence import Fence, FenceVerdict, OnStale, Slice, judge, merged
 from assigner.spark.sinks.outcome import Outcome, StagedRowsLost, outcome_of
 from assigner.spark.sinks.parquet.files import FilesStaged, passing
 from assigner.spark.sinks.parquet.manifests import (
@@ -39,7 +39,7 @@ class Commit(msgspec.Struct, frozen=True):
     schema: str
     on_stale: OnStale
 
-    def run(self, staged: Sequence[FilesStaged], batch_id: int) -> tuple[Outcome, Verdict]:
+    def run(self, staged: Sequence[FilesStaged], batch_id: int) -> tuple[Outcome, FenceVerdict]:
         log, contents = ManifestLog(self.directory), None
         extents = [extent for each in staged for extent, _ in each.states]
         slices = merged([*(part for each in staged for part in each.slices), *extents])
@@ -52,9 +52,11 @@ class Commit(msgspec.Struct, frozen=True):
                 written = 0 if manifest is None else sum(file.rows for file in manifest.added)
                 states = 0 if manifest is None else len(manifest.states)
                 return outcome_of(batch_id, slices, verdict, written=written, states=states), verdict
-        raise Refused(f"{self.directory} is committed to so often that {_TRIES} tries of {self.sink} came too late")
+        raise FailedPrecondition(
+            f"{self.directory} is committed to so often that {_TRIES} tries of {self.sink} came too late"
+        )
 
-    def _manifest(self, contents: Contents, staged: Sequence[FilesStaged], verdict: Verdict) -> Manifest | None:
+    def _manifest(self, contents: Contents, staged: Sequence[FilesStaged], verdict: FenceVerdict) -> Manifest | None:
         """None: nothing changes, as when a whole batch was there already."""
         added = [file for each in staged if (file := self._taken(each, verdict.floors)) is not None]
         changed = [

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from assigner.errors import InvalidInput, Refused
+from assigner.errors import FailedPrecondition, InvalidInput
 from assigner.model.keys import TopicPartition
 from assigner.spark.sinks.columns import StateRow, check_columns, data_columns
 from assigner.spark.sinks.fence import Fence, OnStale, stale_policy
@@ -131,7 +131,9 @@ class ParquetLedger:
             forgotten = [at for at in contents.fences if self._is_of(at, topic)]
             if not forgotten or self._log.append(contents, Manifest(written_at=time.time(), forgotten=forgotten)):
                 return
-        raise Refused(f"{self._place.directory} is committed to so often that a reset always came too late; retry")
+        raise FailedPrecondition(
+            f"{self._place.directory} is committed to so often that a reset always came too late; retry"
+        )
 
     def _is_of(self, at: Guarded, topic: str) -> bool:
         return (at.group, at.sink, at.topic) == (self._place.sink.group, self._place.sink.name, topic)

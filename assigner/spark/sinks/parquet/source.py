@@ -43,7 +43,7 @@ class FencedParquetSource(DataSource):
         return schema_of(directory, committed(directory))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(self._directory(), schema)
+        return _ParquetReader(self._directory(), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> FencedStreamWriter[FilesStaged]:  # noqa: N802
         return FencedStreamWriter(self._target(schema, overwrite))
@@ -74,7 +74,7 @@ class _File(InputPartition):
     path: str
 
 
-class _Reader(DataSourceReader):
+class _ParquetReader(DataSourceReader):
     """Reads the files that were committed when the query was planned."""
 
     def __init__(self, directory: Path, schema: StructType) -> None:

@@ -28,7 +28,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from assigner.model.keys import TopicPartition
 from assigner.spark.sinks.columns import StateRow
-from assigner.spark.sinks.fence import Fence, OnStale, Verdict, judge, merged
+from assigner.spark.sinks.fence import Fence, FenceVerdict, OnStale, judge, merged
 from assigner.spark.sinks.outcome import Outcome, StagedRowsLost, outcome_of
 from assigner.spark.sinks.sink_id import SinkId
 from assigner.spark.sinks.sql.database import is_postgresql
@@ -41,7 +41,7 @@ _PARTITIONS_PER_STATEMENT = 1_000
 
 def commit(
     engine: Engine, tables: SinkTables, sink: SinkId, staged: Sequence[Staged], on_stale: OnStale, batch_id: int
-) -> tuple[Outcome, Verdict]:
+) -> tuple[Outcome, FenceVerdict]:
     """Make the staged rows of a batch visible, once and in one step."""
     slices = merged(part for each in staged for part in (*each.slices, *each.states))
     partitions = [part.tp for part in slices]
@@ -109,7 +109,7 @@ def _fences(connection: Connection, query: Select[Any]) -> dict[TopicPartition, 
     return found
 
 
-def _save_fences(connection: Connection, tables: SinkTables, sink: SinkId, verdict: Verdict) -> None:
+def _save_fences(connection: Connection, tables: SinkTables, sink: SinkId, verdict: FenceVerdict) -> None:
     fences = tables.fences
     key = and_(
         _is_of(fences, sink), fences.c.topic == bindparam("at_topic"), fences.c.partition == bindparam("at_partition")
