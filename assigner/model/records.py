@@ -357,7 +357,7 @@ Record = (
     | GroupOptions
     | Plan
     | LeaderRecord
-    | Instance
+    | InstanceRecord
     | GroupIndex
     | EpochFloor
     | Router

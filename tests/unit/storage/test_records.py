@@ -132,7 +132,20 @@ def test_a_stored_record_carries_what_a_compare_needs() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "value",
-    [b"", b"null", b"[]", b"1", b'"x"', b"{", b"{}x", b"not json", b"\xff\xfe", b"\x00", b'{"a":1,}', b"[" * 100_000],
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"1",
+        b'"x"',
+        b"{",
+        b"{}x",
+        b"not json",
+        b"\xff\xfe",
+        b"\x00",
+        b'{"a":1,}',
+        pytest.param(b"[" * 100_000, id="deep"),
+    ],
 )
 def test_what_is_not_a_json_object_is_unreadable(kind: type[msgspec.Struct], value: bytes) -> None:
     with pytest.raises(UnreadableRecord, match=kind.__name__):
