@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import msgspec
 
+from assigner.model.commands import Ack, Commands
 from assigner.model.keys import TopicPartition
 from assigner.model.records import (
-    Cause,
     Condition,
     Consumer,
     GroupOptions,
@@ -39,46 +39,6 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     renews: bool = False
     generation: str = ""
-
-
-class Warm(msgspec.Struct, frozen=True, gc=False):
-    tp: TopicPartition
-    handoff_id: str
-    current_owner: str
-    cause: Cause
-    standby: bool = False
-
-
-class Release(msgspec.Struct, frozen=True, gc=False):
-    tp: TopicPartition
-    epoch: int
-    handoff_id: str
-    new_owner: str
-    cause: Cause
-    standby: bool = False
-    """The consumer is to keep a copy."""
-
-
-class CancelWarm(msgspec.Struct, frozen=True, gc=False):
-    tp: TopicPartition
-    handoff_id: str
-
-
-class Commands(msgspec.Struct, frozen=True, kw_only=True):
-    """What one change means for one consumer. To be delivered in the order of the fields."""
-
-    full: bool = False
-    """`assigned` is everything the consumer owns, `standbys_added` everything it holds a copy of."""
-    assigned: tuple[tuple[TopicPartition, int], ...] = ()
-    """(partition, epoch)"""
-    unassigned: tuple[tuple[TopicPartition, int], ...] = ()
-    cancels: tuple[CancelWarm, ...] = ()
-    warms: tuple[Warm, ...] = ()
-    releases: tuple[Release, ...] = ()
-    standbys_removed: tuple[TopicPartition, ...] = ()
-    """Copies not wanted any more. Not in it: those of partitions that are the consumer's own now."""
-    standbys_added: tuple[TopicPartition, ...] = ()
-    generation: int = 0
 
 
 class Seat(Protocol):
@@ -107,14 +67,6 @@ class Seat(Protocol):
     async def leave(self) -> None:
         """The stream is gone, for whatever reason. The session lives on until its lease ends."""
         ...
-
-
-class Ack(msgspec.Struct, frozen=True, gc=False):
-    """A consumer's Ready or Released for one partition."""
-
-    tp: TopicPartition
-    handoff_id: str = ""
-    failure: str = ""
 
 
 class RejectedAck(msgspec.Struct, frozen=True):
@@ -248,7 +200,7 @@ class GroupSummary(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool
 
 
-class Ownership(msgspec.Struct, frozen=True, gc=False):
+class PartitionOwner(msgspec.Struct, frozen=True, gc=False):
     tp: TopicPartition
     owner: str
     session: str
@@ -272,7 +224,7 @@ class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
     options: GroupOptions
     members: tuple[Member, ...]
     topics: tuple[TopicConfig, ...]
-    ownership: tuple[Ownership, ...]
+    ownership: tuple[PartitionOwner, ...]
     """In order of topic and partition; unowned partitions are absent."""
     handoffs: tuple[Handoff, ...]
     quarantined: tuple[Quarantined, ...]

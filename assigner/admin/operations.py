@@ -15,7 +15,7 @@ import msgspec
 from assigner.admin.deletion import GroupDeletion
 from assigner.admin.group_options import check_options
 from assigner.admin.loads import LoadOperations
-from assigner.api import GroupDescription, GroupSummary, LoadDescription, Member, Ownership, Weights
+from assigner.api import GroupDescription, GroupSummary, LoadDescription, Member, PartitionOwner, Weights
 from assigner.core.conditions import conditions, not_renewing
 from assigner.core.group import GroupState
 from assigner.core.planning.request import flat_partitions
@@ -304,9 +304,9 @@ def _members(state: GroupState, silent: Mapping[str, float]) -> tuple[Member, ..
     )
 
 
-def _ownership(state: GroupState) -> tuple[Ownership, ...]:
+def _ownership(state: GroupState) -> tuple[PartitionOwner, ...]:
     found = ((tp, state.assignments.get(tp)) for tp in flat_partitions(state))
-    return tuple(Ownership(tp, a.record.owner, a.record.session, a.record.epoch) for tp, a in found if a)
+    return tuple(PartitionOwner(tp, a.record.owner, a.record.session, a.record.epoch) for tp, a in found if a)
 
 
 def _group_name(key: str, value: bytes, prefix: str) -> str:

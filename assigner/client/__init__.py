@@ -7,8 +7,9 @@ from assigner.client.offsets import CommitFailed, CommittedOffset, Fenced, Offse
 from assigner.client.rpc import Unavailable
 from assigner.client.session import Ending, Timing
 from assigner.core.client.gate import GateClosed, Shut, StaleEpoch
-from assigner.core.client.messages import Ownership, ReleaseOrder, WarmOrder
+from assigner.core.client.messages import Ownership
 from assigner.errors import Evicted, InvalidInput, InvalidName, Superseded, UnknownTopic
+from assigner.model.commands import Release, Warm
 from assigner.model.keys import TopicPartition
 
 __all__ = [
@@ -26,7 +27,7 @@ __all__ = [
     "OffsetAndMetadata",
     "Ownership",
     "PartitionGate",
-    "ReleaseOrder",
+    "Release",
     "Shut",
     "StaleEpoch",
     "Superseded",
@@ -34,5 +35,5 @@ __all__ = [
     "TopicPartition",
     "Unavailable",
     "UnknownTopic",
-    "WarmOrder",
+    "Warm",
 ]

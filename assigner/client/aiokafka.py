@@ -26,9 +26,10 @@ from assigner.client.gate import PartitionGate
 from assigner.client.handler import Handler
 from assigner.client.session import Ending
 from assigner.core.client.gate import GateClosed, StaleEpoch
-from assigner.core.client.messages import Ownership, ReleaseOrder
+from assigner.core.client.messages import Ownership
 from assigner.errors import FailedPrecondition, how_to_install
 from assigner.logs import get_logger
+from assigner.model.commands import Release
 
 try:
     from aiokafka import AIOKafkaConsumer, ConsumerRecord, OffsetAndMetadata, TopicPartition
@@ -78,7 +79,7 @@ class _Partitions(Handler):
         self.owned[tp] = _Position(partition.epoch, offset)
         self.changed.set()
 
-    async def release(self, partition: Ownership, order: ReleaseOrder) -> None:
+    async def release(self, partition: Ownership, order: Release) -> None:
         # The gate admits nothing new. The record under way ends with its commit, and the client waits for that before
         # it reports the release, so the next owner starts where this one stopped.
         self._forget(partition)

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from assigner.core.client.messages import CancelOrder, Commands, ReleaseOrder, WarmOrder
 from assigner.core.client.state import MAX_PARTITIONS
 from assigner.errors import InvalidInput, LimitReached
+from assigner.model.commands import CancelWarm, Commands, Opening, Release, Warm
 from assigner.model.keys import TopicPartition
 
 Owned = tuple[TopicPartition, int]
@@ -78,18 +78,21 @@ def _batch(batch: Any) -> tuple[Commands, bool]:
 
 def _update(update: Any) -> tuple[Commands, bool]:
     commands = Commands(
+        opening=_opening(update),
         full=update.full,
         assigned=tuple(_owned(update.assigned, update.assigned_packed)),
         unassigned=tuple(_owned(update.unassigned, update.unassigned_packed)),
         standbys_removed=tuple(_copies(update.standbys_removed)),
         standbys_added=tuple(_copies(update.standbys_added)),
-        ttl=update.ttl_ms / 1000,
-        session=update.session,
         generation=update.generation,
-        exclusive=update.exclusive,
-        incarnation=update.incarnation,
     )
     return commands, update.more
+
+
+def _opening(update: Any) -> Opening | None:
+    if not (update.session or update.ttl_ms or update.exclusive or update.incarnation):
+        return None
+    return Opening(update.session, update.ttl_ms / 1000, update.exclusive, update.incarnation)
 
 
 def _owned(listed: Iterable[Any], packed: Iterable[Any]) -> Iterator[Owned]:
@@ -118,15 +121,15 @@ def _tp(order: Any) -> TopicPartition:
     return TopicPartition(order.partition.topic, order.partition.partition)
 
 
-def _warm(warm: Any) -> WarmOrder:
-    return WarmOrder(_tp(warm), warm.handoff_id, warm.current_owner, warm.cause, warm.standby)
+def _warm(warm: Any) -> Warm:
+    return Warm(_tp(warm), warm.handoff_id, warm.current_owner, warm.cause, warm.standby)
 
 
-def _release(release: Any) -> ReleaseOrder:
+def _release(release: Any) -> Release:
     tp = _tp(release)
     epoch, keeps = release.partition.epoch, release.standby
-    return ReleaseOrder(tp, epoch, release.handoff_id, release.new_owner, release.cause, keeps)
+    return Release(tp, epoch, release.handoff_id, release.new_owner, release.cause, keeps)
 
 
-def _cancel(cancel: Any) -> CancelOrder:
-    return CancelOrder(_tp(cancel), cancel.handoff_id)
+def _cancel(cancel: Any) -> CancelWarm:
+    return CancelWarm(_tp(cancel), cancel.handoff_id)

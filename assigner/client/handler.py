@@ -9,8 +9,9 @@ from __future__ import annotations
 import inspect
 from difflib import get_close_matches
 
-from assigner.core.client.messages import Ownership, ReleaseOrder, WarmOrder
+from assigner.core.client.messages import Ownership
 from assigner.logs import get_logger
+from assigner.model.commands import Release, Warm
 from assigner.model.keys import TopicPartition
 
 _LIKENESS = 0.75
@@ -26,11 +27,11 @@ class Handler:
         """The partition is ours now: read its offset and state. Its gate opens when this returns. If it raises, it is
         called again after a pause; if the ownership is lost meanwhile, it is cancelled and `revoked` follows."""
 
-    async def warm(self, partition: TopicPartition, order: WarmOrder) -> None:
+    async def warm(self, partition: TopicPartition, order: Warm) -> None:
         """The partition may soon be ours: build its state while another one still works. Returning reports it as
         warm, raising reports why it can't be. Cancelled when it is not wanted any more."""
 
-    async def release(self, partition: Ownership, order: ReleaseOrder) -> None:
+    async def release(self, partition: Ownership, order: Release) -> None:
         """Let go: finish what is under way, commit, close. The gate admits nothing new already. The release is
         reported when this has returned, or raised, and the gate is empty. With `order.standby` keep the state:
         `standby_added` follows."""

@@ -35,9 +35,9 @@ from assigner.core.client.messages import (
     Pause,
     Start,
     Stopped,
-    WarmOrder,
 )
 from assigner.logs import get_logger
+from assigner.model.commands import Warm
 from assigner.model.keys import TopicPartition
 
 MAX_REASON = 500
@@ -62,7 +62,7 @@ _METHODS: dict[type[Call], str] = {
 def _named(call: Call) -> dict[str, str]:
     """The handler's method and the partition, for a line of the log."""
     about = getattr(call, "owned", None) or getattr(call, "tp", None) or getattr(call, "order", None)
-    partition = about.tp if isinstance(about, WarmOrder) else about
+    partition = about.tp if isinstance(about, Warm) else about
     return {"call": _METHODS.get(type(call), ""), "partition": str(partition)}
 
 

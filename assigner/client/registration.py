@@ -19,9 +19,10 @@ from assigner.client.assignment_decoding import Assembly
 from assigner.client.rpc import Address, ConsumerRpc, Dialling, Disconnected, Identity, Unavailable, close_channel
 from assigner.client.runner import Runner
 from assigner.clock import Clock
-from assigner.core.client.messages import Ack, AnswerKind
+from assigner.core.client.messages import AckKind
 from assigner.errors import AssignerError, Evicted, InvalidInput, LimitReached, NotRegistered, Superseded
 from assigner.logs import get_logger
+from assigner.model.commands import Ack
 
 BATCH = 500
 """Answers in one call."""
@@ -131,7 +132,7 @@ class Registration:
                     self._work.heard(commands)
                     if not self.opened:
                         patience.deadline = float("inf")
-                        self._open(commands.ttl)
+                        self._open(commands.opening.ttl if commands.opening is not None else 0.0)
                         on_open()
                 return
             raise Disconnected(f"no first message within {self._first_message:.1f} s")
@@ -175,12 +176,12 @@ class Registration:
     # --- answers -----------------------------------------------------------------------------------------------------
 
     async def _answer_ready(self, contact: ConsumerRpc) -> None:
-        await self._answer(contact, AnswerKind.READY)
+        await self._answer(contact, AckKind.READY)
 
     async def _answer_released(self, contact: ConsumerRpc) -> None:
-        await self._answer(contact, AnswerKind.RELEASED)
+        await self._answer(contact, AckKind.RELEASED)
 
-    async def _answer(self, contact: ConsumerRpc, kind: AnswerKind) -> None:
+    async def _answer(self, contact: ConsumerRpc, kind: AckKind) -> None:
         pauses = Backoff(f"{self._who.session}/{kind.value}", first=0.05, most=2.0)
         state = self._work.state
         while True:
@@ -198,10 +199,10 @@ class Registration:
                 return self.finish(RegistrationRejected(error))
             pauses.reset()
 
-    async def _send(self, contact: ConsumerRpc, kind: AnswerKind, answers: list[Ack]) -> None:
+    async def _send(self, contact: ConsumerRpc, kind: AckKind, answers: list[Ack]) -> None:
         if not answers:
             return
-        call = contact.ready if kind is AnswerKind.READY else contact.released
+        call = contact.ready if kind is AckKind.READY else contact.released
         try:
             reasons = await call(answers)
         except (Unavailable, NotRegistered, Superseded, Evicted):
@@ -223,6 +224,6 @@ class Registration:
                 # Alone it gets a status, which tells a refusal for good from one that will pass.
                 await self._send(contact, kind, [refused])
 
-    def _refused(self, kind: AnswerKind, answer: Ack, reason: str) -> None:
+    def _refused(self, kind: AckKind, answer: Ack, reason: str) -> None:
         _log.warning("answer refused", kind=kind.value, partition=str(answer.tp), reason=reason)
         self._work.acknowledged(kind, [answer], frozenset({answer.tp}))

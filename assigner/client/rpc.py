@@ -23,8 +23,8 @@ from h2.exceptions import H2Error
 
 from assigner import errors
 from assigner.client.codec import Codec, class_in_c
-from assigner.core.client.messages import Ack
 from assigner.errors import AssignerError, InvalidInput
+from assigner.model.commands import Ack
 from assigner.model.keys import TopicPartition
 from assigner.proto.kafka_assigner import v1
 

@@ -16,9 +16,10 @@ from assigner.client.gate import PartitionGate
 from assigner.client.handler import Handler
 from assigner.client.handler_tasks import HandlerTasks
 from assigner.clock import Clock
-from assigner.core.client.messages import Ack, Action, AnswerKind, Commands, Outcome
+from assigner.core.client.messages import AckKind, Action, Outcome
 from assigner.core.client.state import ClientState
 from assigner.logs import get_logger
+from assigner.model.commands import Ack, Commands
 from assigner.model.keys import TopicPartition
 
 _LONGEST_NAP = 1.0
@@ -103,7 +104,7 @@ class Runner:
     def leave(self, reason: str) -> None:
         self._take(self.state.leave(reason))
 
-    def acknowledged(self, kind: AnswerKind, sent: Iterable[Ack], refused: frozenset[TopicPartition]) -> None:
+    def acknowledged(self, kind: AckKind, sent: Iterable[Ack], refused: frozenset[TopicPartition]) -> None:
         self._take(self.state.acknowledged(kind, sent, refused))
 
     def _finished(self, tp: TopicPartition, outcome: Outcome) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import msgspec
 
-from assigner.api import CancelWarm, Commands, Release, Warm
 from assigner.core.group import GroupState
 from assigner.core.standby_copies import holds_copy, is_standby
+from assigner.model.commands import CancelWarm, Commands, Release, Warm
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Handoff, Step
 

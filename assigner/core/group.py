@@ -29,7 +29,6 @@ from assigner.model.keys import (
     TopicPartition,
 )
 from assigner.model.records import (
-    Ack,
     Assignment,
     Consumer,
     GroupOptions,
@@ -37,6 +36,7 @@ from assigner.model.records import (
     LeaderRecord,
     Plan,
     Router,
+    RouterAck,
     Standbys,
     Stored,
     TopicConfig,
@@ -58,7 +58,7 @@ _KINDS: dict[type, type[msgspec.Struct]] = {
     PlanKey: Plan,
     LeaderKey: LeaderRecord,
     RouterKey: Router,
-    AckKey: Ack,
+    AckKey: RouterAck,
 }
 
 
@@ -100,7 +100,7 @@ class GroupState:
         self.standbys: dict[TopicPartition, Stored[Standbys]] = {}
         self.topics: dict[str, Stored[TopicConfig]] = {}
         self.routers: dict[str, Stored[Router]] = {}
-        self.acks: dict[TopicPartition, dict[str, Stored[Ack]]] = {}
+        self.acks: dict[TopicPartition, dict[str, Stored[RouterAck]]] = {}
         self.stored_options: Stored[GroupOptions] | None = None
         self.stored_plan: Stored[Plan] | None = None
         self.leader: Stored[LeaderRecord] | None = None
@@ -301,7 +301,7 @@ class GroupState:
             self.copies.add(name, tp)
         return before
 
-    def _store_ack(self, tp: TopicPartition, router: str, record: Stored[Ack] | None) -> Stored[Any] | None:
+    def _store_ack(self, tp: TopicPartition, router: str, record: Stored[RouterAck] | None) -> Stored[Any] | None:
         acks = self.acks.setdefault(tp, {})
         before = _swap(acks, router, record)
         if not acks:

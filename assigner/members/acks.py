@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from assigner.api import Ack, RejectedAck
+from assigner.api import RejectedAck
 from assigner.core.writes import Purpose, Write
 from assigner.errors import AssignerError, NotTheTarget, OutcomeUnknown, StoreError, StoreUnavailable, UnknownTopic
 from assigner.members.streams import ConsumerStream
+from assigner.model.commands import Ack
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Consumer, Handoff, Step, Stored, stored
 from assigner.storage.batch_writer import BatchWriter

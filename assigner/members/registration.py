@@ -16,7 +16,7 @@ import anyio.abc
 import msgspec
 
 from assigner.aio.supervision import Supervisor
-from assigner.api import Ack, LoadReceipt, LoadReport, Registration, RejectedAck
+from assigner.api import LoadReceipt, LoadReport, Registration, RejectedAck
 from assigner.clock import Clock
 from assigner.errors import (
     FailedPrecondition,
@@ -31,6 +31,7 @@ from assigner.members.acks import HandoffAcks
 from assigner.members.callers import anybody, check_not_displaced, look_up, registered
 from assigner.members.load_reports import LoadReports
 from assigner.members.streams import ConsumerStream, StreamRegistry, evicted
+from assigner.model.commands import Ack
 from assigner.model.keys import Keys
 from assigner.model.names import session_digest
 from assigner.model.records import Consumer, Displaced, HandoffMode, Status, Stored, encode

@@ -13,11 +13,11 @@ from contextlib import AsyncExitStack
 
 import anyio
 
-from assigner.api import Commands
 from assigner.core.consumer_view import EMPTY_VIEW, CommandBuilder, PartitionView, view_of
 from assigner.core.group import Change
 from assigner.errors import AssignerError, Evicted, LimitReached, NotRegistered, StreamReplaced, Superseded
 from assigner.logs import get_logger
+from assigner.model.commands import Commands
 from assigner.model.keys import AssignmentKey, ConsumerKey, HandoffKey, StandbyKey, TopicKey, TopicPartition
 from assigner.model.names import session_digest
 from assigner.model.records import Consumer, HandoffMode, Status, Stored

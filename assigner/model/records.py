@@ -289,7 +289,7 @@ class Router(msgspec.Struct, frozen=True, kw_only=True):
     registered_at: int = 0
 
 
-class Ack(msgspec.Struct, frozen=True, kw_only=True):
+class RouterAck(msgspec.Struct, frozen=True, kw_only=True):
     router_name: str
     topic: str
     partition: int
@@ -361,7 +361,7 @@ Record = (
     | GroupIndex
     | EpochFloor
     | Router
-    | Ack
+    | RouterAck
     | History
     | Loads
     | Offset

@@ -12,13 +12,14 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import msgspec
 
-from assigner.api import Ack as SentAnswer
-from assigner.api import Commands, OffsetCommit, Registration, Seat, WantedOffsets
+from assigner.api import OffsetCommit, Registration, Seat, WantedOffsets
 from assigner.core.client import messages as calls
 from assigner.core.client.state import ClientState
 from assigner.errors import AssignerError, Evicted, NotRegistered, NotTheTarget, Superseded
 from assigner.instance import Instance
+from assigner.model.commands import Commands
 from assigner.model.keys import TopicPartition
 
 Opened = Callable[["ChaosConsumer", TopicPartition, int], None]
@@ -179,18 +180,8 @@ class ChaosConsumer:
         for tp, epoch in commands.assigned:
             assert epoch >= self.highest.get(tp, 0), f"{self.name}: {tp} went back from {self.highest[tp]} to {epoch}"
             self.highest[tp] = epoch
-        self._do(
-            self.client.heard(
-                calls.Commands(
-                    full=commands.full,
-                    assigned=commands.assigned,
-                    unassigned=commands.unassigned,
-                    cancels=tuple(calls.CancelOrder(c.tp, c.handoff_id) for c in commands.cancels),
-                    warms=tuple(calls.WarmOrder(w.tp, w.handoff_id) for w in commands.warms),
-                    releases=tuple(calls.ReleaseOrder(r.tp, r.epoch, r.handoff_id) for r in commands.releases),
-                )
-            )
-        )
+        # This consumer keeps no copies.
+        self._do(self.client.heard(msgspec.structs.replace(commands, standbys_added=(), standbys_removed=())))
 
     # --- handlers ----------------------------------------------------------------------------------------------------
 
@@ -255,22 +246,20 @@ class ChaosConsumer:
         while True:
             self._wake = anyio.Event()
             sent = 0
-            for kind in calls.AnswerKind:
+            for kind in calls.AckKind:
                 sent += await self._send(instance, kind)
             if sent:
                 await self._rest(0.1, 0.3)
             else:
                 await self._wake.wait()
 
-    async def _send(self, instance: Instance, kind: calls.AnswerKind) -> int:
+    async def _send(self, instance: Instance, kind: calls.AckKind) -> int:
         answers = self.client.answers(kind, 100)
         if not answers:
             return 0
         send: Any = {"ready": instance.members.ready, "released": instance.members.released}[kind.value]
         try:
-            said = await send(
-                "g", self.name, self.session, [SentAnswer(a.tp, a.handoff_id, a.failure) for a in answers]
-            )
+            said = await send("g", self.name, self.session, answers)
         except AssignerError:
             return len(answers)
         await self._awake()

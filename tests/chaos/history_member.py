@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.abc
 
-from assigner.api import Ack, Commands, Registration, Seat
+from assigner.api import Registration, Seat
 from assigner.errors import AssignerError, Evicted, Superseded
 from assigner.instance import Instance
+from assigner.model.commands import Ack, Commands
 from assigner.model.keys import TopicPartition
 from tests.support.cluster import GROUP
 

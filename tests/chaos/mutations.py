@@ -17,7 +17,7 @@ import pytest
 from assigner.admin.deletion import GroupDeletion
 from assigner.aio.supervision import Supervisor, Work, is_cancelled, unending
 from assigner.aio.waiters import Waiters
-from assigner.api import Registration, Release
+from assigner.api import Registration
 from assigner.backends.election.instance_lease import Hold, InstanceLease
 from assigner.core import writes
 from assigner.core.client import partition
@@ -42,6 +42,7 @@ from assigner.members import acks
 from assigner.members import registration as membership
 from assigner.members.registration import MemberService
 from assigner.members.streams import ConsumerStream, StreamRegistry
+from assigner.model.commands import Release
 from assigner.model.keys import TopicPartition
 from assigner.storage.batch_writer import BatchWriter, Done
 from assigner.storage.mirror import GroupMirror

@@ -17,8 +17,8 @@ from assigner.api import (
     Member,
     Membership,
     NodeLoad,
-    Ownership,
     PartitionLoad,
+    PartitionOwner,
     Weights,
 )
 from assigner.clock import SystemClock
@@ -63,7 +63,7 @@ def description(group: str = "orders") -> GroupDescription:
             Member(Consumer(consumer_name="b [red]", session="s2", status=Status.DRAINING), 2, 1, 0),
         ),
         topics=(TopicConfig(topic="t", partition_count=6, source="admin"),),
-        ownership=tuple(Ownership(TopicPartition("t", number), owner, "s", 9) for owner, number in owned),
+        ownership=tuple(PartitionOwner(TopicPartition("t", number), owner, "s", 9) for owner, number in owned),
         handoffs=(
             Handoff(topic="t", partition=4, old_owner="b", new_owner="a", step=Step.WARMING, cause=Cause.DRAINING),
         ),

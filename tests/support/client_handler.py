@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 
-from assigner.client import AssignerConsumer, Handler, Ownership, ReleaseOrder, Timing, TopicPartition, WarmOrder
+from assigner.client import AssignerConsumer, Handler, Ownership, Release, Timing, TopicPartition, Warm
 from assigner.testing.waiting import eventually
 from tests.support.scripted_assigner import TOPIC, ScriptedAssigner
 
@@ -27,10 +27,10 @@ class Recorder(Handler):
     async def assigned(self, partition: Ownership) -> None:
         await self._note("assigned", str(partition))
 
-    async def warm(self, partition: TopicPartition, order: WarmOrder) -> None:
+    async def warm(self, partition: TopicPartition, order: Warm) -> None:
         await self._note("warm", str(partition))
 
-    async def release(self, partition: Ownership, order: ReleaseOrder) -> None:
+    async def release(self, partition: Ownership, order: Release) -> None:
         await self._note("release", str(partition))
 
     async def revoked(self, partition: Ownership, reason: str) -> None:

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from assigner.core.client.messages import (
-    Ack,
-    Action,
-    AnswerKind,
-    Call,
-    Cancel,
-    Commands,
-    Done,
-    Outcome,
-    Ownership,
-    ReleaseOrder,
-    Start,
-    WarmOrder,
-)
+from assigner.core.client.messages import AckKind, Action, Call, Cancel, Done, Outcome, Ownership, Start
 from assigner.core.client.state import ClientState
+from assigner.model.commands import Ack, Commands, Release, Warm
 from assigner.model.keys import TopicPartition
 
 NOW = 10.0
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
-READY, RELEASED = AnswerKind.READY, AnswerKind.RELEASED
+READY, RELEASED = AckKind.READY, AckKind.RELEASED
 NOBODY: frozenset[TopicPartition] = frozenset()
 
 
@@ -72,7 +60,7 @@ class Lanes:
     def is_open(self, tp: TopicPartition) -> bool:
         return self.state.gate(tp).is_open(NOW)
 
-    def answers(self, kind: AnswerKind) -> list[Ack]:
+    def answers(self, kind: AckKind) -> list[Ack]:
         return self.state.answers(kind, 100)
 
 
@@ -80,9 +68,9 @@ def owned(tp: TopicPartition, epoch: int) -> Ownership:
     return Ownership(tp.topic, tp.partition, epoch)
 
 
-def warm(tp: TopicPartition, handoff_id: str = "h1") -> WarmOrder:
-    return WarmOrder(tp, handoff_id)
+def warm(tp: TopicPartition, handoff_id: str = "h1") -> Warm:
+    return Warm(tp, handoff_id)
 
 
-def release(tp: TopicPartition, epoch: int, handoff_id: str = "h1") -> ReleaseOrder:
-    return ReleaseOrder(tp, epoch, handoff_id)
+def release(tp: TopicPartition, epoch: int, handoff_id: str = "h1") -> Release:
+    return Release(tp, epoch, handoff_id)

@@ -17,7 +17,7 @@ import anyio.abc
 import msgspec
 import pytest
 
-from assigner.api import Ack, Commands, Registration, Release, Warm
+from assigner.api import Registration
 from assigner.backend import Backend, Presence, StoreSettings
 from assigner.backend import load as load_backend
 from assigner.backends.memory import MemoryBackend, MemoryState
@@ -27,6 +27,7 @@ from assigner.election import LeaderElector
 from assigner.errors import AssignerError
 from assigner.instance import Instance
 from assigner.leader.leadership import LeadershipSettings
+from assigner.model.commands import Ack, Commands, Release, Warm
 from assigner.model.keys import Keys, TopicPartition
 from assigner.model.records import Assignment, Consumer, GroupOptions, Handoff, Plan, TopicConfig, decode, encode
 from assigner.server import ServerSettings

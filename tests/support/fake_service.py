@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from assigner import api
-from assigner.api import Ack, Commands, GroupDescription, GroupSummary, Registration
+from assigner.api import GroupDescription, GroupSummary, Registration
 from assigner.errors import NotRegistered, UnknownGroup
+from assigner.model.commands import Ack, Commands
 from assigner.model.keys import TopicPartition
 from assigner.model.records import GroupOptions, TopicConfig
 

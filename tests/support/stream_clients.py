@@ -9,7 +9,7 @@ from typing import Protocol
 
 import anyio
 
-from assigner.client import AssignerConsumer, Handler, Ownership, ReleaseOrder, Timing, TopicPartition, WarmOrder
+from assigner.client import AssignerConsumer, Handler, Ownership, Release, Timing, TopicPartition, Warm
 from assigner.client.session import Ending
 from assigner.clock import LoopClock
 from assigner.testing.waiting import eventually
@@ -120,11 +120,11 @@ class OurStream(Handler):
     def ended_well(self) -> bool:
         return bool(self._leaving and self._leaving.done() and self._leaving.result() is Ending.DRAINED)
 
-    async def warm(self, partition: TopicPartition, order: WarmOrder) -> None:
+    async def warm(self, partition: TopicPartition, order: Warm) -> None:
         self.warms.append((partition.topic, partition.partition))
         await anyio.sleep(self._warm_delay)
 
-    async def release(self, partition: Ownership, order: ReleaseOrder) -> None:
+    async def release(self, partition: Ownership, order: Release) -> None:
         self.releases.append((partition.tp.topic, partition.tp.partition))
 
     async def drop(self) -> None:

@@ -26,11 +26,11 @@ from assigner.client import (
     GateClosed,
     Handler,
     Ownership,
-    ReleaseOrder,
+    Release,
     StaleEpoch,
     Timing,
     TopicPartition,
-    WarmOrder,
+    Warm,
 )
 from assigner.client.session import new_session
 from assigner.errors import AssignerError
@@ -60,10 +60,10 @@ class Noting(Handler):
     async def assigned(self, partition: Ownership) -> None:
         self._note("assigned", str(partition))
 
-    async def warm(self, partition: TopicPartition, order: WarmOrder) -> None:
+    async def warm(self, partition: TopicPartition, order: Warm) -> None:
         self._note("warm", str(partition))
 
-    async def release(self, partition: Ownership, order: ReleaseOrder) -> None:
+    async def release(self, partition: Ownership, order: Release) -> None:
         self._note("release", str(partition))
 
     async def revoked(self, partition: Ownership, reason: str) -> None:

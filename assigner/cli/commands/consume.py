@@ -22,10 +22,10 @@ from assigner.client import (
     Ending,
     Handler,
     Ownership,
-    ReleaseOrder,
+    Release,
     TopicPartition,
     Unavailable,
-    WarmOrder,
+    Warm,
 )
 from assigner.client.consumer import DRAIN_WITHIN
 from assigner.clock import Clock, SystemClock
@@ -94,13 +94,13 @@ class TellingHandler(Handler):
     async def assigned(self, partition: Ownership) -> None:
         self._tell("assigned", partition)
 
-    async def warm(self, partition: TopicPartition, order: WarmOrder) -> None:
+    async def warm(self, partition: TopicPartition, order: Warm) -> None:
         copy = "standby" if order.standby else ""
         self._tell("warm", partition, cause=order.cause, copy=copy, **{"from": order.current_owner})
         await anyio.sleep(_spread(self._warm_seconds, partition.partition))
         self._tell("warmed", partition)
 
-    async def release(self, partition: Ownership, order: ReleaseOrder) -> None:
+    async def release(self, partition: Ownership, order: Release) -> None:
         self._tell("release", partition, cause=order.cause, to=order.new_owner)
         await anyio.sleep(_spread(self._release_seconds, partition.partition))
         self._tell("released", partition)

@@ -6,53 +6,10 @@ from enum import Enum
 
 import msgspec
 
+from assigner.model.commands import Release, Warm
 from assigner.model.keys import TopicPartition
 
 # --- what comes in -----------------------------------------------------------------------------------------------
-
-
-class WarmOrder(msgspec.Struct, frozen=True, gc=False):
-    tp: TopicPartition
-    handoff_id: str
-    current_owner: str = ""
-    cause: str = ""
-    standby: bool = False
-    """A standby copy is held here already."""
-
-
-class ReleaseOrder(msgspec.Struct, frozen=True, gc=False):
-    tp: TopicPartition
-    epoch: int
-    handoff_id: str
-    new_owner: str = ""
-    cause: str = ""
-    standby: bool = False
-    """The copy is to be kept: this consumer will stand by."""
-
-
-class CancelOrder(msgspec.Struct, frozen=True, gc=False):
-    tp: TopicPartition
-    handoff_id: str
-
-
-class Commands(msgspec.Struct, frozen=True, kw_only=True):
-    """One message of the stream. Taken as a whole: only what holds at its end counts."""
-
-    full: bool = False
-    """`assigned` is everything that is owned, `standbys_added` everything a copy is held of."""
-    assigned: tuple[tuple[TopicPartition, int], ...] = ()
-    unassigned: tuple[tuple[TopicPartition, int], ...] = ()
-    cancels: tuple[CancelOrder, ...] = ()
-    warms: tuple[WarmOrder, ...] = ()
-    releases: tuple[ReleaseOrder, ...] = ()
-    standbys_removed: tuple[TopicPartition, ...] = ()
-    standbys_added: tuple[TopicPartition, ...] = ()
-    ttl: float = 0.0
-    session: str = ""
-    generation: int = 0
-    exclusive: bool = False
-    incarnation: str = ""
-    """Which life of the service's store this is; empty: the service did not say."""
 
 
 class StaleGrant(msgspec.Struct, frozen=True):
@@ -101,12 +58,12 @@ class CallAssigned(msgspec.Struct, frozen=True):
 
 
 class CallWarm(msgspec.Struct, frozen=True):
-    order: WarmOrder
+    order: Warm
 
 
 class CallRelease(msgspec.Struct, frozen=True):
     owned: Ownership
-    order: ReleaseOrder
+    order: Release
 
 
 class CallRevoked(msgspec.Struct, frozen=True):
@@ -149,12 +106,6 @@ class Cancel(msgspec.Struct, frozen=True):
 Action = Start | Cancel
 
 
-class AnswerKind(str, Enum):
+class AckKind(str, Enum):
     READY = "ready"
     RELEASED = "released"
-
-
-class Ack(msgspec.Struct, frozen=True, gc=False):
-    tp: TopicPartition
-    handoff_id: str
-    failure: str = ""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from assigner.core.client.gate import Gate, Lease
-from assigner.core.client.messages import Call, ReleaseOrder, WarmOrder
+from assigner.core.client.messages import Call
+from assigner.model.commands import Release, Warm
 from assigner.model.keys import TopicPartition
 
 
@@ -54,8 +55,8 @@ class Partition:
         """The handler was stopped halfway through `assigned`: it has to hear of the loss before anything else."""
         self.why = ""
         """Why the grant was lost."""
-        self.release: ReleaseOrder | None = None
-        self.warm: WarmOrder | None = None
+        self.release: Release | None = None
+        self.warm: Warm | None = None
         self.warmed: Warmed | None = None
         self.discard = False
         """A finished warm copy is not wanted any more, and the handler has not heard of it."""

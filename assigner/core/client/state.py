@@ -17,9 +17,8 @@ import msgspec
 
 from assigner.core.client.gate import Gate, Lease, Shut
 from assigner.core.client.messages import (
-    Ack,
+    AckKind,
     Action,
-    AnswerKind,
     Call,
     CallAssigned,
     CallDiscard,
@@ -29,20 +28,18 @@ from assigner.core.client.messages import (
     CallStandby,
     CallWarm,
     Cancel,
-    Commands,
     Done,
     Failed,
     Outcome,
     Ownership,
     Pause,
-    ReleaseOrder,
     StaleGrant,
     Start,
     Stopped,
-    WarmOrder,
 )
 from assigner.core.client.partition import ClientCounters, Partition, Warmed
 from assigner.errors import LimitReached
+from assigner.model.commands import Ack, Commands, Release, Warm
 from assigner.model.keys import TopicPartition
 
 MAX_PARTITIONS = 1_000_000
@@ -68,7 +65,7 @@ class ClientState:
         self.last_stale: StaleGrant | None = None
         self._max_partitions = max_partitions
         self._partitions: dict[TopicPartition, Partition] = {}
-        self._answers: dict[AnswerKind, dict[TopicPartition, Ack]] = {kind: {} for kind in AnswerKind}
+        self._answers: dict[AckKind, dict[TopicPartition, Ack]] = {kind: {} for kind in AckKind}
         # Partitions with a call under way or an ownership in the handler's hands: what a close has to wait for.
         self._busy: set[TopicPartition] = set()
 
@@ -77,7 +74,7 @@ class ClientState:
     def heard(self, commands: Commands) -> list[Action]:
         if self.over or self.letting_go:
             return []
-        voided = self._begin_anew(commands.incarnation) if commands.incarnation else []
+        voided = self._begin_anew(commands.opening.incarnation) if commands.opening is not None else []
         touched: dict[TopicPartition, Partition] = {}
         for tp, epoch in commands.unassigned:
             self._unassign(self._touch(tp, touched), epoch)
@@ -97,6 +94,8 @@ class ClientState:
     def _begin_anew(self, incarnation: str) -> list[Action]:
         """The store is another one than before: what it grants is not to be measured by the epochs of the last one, and
         what the last one granted is void."""
+        if not incarnation:
+            return []
         before, self.incarnation = self.incarnation, incarnation
         if before in ("", incarnation):
             return []
@@ -149,7 +148,7 @@ class ClientState:
             p.why = f"superseded by epoch {epoch}"
         if epoch != p.granted:
             # A grant above what was to be released means that the handoff was called off.
-            self._answers[AnswerKind.RELEASED].pop(p.tp, None)
+            self._answers[AckKind.RELEASED].pop(p.tp, None)
         p.granted = p.highest = epoch
         p.standby = False
 
@@ -169,22 +168,22 @@ class ClientState:
         if p.warmed is not None:
             p.discard = p.discard or not p.warmed.failure
             p.warmed = None
-        self._answers[AnswerKind.READY].pop(p.tp, None)
+        self._answers[AckKind.READY].pop(p.tp, None)
 
-    def _want_warm(self, p: Partition, order: WarmOrder) -> None:
+    def _want_warm(self, p: Partition, order: Warm) -> None:
         if p.granted is not None:
             # Nobody is warmer than the owner.
-            self._answer(AnswerKind.READY, Ack(p.tp, order.handoff_id))
+            self._answer(AckKind.READY, Ack(p.tp, order.handoff_id))
             return
         if p.warm is not None and p.warm.handoff_id != order.handoff_id:
             # The new handler call gets the copy that may exist; it is not to be thrown away in between.
             p.warmed = None
-            self._answers[AnswerKind.READY].pop(p.tp, None)
+            self._answers[AckKind.READY].pop(p.tp, None)
         p.warm = order
         if p.warmed is not None:
-            self._answer(AnswerKind.READY, Ack(p.tp, order.handoff_id, p.warmed.failure))
+            self._answer(AckKind.READY, Ack(p.tp, order.handoff_id, p.warmed.failure))
 
-    def _want_release(self, p: Partition, order: ReleaseOrder) -> None:
+    def _want_release(self, p: Partition, order: Release) -> None:
         held = max(p.granted or 0, p.handed or 0)
         order = msgspec.structs.replace(order, epoch=order.epoch or held)
         if p.warm is not None:
@@ -232,7 +231,7 @@ class ClientState:
             if p.warm is not None:
                 self._forget_warm(p)
             if p.granted is not None:
-                self._want_release(p, ReleaseOrder(p.tp, p.granted, "", cause=cause))
+                self._want_release(p, Release(p.tp, p.granted, "", cause=cause))
         return self._settle_all(self._partitions.values())
 
     def leave(self, reason: str) -> list[Action]:
@@ -279,7 +278,7 @@ class ClientState:
             p.failures = 0
             p.gate.open(p.handed)
 
-    def _warm_returned(self, p: Partition, order: WarmOrder, outcome: Outcome) -> None:
+    def _warm_returned(self, p: Partition, order: Warm, outcome: Outcome) -> None:
         failure = outcome.reason if isinstance(outcome, Failed) else ""
         if p.warm is None or p.warm.handoff_id != order.handoff_id:
             # It came to an end in the moment it was called off.
@@ -288,7 +287,7 @@ class ClientState:
             p.warmed = Warmed(order.handoff_id, failure)
             self.counts.warmed += 0 if failure else 1
             if p.granted is None:
-                self._answer(AnswerKind.READY, Ack(p.tp, order.handoff_id, failure))
+                self._answer(AckKind.READY, Ack(p.tp, order.handoff_id, failure))
 
     def _release_returned(self, p: Partition) -> None:
         p.handed, p.spoiled = None, False
@@ -297,7 +296,7 @@ class ClientState:
 
     # --- answers -------------------------------------------------------------------------------------------------
 
-    def answers(self, kind: AnswerKind, limit: int) -> list[Ack]:
+    def answers(self, kind: AckKind, limit: int) -> list[Ack]:
         """The oldest answers that the service has not acknowledged."""
         pending = self._answers[kind]
         return [answer for _, answer in zip(range(limit), pending.values(), strict=False)]
@@ -305,7 +304,7 @@ class ClientState:
     def pending_answers(self) -> int:
         return sum(len(pending) for pending in self._answers.values())
 
-    def acknowledged(self, kind: AnswerKind, sent: Iterable[Ack], refused: frozenset[TopicPartition]) -> list[Action]:
+    def acknowledged(self, kind: AckKind, sent: Iterable[Ack], refused: frozenset[TopicPartition]) -> list[Action]:
         """The service took these answers, or refused some of them for good."""
         pending = self._answers[kind]
         touched = []
@@ -315,12 +314,12 @@ class ClientState:
             if answer.tp in refused:
                 self.counts.refusals += 1
                 p = self._partitions[answer.tp]
-                if kind is AnswerKind.READY and p.warm is not None and p.warm.handoff_id == answer.handoff_id:
+                if kind is AckKind.READY and p.warm is not None and p.warm.handoff_id == answer.handoff_id:
                     self._forget_warm(p)
                     touched.append(p)
         return self._settle_all(touched)
 
-    def _answer(self, kind: AnswerKind, answer: Ack) -> None:
+    def _answer(self, kind: AckKind, answer: Ack) -> None:
         if not self.over and not self.letting_go:
             self._answers[kind][answer.tp] = answer
 
@@ -385,7 +384,7 @@ class ClientState:
     def _next_call(self, p: Partition) -> Call | None:
         if p.release is not None and (p.handed is None or p.handed > p.release.epoch):
             # Nothing of that epoch is in the handler's hands, be it released just now, lost before or never begun.
-            self._answer(AnswerKind.RELEASED, Ack(p.tp, p.release.handoff_id))
+            self._answer(AckKind.RELEASED, Ack(p.tp, p.release.handoff_id))
             p.release = None
         if p.handed is not None:
             return None if self._keeps(p) else self._take_back(p, p.handed)

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from assigner.api import CancelWarm, Commands, Release, Warm
+from assigner.model.commands import CancelWarm, Commands, Opening, Release, Warm
 from assigner.model.keys import TopicPartition
 
 MAX_MESSAGE = 1024 * 1024
@@ -35,17 +35,9 @@ class Dialect(msgspec.Struct, frozen=True):
     standbys: bool = False
 
 
-class Opening(msgspec.Struct, frozen=True):
-    """What only the first message of a stream says."""
-
-    session: str
-    ttl_ms: int
-    exclusive: bool
-    incarnation: str = ""
-
-
-def encode(commands: Commands, dialect: Dialect, opening: Opening | None = None) -> Iterator[bytes | None]:
+def encode(commands: Commands, dialect: Dialect) -> Iterator[bytes | None]:
     """The messages in the order they are to be sent, with pauses between."""
+    opening = commands.opening
     cancels = commands.cancels if dialect.cancels else ()
     others = bool(cancels or commands.warms or commands.releases)
     # The first message of a stream is an AssignmentUpdate, not a batch, whatever the client asked for.
@@ -117,8 +109,8 @@ def _scalars(commands: Commands, opening: Opening | None) -> bytes:
     fields = [b"\x50\x01"] if commands.full else []
     if opening and opening.session:
         fields.append(_text(b"\x5a", opening.session))
-    if opening and opening.ttl_ms:
-        fields.append(b"\x60" + _varint(opening.ttl_ms))
+    if opening and opening.ttl:
+        fields.append(b"\x60" + _varint(round(opening.ttl * 1000)))
     if commands.generation:
         fields.append(b"\x68" + _varint(commands.generation))
     if opening and opening.exclusive:
@@ -185,7 +177,7 @@ def _warm(warm: Warm) -> bytes:
             _field(b"\x0a", _partition(warm.tp, 0)),
             _text(b"\x12", warm.current_owner),
             _text(b"\x52", warm.handoff_id),
-            _text(b"\x5a", warm.cause.value),
+            _text(b"\x5a", warm.cause),
             b"\x60\x01" if warm.standby else b"",
         )
     )
@@ -197,7 +189,7 @@ def _release(release: Release) -> bytes:
             _field(b"\x0a", _partition(release.tp, release.epoch)),
             _text(b"\x12", release.new_owner),
             _text(b"\x52", release.handoff_id),
-            _text(b"\x5a", release.cause.value),
+            _text(b"\x5a", release.cause),
             b"\x60\x01" if release.standby else b"",
         )
     )

@@ -7,13 +7,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, cast
 
+import msgspec
 from grpclib.const import Handler
 from grpclib.server import Stream
 
-from assigner.api import Commands, Membership, RejectedAck, Seat
+from assigner.api import Membership, RejectedAck, Seat
 from assigner.logs import get_logger
+from assigner.model.commands import Commands, Opening
 from assigner.proto.kafka_assigner import v1
-from assigner.server.services.assignment_encoding import Dialect, Opening, encode, encode_refusals
+from assigner.server.services.assignment_encoding import Dialect, encode, encode_refusals
 from assigner.server.services.loads import load_report
 from assigner.server.services.offsets import OffsetCalls
 from assigner.server.services.requests import Requests
@@ -80,9 +82,10 @@ class ConsumerService:
         opened = False
         async with aclosing(_closable(seat.commands())) as commands:
             async for change in commands:
-                opening = None if opened else Opening(seat.session, round(seat.ttl * 1000), seat.exclusive, incarnation)
-                await deliver(stream, encode(change, dialect, opening))
-                opened = True
+                if not opened:
+                    opening = Opening(seat.session, seat.ttl, seat.exclusive, incarnation)
+                    change, opened = msgspec.structs.replace(change, opening=opening), True
+                await deliver(stream, encode(change, dialect))
 
     async def _leave(self, seat: Seat) -> None:
         """In a task of its own: the call's task may be cancelled more than once, this must not be."""

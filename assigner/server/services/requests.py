@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
-from assigner.api import Ack, Registration
+from assigner.api import Registration
 from assigner.errors import InvalidInput
 from assigner.logs.printable import one_line
+from assigner.model.commands import Ack
 from assigner.model.keys import TopicPartition
 from assigner.model.names import check_name, check_topic
 from assigner.model.records import GroupOptions, HandoffMode

@@ -21,7 +21,7 @@ import anyio.to_thread
 import msgspec
 
 from assigner.aio.wakeup import Wakeup
-from assigner.client import AssignerConsumer, Ending, Handler, Ownership, ReleaseOrder, Timing, Unavailable, WarmOrder
+from assigner.client import AssignerConsumer, Ending, Handler, Ownership, Release, Timing, Unavailable, Warm
 from assigner.client.offsets import CommitFailed, CommittedOffset, OffsetAndMetadata
 from assigner.core.client.gate import GateClosed, StaleEpoch
 from assigner.errors import AssignerError, InvalidInput, SourceUnavailable, Superseded, UnknownTopic
@@ -106,7 +106,7 @@ class QueryMember(Handler):
 
     # --- what the assigner asks for --------------------------------------------------------------------------------
 
-    async def warm(self, partition: TopicPartition, order: WarmOrder) -> None:
+    async def warm(self, partition: TopicPartition, order: Warm) -> None:
         """Nothing is kept warm; but what could not be read afterwards is better said now."""
         found = (await self.consumer.committed([partition])).get(partition)
         starts = await anyio.to_thread.run_sync(self._log.starts, [partition])
@@ -138,7 +138,7 @@ class QueryMember(Handler):
         self._reports.claimed(partition.tp, outcome)
         self._has_come(partition.tp)
 
-    async def release(self, partition: Ownership, order: ReleaseOrder) -> None:
+    async def release(self, partition: Ownership, order: Release) -> None:
         if partition.tp in self._held:
             let_go = self._releasing[partition.tp] = anyio.Event()
             await let_go.wait()

@@ -19,7 +19,7 @@ from assigner.client import (
     Handler,
     OffsetAndMetadata,
     Ownership,
-    ReleaseOrder,
+    Release,
     TopicPartition,
     Unavailable,
 )
@@ -161,7 +161,7 @@ class Worker(Handler):
         self.at[partition.tp] = found[partition.tp].offset if found else 0
         self._began.setdefault(partition.tp, []).append(self.at[partition.tp])
 
-    async def release(self, partition: Ownership, order: ReleaseOrder) -> None:
+    async def release(self, partition: Ownership, order: Release) -> None:
         assert self.consumer
         await self.consumer.commit({partition: self.at[partition.tp]})
 

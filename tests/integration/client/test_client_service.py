@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from assigner.client import AssignerConsumer, Ending, GateClosed, Handler, Ownership, ReleaseOrder, Superseded
+from assigner.client import AssignerConsumer, Ending, GateClosed, Handler, Ownership, Release, Superseded
 from assigner.embedded import EmbeddedAssigner
 from assigner.model.records import HandoffMode
 from tests.support.client_handler import QUICK, Recorder
@@ -108,7 +108,7 @@ class Witness(Handler):
             self._offences.append(f"{partition} given to {self._name} while {other} holds it")
         self._holders[partition.partition] = self._name
 
-    async def release(self, partition: Ownership, order: ReleaseOrder) -> None:
+    async def release(self, partition: Ownership, order: Release) -> None:
         await anyio.sleep(0.02)
         self._let_go(partition)
 

@@ -13,7 +13,8 @@ from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError
 
 from assigner import errors
-from assigner.api import Ack, CancelWarm, Commands, RejectedAck, Release, Warm
+from assigner.api import RejectedAck
+from assigner.model.commands import Ack, CancelWarm, Commands, Release, Warm
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Cause
 from assigner.proto.kafka_assigner import v1

@@ -12,7 +12,7 @@ from grpclib.exceptions import GRPCError
 from grpclib.health.v1.health_grpc import HealthStub
 from grpclib.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from assigner.api import Commands
+from assigner.model.commands import Commands
 from assigner.model.keys import TopicPartition
 from assigner.proto.kafka_assigner import v1
 from tests.support.grpc_serving import Serving, eventually, serving

@@ -13,9 +13,9 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from h2.settings import SettingCodes
 
-from assigner.api import Commands
 from assigner.clock import SystemClock
 from assigner.errors import InvalidInput
+from assigner.model.commands import Commands
 from assigner.model.keys import TopicPartition
 from assigner.model.records import TopicConfig
 from assigner.proto.kafka_assigner import v1

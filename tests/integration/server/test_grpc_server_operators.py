@@ -125,7 +125,8 @@ def description(owned: int = 2) -> api.GroupDescription:
         ),
         topics=(TopicConfig(topic="orders", partition_count=3, topic_id="id", source="kafka"),),
         ownership=tuple(
-            api.Ownership(TopicPartition(f"t{n // 5_000}", n % 5_000), f"c-{n % 100}", "s", n + 1) for n in range(owned)
+            api.PartitionOwner(TopicPartition(f"t{n // 5_000}", n % 5_000), f"c-{n % 100}", "s", n + 1)
+            for n in range(owned)
         ),
         handoffs=(
             Handoff(

@@ -11,9 +11,9 @@ import pytest
 import trustme
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
-from assigner.api import Commands
 from assigner.clock import SystemClock
 from assigner.errors import InvalidInput
+from assigner.model.commands import Commands
 from assigner.model.keys import TopicPartition
 from assigner.proto.kafka_assigner import v1
 from assigner.server import GrpcServer, ServerSettings

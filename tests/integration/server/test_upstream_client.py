@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from assigner import errors
-from assigner.api import CancelWarm, Commands, RejectedAck, Release, Warm
+from assigner.api import RejectedAck
+from assigner.model.commands import CancelWarm, Commands, Release, Warm
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Cause
 from tests.support.grpc_serving import Serving, eventually, serving

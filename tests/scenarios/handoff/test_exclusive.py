@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from assigner.core.client.messages import Commands as Heard
 from assigner.core.client.messages import Done
 from assigner.core.client.state import ClientState
 from assigner.errors import Evicted, Superseded
+from assigner.model.commands import Commands, Opening
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, GroupOptions, Handoff, HandoffMode, Step, decode
 from assigner.store import LeaseGone, PutEvent
@@ -100,9 +100,9 @@ async def test_the_new_owner_is_told_nothing_before_the_old_one_let_go(cluster: 
 async def test_the_gate_opens_after_the_flip_and_only_when_assigned_has_returned() -> None:
     client = ClientState()
     client.renewed(0.0, 30.0)
-    client.heard(Heard(full=True, exclusive=True))
+    client.heard(Commands(full=True, opening=Opening(exclusive=True)))
     gate = client.gate(tp(0))
-    client.heard(Heard(assigned=((tp(0), 2),), exclusive=True))
+    client.heard(Commands(assigned=((tp(0), 2),)))
     assert not gate.is_open(1.0), "the handler has not read the last offset yet"
     client.finished(tp(0), Done())
     assert gate.admit(1.0) == 2

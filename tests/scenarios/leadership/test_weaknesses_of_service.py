@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from assigner.api import Commands, Registration
+from assigner.api import Registration
 from assigner.clock import LoopClock
 from assigner.errors import AssignerError, OutcomeUnknown, UnknownTopic
 from assigner.instance import Instance
+from assigner.model.commands import Commands
 from assigner.storage.incarnation import CHECK_SECONDS
 from assigner.store import Absent
 from assigner.testing.counting import CountingStore

@@ -8,7 +8,6 @@ from contextlib import suppress
 import anyio
 import pytest
 
-from assigner.api import Ack
 from assigner.errors import (
     InvalidInput,
     InvalidName,
@@ -20,6 +19,7 @@ from assigner.errors import (
     UnknownTopic,
     UnreadableRecord,
 )
+from assigner.model.commands import Ack
 from assigner.model.keys import GroupKeys
 from assigner.model.names import session_digest
 from assigner.model.records import Step

@@ -9,9 +9,10 @@ from typing import Any
 import anyio
 import pytest
 
-from assigner.api import Ack, LoadReport, OffsetCommit, Refusal, Registration
+from assigner.api import LoadReport, OffsetCommit, Refusal, Registration
 from assigner.errors import FailedPrecondition, LimitReached, NotRegistered, UnknownGroup
 from assigner.instance import Instance
+from assigner.model.commands import Ack
 from assigner.model.records import GroupOptions
 from assigner.observability.metrics import Metrics
 from assigner.settings.model import QuotaSection

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from assigner.model.keys import TopicPartition
-from assigner.model.records import Ack, GroupOptions, HandoffMode, Router, Step, encode
+from assigner.model.records import GroupOptions, HandoffMode, Router, RouterAck, Step, encode
 from tests.support.cluster import BOTH_STORES, Cluster, SteppedConsumer, cluster_on
 
 pytestmark = pytest.mark.virtual_time
@@ -37,7 +37,7 @@ async def register(cluster: Cluster, name: str) -> int:
 
 
 async def acknowledge(cluster: Cluster, router: str, partition: TopicPartition, handoff_id: str) -> None:
-    ack = Ack(router_name=router, topic=partition.topic, partition=partition.partition, handoff_id=handoff_id)
+    ack = RouterAck(router_name=router, topic=partition.topic, partition=partition.partition, handoff_id=handoff_id)
     await cluster.store.put(cluster.group.ack(partition, router), encode(ack))
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from assigner.api import Ack, LoadReport, OffsetCommit, Refusal, RefusedCommit
+from assigner.api import LoadReport, OffsetCommit, Refusal, RefusedCommit
 from assigner.errors import AssignerError, FailedPrecondition, NotRegistered, Superseded
 from assigner.instance import Instance
+from assigner.model.commands import Ack
 from assigner.model.records import HandoffMode
 from assigner.observability.event_log import EventSettings
 from assigner.server.services.group_description import described

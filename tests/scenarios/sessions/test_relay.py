@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from assigner.api import Commands, Registration
+from assigner.api import Registration
 from assigner.errors import NotRegistered, StreamReplaced
 from assigner.members.streams import ConsumerStream
+from assigner.model.commands import Commands
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, Cause, GroupOptions, HandoffMode, encode
 from assigner.testing.waiting import eventually

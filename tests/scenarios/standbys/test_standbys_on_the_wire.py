@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from grpclib.client import Channel
 
-from assigner.client import AssignerConsumer, Handler, Ownership, ReleaseOrder, TopicPartition, WarmOrder
+from assigner.client import AssignerConsumer, Handler, Ownership, Release, TopicPartition, Warm
 from assigner.clock import LoopClock
 from assigner.model.records import GroupOptions
 from assigner.proto.kafka_assigner import v1
@@ -34,10 +34,10 @@ class Noting(Handler):
         self._note(partition.tp, "assigned warm" if partition.tp in self.copies else "assigned cold")
         self.copies.add(partition.tp)
 
-    async def warm(self, partition: TopicPartition, order: WarmOrder) -> None:
+    async def warm(self, partition: TopicPartition, order: Warm) -> None:
         self._note(partition, "warm from copy" if order.standby else "warm")
 
-    async def release(self, partition: Ownership, order: ReleaseOrder) -> None:
+    async def release(self, partition: Ownership, order: Release) -> None:
         self._note(partition.tp, "release, keep" if order.standby else "release")
         if not order.standby:
             self.copies.discard(partition.tp)

@@ -10,10 +10,10 @@ from assigner.core.client.messages import (
     CallRevoked,
     CallStandby,
     CallWarm,
-    CancelOrder,
     Failed,
     Stopped,
 )
+from assigner.model.commands import CancelWarm
 from tests.support.client_lanes import A, B, Lanes, owned, release, warm
 
 
@@ -134,7 +134,7 @@ def test_a_warm_that_is_called_off_leaves_the_copy_and_asks_for_it_again_if_it_w
     lanes.hear(warms=(warm(A, "h"),))
     lanes.end(A, Stopped())
     lanes.end(A)
-    lanes.hear(cancels=(CancelOrder(A, "h"),))
+    lanes.hear(cancels=(CancelWarm(A, "h"),))
     assert lanes.end(A) == CallStandby(A), "not a discard: the copy is still wanted"
     assert not lanes.running
 
@@ -143,7 +143,7 @@ def test_a_warm_that_is_called_off_is_discarded_where_no_copy_is_wanted() -> Non
     lanes = Lanes()
     lanes.hear(warms=(warm(A, "h"),))
     lanes.end(A)
-    lanes.hear(cancels=(CancelOrder(A, "h"),))
+    lanes.hear(cancels=(CancelWarm(A, "h"),))
     assert lanes.end(A) == CallDiscard(A)
 
 

@@ -6,19 +6,18 @@ import pytest
 
 from assigner.core.client.gate import Shut
 from assigner.core.client.messages import (
-    Ack,
     CallAssigned,
     CallDiscard,
     CallRelease,
     CallRevoked,
     CallWarm,
-    CancelOrder,
     Done,
     Failed,
     Pause,
     Stopped,
 )
 from assigner.errors import LimitReached
+from assigner.model.commands import Ack, CancelWarm
 from tests.support.client_lanes import NOBODY, NOW, READY, RELEASED, A, B, Lanes, owned, release, warm
 
 # --- grants ------------------------------------------------------------------------------------------------------
@@ -175,7 +174,7 @@ def test_a_warm_that_fails_is_answered_with_the_reason() -> None:
 def test_a_cancelled_warm_is_stopped_and_never_answered() -> None:
     lanes = Lanes()
     lanes.hear(warms=(warm(A),))
-    lanes.hear(cancels=(CancelOrder(A, "h1"),))
+    lanes.hear(cancels=(CancelWarm(A, "h1"),))
     assert A in lanes.cancelled
     lanes.end(A, Stopped())
     assert not lanes.answers(READY)
@@ -185,7 +184,7 @@ def test_a_cancelled_warm_is_stopped_and_never_answered() -> None:
 def test_a_cancel_of_another_handoff_is_ignored() -> None:
     lanes = Lanes()
     lanes.hear(warms=(warm(A, "h2"),))
-    lanes.hear(cancels=(CancelOrder(A, "h1"),))
+    lanes.hear(cancels=(CancelWarm(A, "h1"),))
     assert not lanes.cancelled
 
 
@@ -195,7 +194,7 @@ def test_a_warm_copy_that_is_not_wanted_any_more_is_discarded(moment: str) -> No
     lanes.hear(warms=(warm(A),))
     if moment == "finished":
         lanes.end(A)
-    lanes.hear(cancels=(CancelOrder(A, "h1"),))
+    lanes.hear(cancels=(CancelWarm(A, "h1"),))
     if moment != "finished":
         lanes.end(A, Done())
     assert lanes.end(A) == CallDiscard(A)

@@ -7,17 +7,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from assigner.core.client.messages import (
-    AnswerKind,
+    AckKind,
     CallAssigned,
     CallRelease,
     CallRevoked,
-    CancelOrder,
     Done,
     Failed,
     Outcome,
     Ownership,
     Stopped,
 )
+from assigner.model.commands import CancelWarm
 from assigner.model.keys import TopicPartition
 from tests.support.client_lanes import NOBODY, NOW, A, B, Lanes, release, warm
 
@@ -61,7 +61,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(tp=PARTITIONS, handoff_id=HANDOFFS)
     def hears_cancel(self, tp: TopicPartition, handoff_id: str) -> None:
-        self.lanes.hear(cancels=(CancelOrder(tp, handoff_id),))
+        self.lanes.hear(cancels=(CancelWarm(tp, handoff_id),))
 
     @rule(tp=PARTITIONS, epoch=EPOCHS, handoff_id=HANDOFFS)
     def hears_release(self, tp: TopicPartition, epoch: int, handoff_id: str) -> None:
@@ -85,8 +85,8 @@ class AnyOrder(RuleBasedStateMachine):
         tp = data.draw(st.sampled_from(sorted(self.lanes.running)))
         self.lanes.end(tp, outcome)
 
-    @rule(kind=st.sampled_from(list(AnswerKind)), refused=st.booleans())
-    def answers_are_taken(self, kind: AnswerKind, refused: bool) -> None:
+    @rule(kind=st.sampled_from(list(AckKind)), refused=st.booleans())
+    def answers_are_taken(self, kind: AckKind, refused: bool) -> None:
         sent = self.lanes.answers(kind)
         refusals = frozenset(answer.tp for answer in sent) if refused else NOBODY
         self.lanes.take(self.lanes.state.acknowledged(kind, sent, refusals))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assigner.api import Commands
 from assigner.core.consumer_view import EMPTY_VIEW, CommandBuilder, PartitionView, view_of
 from assigner.core.group import GroupState
+from assigner.model.commands import Commands
 from assigner.model.keys import Keys, TopicPartition
 from assigner.model.records import Assignment, Handoff, Step, encode
 from assigner.store import DeleteEvent, Entry, PutEvent

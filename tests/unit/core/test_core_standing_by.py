@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assigner.api import Commands
 from assigner.core.consumer_view import EMPTY_VIEW, CommandBuilder, PartitionView, view_of
+from assigner.model.commands import Commands
 from assigner.model.records import Step
 from tests.support.core_scene import Scene, tp
 

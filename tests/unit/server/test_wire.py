@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assigner.api import CancelWarm, Commands, Release, Warm
+from assigner.model.commands import CancelWarm, Commands, Opening, Release, Warm
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Cause
 from assigner.proto.kafka_assigner import v1
 from assigner.proto.runtime import message_class
 from assigner.server.services import assignment_encoding
-from assigner.server.services.assignment_encoding import Dialect, Opening, encode, encode_refusals
+from assigner.server.services.assignment_encoding import Dialect, encode, encode_refusals
 from tests.support.measurement import counted_calls
 
 PLAIN = Dialect()
@@ -42,11 +43,15 @@ _commands = st.builds(
     standbys_removed=st.lists(_places, max_size=6).map(tuple),
     generation=st.integers(0, 2**64 - 1),
 )
-_openings = st.none() | st.builds(Opening, _texts, st.integers(0, 2**32 - 1), st.booleans())
+_openings = st.none() | st.builds(Opening, _texts, st.integers(0, 2**32 - 1).map(lambda ms: ms / 1000), st.booleans())
+
+
+def opened(commands: Commands, opening: Opening | None) -> Commands:
+    return msgspec.structs.replace(commands, opening=opening)
 
 
 def messages(commands: Commands, dialect: Dialect, opening: Opening | None = None) -> list[bytes]:
-    return [message for message in encode(commands, dialect, opening) if message is not None]
+    return [message for message in encode(opened(commands, opening), dialect) if message is not None]
 
 
 def parsed(commands: Commands, dialect: Dialect, opening: Opening | None = None) -> list[Any]:
@@ -84,7 +89,7 @@ def _update(commands: Commands, dialect: Dialect, opening: Opening | None) -> v1
         return None
     update = v1.AssignmentUpdate(full=commands.full, generation=commands.generation)
     if opening:
-        update.session, update.ttl_ms, update.exclusive = opening.session, opening.ttl_ms, opening.exclusive
+        update.session, update.ttl_ms, update.exclusive = opening.session, round(opening.ttl * 1000), opening.exclusive
     if dialect.packed:
         update.assigned_packed = _by_topic(commands.assigned)
         update.unassigned_packed = _by_topic(commands.unassigned)
@@ -124,7 +129,7 @@ def _warm(one: Warm) -> v1.WarmPartition:
         partition=_place(one.tp),
         current_owner=one.current_owner,
         handoff_id=one.handoff_id,
-        cause=one.cause.value,
+        cause=one.cause,
         standby=one.standby,
     )
 
@@ -134,7 +139,7 @@ def _release(one: Release) -> v1.ReleasePartition:
         partition=_place(one.tp, one.epoch),
         new_owner=one.new_owner,
         handoff_id=one.handoff_id,
-        cause=one.cause.value,
+        cause=one.cause,
         standby=one.standby,
     )
 
@@ -192,7 +197,7 @@ def test_a_client_that_asked_for_it_gets_one_batch() -> None:
 
 @pytest.mark.parametrize("dialect", [PLAIN, PACKED])
 def test_a_stream_opens_with_an_assignment_update_even_if_nothing_is_owned(dialect: Dialect) -> None:
-    opening = Opening("s-1", 30_000, True, "life-1")
+    opening = Opening("s-1", 30.0, True, "life-1")
     first, *_ = parsed(Commands(full=True, warms=EVERYTHING.warms), dialect, opening)
     update = first.assignment
     assert first.WhichOneof("command") == "assignment"
@@ -217,7 +222,7 @@ def test_nothing_to_say_is_no_message() -> None:
 @pytest.mark.parametrize("dialect", [PLAIN, OWN_SESSION, PACKED])
 def test_who_did_not_ask_hears_nothing_of_standbys(dialect: Dialect) -> None:
     assert messages(Commands(standbys_added=(A,), standbys_removed=(B,)), dialect) == []
-    [first] = parsed(Commands(full=True, standbys_added=(A,)), dialect, Opening("s", 1, False))
+    [first] = parsed(Commands(full=True, standbys_added=(A,)), dialect, Opening("s", 0.001, False))
     assert not first.assignment.standbys_added
 
 
@@ -240,10 +245,10 @@ def many(count: int, topic: str = "orders") -> tuple[tuple[TopicPartition, int],
 def test_a_long_update_is_cut_and_says_that_more_follows(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assignment_encoding, "MAX_MESSAGE", 40_000)
     commands = Commands(full=True, assigned=many(15_000), unassigned=many(6_000, "gone"), generation=5)
-    sent = messages(commands, dialect, Opening("s", 1, False))
+    sent = messages(commands, dialect, Opening("s", 0.001, False))
     assert len(sent) >= 3
     assert max(map(len, sent)) < 80_000
-    updates = [message.assignment for message in parsed(commands, dialect, Opening("s", 1, False))]
+    updates = [message.assignment for message in parsed(commands, dialect, Opening("s", 0.001, False))]
     assert [update.full for update in updates] == [True] + [False] * (len(updates) - 1)
     assert [update.more for update in updates] == [True] * (len(updates) - 1) + [False]
     assert [update.session for update in updates] == ["s"] + [""] * (len(updates) - 1)
@@ -256,7 +261,7 @@ def test_a_long_list_of_standbys_is_cut_too(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(assignment_encoding, "MAX_MESSAGE", 20_000)
     places = tuple(tp for tp, _ in many(30_000))
     commands = Commands(full=True, assigned=many(3_000, "mine"), standbys_added=places, standbys_removed=places[:9])
-    updates = [message.assignment for message in parsed(commands, STANDING_BY, Opening("s", 1, False))]
+    updates = [message.assignment for message in parsed(commands, STANDING_BY, Opening("s", 0.001, False))]
     assert len(updates) > 3
     assert [update.more for update in updates] == [True] * (len(updates) - 1) + [False]
     told = [number for update in updates for entry in update.standbys_added for number in entry.partitions]
