@@ -46,7 +46,7 @@ def run_builder(stage: Stage, source: Path, prefix: Path) -> None:
 def copy(origin: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if origin.is_dir():
-        shutil.copytree(origin, target, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(origin, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     else:
         shutil.copy(origin, target)
 
