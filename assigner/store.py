@@ -275,6 +275,16 @@ class Store(ABC):
         """End all watches and connections. Leases are left to their TTL."""
 
 
+def unchanged(key: str, revision: int) -> Compare:
+    """The precondition that the key is still at this mod revision; 0: that it is absent."""
+    return ModRevisionIs(key, revision) if revision else Absent(key)
+
+
+def revision_of(found: GetResult) -> int:
+    """The mod revision that a read found; 0 for an absent key."""
+    return found.entry.mod_revision if isinstance(found, Found) else 0
+
+
 async def read_all(store: Store, prefix: str, *, page_size: int = 1000) -> Page:
     """The whole of a prefix at one revision, read page by page so that no answer grows past the wire's limit."""
     page = await store.list(prefix, limit=page_size)

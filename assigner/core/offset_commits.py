@@ -23,7 +23,7 @@ from assigner.api import OffsetCommit, Refusal, RefusedCommit
 from assigner.errors import InvalidInput, LimitReached
 from assigner.model.keys import TopicPartition
 from assigner.model.records import ANY_SESSION, Assignment, Offset, Stored, encode
-from assigner.store import Absent, Compare, Found, GetResult, Limits, ModRevisionIs, Put
+from assigner.store import Compare, Found, GetResult, Limits, ModRevisionIs, Put, revision_of, unchanged
 
 MAX_WAITING = 200_000
 """Commits of partitions that wait for the store at one instance."""
@@ -141,16 +141,6 @@ class PendingCommit:
         the commit was held up for so long that its owner may have gone on by another instance."""
         held_up = now > self.arrived + FRESH
         return (self.doubtful or held_up) and revision_of(found) != self.replaces
-
-
-def unchanged(key: str, revision: int) -> Compare:
-    """That the record is of this revision; 0: that there is none."""
-    return ModRevisionIs(key, revision) if revision else Absent(key)
-
-
-def revision_of(found: GetResult) -> int:
-    """0: there is none."""
-    return found.entry.mod_revision if isinstance(found, Found) else 0
 
 
 class OffsetRevisions:

@@ -29,7 +29,6 @@ from assigner.core.offset_commits import (
     OffsetRevisions,
     PendingCommit,
     judge,
-    revision_of,
 )
 from assigner.errors import (
     LimitReached,
@@ -47,7 +46,7 @@ from assigner.observability.metrics import Metrics
 from assigner.offsets.fetch import OffsetReading
 from assigner.storage.mirror import GroupMirror, Mirrors
 from assigner.storage.multi_get import multi_get
-from assigner.store import Committed, Conflict, Found, GetResult, Store
+from assigner.store import Committed, Conflict, Found, GetResult, Store, revision_of
 
 TRIES = 4
 IN_FLIGHT = 8

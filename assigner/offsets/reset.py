@@ -11,12 +11,24 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from assigner.clock import Clock
-from assigner.core.offset_commits import COMPARES, revision_of, unchanged
+from assigner.core.offset_commits import COMPARES
 from assigner.errors import FailedPrecondition, InvalidInput, OutcomeUnknown, StoreUnavailable
 from assigner.model.keys import Keys, TopicPartition
 from assigner.model.records import Offset, TopicConfig, encode
 from assigner.storage.multi_get import multi_get, read_topics
-from assigner.store import Absent, Committed, Compare, Delete, Found, GetResult, Operation, Put, Store
+from assigner.store import (
+    Absent,
+    Committed,
+    Compare,
+    Delete,
+    Found,
+    GetResult,
+    Operation,
+    Put,
+    Store,
+    revision_of,
+    unchanged,
+)
 
 TRIES = 4
 _NAMED = 5
