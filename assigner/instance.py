@@ -195,7 +195,7 @@ class Instance:
             try:
                 return await self._backend.open(self.settings.store, self.clock)
             except StoreUnavailable as error:
-                log.warning("store not reached", error=str(error), tries=backoff.tries + 1)
+                log.warning("store_connection_failed", error=str(error), tries=backoff.tries + 1)
                 await backoff.pause()
 
     def _directory(self) -> GroupDirectory:
@@ -253,7 +253,7 @@ class Instance:
         )
         self._elector = elector
         self._announced.set()
-        log.info("instance ready", instance=presence.name, address=presence.address)
+        log.info("instance_ready", instance=presence.name, address=presence.address)
         await self._lead_until_replaced(self.leadership)
 
     async def _lead_until_replaced(self, leadership: Leadership) -> None:
@@ -287,7 +287,7 @@ class Instance:
                 await self.topics.apply_settings()
                 return await self._backend.elector(self.store, self.keys, presence, self.clock)
             except StoreError as error:
-                log.warning("store not ready", error=str(error), tries=backoff.tries + 1)
+                log.warning("store_preparation_failed", error=str(error), tries=backoff.tries + 1)
                 await backoff.pause()
 
     async def _run_term(self, term: Term) -> None:
@@ -357,7 +357,7 @@ class Instance:
         at_work = self.coordinators.at_work
         self.metrics.watch_depth("outboxes", lambda: self.registry.backlog)
         self.metrics.watch_depth("loads", lambda: len(self.load_reports))
-        self.metrics.watch_depth("answers", lambda: self.members.waiting_writes)
+        self.metrics.watch_depth("acks", lambda: self.members.waiting_writes)
         self.metrics.watch_depth("offsets", lambda: self.offsets.waiting)
         self.metrics.watch_depth("writes", lambda: sum(c.statistics()["writing"] for c in at_work.values()))
         self.metrics.watch_depth("moves", lambda: sum(c.statistics()["queued_moves"] for c in at_work.values()))

@@ -106,7 +106,7 @@ class Service:
             except AssignerError as error:
                 # Another process took this instance's name, or the store lost its data: it can't lead, and serving on
                 # would only confuse.
-                log.error("stopping", error=str(error))
+                log.error("service_failed", error=str(error))
                 self._failure = error
                 self.stop()
 
@@ -142,7 +142,7 @@ class Service:
     ) -> None:
         await in_peace(self.drain, 2 * self.settings.shutdown_timeout)
         await self._stack.aclose()
-        log.info("stopped", instance=self.instance.name)
+        log.info("service_stopped", instance=self.instance.name)
 
 
 def _pinging_in_time(settings: Settings) -> ServerSettings:

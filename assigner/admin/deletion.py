@@ -77,7 +77,7 @@ class GroupDeletion:
             await self._directory.check(group)
             await self._check_unused(keys, force=force)
             await self._take_out_of_the_index(group)
-            log.info("deleting a group", group=group)
+            log.info("group_deletion_started", group=group)
         try:
             await self._check_unused(keys, force=force)
         except FailedPrecondition:
@@ -90,7 +90,7 @@ class GroupDeletion:
             last = (keys.plan, self._keys.history(group), self._keys.summary(group))
             await self._remove(group, [Delete(key) for key in last])
             await self._transact([Exists(self._keys.deleting(group))], [Delete(self._keys.deleting(group))])
-            log.info("group deleted", group=group, records=removed)
+            log.info("group_deleted", group=group, records=removed)
         return removed, more
 
     async def _check_unused(self, keys: GroupKeys, *, force: bool) -> None:
@@ -201,7 +201,7 @@ class GroupDeletion:
         if isinstance(config, Found):
             compare = ModRevisionIs(config.entry.key, config.entry.mod_revision)
             await self._transact([compare], [Delete(config.entry.key), Delete(self._keys.topic_loads(group, topic))])
-            log.info("deleting a topic", group=group, topic=topic)
+            log.info("topic_deletion_started", group=group, topic=topic)
         removed = 0
         for prefix in (*prefixes, self._keys.topic_loads(group, topic) + "/"):
             async for page in self._pages(prefix):

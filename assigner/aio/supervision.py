@@ -133,7 +133,7 @@ class Supervisor:
         loop.reason = _told(error)
         self.restarts[loop.name] += 1
         log.error(
-            "loop failed",
+            "loop_failed",
             loop=loop.name,
             **about,
             error=loop.reason,
@@ -164,4 +164,4 @@ def _told(error: BaseException) -> str:
 def report_failure(task: asyncio.Task[Any]) -> None:
     """To be called when a task is done that nobody waits for: its failure is logged instead of lost."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("task failed", task=task.get_name(), error=_told(error), exc_info=error)
+        log.error("task_failed", task=task.get_name(), error=_told(error), exc_info=error)

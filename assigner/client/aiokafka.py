@@ -218,7 +218,7 @@ class AssignedKafkaConsumer:
                 gate.check(epoch)
                 await self._kafka.commit({tp: OffsetAndMetadata(position.offset, str(epoch))})
         except (GateClosed, StaleEpoch) as closed:
-            _log.info("batch dropped", partition=f"{tp.topic}/{tp.partition}", records=len(records), reason=str(closed))
+            _log.info("batch_dropped", partition=f"{tp.topic}/{tp.partition}", records=len(records), reason=str(closed))
 
     def _gate(self, tp: Any) -> PartitionGate:
         return self._members.gate(tp.topic, tp.partition)

@@ -172,7 +172,7 @@ class AssignerConsumer:
 
         def note(number: signal.Signals) -> None:
             told.append(number)
-            _log.info("told to leave", consumer=self.name, signal=number.name, times=len(told))
+            _log.info("signal_received", consumer=self.name, signal=number.name, signals=len(told))
             if on_signal is not None:
                 on_signal(number)
             self._work.changes.notify()
@@ -326,7 +326,7 @@ class AssignerConsumer:
             ending = error
             if not isinstance(error, Exception):
                 raise
-            _log.exception("consumer failed", consumer=self.name)
+            _log.exception("consumer_failed", consumer=self.name)
         finally:
             # Whatever happened: no gate outlives the task that renews its lease.
             self._work.state.lease.end()
@@ -340,7 +340,7 @@ class AssignerConsumer:
         if await self._work.at_rest(self._close_within):
             await self._membership.farewell()
         else:
-            _log.warning("work is still under way: the session is left to end by itself", consumer=self.name)
+            _log.warning("session_left_to_expire", consumer=self.name)
 
 
 @asynccontextmanager

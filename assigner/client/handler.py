@@ -59,4 +59,4 @@ def warn_of_misspelt(handler: Handler) -> None:
         meant = get_close_matches(name, ours, n=1, cutoff=_LIKENESS)
         if not name.startswith("_") and name not in ours and meant:
             written = f"{type(handler).__name__}.{name}"
-            _log.warning("handler method is never called: it is none of ours", method=written, meant=meant[0])
+            _log.warning("handler_method_unknown", method=written, suggestion=meant[0])

@@ -185,11 +185,11 @@ class HandlerTasks:
             if scope.cancel_called or (task is not None and task.cancelling()):
                 raise
             # The handler awaited something that others cancelled: its failure, not our end.
-            _log.warning("handler failed", **_named(call), reason="cancelled from elsewhere")
+            _log.warning("handler_failed", **_named(call), reason="cancelled from elsewhere")
             return Failed("a task that the handler waited for was cancelled")
         except Exception as error:  # noqa: BLE001  (whatever a handler raises, its lane goes on)
             reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
-            _log.error("handler failed", **_named(call), reason=reason, exc_info=self._if_new(call, error))
+            _log.error("handler_failed", **_named(call), reason=reason, exc_info=self._if_new(call, error))
             return Failed(reason)
         return Done()
 

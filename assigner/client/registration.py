@@ -156,7 +156,7 @@ class Registration:
                 return self.finish(Broken(str(error)))
             except Unavailable as error:
                 missed += 1
-                _log.warning("renewal failed", address=str(self.address), reason=str(error), missed=missed)
+                _log.warning("session_renewal_failed", address=str(self.address), error=str(error), failures=missed)
                 if missed >= MISSED_RENEWALS:
                     return self.finish(Broken(str(error)))
                 await anyio.sleep(self._patience() / 4)
@@ -192,7 +192,7 @@ class Registration:
             except Disconnected as error:
                 return self.finish(Broken(str(error)))
             except Unavailable as error:
-                _log.warning("answers not taken", kind=kind.value, reason=str(error))
+                _log.warning("ack_failed", kind=kind.value, error=str(error))
                 await pauses.pause()
                 continue
             except AssignerError as error:
@@ -225,5 +225,5 @@ class Registration:
                 await self._send(contact, kind, [refused])
 
     def _refused(self, kind: AckKind, answer: Ack, reason: str) -> None:
-        _log.warning("answer refused", kind=kind.value, partition=str(answer.tp), reason=reason)
+        _log.warning("ack_rejected", kind=kind.value, partition=str(answer.tp), reason=reason)
         self._work.acknowledged(kind, [answer], frozenset({answer.tp}))

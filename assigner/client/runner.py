@@ -69,9 +69,9 @@ class Runner:
         actions = self.state.heard(commands)
         if incarnation not in ("", self.state.incarnation):
             _log.warning(
-                "the service's store began anew: epochs count from the beginning, what was owned is void",
+                "incarnation_changed",
                 incarnation=self.state.incarnation,
-                before=incarnation,
+                previous=incarnation,
             )
         if self.state.counts.stale > stale:
             self._tell_stale(self.state.counts.stale - stale)
@@ -84,10 +84,10 @@ class Runner:
         if last is None or now < self._tell_stale_from:
             return
         _log.warning(
-            "stale grant left alone: a higher epoch was seen before",
+            "stale_grant_ignored",
             partition=str(last.tp),
             epoch=last.epoch,
-            seen=last.known,
+            highest_epoch=last.known,
             grants=self._untold_stale,
         )
         self._untold_stale, self._tell_stale_from = 0, now + STALE_PAUSE
@@ -134,5 +134,5 @@ class Runner:
             if left > 0:
                 await anyio.sleep(min(left, _LONGEST_NAP))
                 continue
-            _log.warning("lease over: no renewal was confirmed in time, every gate is shut")
+            _log.warning("session_lease_expired")
             self._take(self.state.lease_lost())

@@ -155,7 +155,7 @@ class Session:
         link = self.link
         if link is None:
             return
-        _log.info("registered", group=self.who.group, consumer=self.who.name, address=str(link.address))
+        _log.info("session_opened", group=self.who.group, consumer=self.who.name, address=str(link.address))
         self.registered = True
         self.links += 1
         if self._draining:
@@ -186,9 +186,9 @@ class Session:
         self._tries += 1
         if self._tries & (self._tries - 1) == 0:
             # The 1st, 2nd, 4th, 8th ... in a row: an outage of an hour is a handful of lines.
-            lost = "contact lost" if self.registered else "no contact yet"
+            event = "contact_lost" if self.registered else "contact_failed"
             _log.warning(
-                lost,
+                event,
                 group=self.who.group,
                 consumer=self.who.name,
                 address=str(self._tried),
@@ -248,7 +248,7 @@ class Session:
                 await anyio.sleep(self._timing.first_pause)
                 continue
             except AssignerError as error:
-                _log.info("nothing to drain", reason=str(error))
+                _log.info("drain_skipped", error=str(error))
                 action = v1.DeregisterAction.SHUTDOWN_NOW
             break
         if action != v1.DeregisterAction.WAIT_FOR_DRAIN:
@@ -270,11 +270,11 @@ class Session:
             contact = ConsumerRpc(channel, self.who, FAREWELL_SECONDS / 2)
             await contact.deregister(gates_closed=True)
         except Unavailable as error:
-            _log.debug("goodbye not heard", address=str(address), reason=str(error))
+            _log.debug("deregistration_failed", address=str(address), error=str(error))
             return False
         except AssignerError as error:
             # The service does not know the session any more, which is what was wanted.
-            _log.debug("goodbye not needed", reason=str(error))
+            _log.debug("deregistration_skipped", error=str(error))
         finally:
             await close_channel(channel)
         return True

@@ -193,7 +193,7 @@ class Coordinator:
             self.core.observe(Change(ConsumerKey(name), None, consumer), now)
 
     async def run(self) -> None:
-        self._log.info("coordinating", generation=self._mirror.state.plan.generation)
+        self._log.info("coordination_started", generation=self._mirror.state.plan.generation)
         self._mirror.listen(self)
         self._recording.begin()
         self._report_unreadable()
@@ -255,7 +255,7 @@ class Coordinator:
             else:
                 await self._sleep_until(decisions.wake_at)
         if not self._term.held():
-            self._log.warning("term no longer held")
+            self._log.warning("term_lost")
 
     def _is_out_of_work(self) -> bool:
         """Whether the group has been empty for a while. What is known of it beyond the store, nobody will ask for."""
@@ -296,15 +296,15 @@ class Coordinator:
             case TransactionTooLarge():
                 self.core.too_large(write, str(outcome), now)
             case StoreError():
-                self._log.warning("write failed", purpose=write.purpose.value, error=str(outcome))
+                self._log.warning("write_failed", purpose=write.purpose.value, error=str(outcome))
                 self.core.refused(write, now + 0.5)
             case _:
-                self._log.debug("write overtaken", purpose=write.purpose.value)
+                self._log.debug("write_conflicted", purpose=write.purpose.value)
                 self.core.refused(write, now)
         self._wake.set()
 
     async def _read_again(self, write: Write, error: OutcomeUnknown) -> None:
-        self._log.warning("write of unknown outcome", purpose=write.purpose.value, error=str(error))
+        self._log.warning("write_outcome_unknown", purpose=write.purpose.value, error=str(error))
         await self._mirror.resync()
         self.core.refused(write, self._clock.now(), unknown=True)
         self._wake.set()
@@ -314,7 +314,7 @@ class Coordinator:
         try:
             plan = await _solve(request, self._mirror.state)
         except AssignerError as error:
-            self._log.error("no plan", strategy=request.strategy, error=str(error))
+            self._log.error("plan_failed", strategy=request.strategy, error=str(error))
             self.core.failed_to_solve(self._clock.now())
             self._wake.set()
             return
@@ -325,7 +325,7 @@ class Coordinator:
         if targets or standbys:
             self._began = began if self._began is None else self._began
             self._log.info(
-                "planned",
+                "plan_computed",
                 strategy=request.strategy,
                 members=len(request.members),
                 partitions=len(request.partitions),
@@ -353,20 +353,22 @@ class Coordinator:
         try:
             standbys = await anyio.to_thread.run_sync(_standbys, request, solution, self._mirror.state)
         except AssignerError as error:
-            self._log.error("no standbys", strategy=request.strategy, error=str(error))
+            self._log.error("standby_plan_failed", strategy=request.strategy, error=str(error))
             self.core.failed_to_place(self._clock.now())
         else:
             self.core.standbys_placed(standbys)
             if standbys:
                 seconds = round(self._clock.now() - began, 4)
-                self._log.info("standbys placed", strategy=request.strategy, standbys=len(standbys), seconds=seconds)
+                self._log.info(
+                    "standby_plan_computed", strategy=request.strategy, standbys=len(standbys), seconds=seconds
+                )
         self._wake.set()
 
     async def _check_lease(self, lease: int) -> None:
         try:
             result = await self._store.remaining(lease)
         except StoreError as error:
-            self._log.info("lease not checked", lease=lease, error=str(error))
+            self._log.info("lease_check_failed", lease=lease, error=str(error))
             return
         self.core.lease_checked(lease, over=isinstance(result, LeaseGone), now=self._clock.now())
         self._wake.set()
@@ -390,7 +392,7 @@ class Coordinator:
         for move in write.moves:
             self._moved(move)
         if write.purpose is Purpose.PLAN:
-            self._log.info("published", generation=self.core.generation)
+            self._log.info("plan_published", generation=self.core.generation)
 
     def _moved(self, move: Moved) -> None:
         generation = self.core.generation
@@ -398,7 +400,7 @@ class Coordinator:
         self._metrics.took_over(self.group, warm=move.warm, cold=move.cold)
         self._history.add(move, generation)
         self._log.info(
-            "moved",
+            "partition_moved",
             topic=move.tp.topic,
             partition=move.tp.partition,
             old=move.old,
@@ -414,12 +416,12 @@ class Coordinator:
         unreadable = self._mirror.state.unreadable
         for key in unreadable.keys() - self._unreadable:
             self._metrics.unreadable(self.group)
-            self._log.error("unreadable record left alone", key=key, reason=unreadable[key])
+            self._log.error("record_unreadable", key=key, error=unreadable[key])
         if self._unreadable != unreadable.keys():
             self._unreadable = set(unreadable)
 
     def _tell(self, note: Note) -> None:
-        if note.event == "evicted":
+        if note.event == "consumer_evicted":
             self._metrics.evicted(self.group)
         elif note.event == "warm_failed":
             self._metrics.warm_failed(self.group)
@@ -432,7 +434,9 @@ class Coordinator:
             seconds = self._clock.now() - self._began
             self._began = None
             self._metrics.rebalanced(seconds)
-            self._log.info("settled", seconds=round(seconds, 3), generation=self._mirror.state.plan.generation)
+            self._log.info(
+                "rebalance_completed", seconds=round(seconds, 3), generation=self._mirror.state.plan.generation
+            )
 
 
 def _offset_key(keys: Keys, group: str) -> Callable[..., str]:

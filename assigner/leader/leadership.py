@@ -192,7 +192,7 @@ class Leadership:
             while self._tasks:
                 await self._changed.wait()
         if bound.cancelled_caught:
-            log.warning("stopped before every group was given up", groups=sorted(self._led))
+            log.warning("handover_timed_out", groups=sorted(self._led))
         self._scope.cancel()
         if self._running:
             with anyio.move_on_after(self._settings.grace + 1, shield=True):
@@ -203,7 +203,7 @@ class Leadership:
             with anyio.move_on_after(self._settings.stop_within / 2):
                 await self._elector.drain()
         except AssignerError as error:
-            log.info("draining not announced", error=str(error))
+            log.info("drain_announcement_failed", error=str(error))
 
     async def _conduct(self, tasks: anyio.abc.TaskGroup) -> None:
         """React to changes, and wake up by itself only while a handover is due."""
@@ -279,7 +279,7 @@ class Leadership:
 
     def _fail(self, error: AssignerError) -> None:
         if self._error is None:
-            log.error("leadership ended", error=str(error))
+            log.error("leadership_failed", error=str(error))
             self._error = error
             self._scope.cancel()
 
@@ -322,7 +322,7 @@ class Leadership:
         self._won += 1
         self._reigns[term.group] = reign
         self._led[term.group] = term
-        log.info("leading", group=term.group, term=term.revision)
+        log.info("term_started", group=term.group, term=term.revision)
         if not self._wants(term.group):
             reign.give_up("no longer wanted")
         self._notify()
@@ -330,7 +330,7 @@ class Leadership:
     def _dethrone(self, reign: _Leading) -> None:
         group = reign.term.group
         del self._reigns[group], self._led[group]
-        log.info("term over", group=group, term=reign.term.revision, reason=reign.why or "cancelled")
+        log.info("term_ended", group=group, term=reign.term.revision, reason=reign.why or "cancelled")
         self._notify()
 
     async def _work(self, reign: _Leading) -> None:
@@ -340,7 +340,7 @@ class Leadership:
         except Exception as error:
             self._crashes += 1
             reign.failed = True
-            log.exception("work failed", group=reign.term.group, term=reign.term.revision)
+            log.exception("term_failed", group=reign.term.group, term=reign.term.revision)
             reign.give_up(f"its work failed: {error!r}")
         else:
             if not reign.work.cancel_called:
@@ -385,7 +385,7 @@ class Leadership:
             self._eligible = eligible
             self._spread = None
             self._handover.instances_changed(self._clock.now())
-            log.info("instances changed", instances=sorted(name for name, _ in eligible))
+            log.info("instances_changed", instances=sorted(name for name, _ in eligible))
             self._instances_event.set()
             self._instances_event = anyio.Event()
             self._notify()

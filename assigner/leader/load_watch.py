@@ -99,5 +99,5 @@ class LoadFollowing:
 
     def _report(self, unreadable: Mapping[str, str]) -> None:
         for name in unreadable.keys() - self._unreadable:
-            log.error("unreadable loads left out", key=self._prefix + name, reason=unreadable[name])
+            log.error("record_unreadable", key=self._prefix + name, error=unreadable[name])
         self._unreadable = set(unreadable)

@@ -79,7 +79,7 @@ class EventRecording:
         if not self._broken and (not events or self._append(events)):
             return
         if not self._broken:
-            log.warning("ownership events dropped", group=self._mirror.group)
+            log.warning("ownership_events_dropped", group=self._mirror.group)
             self._broken = True
         self._log.dropped(len(events))
         self._begin_anew()

@@ -77,7 +77,7 @@ class SummaryWriter:
         try:
             result = await self._store.transact(compares, [Put(self._keys.summary(group), encode(told[1]))])
         except StoreError as error:
-            log.info("summary not written", group=group, error=str(error))
+            log.info("summary_write_failed", group=group, error=str(error))
             return
         if isinstance(result, Committed):
             self._last[group] = told

@@ -178,7 +178,7 @@ def _is_terminal(stream: TextIO) -> bool:
 
 
 def _json_notice(dropped: int) -> str:
-    return f'{{"level": "warning", "logger": "assigner.logs", "event": "lines dropped", "dropped": {dropped}}}'
+    return f'{{"level": "warning", "logger": "assigner.logs", "event": "log_lines_dropped", "dropped": {dropped}}}'
 
 
 def _text_notice(dropped: int) -> str:

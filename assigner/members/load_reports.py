@@ -85,18 +85,18 @@ class LoadReports:
                 self._samples.nodes_written(group, nodes, now)
         except StoreError as error:
             # Everything is still there to be written the next time.
-            log.info("loads not written", group=group, error=str(error))
+            log.info("load_write_failed", group=group, error=str(error))
             self._metrics.loads_written("failed")
         except Exception:
             # Advice must not take anything else down with it.
-            log.exception("loads not written", group=group)
+            log.exception("load_write_failed", group=group)
             self._metrics.loads_written("failed")
 
     async def _write(self, key: str, change: PartitionChange | NodeChange) -> bool:
         try:
             await write(self._store, key, change, self._clock.wall())
         except UnreadableRecord as error:
-            log.error("unreadable loads left alone", key=key, error=str(error))
+            log.error("record_unreadable", key=key, error=str(error))
             self._metrics.loads_written("unreadable")
             return False
         self._metrics.loads_written("ok")

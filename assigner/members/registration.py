@@ -154,7 +154,7 @@ class MemberService:
                 if revision:
                     await mirror.wait_for(revision)
                     log.info(
-                        "registered",
+                        "consumer_registered",
                         group=mirror.group,
                         consumer=registration.name,
                         session=session_digest(session),
@@ -217,7 +217,7 @@ class MemberService:
             try:
                 await self._store.revoke(lease)
             except StoreError as error:
-                log.info("lease left to its end", lease=lease, error=str(error))
+                log.info("lease_revocation_failed", lease=lease, error=str(error))
 
     async def _lease(self, current: Stored[Consumer] | None, session: str) -> tuple[int, float, bool]:
         """The lease to register under: the session's own if it still lives. (lease, ttl, freshly granted)"""
@@ -240,7 +240,7 @@ class MemberService:
                     seat.end(NotRegistered(f"the lease of {seat.name!r} ended; register again"))
                     return
             except StoreError as error:
-                log.info("not renewed", group=seat.group, consumer=seat.name, error=str(error))
+                log.info("lease_renewal_failed", group=seat.group, consumer=seat.name, error=str(error))
 
     async def _end_if_drained(self, seat: ConsumerStream, lease: int) -> None:
         """Everything was let go, by the consumer's own word: its session need not wait for its TTL."""
@@ -300,7 +300,7 @@ class MemberService:
                 if not gates_closed:
                     return _has_to_wait(mirror, name)
                 await self._store.revoke(consumer.lease)
-                log.info("deregistered", group=group, consumer=name, session=session_digest(session))
+                log.info("consumer_deregistered", group=group, consumer=name, session=session_digest(session))
                 return False
         raise StoreUnavailable(f"consumer {name!r} is being changed by others too; try again")
 
@@ -313,7 +313,7 @@ class MemberService:
             if displaced.session == session:
                 await self._store.revoke(displaced.lease)
                 digest = session_digest(session)
-                log.info("displaced session ended", group=mirror.group, consumer=name, session=digest)
+                log.info("displaced_session_ended", group=mirror.group, consumer=name, session=digest)
                 return True
         return False
 
@@ -327,7 +327,7 @@ class MemberService:
             [Put(consumer.key, consumer.encode(draining), consumer.lease)],
         )
         if isinstance(result, Committed):
-            log.info("draining", group=mirror.group, consumer=consumer.record.consumer_name)
+            log.info("consumer_drain_started", group=mirror.group, consumer=consumer.record.consumer_name)
             await mirror.wait_for(result.revision)
             return True
         return False

@@ -153,7 +153,7 @@ class EventLog:
         try:
             self._segments.complete()
         except OSError as error:
-            log.error("segment not completed", error=str(error))
+            log.error("segment_completion_failed", error=str(error))
 
     def _next(self) -> Sequence[LoggedEvent] | None:
         """The next batch; an empty one after a while without any; None when all is written and the log is closed."""
@@ -167,7 +167,7 @@ class EventLog:
             return None if self._closing else ()
 
     def _fail(self, count: int, error: OSError) -> None:
-        log.error("ownership events not written", error=str(error), retry_in=_RETRY)
+        log.error("ownership_events_write_failed", error=str(error), retry_in=_RETRY)
         self._segments.abandon()
         with self._ready:
             self._failures += 1
@@ -246,7 +246,7 @@ class _Segments:
             file.close()
         except OSError:
             # What was buffered is lost, and was counted as such.
-            log.info("segment abandoned", segment=self._open_path().name)
+            log.info("segment_abandoned", segment=self._open_path().name)
         self._metrics.event_segment("failed")
 
     def _begin(self) -> BinaryIO:

@@ -148,7 +148,7 @@ class Metrics:
         )
         self._refusals = Counter("assigner_refusals", "Requests refused.", ["reason"], registry=registry)
         self._unreadable = Counter(
-            "assigner_unreadable_records", "Stored values met that could not be read.", ["group"], registry=registry
+            "assigner_records_unreadable", "Stored values met that could not be read.", ["group"], registry=registry
         )
 
     def _declare_durations(self) -> None:
@@ -344,11 +344,19 @@ _PLAIN: tuple[tuple[str, str, Callable[[GroupSnapshot], int]], ...] = (
     ("assigner_group_partitions", "Partitions of the group's topics.", lambda group: group.partitions),
     ("assigner_group_partitions_unowned", "Partitions without an owner.", lambda group: group.unowned),
     ("assigner_group_partitions_quarantined", "Partitions nobody could warm.", lambda group: group.quarantined),
-    ("assigner_group_owned_min", "Partitions of the consumer with the fewest.", lambda group: group.owned_min),
-    ("assigner_group_owned_max", "Partitions of the consumer with the most.", lambda group: group.owned_max),
+    (
+        "assigner_group_partitions_owned_min",
+        "Of the consumer with the fewest.",
+        lambda group: group.owned_min,
+    ),
+    ("assigner_group_partitions_owned_max", "Of the consumer with the most.", lambda group: group.owned_max),
     ("assigner_group_imbalance", "Most minus fewest, as the strategy counts it.", lambda group: group.imbalance),
     ("assigner_group_standbys", "Standby copies on registered consumers.", lambda group: group.standbys),
-    ("assigner_group_unreadable", "Records that can't be read and are left alone.", lambda group: group.unreadable),
+    (
+        "assigner_group_records_unreadable",
+        "Records that can't be decoded.",
+        lambda group: group.unreadable,
+    ),
 )
 
 

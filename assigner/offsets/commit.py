@@ -130,7 +130,7 @@ class CommitWriter:
             self._fail(batch, str(error))
         except Exception:
             # Whatever it is, the callers get an answer and the next ones their turn.
-            log.exception("offsets not committed")
+            log.exception("offset_commit_failed")
             self._fail(batch, "an internal error, which the service's log tells more about; commit again")
 
     def _still_wanted(self, batch: Iterable[PendingCommit]) -> list[PendingCommit]:

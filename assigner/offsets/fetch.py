@@ -107,7 +107,7 @@ class _Answer:
         try:
             self.read.append((tp, decode(Offset, value)[0] if value is not None else None))
         except UnreadableRecord as error:
-            log.error("unreadable offset left alone", partition=str(tp), error=str(error))
+            log.error("offset_unreadable", partition=str(tp), error=str(error))
             self._unreadable.append(tp)
         return True
 

@@ -98,7 +98,7 @@ class GrpcServer:
         if fitting < wanted:
             self._traffic.admission.most = fitting
             _log.warning(
-                "grpc_connections_lowered",
+                "grpc_max_connections_lowered",
                 max_connections=fitting,
                 wanted=wanted,
                 open_files=limit(),

@@ -27,7 +27,7 @@ def without_traceback(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return function(*args, **more)
         except AssignerError as error:
-            _log.debug("refused", exc_info=True)
+            _log.debug("call_failed", exc_info=True)
             raise error.with_traceback(None) from None
 
     return call

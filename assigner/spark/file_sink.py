@@ -57,12 +57,12 @@ class SharedDirectories(StreamingQueryListener):
         if highest > progress.batchId:
             self._told.add(query)
             _log.error(
-                "rows are lost: another query writes to this directory",
+                "file_sink_rows_lost",
                 directory=directory,
                 query=str(progress.id),
                 batch=progress.batchId,
-                batch_of_the_other=highest,
-                why=f"Spark's file sink takes a batch for written if its number is in {_LOG}, whoever wrote it",
+                other_batch=highest,
+                reason=f"Spark's file sink takes a batch for written if its number is in {_LOG}, whoever wrote it",
                 remedy="give each member a directory of its own, or write by assigner.spark.sinks.fenced_parquet; "
                 "then set the group's offsets back to before this batch",
             )

@@ -117,4 +117,4 @@ def report_loss(tp: TopicPartition, first: int, end: int, why: str, *, fail: boo
             f"{what}; stop the query and set the group's committed offset to one that exists "
             f"(`assigner offsets GROUP --set FILE`), or set option failOnDataLoss to false to go on without them"
         )
-    _log.warning("data lost", partition=str(tp), first=first, end=end, why=why)
+    _log.warning("data_lost", partition=str(tp), first=first, end=end, reason=why)

@@ -94,7 +94,7 @@ def drain(query: StreamingQuery, timeout: float = 120.0, *, tls: Tls | None = No
     # The batch in which the partitions went away is empty, and not to be cut short either.
     _wait(lambda: _holds_nothing(query), query, deadline, "is still in its last batch")
     query.stop()
-    _log.info("query drained", query=str(query.id))
+    _log.info("query_drained", query=str(query.id))
 
 
 def drain_on_sigterm(*queries: StreamingQuery, timeout: float = 120.0, tls: Tls | None = None) -> None:
@@ -116,7 +116,7 @@ def _drain_or_stop(query: StreamingQuery, timeout: float, tls: Tls | None) -> No
     try:
         drain(query, timeout, tls=tls)
     except AssignerError as error:
-        _log.warning("the query is stopped without being drained", reason=str(error))
+        _log.warning("query_drain_failed", error=str(error))
         query.stop()
 
 

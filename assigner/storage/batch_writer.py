@@ -121,7 +121,7 @@ class BatchWriter:
             return error
         except Exception as error:
             # Whatever it is, those who wait are told, and the next ones get their turn.
-            log.exception("write failed in an unknown way")
+            log.exception("write_crashed")
             return OutcomeUnknown(f"the write failed: {error!r}; read again")
 
 

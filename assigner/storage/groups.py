@@ -135,7 +135,7 @@ async def discover(store: Store, keys: Keys) -> list[str]:
         try:
             await make_known(store, keys, group)
         except (FailedPrecondition, InvalidName) as error:
-            log.warning("group left out", group=group, error=str(error))
+            log.warning("group_skipped", group=group, error=str(error))
         else:
             found.append(group)
     return found
@@ -174,7 +174,7 @@ async def _looks_like_group(store: Store, prefix: str, first: str) -> bool:
 def _group_named(segment: str) -> list[str]:
     group = decode_segment(segment)
     if encode_segment(group) != segment:
-        log.warning("group left out", group=group, error=f"its keys spell it {segment!r}; rename it to be served")
+        log.warning("group_skipped", group=group, error=f"its keys spell it {segment!r}; rename it to be served")
         return []
     return [group]
 

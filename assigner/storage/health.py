@@ -53,13 +53,13 @@ class StoreHealth:
             await self._store.delete(self._key)
         except StoreReadOnly as error:
             if not self.trouble:
-                log.error("the store takes no writes", error=str(error))
+                log.error("store_read_only", error=str(error))
             self.trouble = str(error)
             return False
         except StoreError as error:
-            log.info("the store was not probed", error=str(error))
+            log.info("store_probe_failed", error=str(error))
             return False
         if self.trouble:
-            log.info("the store takes writes again")
+            log.info("store_writable")
         self.trouble = ""
         return True

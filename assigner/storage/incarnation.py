@@ -49,7 +49,7 @@ class Incarnation:
         try:
             result = await self._store.transact([compare], [Put(self._key, encode(life))], otherwise=[self._key])
             if isinstance(result, Committed):
-                log.info("the store begins a life", incarnation=life.incarnation)
+                log.info("incarnation_created", incarnation=life.incarnation)
                 return life.incarnation
             found = result.reads[0]
         except OutcomeUnknown:
@@ -75,7 +75,7 @@ class Incarnation:
                         "what this instance knows of it never was, so it has to be started anew"
                     )
             except StoreError as error:
-                log.debug("the store's life could not be looked at", error=str(error))
+                log.debug("incarnation_check_failed", error=str(error))
             await anyio.sleep(CHECK_SECONDS)
 
 

@@ -104,7 +104,7 @@ class GroupMirror:
                 backoff.reset()
                 await self._watch_until_stale(revision + 1)
             except StoreError as error:
-                log.info("mirroring anew", group=self.group, error=str(error))
+                log.info("mirror_restarted", group=self.group, error=str(error))
                 await backoff.pause()
 
     async def _list(self) -> int:

@@ -56,7 +56,7 @@ class PrefixMirror(Generic[R]):
                 backoff.reset()
                 await self._watch(revision + 1)
             except StoreError as error:
-                log.info("following anew", prefix=self._prefix, error=str(error), tries=backoff.tries + 1)
+                log.info("prefix_mirror_restarted", prefix=self._prefix, error=str(error), tries=backoff.tries + 1)
                 await backoff.pause()
 
     async def _list(self) -> int:
@@ -94,4 +94,4 @@ class PrefixMirror(Generic[R]):
             self._records[name], _ = decode(self._kind, entry.value)
         except (UnreadableRecord, LimitReached) as error:
             self._records.pop(name, None)
-            log.error("record left out", key=entry.key, error=str(error))
+            log.error("record_unreadable", key=entry.key, error=str(error))

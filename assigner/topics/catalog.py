@@ -75,7 +75,7 @@ class GroupTopics:
                 try:
                     await set_topic(self._store, self._keys, group, config, force=False)
                 except FailedPrecondition as error:
-                    log.warning("setting not applied", group=group, topic=topic, error=str(error))
+                    log.warning("topic_setting_rejected", group=group, topic=topic, error=str(error))
 
     @property
     def follows_kafka(self) -> bool:

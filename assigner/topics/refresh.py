@@ -68,7 +68,7 @@ class TopicRefresher:
             try:
                 await self.refresh()
             except AssignerError as error:
-                log.warning("topics not refreshed", group=self._group, error=str(error))
+                log.warning("topic_refresh_failed", group=self._group, error=str(error))
                 self._tally.topics_looked_up(self._group, "failed", 0)
                 await self._backoff.pause()
             else:
@@ -118,14 +118,14 @@ class TopicRefresher:
         result = await self._store.transact(compares, [Put(known.key, known.encode(now))])
         if not isinstance(result, Committed):
             # Another leader, or another word on the topic: either way the next look starts from what is there then.
-            log.info("topic changed meanwhile", group=self._group, topic=was.topic)
+            log.info("topic_write_conflicted", group=self._group, topic=was.topic)
             return False
         log.info(
-            "topic recreated" if recreated else "topic changed",
+            "topic_recreated" if recreated else "topic_changed",
             group=self._group,
             topic=was.topic,
             partitions=now.partition_count,
-            before=was.partition_count,
+            previous_partitions=was.partition_count,
             topic_id=now.topic_id,
         )
         return True
@@ -133,4 +133,4 @@ class TopicRefresher:
     def _doubt(self, topic: str, said: str) -> None:
         if self._doubts.get(topic) != said:
             self._doubts[topic] = said
-            log.warning("topic in doubt", group=self._group, topic=topic, reason=said)
+            log.warning("topic_change_rejected", group=self._group, topic=topic, reason=said)

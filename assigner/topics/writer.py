@@ -50,7 +50,7 @@ async def set_topic(store: Store, keys: Keys, group: str, config: TopicConfig, *
         if before is not None and after == before.record:
             return after
         if await _put(store, key, entry, before.encode(after) if before else encode(after)):
-            log.info("topic set", group=group, topic=after.topic, partitions=after.partition_count, source=after.source)
+            log.info("topic_set", group=group, topic=after.topic, partitions=after.partition_count, source=after.source)
             return after
     raise FailedPrecondition(f"topic {config.topic!r} of group {group!r} kept changing while it was set; try again")
 
@@ -187,7 +187,7 @@ async def _write_new(store: Store, key: str, config: TopicConfig) -> TopicConfig
     check_config(config)
     for _ in range(_TRIES):
         if await _put(store, key, None, encode(config)):
-            log.info("topic discovered", topic=config.topic, partitions=config.partition_count, source=config.source)
+            log.info("topic_discovered", topic=config.topic, partitions=config.partition_count, source=config.source)
             return config
         entry = await _entry(store, key)
         if entry is not None:

@@ -101,7 +101,7 @@ class WebServer:
             with socket.fromfd(listening.fileno(), listening.family, listening.type) as twin:
                 twin.listen(_BACKLOG)
         self.port = self._listener.sockets[0].getsockname()[1]
-        _log.debug("http listening", host=self._settings.host, port=self.port)
+        _log.debug("http_listening", host=self._settings.host, port=self.port)
         self._ticker = asyncio.create_task(self._liveness.run(self._metrics.loop_lag), name="liveness-ticker")
 
     async def close(self) -> None:

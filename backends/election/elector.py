@@ -181,7 +181,7 @@ class LeaseElector(LeaderElector):
             try:
                 seen = await self._step(group, seen, hold)
             except StoreError as error:
-                log.debug("campaign interrupted", group=group, error=str(error), tries=backoff.tries + 1)
+                log.debug("campaign_interrupted", group=group, error=str(error), tries=backoff.tries + 1)
                 await backoff.pause()
                 seen = None
         return seen
@@ -330,7 +330,7 @@ class LeaseElector(LeaderElector):
                 await self._store.transact([term.fence], [Delete(term.fence.key)])
                 return
             except StoreError as error:
-                log.warning("leader key not deleted", group=term.group, term=term.revision, error=str(error))
+                log.warning("leader_key_deletion_failed", group=term.group, term=term.revision, error=str(error))
                 await backoff.pause()
 
     def forget(self, term: LeaseTerm) -> None:

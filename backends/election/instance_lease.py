@@ -223,7 +223,7 @@ class InstanceLease:
             )
             await self._renew(hold)
             tasks.cancel_scope.cancel()
-        log.warning("lease lost", instance=self._presence.name, reason=hold.reason)
+        log.warning("instance_lease_lost", instance=self._presence.name, reason=hold.reason)
         # What still hangs on it would keep groups without a leader until the TTL is over.
         with anyio.move_on_after(hold.ttl * RENEW):
             await self._revoke(hold.lease)
@@ -237,7 +237,12 @@ class InstanceLease:
             except StoreError as error:
                 if isinstance(error, StoreRefused) and not self._announced:
                     raise
-                log.warning("no lease", instance=self._presence.name, error=str(error), tries=backoff.tries + 1)
+                log.warning(
+                    "instance_lease_grant_failed",
+                    instance=self._presence.name,
+                    error=str(error),
+                    tries=backoff.tries + 1,
+                )
                 await backoff.pause()
             else:
                 self._granted += 1
@@ -269,7 +274,7 @@ class InstanceLease:
                         hold.lose("the instance's lease is gone")
                         return True
             except StoreError as error:
-                log.debug("renewal failed", instance=self._presence.name, error=str(error))
+                log.debug("instance_lease_renewal_failed", instance=self._presence.name, error=str(error))
         return False
 
     async def _revoke(self, lease: int, tries: int = 1) -> None:
@@ -312,7 +317,7 @@ class InstanceLease:
             except LeaseNotFound:
                 hold.lose("the instance's lease is gone")
             except StoreError as error:
-                log.info("presence not confirmed", instance=self._presence.name, error=str(error))
+                log.info("presence_write_failed", instance=self._presence.name, error=str(error))
                 await backoff.pause()
 
     async def _announce(self, hold: Hold) -> int:
@@ -363,7 +368,7 @@ class InstanceLease:
         """Groups led by the process we replaced are free at once, not a TTL later. If it lives, its fence fails."""
         if before.incarnation == self._incarnation or lease in (NO_LEASE, hold.lease):
             return
-        log.warning("instance name taken over", instance=before.name, address=before.address)
+        log.warning("instance_name_taken_over", instance=before.name, address=before.address)
         await self._revoke(lease)
 
     async def _until_absent(self, start_revision: int) -> None:

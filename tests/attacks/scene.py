@@ -122,7 +122,7 @@ async def _serving(process: asyncio.subprocess.Process, lines: list[str]) -> dic
     async with asyncio.timeout(_WITHIN):
         while line := (await process.stderr.readline()).decode():
             lines.append(line)
-            if line.startswith("{") and json.loads(line)["event"] == "serving":
+            if line.startswith("{") and json.loads(line)["event"] == "service_started":
                 found: dict[str, str] = json.loads(line)
                 return found
     raise AssertionError("the service did not come up: " + "".join(lines))

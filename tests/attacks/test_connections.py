@@ -75,7 +75,7 @@ async def test_running_out_of_files_fails_no_probe_and_floods_no_log(tmp_path: P
         return await attackers.silent(service.port, 700, seconds=5.0)
 
     async with scene(tmp_path, ttl=TTL, files=512) as service:
-        lowered = [line for line in service.lines if "grpc_connections_lowered" in line]
+        lowered = [line for line in service.lines if "grpc_max_connections_lowered" in line]
         outcome = await attacked(service, attack)
     assert len(lowered) == 1
     assert "512" in lowered[0]

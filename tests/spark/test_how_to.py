@@ -197,5 +197,5 @@ def test_members_that_share_a_plain_directory_are_told_that_rows_are_lost(
 
     two_members_read_everything(here, start, "orders", ahead=4)
     assert here.spark.read.parquet(shared).count() < here.produced("orders")
-    eventually(lambda: "rows are lost" in caplog.text and shared in caplog.text, "it is said")
+    eventually(lambda: "file_sink_rows_lost" in caplog.text and shared in caplog.text, "it is said")
     assert "fenced_parquet" in caplog.text

@@ -35,7 +35,7 @@ def serve(loaded: Loaded) -> None:
     logs.configure(loaded.settings.log)
     log = logs.get_logger("assigner.cli")
     for note in loaded.notes:
-        log.warning(note)
+        log.warning("setting_flagged", note=note)
     try:
         anyio.run(_serve, loaded.settings)
     except* StoreError as errors:
@@ -83,7 +83,7 @@ class _Told:
         # The second one means now: whoever sends it has waited long enough.
         for each in _SIGNALS:
             signal.signal(each, _leave_at_once)
-        logs.get_logger("assigner.cli").info("stopping", signal=number.name)
+        logs.get_logger("assigner.cli").info("shutdown_requested", signal=number.name)
         self.act()
 
 
@@ -102,4 +102,4 @@ def announce(settings: Settings, service: Service) -> None:
     if sys.stderr.isatty():
         body = Text("\n").join(Text.assemble((f"{name:9}", "bold"), value) for name, value in facts.items())
         console(stderr=True).print(Panel(body, title="assigner", expand=False, border_style="green"))
-    logs.get_logger("assigner.cli").info("serving", **facts)
+    logs.get_logger("assigner.cli").info("service_started", **facts)

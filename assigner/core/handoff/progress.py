@@ -173,7 +173,7 @@ class HandoffProgress:
         # All of them, for they stay together: a set half in quarantine would be torn apart.
         enough = [self._failures.add(tp, handoff.new_owner, reason) for tp in tps]
         if any(enough):
-            self._agenda.note(Note("quarantined", tps[0], handoff.new_owner, reason))
+            self._agenda.note(Note("partition_quarantined", tps[0], handoff.new_owner, reason))
             return self._give_up(tps, handoff, now, wall)
         target = self._elsewhere(tps[0], handoff)
         if target is None:
@@ -212,9 +212,9 @@ class HandoffProgress:
             self._agenda.want_plan(Cause.LEFT, now)
             return self._do.reaffirm(tps)
         if all(self._liveness.is_leaving(self._state.assignments[tp].record) for tp in tps):
-            self._agenda.note(Note("let_go", tps[0], handoff.old_owner, "nobody could take over"))
+            self._agenda.note(Note("partition_orphaned", tps[0], handoff.old_owner, "nobody could take over"))
             return self._do.let_go(tps, handoff.cause, int(wall))
-        self._agenda.note(Note("move_given_up", tps[0], handoff.new_owner, handoff.failure or "deadline"))
+        self._agenda.note(Note("move_abandoned", tps[0], handoff.new_owner, handoff.failure or "deadline"))
         for tp in tps:
             self._agenda.stays.set(tp, now + self._state.options.balance_backoff)
         return self._do.finish(tps) if self._old_fate(handoff, now) is SessionState.DEAD else self._do.reaffirm(tps)
@@ -225,5 +225,5 @@ class HandoffProgress:
         if self._pending.about(ConsumerSubject(handoff.old_owner)):
             return None
         reason = f"did not let go of {tp} in time"
-        self._agenda.note(Note("evicted", tp, handoff.old_owner, reason))
+        self._agenda.note(Note("consumer_evicted", tp, handoff.old_owner, reason))
         return self._do.evict(consumer, reason)

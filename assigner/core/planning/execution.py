@@ -310,7 +310,7 @@ class PlanExecution:
         if any(handoff.to_nobody or handoff.at is Step.COMPLETE for handoff in current):
             return None
         owner = self._state.assignments[move.tps[0]].record.owner
-        self._agenda.note(Note("let_go", move.tps[0], owner, "nobody can take over"))
+        self._agenda.note(Note("partition_orphaned", move.tps[0], owner, "nobody can take over"))
         return self._do.let_go(move.tps, move.cause, int(wall))
 
 

@@ -97,7 +97,7 @@ class ConsumerService:
     def _departed(self, departure: asyncio.Task[None]) -> None:
         self._departures.discard(departure)
         if not departure.cancelled() and (error := departure.exception()) is not None:
-            _log.error("grpc_leave_failed", exc_info=error)
+            _log.error("grpc_stream_cleanup_failed", exc_info=error)
 
     async def all_left(self) -> None:
         """Wait until every seat whose stream is over was told so."""

@@ -359,7 +359,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
         """The peer broke the protocol, in whatever way h2 or grpclib found out."""
         self._traffic.refuse(RefusalReason.PROTOCOL)
         if not isinstance(error, H2Error):
-            _log.warning("grpc_protocol_error", error=f"{type(error).__name__}: {error}")
+            _log.warning("grpc_protocol_violated", error=f"{type(error).__name__}: {error}")
         # For what h2 found it has prepared a GOAWAY; let it leave first.
         self._connection.flush()
         self._goodbye(ErrorCodes.PROTOCOL_ERROR, b"not understood")

@@ -75,7 +75,7 @@ def answer_to(error: Exception, method: str) -> CallStatus:
             # What grpclib raises for a compressed message.
             return CallStatus(Status.UNIMPLEMENTED, "compression is not supported; send messages uncompressed", "")
     defect = secrets.token_hex(6)
-    _log.error("grpc_defect", id=defect, method=method, exc_info=error)
+    _log.error("grpc_call_failed", defect_id=defect, method=method, exc_info=error)
     return CallStatus(Status.INTERNAL, f"internal error {defect}; the service's log tells more under this id", "")
 
 

@@ -94,7 +94,7 @@ class TlsFiles:
             self.context.current = await run_sync(self._read)
         except (OSError, ValueError) as error:
             self.failures += 1
-            _log.error("tls_reload_failed", files=self._names(), error=str(error), kept="the ones loaded before")
+            _log.error("tls_reload_failed", files=self._names(), error=str(error), kept="previous")
             return
         self.reloads += 1
         _log.info("tls_reloaded", files=self._names())

@@ -90,7 +90,7 @@ class ProgressReporter:
             try:
                 await self._send()
             except Unavailable as error:
-                _log.warning("progress not reported", reason=str(error))
+                _log.warning("progress_commit_failed", error=str(error))
                 await pauses.pause()
             else:
                 pauses.reset()
@@ -128,7 +128,7 @@ class ProgressReporter:
                     self._doubts.pop(tp, None)
                 self._changes.notify()
             except Unavailable as error:
-                _log.warning("owners not known", reason=str(error))
+                _log.warning("owner_lookup_failed", error=str(error))
             await anyio.sleep(ASK_AGAIN)
 
     async def _commit(self, reports: dict[TopicPartition, Report]) -> None:

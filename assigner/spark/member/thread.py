@@ -98,7 +98,7 @@ class MemberThread:
                 self._started.set_exception(self._explained(error))
             else:
                 self._failure = error
-                _log.warning("the member is gone", group=self._options.group, reason=str(error))
+                _log.warning("member_failed", group=self._options.group, error=str(error))
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -59,12 +59,12 @@ def tell(sink: str, outcome: Outcome, fences: FenceVerdict) -> None:
     for part in outcome.stale:
         in_force = fences.fences[TopicPartition(part.topic, part.partition)].epoch
         _log.warning(
-            "rows of an ended ownership refused",
+            "stale_rows_rejected",
             sink=sink,
             partition=str(part.tp),
             epoch=part.epoch,
-            in_force=in_force,
+            current_epoch=in_force,
             rows=part.rows,
         )
     if outcome.skipped:
-        _log.info("rows the sink had already skipped", sink=sink, batch=outcome.batch_id, rows=outcome.skipped)
+        _log.info("duplicate_rows_skipped", sink=sink, batch=outcome.batch_id, rows=outcome.skipped)

@@ -115,7 +115,7 @@ class Planner:
         try:
             self.link.call(lambda member: member.has_share(whole=whole), patience)
         except Unavailable as error:
-            _log.warning("beginning without the whole share: others have it, or will hand it over", reason=str(error))
+            _log.warning("assignment_incomplete", error=str(error))
 
     def _limit_doubt(self, doubtful: Iterable[TopicPartition]) -> None:
         now = time.monotonic()
@@ -177,7 +177,7 @@ class Planner:
             controls = controls_again(start, end, holdings, self._options.snapshot_every)
         left = replayed(start, end, holdings)
         if len(left) < len(wanted):
-            _log.info("a batch of an earlier process is read in part", ranges=len(left), of=len(wanted))
+            _log.info("batch_replayed_in_part", ranges=len(left), planned_ranges=len(wanted))
         return left, controls
 
     def committed(self, end: Mapping[str, Any]) -> None:

@@ -77,7 +77,7 @@ async def test_a_client_that_is_told_of_a_new_store_says_so_and_takes_its_grants
             service.cut()
             await owns(consumer, p0=1)
     assert handler.calls[:3] == ["assigned orders/0@5", "revoked orders/0@5", "assigned orders/0@1"]
-    assert told(caplog, "the service's store began anew") == [("second", "first")]
+    assert told(caplog, "incarnation_changed") == [("second", "first")]
 
 
 async def test_a_stale_grant_is_told_with_both_epochs_and_not_once_per_grant(caplog: pytest.LogCaptureFixture) -> None:
@@ -87,7 +87,7 @@ async def test_a_stale_grant_is_told_with_both_epochs_and_not_once_per_grant(cap
             service.seat.update(p0=4)
         await service.hears(lambda: consumer.statistics().stale_grants == 50)
         assert consumer.partitions == {TopicPartition("orders", 0): 5}
-    told = [record.getMessage() for record in caplog.records if "stale grant" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "stale_grant_ignored" in record.getMessage()]
     assert len(told) == 1
     assert "orders/0" in told[0]
     assert "epoch" in told[0]
@@ -98,4 +98,4 @@ async def test_a_stale_grant_is_told_with_both_epochs_and_not_once_per_grant(cap
 def told(caplog: pytest.LogCaptureFixture, event: str) -> list[tuple[str, str]]:
     """The lines about a change of the store's life: the id now and before."""
     lines = [record.msg for record in caplog.records if event in str(record.msg)]
-    return [(line["incarnation"], line["before"]) for line in lines if isinstance(line, dict)]
+    return [(line["incarnation"], line["previous"]) for line in lines if isinstance(line, dict)]

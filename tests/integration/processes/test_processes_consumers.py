@@ -128,7 +128,7 @@ def test_when_all_instances_are_away_for_longer_than_the_ttl_nothing_moves(fleet
     until(lambda: sum(len(worker.partitions) for worker in workers) > 0, UP_WITHIN, "gates open again")
     _works(fleet, group, "child", 2)
     # A new leader counts the absent as dead one TTL after its term began: see beyond that.
-    began = at(fleet[fleet.leader(group)].lines("leading", group=group)[-1])
+    began = at(fleet[fleet.leader(group)].lines("term_started", group=group)[-1])
     until(lambda: time.time() > began + CONSUMER_TTL + 1, UP_WITHIN, "the new leader has seen a whole TTL")
     print(f"registrations gone after {away:.2f} s, back {back:.2f} s after the instances were ready")
     assert fleet.truth.assignments(group) == before

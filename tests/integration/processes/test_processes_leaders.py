@@ -91,7 +91,7 @@ def test_when_a_leader_is_killed_others_lead_in_time_and_nothing_moves(fleet: He
     print(f"{orphans} orphaned groups led again after {took:.2f} s")
     # The new leader has begun to work, and finds nothing to do.
     new = fleet.leader(group)
-    until(lambda: fleet[new].lines("coordinating", group=group), UP_WITHIN, f"{new} coordinates {group}")
+    until(lambda: fleet[new].lines("coordination_started", group=group), UP_WITHIN, f"{new} coordinates {group}")
     assert fleet.truth.assignments(group) == before
     assert not any(worker.called("revoked") for worker in workers)
     assert fleet.double_owners(group) == []
@@ -114,7 +114,7 @@ def test_a_leader_frozen_past_its_ttl_writes_nothing_more(fleet: HeldUp) -> None
     fleet.crew.set_options(fleet["b"].address, group, paused=True)
     took = fleet.wait_led_by_another(group, "a", TAKEOVER)
     new = fleet.leader(group)
-    until(lambda: fleet[new].lines("coordinating", group=group), UP_WITHIN, f"{new} coordinates {group}")
+    until(lambda: fleet[new].lines("coordination_started", group=group), UP_WITHIN, f"{new} coordinates {group}")
     until(lambda: fleet.name_of(here.address) not in ("", "a"), UP_WITHIN, "the frozen one's consumer is elsewhere")
     assert fleet.truth.assignments(group) == before
 
@@ -123,7 +123,9 @@ def test_a_leader_frozen_past_its_ttl_writes_nothing_more(fleet: HeldUp) -> None
     until(lambda: fleet.proxy.answered > answered, UP_WITHIN, "etcd answers what came so late")
     fleet["a"].thaw()
     assert old is not None
-    until(lambda: fleet["a"].lines("term over", group=group, term=old.term), UP_WITHIN, "the revived leader steps down")
+    until(
+        lambda: fleet["a"].lines("term_ended", group=group, term=old.term), UP_WITHIN, "the revived leader steps down"
+    )
     fleet.wait_ready(UP_WITHIN)
     print(f"led by another after {took:.2f} s; {late} bytes came late and changed nothing")
 
@@ -150,8 +152,8 @@ def test_a_leader_told_to_stop_hands_over_at_once_and_nothing_moves(fleet: HeldU
     assert status == 0
     fleet.wait_led_by_another(group, old, UP_WITHIN)
     new = fleet.leader(group)
-    until(lambda: fleet[new].lines("leading", group=group), UP_WITHIN, f"{new} says that it leads")
-    gap = at(fleet[new].lines("leading", group=group)[-1]) - at(fleet[old].lines("term over", group=group)[-1])
+    until(lambda: fleet[new].lines("term_started", group=group), UP_WITHIN, f"{new} says that it leads")
+    gap = at(fleet[new].lines("term_started", group=group)[-1]) - at(fleet[old].lines("term_ended", group=group)[-1])
     print(f"{orphans + 1} groups handed over, {group} without a leader for {gap:.3f} s")
     assert gap < LEADER_TTL, "handed over, not found expired"
     told, why = listener.result(UP_WITHIN)

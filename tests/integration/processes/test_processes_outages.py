@@ -108,9 +108,9 @@ def test_an_instance_told_to_stop_while_etcd_hangs_leaves_in_time(fleet: OwnEtcd
 def test_an_instance_told_to_stop_twice_leaves_at_once(fleet: OwnEtcd) -> None:
     leader = fleet.leader(fleet.group(PARTITIONS, via="a"))
     fleet.etcd.freeze()
-    told = len(fleet[leader].lines("stopping"))
+    told = len(fleet[leader].lines("shutdown_requested"))
     fleet[leader].tell(signal.SIGTERM)
-    until(lambda: len(fleet[leader].lines("stopping")) > told, UP_WITHIN, "the first signal is heard")
+    until(lambda: len(fleet[leader].lines("shutdown_requested")) > told, UP_WITHIN, "the first signal is heard")
     assert fleet[leader].is_running
 
     # The status of one that did not wait for its farewells.

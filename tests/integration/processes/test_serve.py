@@ -56,7 +56,7 @@ def line_with(stream: Any, event: str) -> dict[str, Any]:
 
 def serving(start: Start, *arguments: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
     process = start("serve", "--grpc-port", "0", "--http-port", "0", *arguments)
-    return process, line_with(process.stderr, "serving")
+    return process, line_with(process.stderr, "service_started")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

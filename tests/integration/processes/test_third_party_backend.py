@@ -62,7 +62,7 @@ def test_it_gets_the_options_and_endpoints_that_are_its_own_affair(installed: di
     )
     process = serve(installed, "--config", str(settings))
     try:
-        assert line_with(process.stderr, "serving")["store"] == "acme"
+        assert line_with(process.stderr, "service_started")["store"] == "acme"
     finally:
         process.terminate()
         process.communicate(timeout=WITHIN)

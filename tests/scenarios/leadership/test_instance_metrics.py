@@ -38,7 +38,7 @@ async def test_terms_won_lost_and_handed_over_are_told(cluster: Cluster) -> None
     assert said["assigner_terms_won_total"] == 1
     assert (
         said["assigner_terms_lost_total"]
-        == said["assigner_term_failures_total"]
+        == said["assigner_terms_failed_total"]
         == said["assigner_handovers_total"]
         == 0
     )
@@ -95,7 +95,7 @@ async def test_work_that_fails_and_loops_that_are_restarted_are_counted(
     leadership = instance.leadership
     assert leadership is not None
     await eventually(lambda: leadership.statistics().terms_won == 3, within=60)
-    assert (await scraped(instance))["assigner_term_failures_total"] == 2
+    assert (await scraped(instance))["assigner_terms_failed_total"] == 2
     monkeypatch.setattr(leadership, "_hand_over", broken)
     leadership._notify()
     await eventually(lambda: bool(instance.supervisor.restarts), within=60)

@@ -283,4 +283,4 @@ async def test_rule_17_a_session_is_shown_to_nobody_but_who_opened_it(
     assert len(digests) == 1
     (digest,) = digests
     assert digest in told
-    assert [text for text in logs if "registered" in text and digest in text]
+    assert [text for text in logs if "consumer_registered" in text and digest in text]

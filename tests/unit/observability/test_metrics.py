@@ -24,12 +24,12 @@ NAMES = {
     "assigner_group_handoffs": {"group", "step"},
     "assigner_group_imbalance": {"group"},
     "assigner_group_leader": {"group"},
-    "assigner_group_owned_max": {"group"},
-    "assigner_group_owned_min": {"group"},
+    "assigner_group_partitions_owned_max": {"group"},
+    "assigner_group_partitions_owned_min": {"group"},
     "assigner_group_partitions": {"group"},
     "assigner_group_partitions_quarantined": {"group"},
     "assigner_group_partitions_unowned": {"group"},
-    "assigner_group_unreadable": {"group"},
+    "assigner_group_records_unreadable": {"group"},
     "assigner_handoff_step_seconds": {"step"},
     "assigner_load_reports": {"group"},
     "assigner_offset_commits": {"group", "outcome"},
@@ -46,7 +46,7 @@ NAMES = {
     "assigner_refusals": {"reason"},
     "assigner_store_request_seconds": {"kind", "outcome"},
     "assigner_streams": set(),
-    "assigner_unreadable_records": {"group"},
+    "assigner_records_unreadable": {"group"},
     "assigner_warm_failures": {"group"},
     "assigner_warm_actives": {"group"},
     "assigner_cold_actives": {"group"},
@@ -59,7 +59,7 @@ NAMES = {
     "assigner_instances": set(),
     "assigner_loop_restarts": {"loop"},
     "assigner_tasks": set(),
-    "assigner_term_failures": set(),
+    "assigner_terms_failed": set(),
     "assigner_terms_lost": set(),
     "assigner_terms_won": set(),
 }
@@ -164,7 +164,7 @@ def test_groups_past_the_bound_are_counted_together() -> None:
     assert value(metrics, "assigner_group_partitions", group="g1") == 10
     assert value(metrics, "assigner_group_partitions", group="g2") is None
     assert value(metrics, "assigner_group_partitions", group=OTHER) == 30
-    assert value(metrics, "assigner_group_owned_max", group=OTHER) == 4
+    assert value(metrics, "assigner_group_partitions_owned_max", group=OTHER) == 4
     metrics.moved("g4", Cause.LEFT)
     assert value(metrics, "assigner_moves_total", group=OTHER, cause="left") == 1
 

@@ -80,7 +80,7 @@ def sweep(engine: Engine, ledger: LedgerTables, target: str, older_than: float =
             return sum(connection.execute(delete(each).where(each.c[TOKEN] < limit)).rowcount for each in staging)
     except OperationalError as failure:
         # Another member sweeps the same rows. One of the two is enough.
-        _log.info("sweep of staged rows left to another", table=target, failure=str(failure.orig))
+        _log.info("staged_rows_sweep_skipped", table=target, error=str(failure.orig))
         return 0
 
 
