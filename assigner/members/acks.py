@@ -1,30 +1,29 @@
-"""What consumers answer about handoffs: Ready and Released.
+"""Takes the acks of consumers, Ready and Released, to the store.
 
-An answer counts only for the handoff it is about: named by its id, or, from clients that know none, by partition, name
-and step. Repeats and late answers of a registered consumer are taken politely and change nothing, because an error
-would end a client that did nothing wrong.
+`assigner.core.handoff.acks` decides what an ack does to its handoff. The acks of one call are first tried together on
+the mirrored handoffs, so that they share transactions; those that were not written are tried one by one on a fresh
+read, because the mirror may lag behind what another instance sent to the consumer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from assigner.api import RejectedAck
-from assigner.core.writes import Purpose, Write
-from assigner.errors import AssignerError, NotTheTarget, OutcomeUnknown, StoreError, StoreUnavailable, UnknownTopic
+from assigner.core.handoff.acks import check_may_be_late, check_partition, ready, released
+from assigner.core.writes import Write
+from assigner.errors import AssignerError, OutcomeUnknown, StoreError, StoreUnavailable
 from assigner.members.streams import ConsumerStream
 from assigner.model.commands import Ack
 from assigner.model.keys import TopicPartition
-from assigner.model.records import Consumer, Handoff, Step, Stored, stored
+from assigner.model.records import Consumer, Handoff, Stored, stored
 from assigner.storage.batch_writer import BatchWriter
 from assigner.storage.mirror import GroupMirror
-from assigner.store import Committed, Conflict, Delete, Found, ModRevisionIs, Operation, Put, Store
+from assigner.store import Committed, Conflict, Found, Store
 
 TRIES = 4
-Change = Callable[[Stored[Handoff]], Operation | None]
-"""What the answer does to the handoff; None: nothing any more."""
+Decide = Callable[[Stored[Handoff]], Write | None]
+"""What one ack does to the handoff; None: nothing."""
 
 
 class HandoffAcks:
@@ -33,67 +32,52 @@ class HandoffAcks:
         self._writer = writer
 
     async def ready(
+        self, mirror: GroupMirror, consumer: Stored[Consumer], stream: ConsumerStream | None, acks: Sequence[Ack]
+    ) -> list[RejectedAck]:
+        """`stream`: the consumer's stream, if it is at this instance."""
+
+        def decide(ack: Ack) -> Decide:
+            return lambda handoff: ready(handoff, consumer.record, ack)
+
+        def unmatched(ack: Ack) -> None:
+            check_may_be_late(mirror.state, consumer.record, ack, stream.ever_targeted if stream else None)
+
+        return await self._write_all(mirror, acks, decide, unmatched)
+
+    async def released(self, mirror: GroupMirror, consumer: Stored[Consumer], acks: Sequence[Ack]) -> list[RejectedAck]:
+        def decide(ack: Ack) -> Decide:
+            return lambda handoff: released(handoff, consumer.record, ack)
+
+        return await self._write_all(mirror, acks, decide, lambda ack: None)
+
+    async def _write_all(
         self,
         mirror: GroupMirror,
-        consumer: Stored[Consumer],
-        seat: ConsumerStream | None,
-        answers: Sequence[Ack],
+        acks: Sequence[Ack],
+        decide: Callable[[Ack], Decide],
+        unmatched: Callable[[Ack], None],
     ) -> list[RejectedAck]:
-        def change(answer: Ack) -> Change:
-            return lambda handoff: _ready(handoff, consumer.record, answer)
-
-        def untaken(answer: Ack) -> None:
-            if not _may_be_late(mirror, consumer.record, seat, answer):
-                raise NotTheTarget(
-                    f"no handoff for {answer.tp}: consumer {consumer.record.consumer_name!r} was not asked to warm it"
-                )
-
-        return await self._take(mirror, answers, change, untaken)
-
-    async def released(
-        self, mirror: GroupMirror, consumer: Stored[Consumer], answers: Sequence[Ack]
-    ) -> list[RejectedAck]:
-        def change(answer: Ack) -> Change:
-            return lambda handoff: _released(handoff, consumer.record, answer)
-
-        return await self._take(mirror, answers, change, lambda answer: None)
-
-    async def _take(
-        self,
-        mirror: GroupMirror,
-        answers: Sequence[Ack],
-        change: Callable[[Ack], Change],
-        untaken: Callable[[Ack], None],
-    ) -> list[RejectedAck]:
-        """All at once on what is mirrored, so that they share transactions; then one by one what that did not do."""
-        writes = [self._write(mirror.state.handoffs.get(answer.tp), change(answer)) for answer in answers]
+        """`unmatched` is called for an ack that changes nothing, and raises if that is an error."""
+        writes = [_decided(mirror.state.handoffs.get(ack.tp), decide(ack)) for ack in acks]
         outcomes = await self._writer.write_all([write for write in writes if write])
         by_write = {id(write): outcome for write, outcome in outcomes}
-        refused: list[RejectedAck] = []
-        for answer, write in zip(answers, writes, strict=True):
+        rejected: list[RejectedAck] = []
+        for ack, write in zip(acks, writes, strict=True):
             try:
-                outcome = by_write.get(id(write))
-                if isinstance(outcome, Committed):
+                if isinstance(by_write.get(id(write)), Committed):
                     continue
-                _check_partition(mirror, answer.tp)
-                if not await self._again(mirror, answer.tp, change(answer)):
-                    untaken(answer)
+                check_partition(mirror.state, ack.tp)
+                if not await self._write_fresh(mirror, ack.tp, decide(ack)):
+                    unmatched(ack)
             except AssignerError as error:
-                refused.append(RejectedAck(answer.tp, error))
-        return refused
+                rejected.append(RejectedAck(ack.tp, error))
+        return rejected
 
-    def _write(self, handoff: Stored[Handoff] | None, change: Change) -> Write | None:
-        operation = change(handoff) if handoff else None
-        if handoff is None or operation is None:
-            return None
-        return Write(Purpose.ANSWER, (ModRevisionIs(handoff.key, handoff.mod_revision),), (operation,))
-
-    async def _again(self, mirror: GroupMirror, tp: TopicPartition, change: Change) -> bool:
-        """By a fresh read: the mirror may lag behind what the consumer was told by another instance. Whether the
-        answer was about the handoff that is there."""
+    async def _write_fresh(self, mirror: GroupMirror, tp: TopicPartition, decide: Decide) -> bool:
+        """Decide on the handoff as the store has it and write that; whether the ack changed anything."""
         for _ in range(TRIES):
             result = await self._store.get(mirror.state.keys.handoff(tp))
-            write = self._write(stored(Handoff, result.entry) if isinstance(result, Found) else None, change)
+            write = _decided(stored(Handoff, result.entry) if isinstance(result, Found) else None, decide)
             if write is None:
                 return False
             match await self._writer.write(write):
@@ -106,48 +90,5 @@ class HandoffAcks:
         raise StoreUnavailable(f"the handoff of {tp} can't be written just now; answer again")
 
 
-def _ready(handoff: Stored[Handoff], consumer: Consumer, answer: Ack) -> Operation | None:
-    record = handoff.record
-    ours = record.new_owner == consumer.consumer_name and record.new_session == consumer.session
-    if not ours or record.at is not Step.WARMING or not _same(record, answer):
-        return None
-    step = Step.FAILED if answer.failure else Step.READY
-    moved = msgspec.structs.replace(record, step=step, phase=step.phase, failure=answer.failure)
-    return Put(handoff.key, handoff.encode(moved))
-
-
-def _released(handoff: Stored[Handoff], consumer: Consumer, answer: Ack) -> Operation | None:
-    record = handoff.record
-    ours = record.old_owner == consumer.consumer_name and record.old_session == consumer.session
-    if not ours or not _same(record, answer):
-        return None
-    match record.at:
-        case Step.COMPLETE:
-            return Delete(handoff.key)
-        case Step.RELEASING:
-            step = Step.RELEASED
-            return Put(handoff.key, handoff.encode(msgspec.structs.replace(record, step=step, phase=step.phase)))
-        case _:
-            return None
-
-
-def _same(handoff: Handoff, answer: Ack) -> bool:
-    return not answer.handoff_id or handoff.handoff_id == answer.handoff_id
-
-
-def _check_partition(mirror: GroupMirror, tp: TopicPartition) -> None:
-    topic = mirror.state.topics.get(tp.topic)
-    if topic is None and tp not in mirror.state.handoffs and tp not in mirror.state.assignments:
-        raise UnknownTopic(f"topic {tp.topic!r} is not known in group {mirror.group!r}")
-    if topic and tp.partition >= topic.record.partition_count and tp not in mirror.state.handoffs:
-        raise UnknownTopic(
-            f"partition {tp} does not exist: the topic has partitions 0 to {topic.record.partition_count - 1}"
-        )
-
-
-def _may_be_late(mirror: GroupMirror, consumer: Consumer, seat: ConsumerStream | None, answer: Ack) -> bool:
-    """Whether the consumer may have been asked at some time. Only who surely never was is refused."""
-    if answer.handoff_id or seat is None:
-        return True
-    held = mirror.state.assignments.get(answer.tp)
-    return answer.tp in seat.ever_targeted or bool(held and held.record.owner == consumer.consumer_name)
+def _decided(handoff: Stored[Handoff] | None, decide: Decide) -> Write | None:
+    return decide(handoff) if handoff else None

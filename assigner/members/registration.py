@@ -89,13 +89,13 @@ class MemberService:
         self._load_reports = load_reports
         self._supervisor = supervisor or Supervisor()
         self._writer = BatchWriter(store)
-        self._answers = HandoffAcks(store, self._writer)
+        self._acks = HandoffAcks(store, self._writer)
         self._tasks: anyio.abc.TaskGroup | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[MemberService]:
         async with anyio.create_task_group() as self._tasks:
-            self._tasks.start_soon(self._writer.run, self._supervisor, name="answers")
+            self._tasks.start_soon(self._writer.run, self._supervisor, name="acks")
             self._tasks.start_soon(self._supervisor.keep, "load reports", self._load_reports.run, name="load reports")
             yield self
             self._tasks.cancel_scope.cancel()
@@ -271,15 +271,15 @@ class MemberService:
                 raise NotRegistered(f"the lease of {name!r} ended; register again")
             return renewed.ttl
 
-    async def ready(self, group: str, name: str, session: str, answers: Sequence[Ack]) -> list[RejectedAck]:
+    async def ready(self, group: str, name: str, session: str, acks: Sequence[Ack]) -> list[RejectedAck]:
         async with self._mirror(group, name) as mirror:
             consumer = await registered(self._store, mirror, name, session)
-            return await self._answers.ready(mirror, consumer, self._registry.seat(group, name), answers)
+            return await self._acks.ready(mirror, consumer, self._registry.seat(group, name), acks)
 
-    async def released(self, group: str, name: str, session: str, answers: Sequence[Ack]) -> list[RejectedAck]:
+    async def released(self, group: str, name: str, session: str, acks: Sequence[Ack]) -> list[RejectedAck]:
         async with self._mirror(group, name) as mirror:
             consumer = await registered(self._store, mirror, name, session)
-            return await self._answers.released(mirror, consumer, answers)
+            return await self._acks.released(mirror, consumer, acks)
 
     async def report_load(self, group: str, name: str, session: str, report: LoadReport) -> LoadReceipt:
         async with self._mirror(group, name) as mirror:

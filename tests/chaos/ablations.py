@@ -151,8 +151,8 @@ ABLATIONS: tuple[Ablation, ...] = (
     ),
     Ablation(
         5,
-        "answers compare nothing",
-        off.answers_compare_nothing,
+        "acks compare nothing",
+        off.acks_compare_nothing,
         ownership.test_rule_5_an_answer_that_arrives_after_its_handoff_was_replaced_changes_nothing,
     ),
     Ablation(

@@ -27,7 +27,7 @@ from assigner.core.consumer_view import CommandBuilder
 from assigner.core.coordination.epoch_floor import EpochFloorKeeper
 from assigner.core.coordination.machine import Coordination, Decisions
 from assigner.core.group import GroupState
-from assigner.core.handoff import lifecycle
+from assigner.core.handoff import acks, lifecycle
 from assigner.core.handoff.lifecycle import HandoffAction
 from assigner.core.liveness import SessionLiveness, SessionState
 from assigner.core.offset_commits import Committer, PendingCommit, judge
@@ -38,7 +38,6 @@ from assigner.core.transitions import Transitions
 from assigner.core.writes import Packed, Pending, Write
 from assigner.errors import WatchEnded
 from assigner.leader.coordinator import Coordinator
-from assigner.members import acks
 from assigner.members import registration as membership
 from assigner.members.registration import MemberService
 from assigner.members.streams import ConsumerStream, StreamRegistry
@@ -238,17 +237,16 @@ def leaders_write_unfenced(patch: Patch) -> None:
 
 
 def any_handoff_id_will_do(patch: Patch) -> None:
-    patch.setattr(acks, "_same", lambda handoff, answer: True)
+    patch.setattr(acks, "_names", lambda ack, handoff: True)
 
 
-def answers_compare_nothing(patch: Patch) -> None:
-    original = acks.HandoffAcks._write
+def acks_compare_nothing(patch: Patch) -> None:
+    original = acks._write
 
-    def changed(self: acks.HandoffAcks, handoff: Any, change: Any) -> Write | None:
-        write = original(self, handoff, change)
-        return msgspec.structs.replace(write, compares=()) if write else None
+    def changed(*args: Any) -> Write:
+        return msgspec.structs.replace(original(*args), compares=())
 
-    patch.setattr(acks.HandoffAcks, "_write", changed)
+    patch.setattr(acks, "_write", changed)
 
 
 def flips_do_not_look_at_the_target(patch: Patch) -> None:

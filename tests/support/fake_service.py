@@ -76,18 +76,18 @@ class FakeMembers:
             seat.put(self.opening)
         return seat
 
-    async def ready(self, group: str, name: str, session: str, answers: Sequence[Ack]) -> list[api.RejectedAck]:
-        return await self._answer("ready", group, name, session, answers)
+    async def ready(self, group: str, name: str, session: str, acks: Sequence[Ack]) -> list[api.RejectedAck]:
+        return await self._answer("ready", group, name, session, acks)
 
-    async def released(self, group: str, name: str, session: str, answers: Sequence[Ack]) -> list[api.RejectedAck]:
-        return await self._answer("released", group, name, session, answers)
+    async def released(self, group: str, name: str, session: str, acks: Sequence[Ack]) -> list[api.RejectedAck]:
+        return await self._answer("released", group, name, session, acks)
 
     async def _answer(
-        self, kind: str, group: str, name: str, session: str, answers: Sequence[Ack]
+        self, kind: str, group: str, name: str, session: str, acks: Sequence[Ack]
     ) -> list[api.RejectedAck]:
         if self.fails is not None:
             raise self.fails
-        self.answered.append((kind, group, name, session, tuple(answers)))
+        self.answered.append((kind, group, name, session, tuple(acks)))
         if self.slow_answers is not None:
             await self.slow_answers.wait()
         return self.refusals
