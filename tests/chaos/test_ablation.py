@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from assigner.store import Limits
 from tests.chaos.ablations import ABLATIONS, Ablation
 from tests.support.cluster import Cluster, cluster_on
+from tests.support.scenario_fixtures import marked_arguments
 
 pytestmark = pytest.mark.virtual_time
 RULES = range(1, 21)
@@ -44,10 +44,9 @@ def _nothing_crashed(cluster: Cluster) -> None:
 
 async def _argument(name: str, ablation: Ablation, patch: pytest.MonkeyPatch, stack: AsyncExitStack) -> Any:
     match name:
-        case "cluster" | "any_cluster":
-            return await stack.enter_async_context(cluster_on("memory", ttl=30.0))
-        case "narrow_world":
-            return await stack.enter_async_context(cluster_on("memory", ttl=30.0, limits=Limits(operations=8)))
+        case "cluster" | "any_cluster" | "cluster_in_either_mode":
+            arguments = marked_arguments(getattr(ablation.noticed_by, "pytestmark", ()))
+            return await stack.enter_async_context(cluster_on("memory", **arguments))
         case "monkeypatch":
             return patch
         case _:

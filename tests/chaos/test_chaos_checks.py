@@ -246,8 +246,8 @@ async def test_what_was_flipped_before_a_switch_to_exclusive_may_be_held_by_both
             scene.checks.look_at_gates()
 
 
-async def test_a_leader_that_decides_without_letting_time_pass(world_of_one: Cluster) -> None:
-    core = Coordination((await world_of_one.state()), term=1, ttl=9.0, now=0.0, offset_key=str)
+async def test_a_leader_that_decides_without_letting_time_pass(cluster: Cluster) -> None:
+    core = Coordination((await cluster.state()), term=1, ttl=9.0, now=0.0, offset_key=str)
 
     def decide_for_ever() -> None:
         with finite_decisions():
@@ -256,9 +256,3 @@ async def test_a_leader_that_decides_without_letting_time_pass(world_of_one: Clu
 
     with pytest.raises(Violation, match=r"^loop:"):
         decide_for_ever()
-
-
-@pytest.fixture
-async def world_of_one() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory") as cluster:
-        yield cluster

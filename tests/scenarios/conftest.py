@@ -1,5 +1,13 @@
-"""No task may end unseen, and elections for those that hold one."""
+"""The fixtures of scenarios, `cluster` and `any_cluster` above all."""
 
-from tests.support.scenario_fixtures import campaign, memory, no_task_unseen, votes
+from tests.support.scenario_fixtures import (
+    any_cluster,
+    campaign,
+    cluster,
+    cluster_in_either_mode,
+    memory,
+    no_task_unseen,
+    votes,
+)
 
-__all__ = ["campaign", "memory", "no_task_unseen", "votes"]
+__all__ = ["any_cluster", "campaign", "cluster", "cluster_in_either_mode", "memory", "no_task_unseen", "votes"]

@@ -1,4 +1,4 @@
-"""A small world to act scenarios in: one store, any number of service instances, consumers that can be stepped.
+"""A small cluster to act scenarios in: one store, any number of service instances, consumers that can be stepped.
 
 The same scenario runs on both stores. In memory nothing touches a socket, so on a virtual-time loop
 (`@pytest.mark.virtual_time`) an hour costs nothing; on a real etcd the same loop keeps real time. Consumers talk to an
@@ -453,6 +453,10 @@ def _key(event: Event) -> str:
 
 
 QUICK = GroupOptions(debounce=0.1)
+TTL = 30.0
+"""Of a session, unless the test says otherwise, on the memory store: there the time may be virtual."""
+ETCD_TTL = 2.0
+"""On etcd, where time is real."""
 
 
 @asynccontextmanager
@@ -465,8 +469,7 @@ async def cluster_on(
     groupless: bool = False,
     limits: Limits | None = None,
 ) -> AsyncIterator[Cluster]:
-    """A world on the store of that kind. On etcd a TTL of a second or two keeps tests short. `limits`: of a
-    transaction on the memory store."""
+    """Open a cluster without instances on the store of that kind. `limits`: of a transaction on the memory store."""
     if kind == "memory":
         backend: Backend = MemoryBackend.shared(MemoryState(LoopClock(), limits=limits))
         settings = StoreSection(root="/test/")
@@ -476,6 +479,6 @@ async def cluster_on(
         root: str = request.getfixturevalue("etcd_prefix")
         backend = load_backend("etcd")
         settings = StoreSection(backend="etcd", root=root, endpoints=tuple(etcd.endpoints))
-    ttl = ttl or (30.0 if kind == "memory" else 2.0)
+    ttl = ttl or (TTL if kind == "memory" else ETCD_TTL)
     async with Cluster(backend, settings, ttl=ttl, options=options, groupless=groupless) as cluster:
         yield cluster

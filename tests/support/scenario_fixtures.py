@@ -1,13 +1,21 @@
-"""A net under all scenarios, and elections for those that have one."""
+"""Fixtures of all scenarios: a cluster, an election, and a check that no task ended in an exception nobody read.
+
+`cluster` is on the memory store, and a test that takes `any_cluster` runs once on each store. The mark
+`@pytest.mark.cluster(...)` on a test or a module gives either of them other arguments of `cluster_on`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
+from assigner.model.records import HandoffMode
+from tests.support.cluster import BOTH_STORES, QUICK, Cluster, cluster_on
 from tests.support.election_cluster import ON_BOTH_STORES, Campaign, Candidate, ElectionCluster, Voter, election_cluster
 from tests.support.unread_tasks import no_unread_tasks
 
@@ -17,6 +25,35 @@ async def no_task_unseen() -> AsyncIterator[None]:
     """First of all fixtures, so that it looks when all others have cleared up."""
     async with no_unread_tasks():
         yield
+
+
+def marked_arguments(marks: Iterable[pytest.Mark]) -> dict[str, Any]:
+    """What the marks `cluster(...)` among these say; the first one, which is the closest to the test, counts most."""
+    arguments: dict[str, Any] = {}
+    for mark in marks:
+        if mark.name == "cluster":
+            arguments = {**mark.kwargs, **arguments}
+    return arguments
+
+
+@pytest.fixture
+async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on("memory", request, **marked_arguments(request.node.iter_markers())) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=BOTH_STORES)
+async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request, **marked_arguments(request.node.iter_markers())) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=list(HandoffMode), ids=lambda mode: mode.value)
+async def cluster_in_either_mode(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    """A cluster on the memory store, in each of the two modes of handing over."""
+    options = msgspec.structs.replace(QUICK, handoff_mode=request.param)
+    async with cluster_on("memory", request, options=options) as cluster:
+        yield cluster
 
 
 @pytest.fixture(params=ON_BOTH_STORES)

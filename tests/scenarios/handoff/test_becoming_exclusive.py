@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import anyio
 import pytest
@@ -12,23 +12,11 @@ from assigner.model.keys import HandoffKey, TopicPartition
 from assigner.model.records import Assignment, Handoff, HandoffMode, Step, decode
 from assigner.store import LeaseGone, Operation, Put, PutEvent, Store
 from assigner.testing.faults import Delay
-from tests.support.cluster import BOTH_STORES, GROUP, Cluster, SteppedConsumer, cluster_on, tp
+from tests.support.cluster import GROUP, Cluster, SteppedConsumer, tp
 from tests.support.faulty_stores import LaggingStore
 
 pytestmark = pytest.mark.virtual_time
 EXCLUSIVE = {"handoff_mode": "exclusive"}
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory") as cluster:
-        yield cluster
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as cluster:
-        yield cluster
 
 
 async def mode(cluster: Cluster) -> HandoffMode:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import anyio
 import pytest
 
@@ -14,22 +12,10 @@ from assigner.model.commands import Commands, Opening
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, GroupOptions, Handoff, HandoffMode, Step, decode
 from assigner.store import LeaseGone, PutEvent
-from tests.support.cluster import BOTH_STORES, Cluster, SteppedConsumer, cluster_on, tp
+from tests.support.cluster import Cluster, SteppedConsumer, tp
 
-pytestmark = pytest.mark.virtual_time
 OPTIONS = GroupOptions(handoff_mode=HandoffMode.EXCLUSIVE, debounce=0.1)
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory", options=OPTIONS) as cluster:
-        yield cluster
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request, options=OPTIONS) as cluster:
-        yield cluster
+pytestmark = [pytest.mark.virtual_time, pytest.mark.cluster(options=OPTIONS)]
 
 
 async def one_moving(cluster: Cluster) -> tuple[SteppedConsumer, SteppedConsumer, TopicPartition]:

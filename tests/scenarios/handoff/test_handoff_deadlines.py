@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import anyio
 import pytest
 
@@ -12,16 +10,9 @@ from assigner.model.keys import TopicPartition
 from assigner.model.records import Cause, Router, Step, encode
 from assigner.store import PutEvent
 from assigner.testing.waiting import eventually
-from tests.support.cluster import Cluster, SteppedConsumer, cluster_on, tp
+from tests.support.cluster import TTL, Cluster, SteppedConsumer, tp
 
 pytestmark = pytest.mark.virtual_time
-TTL = 30.0
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory", ttl=TTL) as cluster:
-        yield cluster
 
 
 async def warming(cluster: Cluster, **options: float) -> tuple[SteppedConsumer, SteppedConsumer, TopicPartition]:

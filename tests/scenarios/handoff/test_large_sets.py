@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import anyio
 import pytest
 
@@ -14,24 +12,12 @@ from assigner.store import Limits, Store
 from assigner.testing.counting import CountingStore
 from tests.scenarios.limits.test_limits import most_at_a_time
 from tests.scenarios.routing.test_routers import acknowledge, register
-from tests.support.cluster import BOTH_STORES, QUICK, Cluster, cluster_on
+from tests.support.cluster import QUICK, Cluster, cluster_on
 
 pytestmark = pytest.mark.virtual_time
 THREE = ("t0", "t1", "t2")
 MANY = tuple(f"t{number:03}" for number in range(70))
 """More than fit into a transaction of 128 compares, at two for each."""
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory") as cluster:
-        yield cluster
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as cluster:
-        yield cluster
 
 
 async def topics(cluster: Cluster, names: tuple[str, ...], partitions: int) -> None:

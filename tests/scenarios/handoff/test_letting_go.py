@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 
 import anyio
 import msgspec
@@ -19,18 +19,6 @@ from tests.support.cluster import BOTH_STORES, Cluster, SteppedConsumer, cluster
 pytestmark = pytest.mark.virtual_time
 MODES = [HandoffMode.OVERLAP, HandoffMode.EXCLUSIVE]
 U = [tp(0, "u"), tp(1, "u")]
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as cluster:
-        yield cluster
-
-
-@pytest.fixture(params=MODES, ids=lambda mode: mode.value)
-async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on("memory", options=GroupOptions(debounce=0.1, handoff_mode=request.param)) as cluster:
-        yield cluster
 
 
 async def two_topics(cluster: Cluster) -> Instance:
@@ -77,31 +65,35 @@ async def test_the_only_subscriber_of_a_topic_is_drained_and_told_to_release_it(
     assert min(c.owned.values()) > highest >= 1
 
 
-async def test_a_drain_of_the_only_subscriber_ends_in_either_mode(cluster: Cluster) -> None:
-    a, _ = await only_subscriber(cluster)
+async def test_a_drain_of_the_only_subscriber_ends_in_either_mode(cluster_in_either_mode: Cluster) -> None:
+    a, _ = await only_subscriber(cluster_in_either_mode)
     await a.deregister()
     await until_drained(a)
-    await cluster.until_counts(b=2)
+    await cluster_in_either_mode.until_counts(b=2)
 
 
-async def test_rule_8_what_is_let_go_is_nobodys_before_its_owner_said_that_it_let_go(cluster: Cluster) -> None:
-    a, _ = await only_subscriber(cluster, answers_release=False)
+async def test_rule_8_what_is_let_go_is_nobodys_before_its_owner_said_that_it_let_go(
+    cluster_in_either_mode: Cluster,
+) -> None:
+    a, _ = await only_subscriber(cluster_in_either_mode, answers_release=False)
     await a.deregister()
     await a.until("told to release", lambda c: len(c.to_release) == 2)
-    c = await cluster.join("c", topics=("u",))
+    c = await cluster_in_either_mode.join("c", topics=("u",))
     await anyio.sleep(5)
     assert not c.owned
-    assert owned(await cluster.state()) == U
+    assert owned(await cluster_in_either_mode.state()) == U
     await a.release(*U)
     await until_drained(a)
     await c.until("has u", lambda c: sorted(c.owned) == U)
 
 
-async def test_an_owner_that_does_not_let_go_is_evicted(cluster: Cluster) -> None:
-    a, _ = await only_subscriber(cluster, answers_release=False)
+async def test_an_owner_that_does_not_let_go_is_evicted(cluster_in_either_mode: Cluster) -> None:
+    a, _ = await only_subscriber(cluster_in_either_mode, answers_release=False)
     await a.deregister()
     await a.until("evicted", lambda c: isinstance(c.ended, Evicted), within=90.0)
-    await cluster.until("nobody has it", lambda s: not owned(s) and not s.handoffs, within=4 * cluster.ttl)
+    await cluster_in_either_mode.until(
+        "nobody has it", lambda s: not owned(s) and not s.handoffs, within=4 * cluster_in_either_mode.ttl
+    )
 
 
 async def test_an_owner_that_dies_while_it_lets_go_is_waited_for_no_longer_than_its_lease(any_cluster: Cluster) -> None:
@@ -131,14 +123,16 @@ async def test_a_new_leader_goes_on_with_letting_go(any_cluster: Cluster) -> Non
     await cluster.until("let go", lambda s: not owned(s) and not s.handoffs)
 
 
-async def test_a_new_process_under_the_name_gets_what_the_old_one_was_letting_go(cluster: Cluster) -> None:
-    a, _ = await only_subscriber(cluster, answers_release=False)
+async def test_a_new_process_under_the_name_gets_what_the_old_one_was_letting_go(
+    cluster_in_either_mode: Cluster,
+) -> None:
+    a, _ = await only_subscriber(cluster_in_either_mode, answers_release=False)
     await a.deregister()
     await a.until("told to release", lambda c: len(c.to_release) == 2)
     a.crash()
-    again = await cluster.join("a", session="another", topics=("t", "u"))
-    await again.until("has u", lambda c: set(U) <= set(c.owned), within=4 * cluster.ttl)
-    state = await cluster.until("settled", lambda s: not s.handoffs)
+    again = await cluster_in_either_mode.join("a", session="another", topics=("t", "u"))
+    await again.until("has u", lambda c: set(U) <= set(c.owned), within=4 * cluster_in_either_mode.ttl)
+    state = await cluster_in_either_mode.until("settled", lambda s: not s.handoffs)
     assert set(U) <= state.owned["a"]
 
 
@@ -159,8 +153,8 @@ async def test_when_all_drain_at_once_all_are_drained(any_cluster: Cluster) -> N
     assert min(d.owned.values()) > 1
 
 
-async def test_an_operator_who_waits_for_a_drain_sees_its_end(cluster: Cluster) -> None:
-    a, b = await only_subscriber(cluster)
+async def test_an_operator_who_waits_for_a_drain_sees_its_end(cluster_in_either_mode: Cluster) -> None:
+    a, b = await only_subscriber(cluster_in_either_mode)
     assert a.instance
     await a.instance.operations.drain("g", "a")
     left = [count async for count in a.instance.operations.drain_progress("g", "a")]
@@ -169,28 +163,28 @@ async def test_an_operator_who_waits_for_a_drain_sees_its_end(cluster: Cluster) 
     assert b.ended is None
 
 
-async def test_a_consumer_that_warms_when_the_last_taker_goes_lets_go_instead(cluster: Cluster) -> None:
+async def test_a_consumer_that_warms_when_the_last_taker_goes_lets_go_instead(cluster_in_either_mode: Cluster) -> None:
     """The handoff that was under way loses its target, and no plan names another."""
-    await cluster.add_topic(partitions=1)
-    await cluster.start_instance()
-    a = await cluster.join("a")
-    await cluster.until_counts(a=1)
-    b = await cluster.join("b", answers_warm=False)
+    await cluster_in_either_mode.add_topic(partitions=1)
+    await cluster_in_either_mode.start_instance()
+    a = await cluster_in_either_mode.join("a")
+    await cluster_in_either_mode.until_counts(a=1)
+    b = await cluster_in_either_mode.join("b", answers_warm=False)
     await a.deregister()
     await b.until("warms", lambda c: bool(c.to_warm))
     await b.deregister()
     await until_drained(a)
     await until_drained(b)
-    await cluster.until("nobody has anything", lambda s: not s.assignments and not s.handoffs)
+    await cluster_in_either_mode.until("nobody has anything", lambda s: not s.assignments and not s.handoffs)
 
 
-async def test_the_topics_of_a_set_are_let_go_together(cluster: Cluster) -> None:
-    await cluster.set_options(copartitioned=(("t", "u"),))
-    await two_topics(cluster)
-    await cluster.add_topic("v", partitions=1)
-    a = await cluster.join("a", topics=("t", "u"))
-    await cluster.join("b", topics=("v",))
-    await cluster.until_counts(a=4, b=1)
+async def test_the_topics_of_a_set_are_let_go_together(cluster_in_either_mode: Cluster) -> None:
+    await cluster_in_either_mode.set_options(copartitioned=(("t", "u"),))
+    await two_topics(cluster_in_either_mode)
+    await cluster_in_either_mode.add_topic("v", partitions=1)
+    a = await cluster_in_either_mode.join("a", topics=("t", "u"))
+    await cluster_in_either_mode.join("b", topics=("v",))
+    await cluster_in_either_mode.until_counts(a=4, b=1)
     await a.deregister()
     await until_drained(a)
     by_handoff: dict[str, set[str]] = {}
@@ -226,39 +220,41 @@ async def test_a_partition_that_nobody_could_warm_does_not_keep_its_owner_from_d
     await cluster.until("given", lambda s: len(s.assignments) == 1 and not s.plan.quarantined)
 
 
-async def test_a_quarantined_partition_moves_with_its_owner_leaving_and_not_for_balance(cluster: Cluster) -> None:
-    await cluster.set_options(quarantine_after=1)
-    await cluster.add_topic(partitions=2)
-    await cluster.start_instance()
-    a = await cluster.join("a")
-    await cluster.until_counts(a=2)
-    b = await cluster.join("b", answers_warm=False)
+async def test_a_quarantined_partition_moves_with_its_owner_leaving_and_not_for_balance(
+    cluster_in_either_mode: Cluster,
+) -> None:
+    await cluster_in_either_mode.set_options(quarantine_after=1)
+    await cluster_in_either_mode.add_topic(partitions=2)
+    await cluster_in_either_mode.start_instance()
+    a = await cluster_in_either_mode.join("a")
+    await cluster_in_either_mode.until_counts(a=2)
+    b = await cluster_in_either_mode.join("b", answers_warm=False)
     await b.until("warms", lambda c: bool(c.to_warm))
     (bad,) = b.to_warm
     await b.ready(bad, failure="corrupt")
     b.answers_warm = True
-    await cluster.until("quarantined", lambda s: bool(s.plan.quarantined) and not s.handoffs)
+    await cluster_in_either_mode.until("quarantined", lambda s: bool(s.plan.quarantined) and not s.handoffs)
     await anyio.sleep(100)
-    assert (await cluster.owners())[bad] == "a", "not for balance"
+    assert (await cluster_in_either_mode.owners())[bad] == "a", "not for balance"
     await a.deregister()
     await until_drained(a)
-    state = await cluster.until_counts(b=2)
+    state = await cluster_in_either_mode.until_counts(b=2)
     assert state.plan.quarantined, "where it is now it stays"
 
 
 async def test_the_one_other_consumer_that_can_not_warm_it_does_not_keep_the_owner_from_draining(
-    cluster: Cluster,
+    cluster_in_either_mode: Cluster,
 ) -> None:
-    await cluster.add_topic(partitions=1)
-    await cluster.start_instance()
-    a = await cluster.join("a")
-    await cluster.until_counts(a=1)
-    b = await cluster.join("b", answers_warm=False)
+    await cluster_in_either_mode.add_topic(partitions=1)
+    await cluster_in_either_mode.start_instance()
+    a = await cluster_in_either_mode.join("a")
+    await cluster_in_either_mode.until_counts(a=1)
+    b = await cluster_in_either_mode.join("b", answers_warm=False)
     await a.deregister()
     await b.until("warms", lambda c: bool(c.to_warm))
     await b.ready(tp(0), failure="no space")
     await until_drained(a)
-    await cluster.until_counts(b=1)
+    await cluster_in_either_mode.until_counts(b=1)
 
 
 # --- topics that are gone ----------------------------------------------------------------------------------------
@@ -305,18 +301,20 @@ async def test_a_topic_that_is_deleted_and_made_again_at_once_has_one_owner_at_a
         assert all(state.assignments[tp].record.epoch > 1 for tp in U)
 
 
-async def test_rule_15_a_topic_whose_config_can_not_be_read_is_left_alone_and_a_drain_ends(cluster: Cluster) -> None:
-    await two_topics(cluster)
-    a = await cluster.join("a", topics=("u",))
-    await cluster.join("b", topics=("t",))
-    await cluster.until_counts(a=2, b=2)
-    await cluster.store.put(cluster.group.topic("u"), b"[]")
+async def test_rule_15_a_topic_whose_config_can_not_be_read_is_left_alone_and_a_drain_ends(
+    cluster_in_either_mode: Cluster,
+) -> None:
+    await two_topics(cluster_in_either_mode)
+    a = await cluster_in_either_mode.join("a", topics=("u",))
+    await cluster_in_either_mode.join("b", topics=("t",))
+    await cluster_in_either_mode.until_counts(a=2, b=2)
+    await cluster_in_either_mode.store.put(cluster_in_either_mode.group.topic("u"), b"[]")
     await anyio.sleep(60)
-    assert owned(await cluster.state()) == U, "nothing is destroyed on doubt"
+    assert owned(await cluster_in_either_mode.state()) == U, "nothing is destroyed on doubt"
     await a.deregister()
     await until_drained(a)
-    assert owned(await cluster.state()) == U
-    assert isinstance(await cluster.store.get(cluster.group.assignment(U[0])), Found)
+    assert owned(await cluster_in_either_mode.state()) == U
+    assert isinstance(await cluster_in_either_mode.store.get(cluster_in_either_mode.group.assignment(U[0])), Found)
 
 
 async def test_handoffs_of_a_deleted_topic_hold_no_room(any_cluster: Cluster) -> None:
@@ -337,14 +335,14 @@ async def test_handoffs_of_a_deleted_topic_hold_no_room(any_cluster: Cluster) ->
     assert (await most_at_a_time(cluster))[0] <= 3
 
 
-async def test_what_is_being_let_go_holds_no_room_either(cluster: Cluster) -> None:
-    await cluster.set_options(max_concurrent_handoffs=2)
-    await cluster.add_topic("t", partitions=4)
-    await cluster.add_topic("u", partitions=6)
-    await cluster.start_instance()
-    a = await cluster.join("a", topics=("t", "u"), answers_release=False)
-    await cluster.until_counts(a=10)
-    await cluster.join("b", topics=("t",))
+async def test_what_is_being_let_go_holds_no_room_either(cluster_in_either_mode: Cluster) -> None:
+    await cluster_in_either_mode.set_options(max_concurrent_handoffs=2)
+    await cluster_in_either_mode.add_topic("t", partitions=4)
+    await cluster_in_either_mode.add_topic("u", partitions=6)
+    await cluster_in_either_mode.start_instance()
+    a = await cluster_in_either_mode.join("a", topics=("t", "u"), answers_release=False)
+    await cluster_in_either_mode.until_counts(a=10)
+    await cluster_in_either_mode.join("b", topics=("t",))
     await a.deregister()
     await a.until("told to let u go", lambda c: sum(tp.topic == "u" for tp in c.to_release) == 6)
     t_only = [partition for partition in a.to_release if partition.topic == "t"]
@@ -352,19 +350,19 @@ async def test_what_is_being_let_go_holds_no_room_either(cluster: Cluster) -> No
         await a.release(*t_only)
         await anyio.sleep(2)
         t_only = [partition for partition in a.to_release if partition.topic == "t"]
-    await cluster.until("b has t", lambda s: len(s.owned["b"]) == 4)
+    await cluster_in_either_mode.until("b has t", lambda s: len(s.owned["b"]) == 4)
 
 
-async def test_a_group_that_becomes_exclusive_while_a_consumer_drains_goes_on(cluster: Cluster) -> None:
-    a, _ = await only_subscriber(cluster, answers_release=False)
+async def test_a_group_that_becomes_exclusive_while_a_consumer_drains_goes_on(cluster_in_either_mode: Cluster) -> None:
+    a, _ = await only_subscriber(cluster_in_either_mode, answers_release=False)
     await a.deregister()
     await a.until("told to release", lambda c: len(c.to_release) == 2)
-    other = next(mode for mode in MODES if mode is not cluster.options.handoff_mode)
-    await cluster.set_options(handoff_mode=other)
+    other = next(mode for mode in MODES if mode is not cluster_in_either_mode.options.handoff_mode)
+    await cluster_in_either_mode.set_options(handoff_mode=other)
     await anyio.sleep(3)
     await a.release(*U)
     await until_drained(a)
-    await cluster.until_counts(b=2)
+    await cluster_in_either_mode.until_counts(b=2)
 
 
 # --- subscriptions -----------------------------------------------------------------------------------------------
@@ -396,41 +394,43 @@ async def test_a_consumer_that_wants_fewer_topics_loses_the_others_although_nobo
         await a.until("told, with higher epochs", lambda c: all(c.owned.get(tp, 0) > 1 for tp in U))
 
 
-async def test_what_a_consumer_no_longer_wants_is_released_before_another_gets_it(cluster: Cluster) -> None:
-    await two_topics(cluster)
-    a = await cluster.join("a", topics=("t", "u"), answers_release=False)
-    await cluster.until_counts(a=4)
+async def test_what_a_consumer_no_longer_wants_is_released_before_another_gets_it(
+    cluster_in_either_mode: Cluster,
+) -> None:
+    await two_topics(cluster_in_either_mode)
+    a = await cluster_in_either_mode.join("a", topics=("t", "u"), answers_release=False)
+    await cluster_in_either_mode.until_counts(a=4)
     await subscribe(a, "t")
     await a.until("told to release", lambda c: sorted(c.to_release) == U)
-    b = await cluster.join("b", topics=("u",))
+    b = await cluster_in_either_mode.join("b", topics=("u",))
     await anyio.sleep(5)
     assert not b.owned
     await a.release(*U)
     await b.until("has u", lambda c: sorted(c.owned) == U)
-    await cluster.until_counts(a=2, b=2)
+    await cluster_in_either_mode.until_counts(a=2, b=2)
 
 
-async def test_what_a_consumer_no_longer_wants_goes_to_one_that_does(cluster: Cluster) -> None:
-    await two_topics(cluster)
-    a = await cluster.join("a", topics=("t", "u"))
-    await cluster.join("b", topics=("t", "u"))
-    await cluster.until_counts(a=2, b=2)
+async def test_what_a_consumer_no_longer_wants_goes_to_one_that_does(cluster_in_either_mode: Cluster) -> None:
+    await two_topics(cluster_in_either_mode)
+    a = await cluster_in_either_mode.join("a", topics=("t", "u"))
+    await cluster_in_either_mode.join("b", topics=("t", "u"))
+    await cluster_in_either_mode.until_counts(a=2, b=2)
     await subscribe(a, "t")
-    state = await cluster.until("b has u", lambda s: set(U) <= s.owned["b"] and not s.handoffs)
+    state = await cluster_in_either_mode.until("b has u", lambda s: set(U) <= s.owned["b"] and not s.handoffs)
     assert len(state.owned["a"] | state.owned["b"]) == 4
 
 
-async def test_a_target_that_no_longer_wants_the_topic_is_not_given_it(cluster: Cluster) -> None:
-    await two_topics(cluster)
-    await cluster.join("a", topics=("t", "u"))
-    await cluster.until_counts(a=4)
-    b = await cluster.join("b", topics=("t", "u"), answers_warm=False)
+async def test_a_target_that_no_longer_wants_the_topic_is_not_given_it(cluster_in_either_mode: Cluster) -> None:
+    await two_topics(cluster_in_either_mode)
+    await cluster_in_either_mode.join("a", topics=("t", "u"))
+    await cluster_in_either_mode.until_counts(a=4)
+    b = await cluster_in_either_mode.join("b", topics=("t", "u"), answers_warm=False)
     await b.until("warms", lambda c: len(c.to_warm) == 2)
     asked = {partition for partition in b.to_warm if partition.topic == "u"}
     assert asked
     b.answers_warm = True
     await subscribe(b, "t")
-    state = await cluster.until_counts(a=2, b=2)
+    state = await cluster_in_either_mode.until_counts(a=2, b=2)
     assert {partition.topic for partition in state.owned["b"]} == {"t"}
     moved = [release.tp for commands in b.heard for release in commands.releases]
     assert not moved, "it was never made the owner of what it does not want"

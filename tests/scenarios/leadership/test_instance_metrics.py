@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import anyio
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from assigner.instance import Instance
 from assigner.testing.waiting import eventually
-from tests.support.cluster import Cluster, cluster_on
+from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory") as cluster:
-        yield cluster
 
 
 async def scraped(instance: Instance) -> dict[str, float]:

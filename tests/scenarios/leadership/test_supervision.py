@@ -26,14 +26,8 @@ pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture
-async def etcd_world(request: pytest.FixtureRequest, etcd_server: RunningEtcd) -> AsyncIterator[Cluster]:
+async def etcd_cluster(request: pytest.FixtureRequest, etcd_server: RunningEtcd) -> AsyncIterator[Cluster]:
     async with cluster_on("etcd", request) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory") as cluster:
         yield cluster
 
 
@@ -134,9 +128,9 @@ async def test_a_loop_that_fails_is_restarted_and_the_service_goes_on(
 
 @pytest.mark.parametrize("loop", ["mirror", "instance lease", "leader key"])
 async def test_a_loop_that_fails_is_restarted_and_the_service_goes_on_with_etcd(
-    loop: str, etcd_world: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    loop: str, etcd_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await goes_on_after_a_failure(loop, etcd_world, monkeypatch, caplog)
+    await goes_on_after_a_failure(loop, etcd_cluster, monkeypatch, caplog)
 
 
 async def goes_on_after_a_failure(

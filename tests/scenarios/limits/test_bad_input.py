@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 
 import anyio
@@ -26,21 +26,9 @@ from assigner.model.records import Step
 from assigner.store import Found
 from assigner.testing.faults import WRITES, Delay, Fault, LoseAnswer, Refuse
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, Cluster, SteppedConsumer, cluster_on, tp
+from tests.support.cluster import Cluster, SteppedConsumer, tp
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory") as cluster:
-        yield cluster
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as cluster:
-        yield cluster
 
 
 # --- stored data -------------------------------------------------------------------------------------------------

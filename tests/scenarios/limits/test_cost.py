@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
 
 import anyio
 import pytest
 
 from assigner.store import Limits, PutEvent, Store
-from tests.support.cluster import BOTH_STORES, Cluster, SteppedConsumer, cluster_on
+from tests.support.cluster import Cluster, SteppedConsumer, cluster_on
 from tests.support.faulty_stores import NotingStore, key_of
 
 pytestmark = pytest.mark.virtual_time
@@ -99,12 +98,6 @@ async def test_large_plans_are_chunked_below_the_stores_limit() -> None:
         assert max(len(operations) for _, operations in store.transactions) <= 16
         assert max(len(compares) for compares, _ in store.transactions) <= 16
         assert store.requests["transact"] < 100
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as cluster:
-        yield cluster
 
 
 async def test_a_plan_equal_to_what_is_published_writes_nothing(any_cluster: Cluster) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -13,21 +12,9 @@ from assigner.members import streams
 from assigner.model.keys import HandoffKey
 from assigner.model.records import Handoff, Step, decode
 from assigner.store import DeleteEvent, PutEvent
-from tests.support.cluster import BOTH_STORES, Cluster, cluster_on
+from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-async def memory_world() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory") as cluster:
-        yield cluster
 
 
 async def most_at_a_time(cluster: Cluster) -> tuple[int, int]:
@@ -47,35 +34,32 @@ async def most_at_a_time(cluster: Cluster) -> tuple[int, int]:
     return most, most_warms
 
 
-async def test_no_more_handoffs_are_under_way_than_the_group_allows(cluster: Cluster) -> None:
-    await cluster.set_options(max_concurrent_handoffs=3)
-    await cluster.add_topic(partitions=24)
-    await cluster.start_instance()
-    await cluster.join("a")
-    await cluster.until_counts(a=24)
-    await cluster.join("b")
-    await cluster.until_counts(a=12, b=12)
-    assert (await most_at_a_time(cluster))[0] == 3
+async def test_no_more_handoffs_are_under_way_than_the_group_allows(any_cluster: Cluster) -> None:
+    await any_cluster.set_options(max_concurrent_handoffs=3)
+    await any_cluster.add_topic(partitions=24)
+    await any_cluster.start_instance()
+    await any_cluster.join("a")
+    await any_cluster.until_counts(a=24)
+    await any_cluster.join("b")
+    await any_cluster.until_counts(a=12, b=12)
+    assert (await most_at_a_time(any_cluster))[0] == 3
 
 
-async def test_no_consumer_warms_more_than_the_group_allows(cluster: Cluster) -> None:
-    await cluster.set_options(warm_concurrency=2)
-    await cluster.add_topic(partitions=24)
-    await cluster.start_instance()
-    await cluster.join("a")
-    await cluster.until_counts(a=24)
-    b = await cluster.join("b", answers_warm=False)
-    await cluster.join("c")
-    await cluster.until("c has its share", lambda state: len(state.owned["c"]) == 8)
+async def test_no_consumer_warms_more_than_the_group_allows(any_cluster: Cluster) -> None:
+    await any_cluster.set_options(warm_concurrency=2)
+    await any_cluster.add_topic(partitions=24)
+    await any_cluster.start_instance()
+    await any_cluster.join("a")
+    await any_cluster.until_counts(a=24)
+    b = await any_cluster.join("b", answers_warm=False)
+    await any_cluster.join("c")
+    await any_cluster.until("c has its share", lambda state: len(state.owned["c"]) == 8)
     assert len(b.to_warm) == 2
-    assert (await most_at_a_time(cluster))[1] == 2
+    assert (await most_at_a_time(any_cluster))[1] == 2
 
 
-async def test_a_change_of_many_partitions_is_told_in_parts(
-    memory_world: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_change_of_many_partitions_is_told_in_parts(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "MOST_AT_ONCE", 5)
-    cluster = memory_world
     await cluster.start_instance()
     a = await cluster.join("a")
     await cluster.add_topic(partitions=24)
@@ -90,7 +74,7 @@ async def test_a_change_of_many_partitions_is_told_in_parts(
 @pytest.mark.parametrize(
     "change", [{"max_concurrent_handoffs": 0}, {"warm_concurrency": 1_000_001}, {"release_timeout": 604_801.0}]
 )
-async def test_an_option_out_of_range_is_refused(memory_world: Cluster, change: dict[str, float]) -> None:
-    instance = await memory_world.start_instance()
+async def test_an_option_out_of_range_is_refused(cluster: Cluster, change: dict[str, float]) -> None:
+    instance = await cluster.start_instance()
     with pytest.raises(InvalidInput, match="must be"):
         await instance.operations.set_options("g", change, create=True)

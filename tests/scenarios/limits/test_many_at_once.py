@@ -24,16 +24,10 @@ from assigner.model.records import GroupOptions, TopicConfig, encode
 from assigner.storage.mirror import GroupMirror
 from assigner.store import Batch, PutEvent, WatchItem
 from assigner.testing.faults import FaultyStore
-from tests.support.cluster import GROUP, Cluster, cluster_on, tp
+from tests.support.cluster import GROUP, Cluster, tp
 from tests.support.measurement import Wakes
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory") as cluster:
-        yield cluster
 
 
 class TellsOneByOne(FaultyStore):

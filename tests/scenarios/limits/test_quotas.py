@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import anyio
 import pytest
 
@@ -12,21 +10,9 @@ from assigner.errors import InvalidInput, LimitReached
 from assigner.instance import Instance
 from assigner.settings.model import QuotaSection
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, GROUP, Cluster, cluster_on, tp
+from tests.support.cluster import GROUP, Cluster, tp
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture
-async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on("memory", request) as opened:
-        yield opened
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as opened:
-        yield opened
 
 
 async def started(cluster: Cluster, **quotas: float) -> Instance:

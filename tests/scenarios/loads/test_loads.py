@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -24,15 +24,14 @@ from assigner.store import Found, Put, Store
 from assigner.strategies.sticky_balanced import strategy as sticky_balanced
 from assigner.strategy import FloatArray, Problem, Solution
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, GROUP, QUICK, Cluster, SteppedConsumer, cluster_on, tp
+from tests.support.cluster import GROUP, QUICK, Cluster, SteppedConsumer, tp
 from tests.support.faulty_stores import NotingStore
-
-pytestmark = pytest.mark.virtual_time
 
 SLOW = LoadSettings()
 FAST = LoadSettings(interval=0.3, smoothing=0.2, stale_after=60.0, rebalance_interval=0.5)
 """For a store that keeps real time."""
 BY_LOAD = msgspec.structs.replace(QUICK, use_loads=True)
+pytestmark = [pytest.mark.virtual_time, pytest.mark.cluster(options=BY_LOAD)]
 
 
 class Weighing:
@@ -58,18 +57,6 @@ def strategy(monkeypatch: pytest.MonkeyPatch) -> Weighing:
     weighing = Weighing()
     monkeypatch.setattr("assigner.leader.coordinator.prepare", lambda name: weighing)
     return weighing
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory", options=BY_LOAD) as cluster:
-        yield cluster
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request, options=BY_LOAD) as cluster:
-        yield cluster
 
 
 async def report(

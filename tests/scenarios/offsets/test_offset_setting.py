@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -13,21 +13,14 @@ from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, Offset, encode
 from assigner.store import Compare, Operation, Store, TransactionResult
 from assigner.testing.faults import FaultyStore
-from tests.support.cluster import BOTH_STORES, GROUP, Cluster, cluster_on, tp
+from tests.support.cluster import GROUP, Cluster, tp
 
 pytestmark = pytest.mark.virtual_time
 
 
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as cluster:
-        yield cluster
-
-
 @pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory") as cluster:
-        yield cluster
+def only_owners_write() -> bool:
+    return False
 
 
 async def offsets(instance: Instance) -> dict[TopicPartition, Offset | None]:

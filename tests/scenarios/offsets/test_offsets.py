@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import anyio
 import pytest
 
@@ -13,11 +11,10 @@ from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, HandoffMode, Step, encode
 from assigner.testing.faults import Refuse
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, GROUP, Cluster, SteppedConsumer, cluster_on, tp
+from tests.support.cluster import GROUP, Cluster, SteppedConsumer, tp
 from tests.support.committing import (
     RUBBISH,
     commit,
-    every_commit_was_the_owners,
     fetch,
     instance_of,
     offset_of,
@@ -27,20 +24,6 @@ from tests.support.committing import (
 
 pytestmark = pytest.mark.virtual_time
 MODES = [HandoffMode.OVERLAP, HandoffMode.EXCLUSIVE]
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory") as cluster:
-        yield cluster
-        await every_commit_was_the_owners(cluster)
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as cluster:
-        yield cluster
-        await every_commit_was_the_owners(cluster)
 
 
 # --- committing --------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import anyio
 import pytest
@@ -16,10 +16,9 @@ from assigner.offsets.commit import OffsetService
 from assigner.store import Compare, Operation, Store, TransactionResult
 from assigner.testing.faults import FaultyStore, LoseAnswer, Refuse
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, GROUP, Cluster, SteppedConsumer, cluster_on, tp
+from tests.support.cluster import GROUP, Cluster, SteppedConsumer, tp
 from tests.support.committing import (
     commit,
-    every_commit_was_the_owners,
     fetch,
     instance_of,
     offset_of,
@@ -28,20 +27,6 @@ from tests.support.committing import (
 
 pytestmark = pytest.mark.virtual_time
 MODES = [HandoffMode.OVERLAP, HandoffMode.EXCLUSIVE]
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory") as cluster:
-        yield cluster
-        await every_commit_was_the_owners(cluster)
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as cluster:
-        yield cluster
-        await every_commit_was_the_owners(cluster)
 
 
 # --- sharing transactions ----------------------------------------------------------------------------------------

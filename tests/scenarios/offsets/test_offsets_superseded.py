@@ -7,7 +7,6 @@ to replace, and whatever replaced that record in the meantime has won.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
 
 import anyio
 import pytest
@@ -22,25 +21,11 @@ from assigner.store import PutEvent
 from assigner.testing.faults import AnswerAfter, Delay, EffectAfter, FaultyStore, LoseAnswer
 from assigner.testing.waiting import eventually
 from tests.scenarios.offsets.test_offsets_in_trouble import commits_an_offset
-from tests.support.cluster import BOTH_STORES, GROUP, Cluster, cluster_on, tp
-from tests.support.committing import every_commit_was_the_owners, everything_since, fetch, instance_of, offset_of
+from tests.support.cluster import GROUP, Cluster, tp
+from tests.support.committing import everything_since, fetch, instance_of, offset_of
 
 pytestmark = pytest.mark.virtual_time
 LATE = EffectAfter(error_after=0.2, effect_after=1.0)
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory") as cluster:
-        yield cluster
-        await every_commit_was_the_owners(cluster)
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as cluster:
-        yield cluster
-        await every_commit_was_the_owners(cluster)
 
 
 async def owned_by_a(cluster: Cluster, *instances: str) -> list[FaultyStore]:

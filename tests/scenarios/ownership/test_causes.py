@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
 
 import anyio
 import pytest
 
 from assigner.leader.history import read_history
 from assigner.model.records import Cause
-from tests.support.cluster import Cluster, cluster_on
+from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory") as cluster:
-        await cluster.set_options(debounce=1.0)
-        yield cluster
+async def cluster(cluster: Cluster) -> Cluster:
+    await cluster.set_options(debounce=1.0)
+    return cluster
 
 
 async def told(cluster: Cluster) -> Counter[tuple[str, Cause]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import anyio
 import pytest
@@ -11,23 +11,11 @@ from assigner.model.keys import AssignmentKey, TopicPartition
 from assigner.model.records import Assignment, HandoffMode
 from assigner.store import Delete, DeleteEvent, Operation
 from assigner.testing.faults import Delay, Injected
-from tests.support.cluster import BOTH_STORES, Cluster, SteppedConsumer, cluster_on, tp
+from tests.support.cluster import Cluster, SteppedConsumer, tp
 from tests.support.faulty_stores import key_of
 
 pytestmark = pytest.mark.virtual_time
 MODES = pytest.mark.parametrize("mode", list(HandoffMode), ids=[mode.value for mode in HandoffMode])
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory") as cluster:
-        yield cluster
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as cluster:
-        yield cluster
 
 
 async def removals_on_their_way(cluster: Cluster, *consumers: SteppedConsumer) -> Injected:

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import anyio
 import pytest
 
 from assigner.model.records import Plan, decode
 from assigner.store import DeleteEvent, Found, PutEvent
-from tests.support.cluster import BOTH_STORES, Cluster, cluster_on, tp
+from tests.support.cluster import Cluster, tp
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory") as cluster:
-        yield cluster
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as cluster:
-        yield cluster
 
 
 async def test_after_two_ttls_without_anybody_assignments_are_forgotten_and_offsets_kept(any_cluster: Cluster) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import anyio
 import msgspec
 import pytest
@@ -12,22 +10,10 @@ from assigner.core.coordination.epoch_floor import LAG
 from assigner.model.keys import AssignmentKey, PlanKey, TopicPartition
 from assigner.model.records import Assignment, Plan, decode
 from assigner.store import PutEvent
-from tests.support.cluster import BOTH_STORES, Cluster, cluster_on
+from tests.support.cluster import Cluster
 from tests.support.faulty_stores import key_of
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory") as cluster:
-        yield cluster
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as cluster:
-        yield cluster
 
 
 async def granted(cluster: Cluster) -> dict[TopicPartition, list[int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import anyio
 import pytest
@@ -13,21 +12,9 @@ from assigner.leader.coordinator import IDLE_AFTER
 from assigner.model.records import Cause
 from assigner.storage.groups import make_known
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, GROUP, Cluster, cluster_on
+from tests.support.cluster import GROUP, Cluster
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture
-async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on("memory", request) as opened:
-        yield opened
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as opened:
-        yield opened
 
 
 def leads(instance: Instance, group: str = GROUP) -> bool:

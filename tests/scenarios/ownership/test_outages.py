@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import anyio
 import pytest
@@ -15,25 +15,13 @@ from assigner.model.keys import AssignmentKey, HandoffKey, PlanKey
 from assigner.model.records import GroupOptions, HandoffMode, Plan, decode
 from assigner.store import Operation, PutEvent
 from assigner.testing.faults import EffectAfter, Fault, LoseAnswer
-from tests.support.cluster import BOTH_STORES, Cluster, cluster_on, tp
+from tests.support.cluster import Cluster, cluster_on, tp
 from tests.support.faulty_stores import key_of
 
 pytestmark = pytest.mark.virtual_time
 STRATEGIES = ("sticky_balanced", "range", "jump_hash", "rendezvous", "spread_first", "copartitioned")
 STRATEGY = pytest.mark.parametrize("strategy", STRATEGIES)
 SEEDS = range(6)
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory") as cluster:
-        yield cluster
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as cluster:
-        yield cluster
 
 
 async def puts(cluster: Cluster, since: int, *kinds: type) -> list[PutEvent]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +13,10 @@ from assigner.model.names import session_digest
 from assigner.model.records import GroupOptions, HandoffMode, Status
 from assigner.observability.event_log import EventLog, EventSettings
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, Cluster, cluster_on, tp
+from tests.support.cluster import Cluster, tp
 
 pytestmark = pytest.mark.virtual_time
-OVERLAP = GroupOptions(debounce=0.1)
 EXCLUSIVE = GroupOptions(debounce=0.1, handoff_mode=HandoffMode.EXCLUSIVE)
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request, options=OVERLAP) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-async def exclusive_world() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory", options=EXCLUSIVE) as cluster:
-        yield cluster
 
 
 async def start(cluster: Cluster, directory: Path, name: str = "i1", **settings: Any) -> None:
@@ -59,17 +45,17 @@ def told(lines: list[dict[str, Any]], partition: int) -> list[str]:
     ]
 
 
-async def test_a_handover_is_told_as_an_overlap_of_two_epochs(cluster: Cluster, tmp_path: Path) -> None:
-    await cluster.add_topic(partitions=2)
-    await start(cluster, tmp_path)
-    a = await cluster.join("a", answers_release=False)
-    await cluster.until_counts(a=2)
-    await cluster.join("b")
+async def test_a_handover_is_told_as_an_overlap_of_two_epochs(any_cluster: Cluster, tmp_path: Path) -> None:
+    await any_cluster.add_topic(partitions=2)
+    await start(any_cluster, tmp_path)
+    a = await any_cluster.join("a", answers_release=False)
+    await any_cluster.until_counts(a=2)
+    await any_cluster.join("b")
     await a.until("told to release", lambda c: bool(c.to_release))
     (moving,) = a.to_release
     await a.release(moving)
-    await cluster.until_counts(a=1, b=1)
-    lines = await logged(cluster, tmp_path)
+    await any_cluster.until_counts(a=1, b=1)
+    lines = await logged(any_cluster, tmp_path)
     assert told(lines, moving.partition) == [
         "unowned @0", "assigned a@1 joined", "assigned b@2 joined", "released a@1 joined",
     ]  # fmt: skip
@@ -79,8 +65,8 @@ async def test_a_handover_is_told_as_an_overlap_of_two_epochs(cluster: Cluster, 
     assert [line["seq"] for line in lines] == sorted(line["seq"] for line in lines)
 
 
-async def test_in_an_exclusive_group_the_release_comes_first(exclusive_world: Cluster, tmp_path: Path) -> None:
-    cluster = exclusive_world
+@pytest.mark.cluster(options=EXCLUSIVE)
+async def test_in_an_exclusive_group_the_release_comes_first(cluster: Cluster, tmp_path: Path) -> None:
     await cluster.add_topic(partitions=2)
     await start(cluster, tmp_path)
     await cluster.join("a")
@@ -96,43 +82,45 @@ async def test_in_an_exclusive_group_the_release_comes_first(exclusive_world: Cl
     assert {line["mode"] for line in lines} == {"exclusive"}
 
 
-async def test_a_crash_is_told_when_the_lease_is_over_and_then_who_took_over(cluster: Cluster, tmp_path: Path) -> None:
-    await cluster.add_topic(partitions=1)
-    await start(cluster, tmp_path)
-    a = await cluster.join("a")
-    await cluster.until_counts(a=1)
-    await cluster.join("b", answers_warm=False)
+async def test_a_crash_is_told_when_the_lease_is_over_and_then_who_took_over(
+    any_cluster: Cluster, tmp_path: Path
+) -> None:
+    await any_cluster.add_topic(partitions=1)
+    await start(any_cluster, tmp_path)
+    a = await any_cluster.join("a")
+    await any_cluster.until_counts(a=1)
+    await any_cluster.join("b", answers_warm=False)
     a.crash()
-    await cluster.until_counts(within=90, b=1)
-    assert told(await logged(cluster, tmp_path), 0) == [
+    await any_cluster.until_counts(within=90, b=1)
+    assert told(await logged(any_cluster, tmp_path), 0) == [
         "unowned @0", "assigned a@1 joined", "away a@1 left", "assigned b@2 left",
     ]  # fmt: skip
 
 
-async def test_a_new_session_of_the_same_name_is_a_loss_and_a_grant(cluster: Cluster, tmp_path: Path) -> None:
-    await cluster.add_topic(partitions=1)
-    await start(cluster, tmp_path)
-    await cluster.join("a", session="first")
-    await cluster.until_counts(a=1)
-    await cluster.join("a", session="second")
-    await cluster.until("restamped", lambda state: state.assignments[tp(0)].record.epoch == 2)
-    lines = await logged(cluster, tmp_path)
+async def test_a_new_session_of_the_same_name_is_a_loss_and_a_grant(any_cluster: Cluster, tmp_path: Path) -> None:
+    await any_cluster.add_topic(partitions=1)
+    await start(any_cluster, tmp_path)
+    await any_cluster.join("a", session="first")
+    await any_cluster.until_counts(a=1)
+    await any_cluster.join("a", session="second")
+    await any_cluster.until("restamped", lambda state: state.assignments[tp(0)].record.epoch == 2)
+    lines = await logged(any_cluster, tmp_path)
     assert told(lines, 0) == ["unowned @0", "assigned a@1 joined", "lost a@1 takeover", "assigned a@2 takeover"]
     first, second = session_digest("first"), session_digest("second")
     assert [line["session"] for line in lines] == ["", first, first, second]
 
 
-async def test_a_new_leader_begins_with_all_that_is_held(cluster: Cluster, tmp_path: Path) -> None:
-    await cluster.add_topic(partitions=2)
-    await start(cluster, tmp_path, "i1")
-    await start(cluster, tmp_path, "i2")
-    leader = await led_by(cluster)
+async def test_a_new_leader_begins_with_all_that_is_held(any_cluster: Cluster, tmp_path: Path) -> None:
+    await any_cluster.add_topic(partitions=2)
+    await start(any_cluster, tmp_path, "i1")
+    await start(any_cluster, tmp_path, "i2")
+    leader = await led_by(any_cluster)
     other = "i2" if leader == "i1" else "i1"
-    await cluster.join("a", cluster.instances[other])
-    await cluster.until_counts(a=2)
-    await cluster.stop_instance(leader)
-    await eventually(lambda: bool(cluster.instances[other].coordinators.at_work), within=30)
-    lines = await logged(cluster, tmp_path, other)
+    await any_cluster.join("a", any_cluster.instances[other])
+    await any_cluster.until_counts(a=2)
+    await any_cluster.stop_instance(leader)
+    await eventually(lambda: bool(any_cluster.instances[other].coordinators.at_work), within=30)
+    lines = await logged(any_cluster, tmp_path, other)
     terms = sorted({line["term"] for line in lines})
     assert len(terms) == 2
     assert told([line for line in lines if line["term"] == terms[1]], 0) == ["held a@1"]
@@ -144,53 +132,55 @@ async def led_by(cluster: Cluster) -> str:
     return next(name for name, one in cluster.instances.items() if one.coordinators.leading)
 
 
-async def test_what_can_not_be_read_did_not_end(cluster: Cluster, tmp_path: Path) -> None:
-    await cluster.add_topic(partitions=1)
-    await start(cluster, tmp_path)
-    await cluster.join("a")
-    await cluster.until_counts(a=1)
-    await cluster.store.put(cluster.group.assignment(tp(0)), b"not JSON")
-    await eventually(lambda: bool(cluster.instances["i1"].coordinators.at_work["g"]._mirror.state.unreadable))
-    assert told(await logged(cluster, tmp_path), 0) == ["unowned @0", "assigned a@1 joined"]
+async def test_what_can_not_be_read_did_not_end(any_cluster: Cluster, tmp_path: Path) -> None:
+    await any_cluster.add_topic(partitions=1)
+    await start(any_cluster, tmp_path)
+    await any_cluster.join("a")
+    await any_cluster.until_counts(a=1)
+    await any_cluster.store.put(any_cluster.group.assignment(tp(0)), b"not JSON")
+    await eventually(lambda: bool(any_cluster.instances["i1"].coordinators.at_work["g"]._mirror.state.unreadable))
+    assert told(await logged(any_cluster, tmp_path), 0) == ["unowned @0", "assigned a@1 joined"]
 
 
 async def test_after_events_were_dropped_the_log_begins_anew(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    any_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await cluster.add_topic(partitions=1)
-    await start(cluster, tmp_path)
+    await any_cluster.add_topic(partitions=1)
+    await start(any_cluster, tmp_path)
     # Somebody who takes nothing, so that the group is coordinated and its log begun.
-    await cluster.put_consumer("leaving", lease_ttl=60.0, status=Status.DRAINING)
-    await eventually(lambda: bool(cluster.instances["i1"].coordinators.at_work), within=30)
+    await any_cluster.put_consumer("leaving", lease_ttl=60.0, status=Status.DRAINING)
+    await eventually(lambda: bool(any_cluster.instances["i1"].coordinators.at_work), within=30)
     taken, append = True, EventLog.append
     monkeypatch.setattr(EventLog, "append", lambda *arguments: taken and append(*arguments))
     taken = False
-    await cluster.join("a")
-    await cluster.until_counts(a=1)
-    counted = cluster.instances["i1"].metrics.registry.get_sample_value
+    await any_cluster.join("a")
+    await any_cluster.until_counts(a=1)
+    counted = any_cluster.instances["i1"].metrics.registry.get_sample_value
     await eventually(lambda: bool(counted("assigner_ownership_events_total", {"outcome": "dropped"})))
     taken = True
-    await cluster.join("b")
-    await cluster.instances["i1"].coordinators.at_work["g"]._mirror.resync()
-    dropped = cluster.instances["i1"].metrics.registry.get_sample_value(
+    await any_cluster.join("b")
+    await any_cluster.instances["i1"].coordinators.at_work["g"]._mirror.resync()
+    dropped = any_cluster.instances["i1"].metrics.registry.get_sample_value(
         "assigner_ownership_events_total", {"outcome": "dropped"}
     )
-    lines = await logged(cluster, tmp_path)
+    lines = await logged(any_cluster, tmp_path)
     assert told(lines, 0) == ["unowned @0", "held a@1"]
     first, second = lines
     assert first["part"] < second["part"]
     assert dropped == 1
 
 
-async def test_without_a_directory_nothing_is_logged(cluster: Cluster) -> None:
-    await cluster.start_instance()
-    assert cluster.instances["i1"].events is None
+async def test_without_a_directory_nothing_is_logged(any_cluster: Cluster) -> None:
+    await any_cluster.start_instance()
+    assert any_cluster.instances["i1"].events is None
 
 
-async def test_a_directory_that_can_not_be_written_is_refused_with_the_remedy(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_directory_that_can_not_be_written_is_refused_with_the_remedy(
+    any_cluster: Cluster, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidInput, match=r"events\.directory .* can't be written: .*; give a directory"):
-        async with instance_logging_to(cluster, tmp_path / "file"):
+        async with instance_logging_to(any_cluster, tmp_path / "file"):
             pass
 
 

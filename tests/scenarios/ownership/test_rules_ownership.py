@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -18,22 +17,9 @@ from assigner.model.records import Assignment, Cause, HandoffMode, Plan, Step, T
 from assigner.store import Event, Found, PutEvent
 from assigner.testing.faults import Delay, LoseAnswer
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, Cluster, SteppedConsumer, cluster_on, tp
+from tests.support.cluster import TTL, Cluster, SteppedConsumer, tp
 
 pytestmark = pytest.mark.virtual_time
-TTL = 30.0
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory", ttl=TTL) as cluster:
-        yield cluster
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as cluster:
-        yield cluster
 
 
 def puts_of(cluster: Cluster, events: list[Event]) -> list[Assignment]:

@@ -6,7 +6,6 @@ off.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -39,30 +38,10 @@ from assigner.store import (
 )
 from assigner.testing.faults import Delay
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, Cluster, cluster_on, tp
+from tests.support.cluster import TTL, Cluster, tp
 from tests.support.faulty_stores import BusyStore, ForgetfulStore, LaggingStore, LateStore, NotingStore
 
 pytestmark = pytest.mark.virtual_time
-TTL = 30.0
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory", ttl=TTL) as cluster:
-        yield cluster
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-async def narrow_world() -> AsyncIterator[Cluster]:
-    """The store takes eight operations at a time."""
-    async with cluster_on("memory", ttl=TTL, limits=Limits(operations=8)) as cluster:
-        yield cluster
 
 
 # --- 4: every leader write is fenced -----------------------------------------------------------------------------
@@ -279,8 +258,8 @@ async def test_rule_11_copartitioned_topics_flip_as_one(any_cluster: Cluster) ->
 # --- 13: transactions respect the store's limit ------------------------------------------------------------------
 
 
-async def test_rule_13_what_is_too_much_for_one_transaction_takes_several(narrow_world: Cluster) -> None:
-    cluster = narrow_world
+@pytest.mark.cluster(limits=Limits(operations=8))
+async def test_rule_13_what_is_too_much_for_one_transaction_takes_several(cluster: Cluster) -> None:
     noting: list[NotingStore] = []
 
     def wrap(store: Store) -> Store:

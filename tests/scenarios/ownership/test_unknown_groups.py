@@ -21,21 +21,9 @@ from assigner.storage.mirror import Mirrors
 from assigner.store import Progress, Store, WatchItem, read_all
 from assigner.testing.counting import CountingStore
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, GROUP, Cluster, cluster_on, tp
+from tests.support.cluster import GROUP, Cluster, tp
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture
-async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on("memory", request) as opened:
-        yield opened
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as opened:
-        yield opened
 
 
 Call = Callable[[Instance, str], Awaitable[Any]]

@@ -10,7 +10,7 @@ Elsewhere are 12 to 15, 19 to 27 and 31 (`test_weaknesses_of_service.py`), 28, S
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import anyio
 import msgspec
@@ -22,15 +22,9 @@ from assigner.instance import Instance
 from assigner.model.records import HandoffMode, LeaderRecord, Phase, Status, Step, encode
 from assigner.store import Compare, Operation, Put, TransactionResult
 from assigner.testing.faults import Delay, FaultyStore, Injected
-from tests.support.cluster import BOTH_STORES, Cluster, SteppedConsumer, cluster_on, tp
+from tests.support.cluster import Cluster, SteppedConsumer, tp
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as cluster:
-        yield cluster
 
 
 class Sent(FaultyStore):
@@ -75,50 +69,50 @@ async def moving(cluster: Cluster, partitions: int = 2, **how: bool) -> tuple[St
 
 
 @pytest.mark.parametrize("renews", [True, False])
-async def test_01_a_consumer_whose_lease_is_over_hears_of_it(cluster: Cluster, renews: bool) -> None:
-    await cluster.add_topic()
-    instance = await cluster.start_instance()
-    a = await cluster.join("a", renews=renews)
-    state = await cluster.until_counts(a=8)
-    await cluster.store.revoke(state.consumers["a"].lease)
+async def test_01_a_consumer_whose_lease_is_over_hears_of_it(any_cluster: Cluster, renews: bool) -> None:
+    await any_cluster.add_topic()
+    instance = await any_cluster.start_instance()
+    a = await any_cluster.join("a", renews=renews)
+    state = await any_cluster.until_counts(a=8)
+    await any_cluster.store.revoke(state.consumers["a"].lease)
     await a.until("its stream ends", lambda c: isinstance(c.ended, NotRegistered))
     with pytest.raises(NotRegistered):
         await instance.members.renew("g", "a", a.session)
 
 
-async def test_01_a_leader_whose_lease_is_over_leads_no_more(cluster: Cluster) -> None:
-    await cluster.add_topic()
-    instance = await cluster.start_instance()
-    await cluster.join("a")
-    first = await cluster.until_counts(a=8)
+async def test_01_a_leader_whose_lease_is_over_leads_no_more(any_cluster: Cluster) -> None:
+    await any_cluster.add_topic()
+    instance = await any_cluster.start_instance()
+    await any_cluster.join("a")
+    first = await any_cluster.until_counts(a=8)
     assert first.leader is not None
     won = first.leader.mod_revision
     coordinator = instance.coordinators.at_work["g"]
-    await cluster.store.revoke(first.leader.lease)
-    await cluster.until("another term", lambda s: bool(s.leader and s.leader.mod_revision > won))
-    await cluster.join("b")
-    await cluster.until_counts(a=4, b=4)
+    await any_cluster.store.revoke(first.leader.lease)
+    await any_cluster.until("another term", lambda s: bool(s.leader and s.leader.mod_revision > won))
+    await any_cluster.join("b")
+    await any_cluster.until_counts(a=4, b=4)
     assert instance.coordinators.at_work["g"] is not coordinator
 
 
 # --- 2: a deposed leader goes on writing -------------------------------------------------------------------------
 
 
-async def test_02_what_a_deposed_leader_still_writes_is_refused(cluster: Cluster) -> None:
-    await cluster.add_topic(partitions=2)
-    i1 = await cluster.start_instance("i1", wrap=Sent)
-    await cluster.join("a", answers_release=False)
-    before = await cluster.until_counts(a=2)
-    late = hold_back(i1, puts("/handoffs/"), cluster.ttl / 2)
-    hold_back(i1, puts("/assigner/leader"), 2 * cluster.ttl)
-    await cluster.join("b")
-    await cluster.until("the write is under way", lambda _: late.hits == 1)
+async def test_02_what_a_deposed_leader_still_writes_is_refused(any_cluster: Cluster) -> None:
+    await any_cluster.add_topic(partitions=2)
+    i1 = await any_cluster.start_instance("i1", wrap=Sent)
+    await any_cluster.join("a", answers_release=False)
+    before = await any_cluster.until_counts(a=2)
+    late = hold_back(i1, puts("/handoffs/"), any_cluster.ttl / 2)
+    hold_back(i1, puts("/assigner/leader"), 2 * any_cluster.ttl)
+    await any_cluster.join("b")
+    await any_cluster.until("the write is under way", lambda _: late.hits == 1)
     # Somebody else is the leader by now, though this one has not heard of it.
-    lease = (await cluster.store.grant(600)).lease
-    await cluster.store.delete(cluster.group.leader)
-    await cluster.store.put(cluster.group.leader, encode(LeaderRecord(holder="other")), lease=lease)
-    await anyio.sleep(cluster.ttl)
-    state = await cluster.state()
+    lease = (await any_cluster.store.grant(600)).lease
+    await any_cluster.store.delete(any_cluster.group.leader)
+    await any_cluster.store.put(any_cluster.group.leader, encode(LeaderRecord(holder="other")), lease=lease)
+    await anyio.sleep(any_cluster.ttl)
+    state = await any_cluster.state()
     assert not state.handoffs
     assert {p: a.mod_revision for p, a in state.assignments.items()} == {
         p: a.mod_revision for p, a in before.assignments.items()
@@ -128,55 +122,55 @@ async def test_02_what_a_deposed_leader_still_writes_is_refused(cluster: Cluster
 # --- 3, 4, 5, 6: handoffs that stand still -----------------------------------------------------------------------
 
 
-async def test_03_a_new_leader_goes_on_with_what_is_ready(cluster: Cluster) -> None:
-    await cluster.add_topic(partitions=2)
-    i1 = await cluster.start_instance("i1", wrap=FaultyStore)
-    i2 = await cluster.start_instance("i2")
-    a = await cluster.join("a", i2)
-    await cluster.until_counts(a=2)
-    b = await cluster.join("b", i2, answers_warm=False)
+async def test_03_a_new_leader_goes_on_with_what_is_ready(any_cluster: Cluster) -> None:
+    await any_cluster.add_topic(partitions=2)
+    i1 = await any_cluster.start_instance("i1", wrap=FaultyStore)
+    i2 = await any_cluster.start_instance("i2")
+    a = await any_cluster.join("a", i2)
+    await any_cluster.until_counts(a=2)
+    b = await any_cluster.join("b", i2, answers_warm=False)
     await b.until("asked to warm", lambda c: len(c.to_warm) == 1)
     (moved,) = b.to_warm
     faults_of(i1).freeze()
     await b.ready(moved)
-    assert (await cluster.state()).handoffs[moved].record.phase is Phase.READY
-    began = cluster.clock.now()
-    await cluster.until_counts(within=90, a=1, b=1)
-    assert cluster.clock.now() - began < 2 * cluster.ttl + 2
+    assert (await any_cluster.state()).handoffs[moved].record.phase is Phase.READY
+    began = any_cluster.clock.now()
+    await any_cluster.until_counts(within=90, a=1, b=1)
+    assert any_cluster.clock.now() - began < 2 * any_cluster.ttl + 2
     assert moved not in a.owned
     faults_of(i1).heal()
 
 
-async def test_04_a_handoff_that_stands_still_holds_nothing_else_up(cluster: Cluster) -> None:
-    await cluster.add_topic(partitions=6)
-    await cluster.start_instance()
-    await cluster.join("a")
-    c = await cluster.join("c")
-    await cluster.until_counts(a=3, c=3)
-    b = await cluster.join("b", answers_warm=False)
+async def test_04_a_handoff_that_stands_still_holds_nothing_else_up(any_cluster: Cluster) -> None:
+    await any_cluster.add_topic(partitions=6)
+    await any_cluster.start_instance()
+    await any_cluster.join("a")
+    c = await any_cluster.join("c")
+    await any_cluster.until_counts(a=3, c=3)
+    b = await any_cluster.join("b", answers_warm=False)
     await b.until("asked to warm", lambda x: len(x.to_warm) == 2)
     stuck = set(b.to_warm)
-    lost = (await cluster.state()).owned["c"] - stuck
+    lost = (await any_cluster.state()).owned["c"] - stuck
     c.crash()
-    state = await cluster.until("c's are owned", lambda s: not s.owned["c"], within=90)
+    state = await any_cluster.until("c's are owned", lambda s: not s.owned["c"], within=90)
     assert {state.assignments[p].record.owner for p in lost} <= {"a", "b"}
     await b.ready(*b.to_warm)
-    await cluster.until_counts(a=3, b=3)
+    await any_cluster.until_counts(a=3, b=3)
 
 
-async def test_05_a_warm_may_take_its_time_and_giving_it_up_is_told(cluster: Cluster) -> None:
-    limit = 300.0 if cluster.ttl > 10 else 1.0
-    await cluster.set_options(warming_timeout=limit, balance_backoff=3 * limit)
-    a, b = await moving(cluster)
+async def test_05_a_warm_may_take_its_time_and_giving_it_up_is_told(any_cluster: Cluster) -> None:
+    limit = 300.0 if any_cluster.ttl > 10 else 1.0
+    await any_cluster.set_options(warming_timeout=limit, balance_backoff=3 * limit)
+    a, b = await moving(any_cluster)
     (moved,) = b.to_warm
     order = b.to_warm[moved]
-    await cluster.until("given up", lambda s: not s.handoffs, within=2 * limit)
-    assert (await cluster.owners())[moved] == "a"
+    await any_cluster.until("given up", lambda s: not s.handoffs, within=2 * limit)
+    assert (await any_cluster.owners())[moved] == "a"
     await b.until("told so", lambda c: not c.to_warm)
     assert any(cancel.handoff_id == order.handoff_id for c in b.heard for cancel in c.cancels)
     # The answer that comes too late is taken politely, and changes nothing.
     await b.ready(moved)
-    assert not (await cluster.state()).handoffs
+    assert not (await any_cluster.state()).handoffs
     # Not at once again, from nothing, to the same consumer.
     heard = len(b.heard)
     await anyio.sleep(limit)
@@ -184,7 +178,6 @@ async def test_05_a_warm_may_take_its_time_and_giving_it_up_is_told(cluster: Clu
     await a.until("still its owner", lambda c: moved in c.owned)
 
 
-@pytest.mark.parametrize("cluster", ["memory"], indirect=True)
 async def test_05_each_step_has_its_own_time(cluster: Cluster) -> None:
     await cluster.set_options(warming_timeout=300.0, release_timeout=60.0)
     a, b = await moving(cluster)
@@ -198,141 +191,141 @@ async def test_05_each_step_has_its_own_time(cluster: Cluster) -> None:
     await cluster.until_counts(a=1, b=1)
 
 
-async def test_06_an_owner_that_does_not_let_go_is_evicted_before_it_is_forgotten(cluster: Cluster) -> None:
-    await cluster.set_options(release_timeout=1.0)
-    a, b = await moving(cluster)
+async def test_06_an_owner_that_does_not_let_go_is_evicted_before_it_is_forgotten(any_cluster: Cluster) -> None:
+    await any_cluster.set_options(release_timeout=1.0)
+    a, b = await moving(any_cluster)
     (moved,) = b.to_warm
     await b.ready(moved)
     await a.until("asked to let go", lambda c: moved in c.to_release)
     await a.until("evicted", lambda c: isinstance(c.ended, Evicted))
     a.renews = False
     # The handoff stays until the session is over for sure.
-    state = await cluster.state()
+    state = await any_cluster.state()
     if "a" in state.consumers:
         assert moved in state.handoffs
-    await cluster.until("a is gone", lambda s: "a" not in s.consumers, within=90)
-    state = await cluster.until_counts(b=2)
+    await any_cluster.until("a is gone", lambda s: "a" not in s.consumers, within=90)
+    state = await any_cluster.until_counts(b=2)
     assert {held.record.session for held in state.assignments.values()} == {b.session}
 
 
 # --- 7, 8, 9: answers and flips that belong to something else ----------------------------------------------------
 
 
-async def test_07_only_the_target_can_report_ready_and_only_while_it_warms(cluster: Cluster) -> None:
-    a, b = await moving(cluster)
+async def test_07_only_the_target_can_report_ready_and_only_while_it_warms(any_cluster: Cluster) -> None:
+    a, b = await moving(any_cluster)
     (moved,) = b.to_warm
-    stranger = await cluster.join("stranger", answers_warm=False)
-    before = await cluster.handoff(moved)
+    stranger = await any_cluster.join("stranger", answers_warm=False)
+    before = await any_cluster.handoff(moved)
     with pytest.raises(NotTheTarget):
         await stranger.ready(moved)
     await a.ready(moved)
-    assert await cluster.handoff(moved) == before
+    assert await any_cluster.handoff(moved) == before
 
     order = b.to_warm[moved]
     await b.ready(moved)
     await a.until("asked to let go", lambda c: moved in c.to_release)
-    flipped = await cluster.handoff(moved)
+    flipped = await any_cluster.handoff(moved)
     b.to_warm[moved] = order
     await b.ready(moved)
-    assert await cluster.handoff(moved) == flipped
+    assert await any_cluster.handoff(moved) == flipped
 
     await a.release(moved)
-    await cluster.until("over", lambda s: moved not in s.handoffs)
-    epoch = (await cluster.state()).assignments[moved].record.epoch
+    await any_cluster.until("over", lambda s: moved not in s.handoffs)
+    epoch = (await any_cluster.state()).assignments[moved].record.epoch
     b.to_warm[moved] = order
     await b.ready(moved)
-    state = await cluster.state()
+    state = await any_cluster.state()
     assert moved not in state.handoffs
     assert state.assignments[moved].record.epoch == epoch
 
 
-async def test_08_only_the_old_owner_can_report_the_release_of_this_very_handoff(cluster: Cluster) -> None:
-    a, b = await moving(cluster)
+async def test_08_only_the_old_owner_can_report_the_release_of_this_very_handoff(any_cluster: Cluster) -> None:
+    a, b = await moving(any_cluster)
     (moved,) = b.to_warm
     # Too early, by the right one; then by the wrong one.
     await a.release(moved)
-    assert (await cluster.state()).handoffs[moved].record.phase is Phase.WARMING
+    assert (await any_cluster.state()).handoffs[moved].record.phase is Phase.WARMING
     await b.ready(moved)
     await a.until("asked to let go", lambda c: moved in c.to_release)
     await b.release(moved)
-    assert (await cluster.state()).handoffs[moved].record.phase is Phase.COMPLETE
+    assert (await any_cluster.state()).handoffs[moved].record.phase is Phase.COMPLETE
 
     # A late answer to an earlier handoff does not end a later one of the same partition.
     stale = a.to_release[moved]
     a.to_release[moved] = msgspec.structs.replace(stale, handoff_id="an-earlier-one")
     await a.release(moved)
-    assert (await cluster.state()).handoffs[moved].record.phase is Phase.COMPLETE
+    assert (await any_cluster.state()).handoffs[moved].record.phase is Phase.COMPLETE
     a.to_release[moved] = stale
     await a.release(moved)
-    await cluster.until_counts(a=1, b=1)
+    await any_cluster.until_counts(a=1, b=1)
 
 
-async def test_09_a_flip_decided_on_a_handoff_that_was_replaced_is_refused(cluster: Cluster) -> None:
-    i1 = await cluster.start_instance(wrap=FaultyStore)
-    _, b = await moving(cluster)
+async def test_09_a_flip_decided_on_a_handoff_that_was_replaced_is_refused(any_cluster: Cluster) -> None:
+    i1 = await any_cluster.start_instance(wrap=FaultyStore)
+    _, b = await moving(any_cluster)
     (moved,) = b.to_warm
     late = hold_back(i1, puts("/assignments/"), 0.5)
     await b.ready(moved)
-    await cluster.until("the flip is under way", lambda _: late.hits == 1)
+    await any_cluster.until("the flip is under way", lambda _: late.hits == 1)
     # Deleted and made again, so that its version counts from one again, with the same ends.
-    current = (await cluster.state()).handoffs[moved]
+    current = (await any_cluster.state()).handoffs[moved]
     again = msgspec.structs.replace(
         current.record, handoff_id="another", step=Step.WARMING, phase=Phase.WARMING, started_at=1
     )
-    await cluster.store.delete(current.key)
-    await cluster.store.put(current.key, encode(again))
-    await cluster.store.put(current.key, encode(again))
+    await any_cluster.store.delete(current.key)
+    await any_cluster.store.put(current.key, encode(again))
+    await any_cluster.store.put(current.key, encode(again))
     await anyio.sleep(1)
-    state = await cluster.state()
+    state = await any_cluster.state()
     assert state.assignments[moved].record.owner == "a"
     assert state.handoffs[moved].record.handoff_id == "another"
 
 
-async def test_09_a_flip_never_overwrites_an_assignment_that_changed(cluster: Cluster) -> None:
-    i1 = await cluster.start_instance(wrap=FaultyStore)
-    _, b = await moving(cluster)
+async def test_09_a_flip_never_overwrites_an_assignment_that_changed(any_cluster: Cluster) -> None:
+    i1 = await any_cluster.start_instance(wrap=FaultyStore)
+    _, b = await moving(any_cluster)
     (moved,) = b.to_warm
     late = hold_back(i1, puts("/assignments/"), 0.5)
     await b.ready(moved)
-    await cluster.until("the flip is under way", lambda _: late.hits == 1)
-    held = (await cluster.state()).assignments[moved]
-    await cluster.store.put(held.key, held.encode(msgspec.structs.replace(held.record, epoch=70)))
-    state = await cluster.until("flipped in the end", lambda s: s.assignments[moved].record.owner == "b")
+    await any_cluster.until("the flip is under way", lambda _: late.hits == 1)
+    held = (await any_cluster.state()).assignments[moved]
+    await any_cluster.store.put(held.key, held.encode(msgspec.structs.replace(held.record, epoch=70)))
+    state = await any_cluster.until("flipped in the end", lambda s: s.assignments[moved].record.owner == "b")
     assert state.assignments[moved].record.epoch == 71
 
 
 # --- 10, 11: streams ---------------------------------------------------------------------------------------------
 
 
-async def test_10_the_end_of_an_older_stream_leaves_the_newer_one_alone(cluster: Cluster) -> None:
-    await cluster.add_topic()
-    await cluster.start_instance()
-    older = await cluster.join("a")
-    before = await cluster.until_counts(a=8)
-    newer = await cluster.join("a", session=older.session)
+async def test_10_the_end_of_an_older_stream_leaves_the_newer_one_alone(any_cluster: Cluster) -> None:
+    await any_cluster.add_topic()
+    await any_cluster.start_instance()
+    older = await any_cluster.join("a")
+    before = await any_cluster.until_counts(a=8)
+    newer = await any_cluster.join("a", session=older.session)
     await older.until("its stream ends", lambda c: c.ended is not None)
     await newer.until("has everything", lambda c: len(c.owned) == 8)
-    assert (await cluster.state()).assignments == before.assignments
-    await cluster.join("b")
-    await cluster.until_counts(a=4, b=4)
+    assert (await any_cluster.state()).assignments == before.assignments
+    await any_cluster.join("b")
+    await any_cluster.until_counts(a=4, b=4)
     await newer.until("hears what comes next", lambda c: len(c.owned) == 4)
 
 
-async def test_11_no_update_is_lost_between_snapshot_and_stream(cluster: Cluster) -> None:
-    await cluster.add_topic(partitions=12)
-    i1 = await cluster.start_instance("i1")
-    i2 = await cluster.start_instance("i2", wrap=FaultyStore)
-    await cluster.join("a", i1)
-    await cluster.until_counts(a=12)
+async def test_11_no_update_is_lost_between_snapshot_and_stream(any_cluster: Cluster) -> None:
+    await any_cluster.add_topic(partitions=12)
+    i1 = await any_cluster.start_instance("i1")
+    i2 = await any_cluster.start_instance("i2", wrap=FaultyStore)
+    await any_cluster.join("a", i1)
+    await any_cluster.until_counts(a=12)
     # While the second instance is still reading the group for its first consumer, much goes on.
-    faults_of(i2).inject(Delay(1.0), kinds=["list"], where=lambda _, prefix: prefix == cluster.group.prefix)
+    faults_of(i2).inject(Delay(1.0), kinds=["list"], where=lambda _, prefix: prefix == any_cluster.group.prefix)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(cluster.join, "b", i2)
+        tasks.start_soon(any_cluster.join, "b", i2)
         for name in ("c", "d"):
-            await cluster.join(name, i1)
-    await cluster.until_counts(a=3, b=3, c=3, d=3)
-    state = await cluster.state()
-    for name, consumer in cluster.consumers.items():
+            await any_cluster.join(name, i1)
+    await any_cluster.until_counts(a=3, b=3, c=3, d=3)
+    state = await any_cluster.state()
+    for name, consumer in any_cluster.consumers.items():
         wanted = {p: state.assignments[p].record.epoch for p in state.owned[name]}
         await consumer.until("knows what it owns", lambda c, wanted=wanted: c.owned == wanted)  # type: ignore[misc]
 
@@ -340,56 +333,56 @@ async def test_11_no_update_is_lost_between_snapshot_and_stream(cluster: Cluster
 # --- 16, 17: who holds a partition, and until when ---------------------------------------------------------------
 
 
-async def test_16_exclusively_nobody_is_told_to_consume_before_the_other_let_go(cluster: Cluster) -> None:
-    await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
-    a, b = await moving(cluster)
+async def test_16_exclusively_nobody_is_told_to_consume_before_the_other_let_go(any_cluster: Cluster) -> None:
+    await any_cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
+    a, b = await moving(any_cluster)
     (moved,) = b.to_warm
     await b.ready(moved)
     await a.until("asked to let go first", lambda c: moved in c.to_release)
     assert moved not in b.owned
-    assert (await cluster.owners())[moved] == "a"
+    assert (await any_cluster.owners())[moved] == "a"
     await a.release(moved)
     await b.until("then told", lambda c: moved in c.owned)
     assert b.owned[moved] == 2
-    await cluster.until_counts(a=1, b=1)
+    await any_cluster.until_counts(a=1, b=1)
 
 
-async def test_16_exclusively_a_dead_owners_partitions_wait_for_its_lease(cluster: Cluster) -> None:
-    await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
-    await cluster.add_topic(partitions=2)
-    await cluster.start_instance()
-    a = await cluster.join("a")
-    b = await cluster.join("b")
-    state = await cluster.until_counts(a=1, b=1)
+async def test_16_exclusively_a_dead_owners_partitions_wait_for_its_lease(any_cluster: Cluster) -> None:
+    await any_cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
+    await any_cluster.add_topic(partitions=2)
+    await any_cluster.start_instance()
+    a = await any_cluster.join("a")
+    b = await any_cluster.join("b")
+    state = await any_cluster.until_counts(a=1, b=1)
     lease = state.consumers["a"].lease
     # Its key is gone by an operator's hand, but its own clock may still admit work until its lease is over.
     a.crash()
-    await cluster.store.delete(cluster.group.consumer("a"))
-    await anyio.sleep(cluster.ttl / 3)
+    await any_cluster.store.delete(any_cluster.group.consumer("a"))
+    await anyio.sleep(any_cluster.ttl / 3)
     assert len(b.owned) == 1
-    await cluster.store.revoke(lease)
-    await cluster.until_counts(b=2)
+    await any_cluster.store.revoke(lease)
+    await any_cluster.until_counts(b=2)
 
 
-async def test_16_exclusively_a_second_process_of_the_same_name_waits_for_the_first(cluster: Cluster) -> None:
-    await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
-    await cluster.add_topic(partitions=2)
-    await cluster.start_instance()
-    first = await cluster.join("a", session="one")
-    await cluster.until_counts(a=2)
-    second = await cluster.join("a", session="two")
+async def test_16_exclusively_a_second_process_of_the_same_name_waits_for_the_first(any_cluster: Cluster) -> None:
+    await any_cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
+    await any_cluster.add_topic(partitions=2)
+    await any_cluster.start_instance()
+    first = await any_cluster.join("a", session="one")
+    await any_cluster.until_counts(a=2)
+    second = await any_cluster.join("a", session="two")
     await first.until("told why", lambda c: c.ended is not None)
-    await anyio.sleep(cluster.ttl / 3)
+    await anyio.sleep(any_cluster.ttl / 3)
     assert not second.owned
     # It says that its gates are closed: nobody has to wait for its lease.
     await first.deregister(gates_closed=True)
     await second.until("has everything", lambda c: set(c.owned.values()) == {2})
-    await cluster.until_counts(a=2)
+    await any_cluster.until_counts(a=2)
 
 
-async def test_17_the_release_of_a_draining_owner_is_awaited_and_told_again(cluster: Cluster) -> None:
-    await cluster.set_options(release_timeout=10 * cluster.ttl)
-    a, b = await moving(cluster)
+async def test_17_the_release_of_a_draining_owner_is_awaited_and_told_again(any_cluster: Cluster) -> None:
+    await any_cluster.set_options(release_timeout=10 * any_cluster.ttl)
+    a, b = await moving(any_cluster)
     assert await a.deregister()
     await b.until("asked to warm all", lambda c: len(c.to_warm) == 2)
     await b.ready(*b.to_warm)
@@ -398,13 +391,13 @@ async def test_17_the_release_of_a_draining_owner_is_awaited_and_told_again(clus
     def waits(state: GroupState) -> bool:
         return {h.record.phase for h in state.handoffs.values()} == {Phase.COMPLETE} and len(state.handoffs) == 2
 
-    state = await cluster.until("both wait for a", waits)
+    state = await any_cluster.until("both wait for a", waits)
     assert state.consumers["a"].record.status is Status.DRAINING
     a.crash()
-    again = await cluster.join("a", session=a.session, answers_release=False)
+    again = await any_cluster.join("a", session=a.session, answers_release=False)
     await again.until("told again", lambda c: len(c.to_release) == 2)
-    assert waits(await cluster.state())
+    assert waits(await any_cluster.state())
     assert not again.owned
     await again.release(tp(0), tp(1))
-    await cluster.until_counts(b=2)
+    await any_cluster.until_counts(b=2)
     await again.until("ended well", lambda c: c.ended == "drained")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
 from random import Random
 
 import anyio
@@ -19,22 +18,10 @@ from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, Cause, HandoffMode, decode
 from assigner.store import PutEvent
 from assigner.strategy.registry import load
-from tests.support.cluster import BOTH_STORES, Cluster, SteppedConsumer, cluster_on, tp
+from tests.support.cluster import Cluster, SteppedConsumer, tp
 
 pytestmark = pytest.mark.virtual_time
 OLD, NEW = "v1", "v2"
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory") as cluster:
-        yield cluster
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as cluster:
-        yield cluster
 
 
 # --- a fleet and its replacement ---------------------------------------------------------------------------------

@@ -5,29 +5,15 @@ The routers here are records in the store, written by hand; what they do around 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import anyio
 import pytest
 
 from assigner.model.keys import TopicPartition
 from assigner.model.records import GroupOptions, HandoffMode, Router, RouterAck, Step, encode
-from tests.support.cluster import BOTH_STORES, Cluster, SteppedConsumer, cluster_on
+from tests.support.cluster import Cluster, SteppedConsumer
 
-pytestmark = pytest.mark.virtual_time
 OPTIONS = GroupOptions(debounce=0.1, freeze_timeout=60.0)
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request, options=OPTIONS) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory", options=OPTIONS) as cluster:
-        yield cluster
+pytestmark = [pytest.mark.virtual_time, pytest.mark.cluster(options=OPTIONS)]
 
 
 async def register(cluster: Cluster, name: str) -> int:

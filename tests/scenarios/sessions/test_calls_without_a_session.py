@@ -7,7 +7,7 @@ no such clients and no such calls.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
@@ -23,16 +23,7 @@ from assigner.server.services.group_description import described
 from assigner.store import Found
 from assigner.testing.waiting import eventually
 from tests.scenarios.ownership.test_ownership_events import logged
-from tests.support.cluster import BOTH_STORES, GROUP, QUICK, Cluster, SteppedConsumer, cluster_on, tp
-
-pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request, options=QUICK) as cluster:
-        yield cluster
-
+from tests.support.cluster import GROUP, Cluster, SteppedConsumer, tp
 
 # --- every call --------------------------------------------------------------------------------------------------
 
@@ -46,6 +37,7 @@ CALLS: dict[str, Call] = {
     "ReportLoad": lambda i, session: i.members.report_load(GROUP, "a", session, LoadReport()),
     "CommitOffsets": lambda i, session: i.offsets.commit(GROUP, "a", session, [OffsetCommit(tp(0), 1, 999)]),
 }
+pytestmark = pytest.mark.virtual_time
 
 
 async def everything(cluster: Cluster) -> dict[str, bytes]:
@@ -57,82 +49,82 @@ async def everything(cluster: Cluster) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("call", CALLS)
 async def test_rule_17_a_call_without_a_session_does_nothing_for_a_consumer_that_has_one(
-    cluster: Cluster, call: str
+    any_cluster: Cluster, call: str
 ) -> None:
-    await cluster.add_topic(partitions=2)
-    instance = await cluster.start_instance()
-    a = await cluster.join("a")
+    await any_cluster.add_topic(partitions=2)
+    instance = await any_cluster.start_instance()
+    a = await any_cluster.join("a")
     await a.until("owns everything", lambda c: len(c.owned) == 2)
-    before = await everything(cluster)
+    before = await everything(any_cluster)
     with pytest.raises(FailedPrecondition, match="name that session"):
         await CALLS[call](instance, "")
-    assert await everything(cluster) == before
+    assert await everything(any_cluster) == before
     assert a.ended is None
 
 
 @pytest.mark.parametrize("call", CALLS)
 async def test_a_call_with_a_wrong_session_does_nothing_and_does_not_tell_the_right_one(
-    cluster: Cluster, call: str
+    any_cluster: Cluster, call: str
 ) -> None:
-    await cluster.add_topic(partitions=2)
-    instance = await cluster.start_instance()
-    a = await cluster.join("a", session="the-right-one")
+    await any_cluster.add_topic(partitions=2)
+    instance = await any_cluster.start_instance()
+    a = await any_cluster.join("a", session="the-right-one")
     await a.until("owns everything", lambda c: len(c.owned) == 2)
-    before = await everything(cluster)
+    before = await everything(any_cluster)
     if call == "CommitOffsets":
         assert await CALLS[call](instance, "a-wrong-one") == [RefusedCommit(tp(0), Refusal.FENCED, 1, "a")]
     else:
         with pytest.raises(NotRegistered) as caught:
             await CALLS[call](instance, "a-wrong-one")
         assert "-one" not in str(caught.value)
-    assert await everything(cluster) == before
+    assert await everything(any_cluster) == before
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_a_client_that_knows_no_sessions_may_make_every_call(cluster: Cluster, call: str) -> None:
-    await cluster.add_topic(partitions=2)
-    instance = await cluster.start_instance()
-    a = await cluster.join("a", session="")
+async def test_a_client_that_knows_no_sessions_may_make_every_call(any_cluster: Cluster, call: str) -> None:
+    await any_cluster.add_topic(partitions=2)
+    instance = await any_cluster.start_instance()
+    a = await any_cluster.join("a", session="")
     await a.until("owns everything", lambda c: len(c.owned) == 2)
     await CALLS[call](instance, "")
 
 
-async def test_a_session_that_looks_as_if_the_server_made_it_up_is_the_clients_own(cluster: Cluster) -> None:
-    instance = await cluster.start_instance()
-    await cluster.join("a", session="minted-0123456789abcdef")
+async def test_a_session_that_looks_as_if_the_server_made_it_up_is_the_clients_own(any_cluster: Cluster) -> None:
+    instance = await any_cluster.start_instance()
+    await any_cluster.join("a", session="minted-0123456789abcdef")
     with pytest.raises(FailedPrecondition, match="name that session"):
         await instance.members.renew(GROUP, "a", "")
 
 
-async def test_a_client_that_names_the_session_it_was_given_owns_it_from_then_on(cluster: Cluster) -> None:
-    instance = await cluster.start_instance()
-    a = await cluster.join("a", session="")
+async def test_a_client_that_names_the_session_it_was_given_owns_it_from_then_on(any_cluster: Cluster) -> None:
+    instance = await any_cluster.start_instance()
+    a = await any_cluster.join("a", session="")
     await instance.members.renew(GROUP, "a", "")
     a.crash()
-    b = SteppedConsumer(cluster, "a", session=a.session)
+    b = SteppedConsumer(any_cluster, "a", session=a.session)
     await b.connect(instance)
     await instance.members.renew(GROUP, "a", a.session)
     with pytest.raises(FailedPrecondition, match="name that session"):
         await instance.members.renew(GROUP, "a", "")
 
 
-async def test_a_registration_written_by_an_upstream_server_has_no_session_to_name(cluster: Cluster) -> None:
-    instance = await cluster.start_instance(leads=False)
-    await cluster.put_consumer("a")
+async def test_a_registration_written_by_an_upstream_server_has_no_session_to_name(any_cluster: Cluster) -> None:
+    instance = await any_cluster.start_instance(leads=False)
+    await any_cluster.put_consumer("a")
     assert await instance.members.renew(GROUP, "a", "") > 0
 
 
-async def test_who_names_no_session_and_is_not_registered_is_told_so(cluster: Cluster) -> None:
-    await cluster.add_topic(partitions=2)
-    instance = await cluster.start_instance()
+async def test_who_names_no_session_and_is_not_registered_is_told_so(any_cluster: Cluster) -> None:
+    await any_cluster.add_topic(partitions=2)
+    instance = await any_cluster.start_instance()
     for call in CALLS.values():
         with pytest.raises(NotRegistered, match="register first"):
             await call(instance, "")
 
 
-async def test_an_operator_drains_a_consumer_without_knowing_its_session(cluster: Cluster) -> None:
-    instance = await cluster.start_instance()
-    a = await cluster.join("a")
+async def test_an_operator_drains_a_consumer_without_knowing_its_session(any_cluster: Cluster) -> None:
+    instance = await any_cluster.start_instance()
+    a = await any_cluster.join("a")
     await instance.operations.drain(GROUP, "a")
     await a.until("ends well", lambda c: c.ended == "drained")
 
@@ -141,29 +133,29 @@ async def test_an_operator_drains_a_consumer_without_knowing_its_session(cluster
 
 
 @pytest.mark.parametrize("renews", [True, False])
-async def test_rule_17_exclusive_groups_take_no_client_without_a_session(cluster: Cluster, renews: bool) -> None:
-    await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
-    await cluster.start_instance()
+async def test_rule_17_exclusive_groups_take_no_client_without_a_session(any_cluster: Cluster, renews: bool) -> None:
+    await any_cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
+    await any_cluster.start_instance()
     with pytest.raises(FailedPrecondition, match="exclusively"):
-        await cluster.join("a", session="", renews=renews)
-    assert not (await cluster.state()).consumers
+        await any_cluster.join("a", session="", renews=renews)
+    assert not (await any_cluster.state()).consumers
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_in_an_exclusive_group_no_call_goes_without_a_session(cluster: Cluster, call: str) -> None:
+async def test_in_an_exclusive_group_no_call_goes_without_a_session(any_cluster: Cluster, call: str) -> None:
     """Also for a consumer that came while the group was not exclusive."""
-    await cluster.add_topic(partitions=2)
-    instance = await cluster.start_instance()
-    a = await cluster.join("a", session="")
+    await any_cluster.add_topic(partitions=2)
+    instance = await any_cluster.start_instance()
+    a = await any_cluster.join("a", session="")
     await a.until("owns everything", lambda c: len(c.owned) == 2)
-    await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
+    await any_cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
     mirror = instance.mirrors.get(GROUP)
     assert mirror
     await eventually(lambda: mirror.state.options.handoff_mode is HandoffMode.EXCLUSIVE, what="it is exclusive")
-    before = await everything(cluster)
+    before = await everything(any_cluster)
     with pytest.raises(FailedPrecondition, match="exclusively"):
         await CALLS[call](instance, "")
-    assert await everything(cluster) == before
+    assert await everything(any_cluster) == before
 
 
 async def one_moving(cluster: Cluster) -> tuple[SteppedConsumer, SteppedConsumer]:
@@ -178,68 +170,68 @@ async def one_moving(cluster: Cluster) -> tuple[SteppedConsumer, SteppedConsumer
 
 
 async def test_rule_17_a_stranger_does_not_report_the_release_of_what_an_owner_still_holds(
-    cluster: Cluster,
+    any_cluster: Cluster,
 ) -> None:
-    await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
-    a, b = await one_moving(cluster)
+    await any_cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
+    a, b = await one_moving(any_cluster)
     (moving,) = a.to_release
     with pytest.raises(FailedPrecondition):
-        await cluster.instances["i1"].members.released(GROUP, "a", "", [Ack(moving)])
+        await any_cluster.instances["i1"].members.released(GROUP, "a", "", [Ack(moving)])
     await anyio.sleep(0.5)
     assert not b.owned
     await a.release(moving)
     await b.until("is the owner", lambda c: moving in c.owned)
 
 
-async def test_a_stranger_does_not_end_the_session_of_an_owner_that_hangs(cluster: Cluster) -> None:
-    await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
-    await cluster.add_topic(partitions=1)
-    instance = await cluster.start_instance()
-    a = await cluster.join("a")
+async def test_a_stranger_does_not_end_the_session_of_an_owner_that_hangs(any_cluster: Cluster) -> None:
+    await any_cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
+    await any_cluster.add_topic(partitions=1)
+    instance = await any_cluster.start_instance()
+    a = await any_cluster.join("a")
     await a.until("owns it", lambda c: bool(c.owned))
-    found = await cluster.store.get(cluster.group.consumer("a"))
+    found = await any_cluster.store.get(any_cluster.group.consumer("a"))
     assert isinstance(found, Found)
     with pytest.raises(FailedPrecondition):
         await instance.members.deregister(GROUP, "a", "", gates_closed=True)
-    b = await cluster.join("b")
+    b = await any_cluster.join("b")
     await anyio.sleep(0.5)
-    after = await cluster.store.get(cluster.group.consumer("a"))
+    after = await any_cluster.store.get(any_cluster.group.consumer("a"))
     assert isinstance(after, Found)
     assert after.entry.mod_revision == found.entry.mod_revision
     assert not b.owned
 
 
 @pytest.mark.parametrize("mode", [HandoffMode.OVERLAP, HandoffMode.EXCLUSIVE])
-async def test_a_stranger_does_not_keep_a_dead_consumer_alive(cluster: Cluster, mode: HandoffMode) -> None:
-    await cluster.set_options(handoff_mode=mode)
-    await cluster.add_topic(partitions=2)
-    instance = await cluster.start_instance()
-    a = await cluster.join("a")
+async def test_a_stranger_does_not_keep_a_dead_consumer_alive(any_cluster: Cluster, mode: HandoffMode) -> None:
+    await any_cluster.set_options(handoff_mode=mode)
+    await any_cluster.add_topic(partitions=2)
+    instance = await any_cluster.start_instance()
+    a = await any_cluster.join("a")
     await a.until("owns everything", lambda c: len(c.owned) == 2)
     a.crash()
-    b = await cluster.join("b")
+    b = await any_cluster.join("b")
     refused = 0
-    with anyio.fail_after(6 * cluster.ttl):
+    with anyio.fail_after(6 * any_cluster.ttl):
         while len(b.owned) < 2:
             try:
                 await instance.members.renew(GROUP, "a", "")
             except AssignerError:
                 refused += 1
-            await anyio.sleep(cluster.ttl / 10)
+            await anyio.sleep(any_cluster.ttl / 10)
     assert refused > 5
 
 
-async def test_a_stranger_does_not_report_a_partition_as_warm(cluster: Cluster) -> None:
-    await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
-    await cluster.add_topic(partitions=2)
-    await cluster.start_instance()
-    a = await cluster.join("a")
+async def test_a_stranger_does_not_report_a_partition_as_warm(any_cluster: Cluster) -> None:
+    await any_cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
+    await any_cluster.add_topic(partitions=2)
+    await any_cluster.start_instance()
+    a = await any_cluster.join("a")
     await a.until("owns everything", lambda c: len(c.owned) == 2)
-    b = await cluster.join("b", answers_warm=False)
+    b = await any_cluster.join("b", answers_warm=False)
     await b.until("is to warm", lambda c: bool(c.to_warm))
     (moving,) = b.to_warm
     with pytest.raises(FailedPrecondition):
-        await cluster.instances["i1"].members.ready(GROUP, "b", "", [Ack(moving)])
+        await any_cluster.instances["i1"].members.ready(GROUP, "b", "", [Ack(moving)])
     await anyio.sleep(0.5)
     assert not a.to_release
     await b.ready(moving)
@@ -252,15 +244,15 @@ SECRETS = ("the-older-secret", "the-newer-secret")
 
 
 async def test_rule_17_a_session_is_shown_to_nobody_but_who_opened_it(
-    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    any_cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not in the log, the event log, errors or what operators see: only a digest, the same one everywhere."""
     caplog.set_level(logging.DEBUG)
-    await cluster.add_topic(partitions=2)
-    instance = await cluster.start_instance(events=EventSettings(directory=str(tmp_path)))
-    older = await cluster.join("a", session=SECRETS[0])
+    await any_cluster.add_topic(partitions=2)
+    instance = await any_cluster.start_instance(events=EventSettings(directory=str(tmp_path)))
+    older = await any_cluster.join("a", session=SECRETS[0])
     await older.until("owns everything", lambda c: len(c.owned) == 2)
-    newer = await cluster.join("a", session=SECRETS[1])
+    newer = await any_cluster.join("a", session=SECRETS[1])
     await newer.until("owns everything", lambda c: set(c.owned.values()) == {2} and len(c.owned) == 2)
     await older.until("told", lambda c: c.ended is not None)
     assert isinstance(older.ended, Superseded)
@@ -273,7 +265,7 @@ async def test_rule_17_a_session_is_shown_to_nobody_but_who_opened_it(
     told = (await described(await instance.operations.describe(GROUP))).decode("latin-1")
     texts.append(told)
     await newer.deregister(gates_closed=True)
-    lines = await logged(cluster, tmp_path)
+    lines = await logged(any_cluster, tmp_path)
     texts += [str(line) for line in lines]
     logs = [record.getMessage() for record in caplog.records]
     texts += logs

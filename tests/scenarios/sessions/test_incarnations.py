@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import anyio
 import pytest
 
@@ -17,19 +15,7 @@ from assigner.testing.counting import CountingStore
 from assigner.testing.faults import FaultyStore, Refuse
 from assigner.testing.waiting import eventually
 from tests.support.client_lanes import NOW, A, B, Lanes, owned, release
-from tests.support.cluster import BOTH_STORES, Cluster, cluster_on
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory") as cluster:
-        yield cluster
+from tests.support.cluster import Cluster, cluster_on
 
 
 def life(cluster: Cluster) -> Incarnation:

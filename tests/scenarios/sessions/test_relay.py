@@ -15,22 +15,10 @@ from assigner.model.commands import Commands
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, Cause, GroupOptions, HandoffMode, encode
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, Cluster, cluster_on, tp
+from tests.support.cluster import Cluster, tp
 from tests.support.faulty_stores import BusyStore
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory") as cluster:
-        yield cluster
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as cluster:
-        yield cluster
 
 
 async def seat_of(cluster: Cluster, name: str, instance: str = "i1") -> ConsumerStream:

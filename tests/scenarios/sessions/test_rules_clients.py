@@ -5,8 +5,6 @@ See `test_rules_ownership.py` for the others, `tests/chaos/ablations.py` for the
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import anyio
 import pytest
 
@@ -18,17 +16,10 @@ from assigner.model.commands import Commands, Release
 from assigner.model.records import HandoffMode
 from assigner.store import Store
 from assigner.testing.faults import Refuse
-from tests.support.cluster import Cluster, SteppedConsumer, cluster_on, tp
+from tests.support.cluster import TTL, Cluster, SteppedConsumer, tp
 from tests.support.faulty_stores import LaggingStore
 
 pytestmark = pytest.mark.virtual_time
-TTL = 30.0
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory", ttl=TTL) as cluster:
-        yield cluster
 
 
 # --- 3: the client's own clock closes the gate -------------------------------------------------------------------

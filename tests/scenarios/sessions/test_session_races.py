@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import anyio
 import pytest
@@ -13,15 +13,9 @@ from assigner.model.records import Consumer, HandoffMode
 from assigner.store import Compare, DeleteEvent, Found, Operation, Put
 from assigner.testing.faults import AnswerAfter, Delay, EffectAfter, FaultyStore, Injected, LoseAnswer
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, GROUP, Cluster, SteppedConsumer, cluster_on
+from tests.support.cluster import GROUP, Cluster, SteppedConsumer
 
-pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request, ttl=30.0 if request.param == "memory" else 6.0) as cluster:
-        yield cluster
+pytestmark = [pytest.mark.virtual_time, pytest.mark.cluster(ttl=6.0)]
 
 
 def registers(cluster: Cluster, session: str, name: str = "a") -> Callable[..., bool]:
@@ -58,47 +52,47 @@ async def connect(consumer: SteppedConsumer, cluster: Cluster, ends: list[Assign
 
 
 async def test_rule_2_of_two_sessions_the_newer_stays_although_the_older_hears_of_its_registration_last(
-    cluster: Cluster,
+    any_cluster: Cluster,
 ) -> None:
-    await cluster.add_topic(partitions=4)
-    faults = await cluster.start_faulty()
-    faults.inject(AnswerAfter(1.0), kinds={"transact"}, where=registers(cluster, "older"))
-    older, ends = SteppedConsumer(cluster, "a", session="older"), list[AssignerError]()
+    await any_cluster.add_topic(partitions=4)
+    faults = await any_cluster.start_faulty()
+    faults.inject(AnswerAfter(1.0), kinds={"transact"}, where=registers(any_cluster, "older"))
+    older, ends = SteppedConsumer(any_cluster, "a", session="older"), list[AssignerError]()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(connect, older, cluster, ends)
-        await session_on_record(cluster, "older")
-        newer = await cluster.join("a", session="newer")
+        tasks.start_soon(connect, older, any_cluster, ends)
+        await session_on_record(any_cluster, "older")
+        newer = await any_cluster.join("a", session="newer")
     await eventually(lambda: bool(ends or older.ended), within=20, what="the older was told")
     assert isinstance(ends[0] if ends else older.ended, Superseded)
     await newer.until("owns everything", lambda c: len(c.owned) == 4)
     assert newer.ended is None
-    assert (await cluster.until_counts(a=4)).consumers["a"].record.session == "newer"
+    assert (await any_cluster.until_counts(a=4)).consumers["a"].record.session == "newer"
 
 
-async def test_a_registration_that_is_refused_its_place_keeps_nothing(cluster: Cluster) -> None:
+async def test_a_registration_that_is_refused_its_place_keeps_nothing(any_cluster: Cluster) -> None:
     """Its group's mirror least of all, which would be watched for ever."""
-    faults = await cluster.start_faulty(leads=False)
-    faults.inject(AnswerAfter(1.0), kinds={"transact"}, where=registers(cluster, "older"))
-    older, ends = SteppedConsumer(cluster, "a", session="older"), list[AssignerError]()
+    faults = await any_cluster.start_faulty(leads=False)
+    faults.inject(AnswerAfter(1.0), kinds={"transact"}, where=registers(any_cluster, "older"))
+    older, ends = SteppedConsumer(any_cluster, "a", session="older"), list[AssignerError]()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(connect, older, cluster, ends)
-        await session_on_record(cluster, "older")
-        newer = await cluster.join("a", session="newer")
+        tasks.start_soon(connect, older, any_cluster, ends)
+        await session_on_record(any_cluster, "older")
+        newer = await any_cluster.join("a", session="newer")
     assert isinstance(ends[0], Superseded)
     newer.crash()
-    users = cluster.instances["i1"].mirrors.users
+    users = any_cluster.instances["i1"].mirrors.users
     await eventually(lambda: users(GROUP) == 0, within=20, what="nobody uses the mirror")
 
 
 async def test_a_second_stream_of_the_same_session_ends_the_first_in_a_way_that_may_be_retried(
-    cluster: Cluster,
+    any_cluster: Cluster,
 ) -> None:
-    await cluster.add_topic(partitions=2)
-    instance = await cluster.start_instance()
-    first = await cluster.join("a", session="same")
+    await any_cluster.add_topic(partitions=2)
+    instance = await any_cluster.start_instance()
+    first = await any_cluster.join("a", session="same")
     await first.until("owns everything", lambda c: len(c.owned) == 2)
     epochs = dict(first.owned)
-    second = SteppedConsumer(cluster, "a", session="same")
+    second = SteppedConsumer(any_cluster, "a", session="same")
     await second.connect(instance)
     await first.until("told", lambda c: c.ended is not None)
     assert isinstance(first.ended, StreamReplaced)
@@ -111,73 +105,73 @@ async def test_a_second_stream_of_the_same_session_ends_the_first_in_a_way_that_
 
 @pytest.mark.parametrize("mode", [HandoffMode.OVERLAP, HandoffMode.EXCLUSIVE])
 async def test_a_takeover_that_takes_effect_after_it_was_given_up_leaves_the_name_with_its_session(
-    cluster: Cluster, mode: HandoffMode
+    any_cluster: Cluster, mode: HandoffMode
 ) -> None:
     """It was unknown and came through before its lease was ended: the name would have had nobody, and nobody would
     have known of the old session's lease."""
-    await cluster.set_options(handoff_mode=mode)
-    await cluster.add_topic(partitions=2)
-    faults = await cluster.start_faulty()
-    older = await cluster.join("a", session="older")
+    await any_cluster.set_options(handoff_mode=mode)
+    await any_cluster.add_topic(partitions=2)
+    faults = await any_cluster.start_faulty()
+    older = await any_cluster.join("a", session="older")
     await older.until("owns everything", lambda c: len(c.owned) == 2)
-    lease = await lease_of(cluster)
-    faults.inject(EffectAfter(0.1, 0.3), kinds={"transact"}, where=registers(cluster, "newer"))
+    lease = await lease_of(any_cluster)
+    faults.inject(EffectAfter(0.1, 0.3), kinds={"transact"}, where=registers(any_cluster, "newer"))
     faults.inject(Delay(0.8), kinds={"revoke"})
-    before = (await cluster.store.get("nothing")).revision
-    newer = await cluster.join("a", session="newer")
+    before = (await any_cluster.store.get("nothing")).revision
+    newer = await any_cluster.join("a", session="newer")
     await eventually(lambda: not faults.late_effects, within=20, what="the late effect came")
     await older.until("told", lambda c: c.ended is not None)
     assert isinstance(older.ended, Superseded)
-    record = await on_record(cluster)
+    record = await on_record(any_cluster)
     assert record
     assert record.session == "newer"
     assert [(d.session, d.lease) for d in record.displaced] == [("older", lease)]
-    assert not await unregistered_since(cluster, before)
+    assert not await unregistered_since(any_cluster, before)
     assert newer.ended is None
 
 
 async def test_a_takeover_whose_caller_is_gone_keeps_what_is_known_of_the_session_it_displaced(
-    cluster: Cluster,
+    any_cluster: Cluster,
 ) -> None:
-    await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
-    await cluster.add_topic(partitions=2)
-    faults = await cluster.start_faulty()
-    older = await cluster.join("a", session="older")
+    await any_cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
+    await any_cluster.add_topic(partitions=2)
+    faults = await any_cluster.start_faulty()
+    older = await any_cluster.join("a", session="older")
     await older.until("owns everything", lambda c: len(c.owned) == 2)
-    lease = await lease_of(cluster)
-    before = (await cluster.store.get("nothing")).revision
-    await register_and_go(cluster, faults, "newer")
+    lease = await lease_of(any_cluster)
+    before = (await any_cluster.store.get("nothing")).revision
+    await register_and_go(any_cluster, faults, "newer")
     await eventually(lambda: not faults.late_effects, within=20, what="the late effect came")
-    newer = await cluster.join("a", session="newer")
-    record = await on_record(cluster)
+    newer = await any_cluster.join("a", session="newer")
+    record = await on_record(any_cluster)
     assert record
     assert [(d.session, d.lease) for d in record.displaced] == [("older", lease)]
-    assert not await unregistered_since(cluster, before)
+    assert not await unregistered_since(any_cluster, before)
     assert newer.ended is None
 
 
-async def test_a_first_registration_whose_caller_is_gone_leaves_nobody_behind(cluster: Cluster) -> None:
-    faults = await cluster.start_faulty()
-    revoked = await register_and_go(cluster, faults, "newer")
+async def test_a_first_registration_whose_caller_is_gone_leaves_nobody_behind(any_cluster: Cluster) -> None:
+    faults = await any_cluster.start_faulty()
+    revoked = await register_and_go(any_cluster, faults, "newer")
     await eventually(lambda: not faults.late_effects, within=20, what="the late effect came")
     assert revoked.hits == 1
 
     async def gone() -> bool:
-        return await on_record(cluster) is None
+        return await on_record(any_cluster) is None
 
     await eventually(gone, within=3, what="nobody is registered")
 
 
-async def test_who_was_marked_while_its_registration_was_in_doubt_stays_registered(cluster: Cluster) -> None:
+async def test_who_was_marked_while_its_registration_was_in_doubt_stays_registered(any_cluster: Cluster) -> None:
     """The registration got through unheard, and an operator drained it before it was asked for again."""
-    faults = await cluster.start_faulty()
-    faults.inject(LoseAnswer(applied=True), kinds={"transact"}, where=registers(cluster, "s"))
-    faults.inject(Delay(1.0), kinds={"transact"}, where=registers(cluster, "s"))
-    consumer, ends = SteppedConsumer(cluster, "a", session="s"), list[AssignerError]()
+    faults = await any_cluster.start_faulty()
+    faults.inject(LoseAnswer(applied=True), kinds={"transact"}, where=registers(any_cluster, "s"))
+    faults.inject(Delay(1.0), kinds={"transact"}, where=registers(any_cluster, "s"))
+    consumer, ends = SteppedConsumer(any_cluster, "a", session="s"), list[AssignerError]()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(connect, consumer, cluster, ends)
-        await session_on_record(cluster, "s")
-        await cluster.instances["i1"].members.drain(GROUP, "a")
+        tasks.start_soon(connect, consumer, any_cluster, ends)
+        await session_on_record(any_cluster, "s")
+        await any_cluster.instances["i1"].members.drain(GROUP, "a")
     await consumer.until("ends well", lambda c: c.ended == "drained")
     assert not ends
 

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import anyio
 import pytest
 
 from assigner.admin import operations
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, GROUP, Cluster, cluster_on
+from tests.support.cluster import GROUP, Cluster
 
-pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request, ttl=6.0) as opened:
-        yield opened
+pytestmark = [pytest.mark.virtual_time, pytest.mark.cluster(ttl=6.0)]
 
 
 async def silences(cluster: Cluster, instance: str) -> dict[str, float | None]:

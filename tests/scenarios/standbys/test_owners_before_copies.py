@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,12 +13,12 @@ from assigner.model.records import GroupOptions
 from assigner.strategies import sticky_balanced
 from assigner.strategies.standbys.placement import place_standbys
 from assigner.strategy import IntArray, Problem, Solution
-from tests.support.cluster import BOTH_STORES, Cluster, cluster_on
+from tests.support.cluster import Cluster
 
-pytestmark = pytest.mark.virtual_time
 OPTIONS = GroupOptions(debounce=0.1, standby_count=1)
 PATIENCE = 20.0
 """Seconds after which a placement goes on by itself: a service that waits for it does not hang, and is found out."""
+pytestmark = [pytest.mark.virtual_time, pytest.mark.cluster(options=OPTIONS)]
 
 
 class SlowPlacement:
@@ -46,12 +46,6 @@ def placement(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowPlacement]:
     slow.may_go_on.set()
 
 
-@pytest.fixture(params=BOTH_STORES)
-async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request, options=OPTIONS) as cluster:
-        yield cluster
-
-
 def owned_by(state: GroupState, *names: str) -> bool:
     return sum(len(state.owned.get(name, ())) for name in names) == state.partitions() and not state.handoffs
 
@@ -71,33 +65,33 @@ async def three(cluster: Cluster) -> None:
 
 
 async def test_orphans_have_an_owner_while_copies_are_still_being_placed(
-    cluster: Cluster, placement: SlowPlacement
+    any_cluster: Cluster, placement: SlowPlacement
 ) -> None:
-    await three(cluster)
+    await three(any_cluster)
     begun = placement.begun
     placement.may_go_on.clear()
-    await cluster.consumers["c"].deregister(gates_closed=True)
-    state = await cluster.until("owned by the others", lambda s: owned_by(s, "a", "b"), within=100)
+    await any_cluster.consumers["c"].deregister(gates_closed=True)
+    state = await any_cluster.until("owned by the others", lambda s: owned_by(s, "a", "b"), within=100)
     assert not placement.lost_patience
     assert not copied_among(state, "a", "b")
     placement.may_go_on.set()
-    await cluster.until("copied by the others", lambda s: copied_among(s, "a", "b"), within=100)
+    await any_cluster.until("copied by the others", lambda s: copied_among(s, "a", "b"), within=100)
     assert placement.begun > begun
 
 
 async def test_the_next_orphans_do_not_wait_for_copies_of_the_plan_before(
-    cluster: Cluster, placement: SlowPlacement
+    any_cluster: Cluster, placement: SlowPlacement
 ) -> None:
-    await three(cluster)
+    await three(any_cluster)
     placement.may_go_on.clear()
-    await cluster.consumers["c"].deregister(gates_closed=True)
-    await cluster.until("owned by the others", lambda s: owned_by(s, "a", "b"), within=100)
-    await cluster.consumers["b"].deregister(gates_closed=True)
-    await cluster.until("owned by the last", lambda s: owned_by(s, "a"), within=100)
+    await any_cluster.consumers["c"].deregister(gates_closed=True)
+    await any_cluster.until("owned by the others", lambda s: owned_by(s, "a", "b"), within=100)
+    await any_cluster.consumers["b"].deregister(gates_closed=True)
+    await any_cluster.until("owned by the last", lambda s: owned_by(s, "a"), within=100)
     assert not placement.lost_patience
     placement.may_go_on.set()
-    await cluster.join("d")
-    await cluster.until("copied by both", lambda s: owned_by(s, "a", "d") and copied_among(s, "a", "d"), within=100)
+    await any_cluster.join("d")
+    await any_cluster.until("copied by both", lambda s: owned_by(s, "a", "d") and copied_among(s, "a", "d"), within=100)
 
 
 class BothAtOnce:
@@ -110,9 +104,9 @@ class BothAtOnce:
 
 
 async def test_a_strategy_that_answers_both_at_once_is_taken_at_its_word(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    any_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("assigner.leader.coordinator.prepare", lambda name: BothAtOnce())
-    await three(cluster)
-    await cluster.consumers["c"].deregister(gates_closed=True)
-    await cluster.until("even", lambda s: owned_by(s, "a", "b") and copied_among(s, "a", "b"), within=100)
+    await three(any_cluster)
+    await any_cluster.consumers["c"].deregister(gates_closed=True)
+    await any_cluster.until("even", lambda s: owned_by(s, "a", "b") and copied_among(s, "a", "b"), within=100)

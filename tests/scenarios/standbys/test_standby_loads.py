@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
 
 import pytest
 
 from assigner.core.group import GroupState
 from assigner.model.records import GroupOptions, Standbys, encode
-from tests.support.cluster import BOTH_STORES, Cluster, cluster_on, tp
+from tests.support.cluster import Cluster, tp
 from tests.support.faulty_stores import key_of
 
-pytestmark = pytest.mark.virtual_time
 TOPICS = {"audits": 8, "carts": 9, "clicks": 16, "mails": 5, "orders": 12, "payments": 7}
 OPTIONS = GroupOptions(debounce=1.0, standby_count=2)
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory", options=OPTIONS) as cluster:
-        yield cluster
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request, options=OPTIONS) as cluster:
-        yield cluster
+pytestmark = [pytest.mark.virtual_time, pytest.mark.cluster(options=OPTIONS)]
 
 
 def rests_evenly(state: GroupState, names: set[str]) -> bool:

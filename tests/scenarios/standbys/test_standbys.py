@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
 
 import anyio
 import pytest
@@ -12,24 +11,12 @@ from assigner.api import Registration
 from assigner.core.group import GroupState
 from assigner.model.records import Assignment, GroupOptions, HandoffMode, Standbys, encode
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, Cluster, SteppedConsumer, cluster_on, tp
+from tests.support.cluster import Cluster, SteppedConsumer, tp
 from tests.support.faulty_stores import key_of
 
-pytestmark = pytest.mark.virtual_time
 WARMTH = ("warm", "cold")
 OPTIONS = GroupOptions(debounce=0.1, standby_count=1)
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request, options=OPTIONS) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-async def quick_cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory", options=OPTIONS) as cluster:
-        yield cluster
+pytestmark = [pytest.mark.virtual_time, pytest.mark.cluster(options=OPTIONS)]
 
 
 def copies(state: GroupState) -> Counter[str]:
@@ -79,25 +66,24 @@ def actives(cluster: Cluster) -> tuple[float, float]:
 # --- placed and told ---------------------------------------------------------------------------------------------
 
 
-async def test_standbys_are_placed_evenly_and_told_to_their_holders(cluster: Cluster) -> None:
-    consumers = await three(cluster)
-    await told(cluster, *consumers)
+async def test_standbys_are_placed_evenly_and_told_to_their_holders(any_cluster: Cluster) -> None:
+    consumers = await three(any_cluster)
+    await told(any_cluster, *consumers)
     assert all(not consumer.standbys & consumer.owned.keys() for consumer in consumers)
 
 
-async def test_the_first_message_lists_every_standby(cluster: Cluster) -> None:
-    a, *_ = await three(cluster)
-    await told(cluster, a)
+async def test_the_first_message_lists_every_standby(any_cluster: Cluster) -> None:
+    a, *_ = await three(any_cluster)
+    await told(any_cluster, a)
     standbys, heard = set(a.standbys), len(a.heard)
     a.crash()
-    other = await cluster.start_instance("i2", leads=False)
+    other = await any_cluster.start_instance("i2", leads=False)
     await a.connect(other)
     assert a.heard[heard].full
     assert set(a.heard[heard].standbys_added) == standbys
 
 
-async def test_a_slow_reader_is_told_each_standby_once_and_only_where_it_stands(quick_cluster: Cluster) -> None:
-    cluster = quick_cluster
+async def test_a_slow_reader_is_told_each_standby_once_and_only_where_it_stands(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=2)
     instance = await cluster.start_instance(leads=False)
     seat = await instance.members.register(
@@ -119,8 +105,7 @@ async def test_a_slow_reader_is_told_each_standby_once_and_only_where_it_stands(
     await seat.leave()
 
 
-async def test_only_what_changes_is_written(quick_cluster: Cluster) -> None:
-    cluster = quick_cluster
+async def test_only_what_changes_is_written(cluster: Cluster) -> None:
     await three(cluster)
     await anyio.sleep(1.5)
     before = (await cluster.state()).revision
@@ -130,60 +115,60 @@ async def test_only_what_changes_is_written(quick_cluster: Cluster) -> None:
     assert {key_of(event) for event in await cluster.history(before)} == {cluster.group.options}
 
 
-async def test_a_change_of_leader_rewrites_nothing(cluster: Cluster) -> None:
-    await cluster.add_topic(partitions=12)
-    await cluster.start_instance("i1")
-    other = await cluster.start_instance("i2", leads=False)
+async def test_a_change_of_leader_rewrites_nothing(any_cluster: Cluster) -> None:
+    await any_cluster.add_topic(partitions=12)
+    await any_cluster.start_instance("i1")
+    other = await any_cluster.start_instance("i2", leads=False)
     for name in "abc":
-        await cluster.join(name, other)
-    await even(cluster, "a", "b", "c")
+        await any_cluster.join(name, other)
+    await even(any_cluster, "a", "b", "c")
     await anyio.sleep(1.5)
-    revision = (await cluster.state()).revision
-    await cluster.stop_instance("i1")
-    await cluster.start_instance("i3")
-    await cluster.until("another leader", lambda s: bool(s.leader and s.leader.record.holder == "i3"))
+    revision = (await any_cluster.state()).revision
+    await any_cluster.stop_instance("i1")
+    await any_cluster.start_instance("i3")
+    await any_cluster.until("another leader", lambda s: bool(s.leader and s.leader.record.holder == "i3"))
     await anyio.sleep(2)
-    assert {key_of(event) for event in await cluster.history(revision)} == {cluster.group.leader}
+    assert {key_of(event) for event in await any_cluster.history(revision)} == {any_cluster.group.leader}
 
 
 # --- promoted ----------------------------------------------------------------------------------------------------
 
 
-async def test_the_partitions_of_a_dead_owner_go_to_those_that_hold_copies(cluster: Cluster) -> None:
-    a, b, c = await three(cluster)
-    await told(cluster, b, c)
-    records = await cluster.standbys()
+async def test_the_partitions_of_a_dead_owner_go_to_those_that_hold_copies(any_cluster: Cluster) -> None:
+    a, b, c = await three(any_cluster)
+    await told(any_cluster, b, c)
+    records = await any_cluster.standbys()
     lost = set(a.owned)
     heard = {one.name: len(one.heard) for one in (b, c)}
-    warm, cold = actives(cluster)
+    warm, cold = actives(any_cluster)
     a.crash()
-    state = await even(cluster, "b", "c")
+    state = await even(any_cluster, "b", "c")
     for partition in lost:
         assert state.assignments[partition].record.owner in records[partition]
     for one in (b, c):
         dropped = {tp for message in one.heard[heard[one.name] :] for tp in message.standbys_removed}
         assert not dropped & one.owned.keys(), "a copy that was promoted was taken away"
-    await told(cluster, b, c)
-    assert actives(cluster) == (warm + len(lost), cold)
+    await told(any_cluster, b, c)
+    assert actives(any_cluster) == (warm + len(lost), cold)
     await anyio.sleep(2)
-    history = (await cluster.instances["i1"].operations.describe("g")).history
+    history = (await any_cluster.instances["i1"].operations.describe("g")).history
     assert {tp(move.partition) for move in history[-len(lost) :] if move.warm} == lost
 
 
 @pytest.mark.parametrize("mode", HandoffMode)
 async def test_a_draining_owners_partitions_are_handed_to_holders_and_marked_warm(
-    cluster: Cluster, mode: HandoffMode
+    any_cluster: Cluster, mode: HandoffMode
 ) -> None:
-    await cluster.set_options(handoff_mode=mode)
-    a, b, c = await three(cluster)
+    await any_cluster.set_options(handoff_mode=mode)
+    a, b, c = await three(any_cluster)
     for one in (b, c):
         one.answers_warm = False
-    records = await cluster.standbys()
+    records = await any_cluster.standbys()
     mine = set(a.owned)
     await a.deregister()
-    await cluster.until("all on their way", lambda s: len(s.handoffs) == 4)
+    await any_cluster.until("all on their way", lambda s: len(s.handoffs) == 4)
     for partition in mine:
-        handoff = await cluster.handoff(partition)
+        handoff = await any_cluster.handoff(partition)
         assert handoff
         assert handoff.warm == (handoff.new_owner in records[partition])
         assert handoff.warm
@@ -193,26 +178,25 @@ async def test_a_draining_owners_partitions_are_handed_to_holders_and_marked_war
         assert one.to_warm.keys() <= one.standbys, "a target lost the copy it starts from"
         one.answers_warm = True
         await one.ready(*one.to_warm)
-    await even(cluster, "b", "c")
-    await told(cluster, b, c)
+    await even(any_cluster, "b", "c")
+    await told(any_cluster, b, c)
 
 
-async def test_a_former_owner_is_told_to_keep_its_copy_as_it_lets_go(cluster: Cluster) -> None:
-    await cluster.add_topic(partitions=12)
-    await cluster.start_instance()
-    a = await cluster.join("a")
-    await cluster.until_counts(a=12)
-    b = await cluster.join("b")
-    await even(cluster, "a", "b")
-    await told(cluster, a, b)
+async def test_a_former_owner_is_told_to_keep_its_copy_as_it_lets_go(any_cluster: Cluster) -> None:
+    await any_cluster.add_topic(partitions=12)
+    await any_cluster.start_instance()
+    a = await any_cluster.join("a")
+    await any_cluster.until_counts(a=12)
+    b = await any_cluster.join("b")
+    await even(any_cluster, "a", "b")
+    await told(any_cluster, a, b)
     released = [release for message in a.heard for release in message.releases]
     assert len(released) == 6
     assert all(release.standby for release in released)
     assert a.standbys == {release.tp for release in released}
 
 
-async def test_a_move_that_is_given_up_leaves_the_target_its_copy(quick_cluster: Cluster) -> None:
-    cluster = quick_cluster
+async def test_a_move_that_is_given_up_leaves_the_target_its_copy(cluster: Cluster) -> None:
     await cluster.set_options(warming_timeout=5.0, balance_backoff=1_000.0)
     a, b, c = await three(cluster)
     await told(cluster, a, b, c)
@@ -230,28 +214,29 @@ async def test_a_move_that_is_given_up_leaves_the_target_its_copy(quick_cluster:
 # --- holders come and go -----------------------------------------------------------------------------------------
 
 
-async def test_a_holder_that_restarts_within_its_ttl_keeps_its_copies(cluster: Cluster) -> None:
-    _, _, c = await three(cluster)
-    before = {tp: record.mod_revision for tp, record in (await cluster.state()).standbys.items()}
+async def test_a_holder_that_restarts_within_its_ttl_keeps_its_copies(any_cluster: Cluster) -> None:
+    _, _, c = await three(any_cluster)
+    before = {tp: record.mod_revision for tp, record in (await any_cluster.state()).standbys.items()}
     c.crash()
-    again = await cluster.join("c", session="another")
-    await cluster.until("taken over", lambda s: all(s.assignments[p].record.session == "another" for p in s.owned["c"]))
+    again = await any_cluster.join("c", session="another")
+    await any_cluster.until(
+        "taken over", lambda s: all(s.assignments[p].record.session == "another" for p in s.owned["c"])
+    )
     await anyio.sleep(1)
-    assert {tp: record.mod_revision for tp, record in (await cluster.state()).standbys.items()} == before
-    await told(cluster, again)
+    assert {tp: record.mod_revision for tp, record in (await any_cluster.state()).standbys.items()} == before
+    await told(any_cluster, again)
     assert len(again.standbys) == 4
 
 
-async def test_the_copies_of_a_dead_holder_are_replaced(cluster: Cluster) -> None:
-    a, b, c = await three(cluster)
+async def test_the_copies_of_a_dead_holder_are_replaced(any_cluster: Cluster) -> None:
+    a, b, c = await three(any_cluster)
     c.crash()
-    state = await even(cluster, "a", "b")
+    state = await even(any_cluster, "a", "b")
     assert "c" not in copies(state)
-    await told(cluster, a, b)
+    await told(any_cluster, a, b)
 
 
-async def test_one_consumer_alone_has_nobody_to_stand_by_for_it(quick_cluster: Cluster) -> None:
-    cluster = quick_cluster
+async def test_one_consumer_alone_has_nobody_to_stand_by_for_it(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=4)
     await cluster.start_instance()
     a = await cluster.join("a")
@@ -264,8 +249,7 @@ async def test_one_consumer_alone_has_nobody_to_stand_by_for_it(quick_cluster: C
     await a.until("no standbys", lambda c: not c.standbys)
 
 
-async def test_an_outage_of_the_service_drops_no_copy_if_the_holders_come_back(quick_cluster: Cluster) -> None:
-    cluster = quick_cluster
+async def test_an_outage_of_the_service_drops_no_copy_if_the_holders_come_back(cluster: Cluster) -> None:
     consumers = await three(cluster)
     before = await cluster.standbys()
     for one in consumers:
@@ -283,8 +267,7 @@ async def test_an_outage_of_the_service_drops_no_copy_if_the_holders_come_back(q
     assert not {key for key in touched if "/standbys/" in key}
 
 
-async def test_who_stays_away_after_an_outage_loses_its_copies(quick_cluster: Cluster) -> None:
-    cluster = quick_cluster
+async def test_who_stays_away_after_an_outage_loses_its_copies(cluster: Cluster) -> None:
     consumers = await three(cluster)
     for one in consumers:
         one.crash()
@@ -300,67 +283,66 @@ async def test_who_stays_away_after_an_outage_loses_its_copies(quick_cluster: Cl
 # --- switched off, shrunk, deleted -------------------------------------------------------------------------------
 
 
-async def test_a_count_of_zero_removes_every_record_and_tells_the_holders(cluster: Cluster) -> None:
-    consumers = await three(cluster)
-    await told(cluster, *consumers)
-    await cluster.set_options(standby_count=0)
-    await cluster.until("no records", lambda s: not s.standbys)
+async def test_a_count_of_zero_removes_every_record_and_tells_the_holders(any_cluster: Cluster) -> None:
+    consumers = await three(any_cluster)
+    await told(any_cluster, *consumers)
+    await any_cluster.set_options(standby_count=0)
+    await any_cluster.until("no records", lambda s: not s.standbys)
     for one in consumers:
         await one.until("no standbys", lambda c: not c.standbys)
         assert len(one.owned) == 4
 
 
-async def test_a_higher_count_adds_copies_and_takes_none_away(cluster: Cluster) -> None:
-    await three(cluster)
-    before = await cluster.standbys()
-    await cluster.set_options(standby_count=2)
-    await cluster.until("two each", lambda s: copies(s) == {"a": 8, "b": 8, "c": 8})
-    after = await cluster.standbys()
+async def test_a_higher_count_adds_copies_and_takes_none_away(any_cluster: Cluster) -> None:
+    await three(any_cluster)
+    before = await any_cluster.standbys()
+    await any_cluster.set_options(standby_count=2)
+    await any_cluster.until("two each", lambda s: copies(s) == {"a": 8, "b": 8, "c": 8})
+    after = await any_cluster.standbys()
     assert all(set(before[partition]) < set(after[partition]) for partition in before)
 
 
-async def test_a_topic_that_shrinks_loses_the_records_of_what_is_gone(cluster: Cluster) -> None:
-    a, *_ = await three(cluster)
-    await cluster.add_topic(partitions=6)
-    state = await even(cluster, "a", "b", "c")
+async def test_a_topic_that_shrinks_loses_the_records_of_what_is_gone(any_cluster: Cluster) -> None:
+    a, *_ = await three(any_cluster)
+    await any_cluster.add_topic(partitions=6)
+    state = await even(any_cluster, "a", "b", "c")
     assert set(state.standbys) == {tp(number) for number in range(6)}
-    await told(cluster, a)
+    await told(any_cluster, a)
 
 
-async def test_a_deleted_topic_loses_its_records_and_its_return_brings_new_ones(cluster: Cluster) -> None:
-    consumers = await three(cluster)
-    await cluster.store.delete(cluster.group.topic("t"))
-    await cluster.until("no records", lambda s: not s.standbys)
+async def test_a_deleted_topic_loses_its_records_and_its_return_brings_new_ones(any_cluster: Cluster) -> None:
+    consumers = await three(any_cluster)
+    await any_cluster.store.delete(any_cluster.group.topic("t"))
+    await any_cluster.until("no records", lambda s: not s.standbys)
     for one in consumers:
         await one.until("no standbys", lambda c: not c.standbys)
-    await cluster.add_topic(partitions=12)
-    await even(cluster, "a", "b", "c")
-    await told(cluster, *consumers)
+    await any_cluster.add_topic(partitions=12)
+    await even(any_cluster, "a", "b", "c")
+    await told(any_cluster, *consumers)
 
 
-async def test_a_topic_made_anew_has_its_copies_dropped_and_asked_for_again(cluster: Cluster) -> None:
-    await cluster.add_topic(partitions=12, topic_id="first")
-    await cluster.start_instance()
-    consumers = [await cluster.join(name) for name in "abc"]
-    await even(cluster, "a", "b", "c")
-    await told(cluster, *consumers)
+async def test_a_topic_made_anew_has_its_copies_dropped_and_asked_for_again(any_cluster: Cluster) -> None:
+    await any_cluster.add_topic(partitions=12, topic_id="first")
+    await any_cluster.start_instance()
+    consumers = [await any_cluster.join(name) for name in "abc"]
+    await even(any_cluster, "a", "b", "c")
+    await told(any_cluster, *consumers)
     standbys = {one.name: set(one.standbys) for one in consumers}
     heard = {one.name: len(one.heard) for one in consumers}
-    await cluster.add_topic(partitions=12, topic_id="second")
-    await cluster.until(
+    await any_cluster.add_topic(partitions=12, topic_id="second")
+    await any_cluster.until(
         "of the new topic",
         lambda s: len(s.standbys) == 12 and all(r.record.topic_id == "second" for r in s.standbys.values()),
     )
     for one in consumers:
-        await told(cluster, one)
+        await told(any_cluster, one)
         await one.until(
             "told to drop what it had",
             lambda c: {p for m in c.heard[heard[c.name] :] for p in m.standbys_removed} == standbys[c.name],
         )
 
 
-async def test_a_topic_whose_config_cannot_be_read_keeps_its_records(quick_cluster: Cluster) -> None:
-    cluster = quick_cluster
+async def test_a_topic_whose_config_cannot_be_read_keeps_its_records(cluster: Cluster) -> None:
     await three(cluster)
     before = await cluster.standbys()
     await cluster.store.put(cluster.group.topic("t"), b"no JSON")
@@ -368,15 +350,13 @@ async def test_a_topic_whose_config_cannot_be_read_keeps_its_records(quick_clust
     assert await cluster.standbys() == before
 
 
-async def test_a_group_that_stays_empty_forgets_its_standbys_with_its_assignments(quick_cluster: Cluster) -> None:
-    cluster = quick_cluster
+async def test_a_group_that_stays_empty_forgets_its_standbys_with_its_assignments(cluster: Cluster) -> None:
     for one in await three(cluster):
         one.crash()
     await cluster.until("forgotten", lambda s: not (s.assignments or s.standbys), within=200)
 
 
-async def test_while_a_group_is_paused_its_standbys_stay(quick_cluster: Cluster) -> None:
-    cluster = quick_cluster
+async def test_while_a_group_is_paused_its_standbys_stay(cluster: Cluster) -> None:
     await three(cluster)
     before = await cluster.standbys()
     await cluster.set_options(paused=True, standby_count=0)
@@ -390,9 +370,8 @@ async def test_while_a_group_is_paused_its_standbys_stay(quick_cluster: Cluster)
 
 
 async def test_a_record_that_cannot_be_read_is_left_alone_and_asked_about_no_more_than_once(
-    quick_cluster: Cluster,
+    cluster: Cluster,
 ) -> None:
-    cluster = quick_cluster
     key = cluster.group.standby(tp(3))
     await cluster.store.put(key, b"[]")
     await cluster.add_topic(partitions=12)
@@ -408,8 +387,7 @@ async def test_a_record_that_cannot_be_read_is_left_alone_and_asked_about_no_mor
     await even(cluster, "a", "b", "c")
 
 
-async def test_a_record_written_by_another_hand_is_set_right(quick_cluster: Cluster) -> None:
-    cluster = quick_cluster
+async def test_a_record_written_by_another_hand_is_set_right(cluster: Cluster) -> None:
     await three(cluster)
     strange = Standbys(topic="t", partition=0, holders=("nobody", "nobody", "a", "b", "c"))
     await cluster.store.put(cluster.group.standby(tp(0)), encode(strange))
@@ -417,8 +395,7 @@ async def test_a_record_written_by_another_hand_is_set_right(quick_cluster: Clus
     await even(cluster, "a", "b", "c")
 
 
-async def test_an_owner_named_by_its_own_record_is_told_nothing(quick_cluster: Cluster) -> None:
-    cluster = quick_cluster
+async def test_an_owner_named_by_its_own_record_is_told_nothing(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=1)
     instance = await cluster.start_instance(leads=False)
     a = await cluster.join("a", instance)
@@ -436,8 +413,7 @@ async def test_an_owner_named_by_its_own_record_is_told_nothing(quick_cluster: C
 # --- cost --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_group_without_standbys_has_no_record_of_any(quick_cluster: Cluster) -> None:
-    cluster = quick_cluster
+async def test_a_group_without_standbys_has_no_record_of_any(cluster: Cluster) -> None:
     await cluster.set_options(standby_count=0)
     await cluster.add_topic(partitions=12)
     await cluster.start_instance()
@@ -448,8 +424,7 @@ async def test_a_group_without_standbys_has_no_record_of_any(quick_cluster: Clus
     assert not [event for event in await cluster.history() if "/standbys/" in key_of(event)]
 
 
-async def test_a_failover_to_holders_writes_each_record_once(quick_cluster: Cluster) -> None:
-    cluster = quick_cluster
+async def test_a_failover_to_holders_writes_each_record_once(cluster: Cluster) -> None:
     a, *_ = await three(cluster)
     touched = {p for p, holders in (await cluster.standbys()).items() if p in a.owned or "a" in holders}
     revision = (await cluster.state()).revision

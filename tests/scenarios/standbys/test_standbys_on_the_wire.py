@@ -13,11 +13,14 @@ from assigner.clock import LoopClock
 from assigner.model.records import GroupOptions
 from assigner.proto.kafka_assigner import v1
 from assigner.service import Service
-from tests.support.cluster import GROUP, Cluster, cluster_on
+from tests.support.cluster import GROUP, Cluster
 from tests.support.stream_clients import TIMING, until
 
-pytestmark = pytest.mark.virtual_time(sockets="local")
 OPTIONS = GroupOptions(debounce=0.1, standby_count=1)
+pytestmark = [
+    pytest.mark.virtual_time(sockets="local"),
+    pytest.mark.cluster(ttl=2.0, options=OPTIONS),
+]
 
 
 class Noting(Handler):
@@ -49,12 +52,6 @@ class Noting(Handler):
     async def standby_removed(self, partition: TopicPartition) -> None:
         self._note(partition, "no standby")
         self.copies.discard(partition)
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_on("memory", ttl=2.0, options=OPTIONS) as cluster:
-        yield cluster
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import anyio
 import pytest
@@ -24,21 +24,9 @@ from assigner.model.records import GroupOptions, HandoffMode
 from assigner.store import Delete, Found, Operation, read_all
 from assigner.testing.faults import Delay, Refuse
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, GROUP, Cluster, SteppedConsumer, cluster_on, tp
+from tests.support.cluster import GROUP, Cluster, SteppedConsumer, cluster_on, tp
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture
-async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on("memory", request) as opened:
-        yield opened
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as opened:
-        yield opened
 
 
 async def keys_in(cluster: Cluster) -> set[str]:

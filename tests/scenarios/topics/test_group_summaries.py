@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from assigner.model.records import TopicConfig, encode
@@ -11,21 +9,9 @@ from assigner.storage.groups import make_known
 from assigner.store import Store
 from assigner.testing.counting import CountingStore
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, GROUP, Cluster, cluster_on
+from tests.support.cluster import GROUP, Cluster
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture
-async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on("memory", request) as opened:
-        yield opened
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as opened:
-        yield opened
 
 
 async def test_a_thousand_groups_are_listed_without_opening_one(cluster: Cluster) -> None:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from assigner.api import Weights
 from assigner.errors import InvalidInput, UnknownTopic
 from assigner.testing.faults import Refuse
-from tests.support.cluster import BOTH_STORES, GROUP, Cluster, cluster_on, tp
+from tests.support.cluster import GROUP, Cluster, tp
 from tests.support.committing import instance_of, offset_of
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture(params=BOTH_STORES)
-async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as cluster:
-        yield cluster
 
 
 async def lagging(cluster: Cluster) -> None:
@@ -30,9 +22,9 @@ async def lagging(cluster: Cluster) -> None:
     behind.end_watches()
 
 
-async def test_offsets_of_a_topic_that_was_just_set_are_set(cluster: Cluster) -> None:
-    await lagging(cluster)
-    i1 = instance_of(cluster)
+async def test_offsets_of_a_topic_that_was_just_set_are_set(any_cluster: Cluster) -> None:
+    await lagging(any_cluster)
+    i1 = instance_of(any_cluster)
     await i1.operations.set_topic(GROUP, "t", 2)
     assert await i1.operations.set_offsets(GROUP, {tp(0): 5}, force=False) == 1
     assert await offset_of(i1, tp(0)) == (5, 0)
@@ -40,26 +32,26 @@ async def test_offsets_of_a_topic_that_was_just_set_are_set(cluster: Cluster) ->
     assert await i1.operations.set_offsets(GROUP, {tp(3): 6}, force=True) == 1
 
 
-async def test_an_offset_is_set_for_the_topic_as_it_is_now(cluster: Cluster) -> None:
+async def test_an_offset_is_set_for_the_topic_as_it_is_now(any_cluster: Cluster) -> None:
     """Under the identity of its predecessor it would count as none."""
-    await cluster.add_topic(partitions=1, topic_id="first")
-    await lagging(cluster)
-    await cluster.add_topic(partitions=1, topic_id="second")
-    i1 = instance_of(cluster)
+    await any_cluster.add_topic(partitions=1, topic_id="first")
+    await lagging(any_cluster)
+    await any_cluster.add_topic(partitions=1, topic_id="second")
+    i1 = instance_of(any_cluster)
     assert await i1.operations.set_offsets(GROUP, {tp(0): 5}, force=True) == 1
     assert await offset_of(i1, tp(0)) == (5, 0)
 
 
-async def test_loads_of_a_topic_that_was_just_set_are_published(cluster: Cluster) -> None:
-    await lagging(cluster)
-    i1 = instance_of(cluster)
+async def test_loads_of_a_topic_that_was_just_set_are_published(any_cluster: Cluster) -> None:
+    await lagging(any_cluster)
+    i1 = instance_of(any_cluster)
     await i1.operations.set_topic(GROUP, "t", 2)
     assert await i1.operations.set_loads(GROUP, [Weights("t", 0, (1.0, 2.0))], 60, keep_others=False) == 2
 
 
-async def test_what_really_does_not_exist_is_still_refused(cluster: Cluster) -> None:
-    i1 = await cluster.start_instance(leads=False)
-    await cluster.add_topic(partitions=2)
+async def test_what_really_does_not_exist_is_still_refused(any_cluster: Cluster) -> None:
+    i1 = await any_cluster.start_instance(leads=False)
+    await any_cluster.add_topic(partitions=2)
     with pytest.raises(UnknownTopic, match="no topic 'u'"):
         await i1.operations.set_offsets(GROUP, {tp(0, "u"): 5}, force=True)
     with pytest.raises(InvalidInput, match="partitions 0 to 1"):
