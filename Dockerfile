@@ -10,7 +10,7 @@ WORKDIR /source
 COPY tools/image_build.sh tools/image_build.sh
 COPY requirements requirements
 RUN sh tools/image_build.sh dependencies /opt/assigner
-COPY pyproject.toml README.md ./
+COPY pyproject.toml README.md LICENSE ./
 COPY assigner assigner
 COPY backends backends
 COPY strategies strategies

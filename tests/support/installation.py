@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 PROJECT = "kafka-assigner"
 # All that a wheel is built from.
-SOURCES = ("pyproject.toml", "README.md", "assigner", "backends", "strategies")
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", "assigner", "backends", "strategies")
 
 
 def copy_sources(target: Path) -> Path:

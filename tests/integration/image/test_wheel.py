@@ -64,6 +64,7 @@ def test_the_wheel_has_one_top_level_name_and_every_module(wheel: Path) -> None:
     assert {f"assigner/{name}" for name in plugins} <= files
     assert modules_below([ROOT / "assigner"]) <= files
     assert "assigner/py.typed" in files
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in files)
 
 
 def test_an_sdist_gives_the_same_wheel(wheel: Path, sources: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from assigner.embedded import EmbeddedAssigner
 from tests.chaos.ablations import ABLATIONS
 
 ROOT = Path(__file__).parents[3]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 PATIENCE = 60.0
 RULES = range(1, 17)
 

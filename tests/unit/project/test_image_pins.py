@@ -11,6 +11,7 @@ import pytest
 from tests.support.dockerfile import read_dockerfile
 
 ROOT = Path(__file__).parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DOCKERFILES = [ROOT / "Dockerfile", ROOT / "deploy" / "spark" / "Dockerfile"]
 
 each = pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -40,9 +41,23 @@ def test_the_lock_of_the_spark_image_has_its_spark_and_the_versions_of_the_other
     assert spark.items() <= dev.items()
     (version,) = re.findall(r"^ARG SPARK_VERSION=(.+)$", DOCKERFILES[1].read_text(), re.MULTILINE)
     assert spark["pyspark"] == version
-    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["spark"]
-    names = {re.split(r"[<>=\[]", requirement)[0].lower() for requirement in extra}
-    assert names <= {name.lower() for name in spark}
+    assert required("spark") <= {name.lower() for name in spark}
+
+
+def required(extra: str) -> set[str]:
+    """The packages that the extra names, itself or by another extra."""
+    requirements = PROJECT["dependencies"] + PROJECT["optional-dependencies"][extra]
+    ours = f"{PROJECT['name']}["
+    inner = [name for text in requirements if text.startswith(ours) for name in text[len(ours) : -1].split(",")]
+    named = {re.split(r"[<>=\[]", text)[0].lower() for text in requirements if not text.startswith(ours)}
+    return named.union(*(required(name) for name in inner))
+
+
+def test_the_lock_of_the_service_has_what_it_needs_and_no_spark() -> None:
+    text = (ROOT / "requirements" / "run.lock").read_text()
+    locked = {name.lower() for name in re.findall(r"^([\w.-]+)==", text, re.MULTILINE)}
+    assert required("server") | required("kafka") <= locked
+    assert "pyspark" not in locked
 
 
 def test_each_package_of_the_spark_image_has_a_hash() -> None:
