@@ -1,6 +1,8 @@
-"""What Kafka has: which partitions a topic has, and where each begins and ends. Asked by the member, on the driver.
+"""`KafkaLog` asks Kafka for the partitions of topics, their first and their last offsets; `report_loss` reports gaps.
 
-Questions wait for at most the option kafkaTimeout, then raise what to look at.
+Offsets are lost when Kafka deleted them before they were read: an error, or a warning if the user chose so. Calls time
+out after the option kafkaTimeout with an error that names what to check. The member makes them on the driver, and
+executors report what they find lost while they fetch.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from assigner.logs import get_logger
 from assigner.model.keys import TopicPartition
 from assigner.spark.options import EARLIEST, SourceOptions
 
-_OF_CONSUMERS = (
+_CONSUMER_SETTINGS = (
     "fetch.",
     "queued.",
     "max.poll.",
@@ -28,18 +30,35 @@ _OF_CONSUMERS = (
     "heartbeat.",
     "max.partition.",
 )
-"""Settings that mean nothing to a client that does not read."""
+"""Prefixes of settings that an admin client does not accept."""
 _UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+
+_log = get_logger(__name__)
+
+
+class DataLost(AssignerError):
+    """Offsets that were to be read are gone from Kafka."""
+
+
+def report_loss(tp: TopicPartition, first: int, end: int, why: str, *, fail: bool) -> None:
+    """Raise `DataLost`, unless the user chose to go on without the offsets from `first` to before `end`."""
+    what = f"offsets {first} to {end} of {tp} are gone from Kafka: {why}"
+    if fail:
+        raise DataLost(
+            f"{what}; stop the query and set the group's committed offset to one that exists "
+            f"(`assigner offsets GROUP --set FILE`), or set option failOnDataLoss to false to go on without them"
+        )
+    _log.warning("data_lost", partition=str(tp), first=first, end=end, reason=why)
 
 
 class KafkaLog:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._patience = options.kafka_timeout
+        self._timeout = options.kafka_timeout
         uncommitted = options.kafka.get("isolation.level") == "read_uncommitted"
         self._isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
         settings: dict[str, Any] = {
-            name: value for name, value in options.kafka.items() if not name.startswith(_OF_CONSUMERS)
+            name: value for name, value in options.kafka.items() if not name.startswith(_CONSUMER_SETTINGS)
         }
         try:
             self._client = AdminClient(settings)
@@ -51,7 +70,7 @@ class KafkaLog:
 
     def _partitions_of(self, topic: str) -> list[TopicPartition]:
         try:
-            found = self._client.list_topics(topic, timeout=self._patience).topics[topic]
+            found = self._client.list_topics(topic, timeout=self._timeout).topics[topic]
         except KafkaException as error:
             raise self._unreachable(error.args[0]) from error
         if found.error is not None:
@@ -59,17 +78,17 @@ class KafkaLog:
         return [TopicPartition(topic, partition) for partition in sorted(found.partitions)]
 
     def starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The oldest offset that is left."""
+        """The oldest offset that each partition still has."""
         return self._listed(partitions, OffsetSpec.earliest(), self._isolation)  # type: ignore[no-untyped-call]
 
     def ends(self, partitions: Iterable[TopicPartition], *, uncommitted: bool = False) -> dict[TopicPartition, int]:
-        """The offset after the last one that may be read: before the first transaction that is open, unless rows of
-        these are read too."""
+        """The offset after the last one that may be read: the last stable offset, or with `uncommitted` the high
+        watermark."""
         isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else self._isolation
         return self._listed(partitions, OffsetSpec.latest(), isolation)  # type: ignore[no-untyped-call]
 
     def resolved(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Offsets in place of EARLIEST and LATEST."""
+        """`wanted` with offsets in place of EARLIEST and LATEST."""
         starts = self.starts(tp for tp, offset in wanted.items() if offset == EARLIEST)
         ends = self.ends(tp for tp, offset in wanted.items() if offset > EARLIEST and offset < 0)
         return {tp: starts.get(tp, ends.get(tp, offset)) for tp, offset in wanted.items()}
@@ -79,17 +98,17 @@ class KafkaLog:
         if not asked:
             return {}
         try:
-            answers = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=self._patience)
-            return {TopicPartition(at.topic, at.partition): self._offset(answer) for at, answer in answers.items()}
+            results = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=self._timeout)
+            return {TopicPartition(at.topic, at.partition): self._offset(result) for at, result in results.items()}
         except KafkaException as error:
             raise self._unreachable(error.args[0]) from error
 
-    def _offset(self, answer: Future[Any]) -> int:
-        return int(answer.result(self._patience + 5).offset)
+    def _offset(self, result: Future[Any]) -> int:
+        return int(result.result(self._timeout + 5).offset)
 
     def _unreachable(self, error: Any) -> SourceUnavailable:
         return SourceUnavailable(
-            f"Kafka at {self._options.kafka['bootstrap.servers']} did not answer within {self._patience:g} s "
+            f"Kafka at {self._options.kafka['bootstrap.servers']} did not answer within {self._timeout:g} s "
             f"({error.str()}); check option kafka.bootstrap.servers, or raise option kafkaTimeout"
         )
 
@@ -97,24 +116,3 @@ class KafkaLog:
         if error.code() in _UNKNOWN:
             return UnknownTopic(f"{what} of option subscribe is not known to Kafka; create it, or correct the option")
         return SourceUnavailable(f"{what} of option subscribe can't be used: {error.str()}")
-
-
-# What happens when Kafka no longer has what was to be read: an error, or a warning if the user chose so.
-
-
-_log = get_logger(__name__)
-
-
-class DataLost(AssignerError):
-    """Offsets that were to be read are gone from Kafka."""
-
-
-def report_loss(tp: TopicPartition, first: int, end: int, why: str, *, fail: bool) -> None:
-    """Raises `DataLost`, unless the user chose to go on without the offsets from `first` to before `end`."""
-    what = f"offsets {first} to {end} of {tp} are gone from Kafka: {why}"
-    if fail:
-        raise DataLost(
-            f"{what}; stop the query and set the group's committed offset to one that exists "
-            f"(`assigner offsets GROUP --set FILE`), or set option failOnDataLoss to false to go on without them"
-        )
-    _log.warning("data_lost", partition=str(tp), first=first, end=end, reason=why)

@@ -1,6 +1,6 @@
-"""Options of `assigned_kafka`: every one is read and checked here, and what is not known is refused.
+"""Options of the source `assigned_kafka`: each is parsed and checked here, and an unknown one is an error.
 
-They come from Spark as text, with names in lower case. `kafka.*` goes to librdkafka as it is, except for what the
+Spark passes them as text, with names in lower case. `kafka.*` is passed on to librdkafka, except for settings that the
 source must decide itself.
 """
 
@@ -19,38 +19,16 @@ from assigner.model.keys import TopicPartition
 from assigner.model.names import check_name, check_topic
 from assigner.spark.sinks.ledger_options import LEDGER_OPTIONS, ledger_of
 
-# How the source speaks TLS with the assigner. Files are read where the member runs: on the driver.
-
-
-class Tls(msgspec.Struct, frozen=True):
-    ca: str = ""
-    """Empty: the system's authorities."""
-    cert: str = ""
-    key: str = ""
-
-    def context(self) -> ssl.SSLContext:
-        try:
-            context = ssl.create_default_context(cafile=self.ca or None)
-            if self.cert:
-                context.load_cert_chain(self.cert, self.key or None)
-        except (OSError, ssl.SSLError) as error:
-            files = ", ".join(name for name in (self.ca, self.cert, self.key) if name)
-            raise InvalidInput(
-                f"files of options tlsCa, tlsCert and tlsKey ({files}) can't be used: {error}"
-            ) from error
-        context.set_alpn_protocols(["h2"])
-        return context
-
-
 T = TypeVar("T")
 EARLIEST, LATEST = -2, -1
 """As Kafka and Spark write them in place of an offset."""
 COMMITTED = -3
 """Ours: what the group has committed. Only for batch reads; a stream begins there anyway."""
 MAX_ROWS = 1_000_000
-"""In a batch, unless told otherwise: a release waits for the batch that is running."""
+"""The default limit of a batch: a release waits for the batch that is running."""
 SNAPSHOT_EVERY = 100_000
-"""Records of a partition: so many are read again, and as many as a batch holds, when an owner with state dies."""
+"""Records of a partition between two snapshots of its state. At most so many, and those of one batch, are read again
+when an owner with state dies."""
 
 _WORDS = {"earliest": EARLIEST, "latest": LATEST, "committed": COMMITTED}
 _KNOWN = {
@@ -94,7 +72,7 @@ _REMEDIES = {
     "path": "use load() without a path; subscribe names the topics",
     "asyncprogresstrackingenabled": "progress is reported when a batch is in Spark's commit log, which it would outrun",
 }
-_OURS = {
+_RESERVED = {
     "group.id": "it is the option group",
     "auto.offset.reset": "use startingOffsets and failOnDataLoss",
     "enable.auto.commit": "offsets are kept by the assigner",
@@ -106,8 +84,30 @@ _OURS = {
 }
 
 
+class Tls(msgspec.Struct, frozen=True):
+    """How the member speaks TLS with the assigner. The files are read on the driver, where the member runs."""
+
+    ca: str = ""
+    """Empty: the system's authorities."""
+    cert: str = ""
+    key: str = ""
+
+    def context(self) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=self.ca or None)
+            if self.cert:
+                context.load_cert_chain(self.cert, self.key or None)
+        except (OSError, ssl.SSLError) as error:
+            files = ", ".join(name for name in (self.ca, self.cert, self.key) if name)
+            raise InvalidInput(
+                f"files of options tlsCa, tlsCert and tlsKey ({files}) can't be used: {error}"
+            ) from error
+        context.set_alpn_protocols(["h2"])
+        return context
+
+
 class StartingOffsets(msgspec.Struct, frozen=True):
-    """Where to begin, or end, partitions that nothing else says anything about."""
+    """Where partitions begin or end that have no committed offset."""
 
     default: int | None
     """EARLIEST, LATEST, COMMITTED, or None: every partition is named."""
@@ -137,7 +137,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     control_rows: bool = False
     snapshot_every: int = SNAPSHOT_EVERY
     fence: dict[str, str] = {}
-    """Which sink is asked how far it is written."""
+    """The fenced sink that the query writes to; the source reads its fences and states."""
     fail_on_data_loss: bool = True
     assigner_timeout: float = 60.0
     """Seconds."""
@@ -203,7 +203,7 @@ def _refuse_for_batches(options: Mapping[str, str], *, uses_group: bool) -> None
 
 
 def columns_wanted(given: Mapping[str, str]) -> dict[str, bool]:
-    """Which columns there are beside the usual ones."""
+    """Which optional columns the rows have."""
     read = _OptionReader({name.lower(): value for name, value in given.items()})
     control = read.flag("controlRows", False)
     epoch = read.flag("includeEpoch", control)
@@ -227,7 +227,7 @@ def _kafka(options: Mapping[str, str]) -> dict[str, str]:
     given = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
     if not given.get("bootstrap.servers", "").strip():
         raise InvalidInput("option kafka.bootstrap.servers is missing; give host:port of one or more brokers")
-    for name, remedy in _OURS.items():
+    for name, remedy in _RESERVED.items():
         if name in given:
             raise InvalidInput(f"option kafka.{name} can't be set: {remedy}")
     return given
@@ -250,7 +250,7 @@ def _fence(options: Mapping[str, str], group: str, *, needed: bool) -> dict[str,
 
 
 class _OptionReader:
-    """One option after another, as the type it is meant to be."""
+    """Parses single options into their types."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options

@@ -1,8 +1,8 @@
-"""The process in which Spark plans a query's batches: what it is told by signals, and how it ends.
+"""The process in which Spark plans a query's batches: which signals it handles, and how it exits.
 
-Spark closes its end of the socket and sends SIGTERM at the same time, so a reader that heeds the signal never gets to
-say goodbye. Here the signal is ignored, the closed socket ends the process, and a watchdog ends it if it hangs.
-A driver that died sends nothing: its executors may still be at work, so nobody says that they are done.
+Spark closes its end of the socket and sends SIGTERM at the same time, so a reader that obeys the signal never leaves
+the group. Here the signal is ignored, the closed socket ends the process, and a watchdog kills it if it hangs.
+A driver that died sends nothing: its executors may still be writing, so the member must not report its release.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from collections.abc import Callable
 
 RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
 DRAIN_SIGNAL = signal.SIGUSR1
-_LONGEST_STOP = 20.0
-"""Seconds."""
+_STOP_SECONDS = 20.0
 
 
 class RunnerProcess:
@@ -26,7 +25,7 @@ class RunnerProcess:
         self._parent = os.getppid()
 
     def prepare(self, drain: Callable[[], None]) -> None:
-        """Called on the main thread, as all of a reader's methods are. Elsewhere than in a runner it does nothing."""
+        """Install the signal handlers, if this process is a runner. Spark calls a reader on the main thread."""
         if self._is_runner:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             signal.signal(DRAIN_SIGNAL, lambda number, frame: drain())
@@ -34,9 +33,9 @@ class RunnerProcess:
     def is_orphaned(self) -> bool:
         return self._is_runner and os.getppid() != self._parent
 
-    def end_in_time(self) -> None:
-        """From now on the process has so long to end by itself."""
+    def start_watchdog(self) -> None:
+        """Kill the process if it does not exit by itself in time."""
         if self._is_runner:
-            watchdog = threading.Timer(_LONGEST_STOP, os._exit, (1,))
+            watchdog = threading.Timer(_STOP_SECONDS, os._exit, (1,))
             watchdog.daemon = True
             watchdog.start()

@@ -1,9 +1,9 @@
-"""How far a query has got, as Spark's checkpoint keeps it: per partition the epoch, where it began and where it ends.
+"""`Positions`: a query's progress as Spark's checkpoint keeps it, per partition the epoch, the beginning and the end.
 
 `{"orders-3": {"e": 7, "b": 100, "o": 250}, "~": {"group": "billing", "member": "etl-1"}}`: under epoch 7 the query
 began at 100, and its last batch ends before 250. What a batch reads follows from its two ends alone, so a batch that
-is planned again after a crash needs no memory. `~` can't begin a topic's name; it says whose checkpoint it is.
-`"k": 1` says that the query's state of the partition outlived a change of epochs, `"r": 1` that the batch gave it away.
+is planned again after a crash needs no memory. `~` can't begin a topic's name; its value is the checkpoint's owner.
+`"k": 1`: the query's state of the partition survived a change of epochs. `"r": 1`: the batch hands the state over.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Position(msgspec.Struct, frozen=True, gc=False):
     end: int
     """The offset after the last one of the batch."""
     kept: bool = False
-    """When the epoch began, what the query had read before still counted."""
+    """When the epoch began, what the query had read under earlier epochs still counted."""
     released: bool = False
-    """The batch hands the partition's state over: what follows it starts without."""
+    """The batch hands the partition's state over; a later batch starts without it."""
 
     def to_json(self) -> dict[str, int | str]:
         numbers: dict[str, int | str] = {"e": self.epoch, "b": self.base, "o": self.end}
@@ -41,7 +41,7 @@ class Position(msgspec.Struct, frozen=True, gc=False):
 
 
 class Owner(msgspec.Struct, frozen=True, gc=False):
-    """Whose positions they are."""
+    """The group member whose positions they are."""
 
     group: str
     member: str
@@ -174,15 +174,16 @@ class Holdings(msgspec.Struct, frozen=True):
     """What the member knows about its partitions at one moment."""
 
     held: dict[TopicPartition, HeldPartition]
-    """To be read on."""
+    """Owned: to be read further."""
     gone: frozenset[TopicPartition] = frozenset()
-    """Let go, or known to be another one's. What is neither here nor held is in doubt: it stays as it is."""
+    """Released, or known to be owned by another member. A partition that is neither here nor held has an unknown owner:
+    its position stays."""
     leaving: frozenset[TopicPartition] = frozenset()
-    """Held, but nothing more is to be read: the next batch hands their states over."""
+    """Held, but not read further: the next batch hands their states over."""
 
 
-def taken_up(start: Positions, holdings: Holdings) -> Positions:
-    """`start` with what was let go left out and what was taken put in; nothing is read yet."""
+def with_holdings(start: Positions, holdings: Holdings) -> Positions:
+    """`start` without released partitions and with newly assigned ones; nothing of them is read yet."""
     now: dict[TopicPartition, Position] = {}
     for tp, at in start.of.items():
         held = holdings.held.get(tp)
@@ -198,38 +199,38 @@ def taken_up(start: Positions, holdings: Holdings) -> Positions:
 
 
 def _continued(at: Position, held: HeldPartition) -> Position:
-    if goes_on(at, held):
+    if is_unchanged(at, held):
         return at
-    # After a restart the epoch is higher, yet nobody else was at work: what the last process finished is finished.
-    kept = is_kept(at, held)
+    # After a restart the epoch is higher. Without another owner in between, what the last process finished counts.
+    kept = can_continue(at, held)
     base = max(at.end, held.base) if kept else held.base
     return Position(held.epoch, base, base, kept)
 
 
-def goes_on(at: Position, held: HeldPartition) -> bool:
-    """Whether nothing has changed since the last batch."""
+def is_unchanged(at: Position, held: HeldPartition) -> bool:
+    """Whether the member has owned the partition without a break since the last batch."""
     return at.epoch == held.epoch and not at.released
 
 
-def is_kept(at: Position, held: HeldPartition) -> bool:
-    """Whether the query has all it needs to go on where it was."""
-    return counts_still(at, held) and not at.released
+def can_continue(at: Position, held: HeldPartition) -> bool:
+    """Whether the query can continue from its position, with its own state."""
+    return still_counts(at, held) and not at.released
 
 
-def counts_still(at: Position, held: HeldPartition) -> bool:
-    """Whether what was read under an earlier epoch is still ours to count on."""
+def still_counts(at: Position, held: HeldPartition) -> bool:
+    """Whether what was read under an earlier epoch counts: this member was the only owner since."""
     return held.since <= at.epoch <= held.epoch
 
 
 def replayed(start: Positions, end: Positions, holdings: Holdings) -> list[OffsetRange]:
-    """What is left to read of a batch that an earlier process planned: the ranges that nobody else has taken over.
+    """What is left to read of a batch that an earlier process planned: the ranges that no other member has taken over.
 
-    Leaving the others out loses nothing: the batch was never reported, so whoever has them begins before it.
+    Leaving the others out loses nothing: the batch was never reported, so their new owners begin before it.
     """
     kept = []
     for one in ranges_between(start, end):
         held = holdings.held.get(one.tp)
-        if held is None or not counts_still(end.of[one.tp], held):
+        if held is None or not still_counts(end.of[one.tp], held):
             continue
         first = max(one.first, held.base)
         if first < one.end:
@@ -243,15 +244,15 @@ def advanced(
     ends: Mapping[TopicPartition, int],
     max_rows: int | None,
 ) -> Positions:
-    """As far as there is something to read, and no more than `max_rows` in all, shared by what is waiting where."""
-    waiting = {
+    """The end of the next batch: at most `max_rows` in all, shared in proportion to each partition's backlog."""
+    backlog = {
         tp: ends[tp] - at.end
         for tp, at in positions.of.items()
         if tp in held and not at.released and ends.get(tp, at.end) > at.end
     }
-    total = sum(waiting.values())
+    total = sum(backlog.values())
     moved = dict(positions.of)
-    for tp, rows in waiting.items():
+    for tp, rows in backlog.items():
         taken = rows if max_rows is None or total <= max_rows else _share(rows, total, max_rows)
         at = moved[tp]
         moved[tp] = msgspec.structs.replace(at, end=at.end + taken)
@@ -259,5 +260,5 @@ def advanced(
 
 
 def _share(rows: int, total: int, max_rows: int) -> int:
-    # At least one row each, so that a quiet partition beside a huge backlog is not forgotten.
+    # At least one row each, so that a quiet partition beside a huge backlog is not starved.
     return min(rows, max(1, max_rows * rows // total))

@@ -1,8 +1,8 @@
-"""Lets a query go without a trace: its running batch is finished, its partitions are handed over, then it is stopped.
+"""Drains a query: its running batch finishes, its partitions are handed over, then the query is stopped.
 
 `query.stop()` alone would cut the batch short. The member is found through the query's own progress. On the driver's
-machine it is told by a signal, which also works if nobody else is there to take the partitions; elsewhere (Spark
-Connect) through the assigner, which then must find somebody.
+machine it receives a signal, which works even if no other member is there to take the partitions; elsewhere (Spark
+Connect) the assigner is asked to drain it, and then another member must exist.
 """
 
 from __future__ import annotations
@@ -30,9 +30,131 @@ from assigner.spark.positions import OWNER_KEY
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-# SIGTERM where it arrives: under `spark-submit` the driver is a JVM, which would end at once and take Python with it.
-#
-# The JVM is given another handler, which calls back into Python. Spark Connect has no JVM of its own, and needs none.
+_POLL_SECONDS = 0.1
+
+_log = get_logger(__name__)
+
+
+class MemberAddress(msgspec.Struct, frozen=True):
+    """The process of a query's member, as the reader reports it with each progress."""
+
+    assigner: str
+    group: str
+    member: str
+    session: str
+    host: str
+    pid: int
+
+
+class NotDrained(AssignerError):
+    """The timeout was too short. The query still runs, and handoffs that began go on."""
+
+
+def drain(query: StreamingQuery, timeout: float = 120.0, *, tls: Tls | None = None) -> None:
+    """Returns when the query has stopped and owns nothing. `tls`: as in the source's options, if it uses TLS."""
+    deadline = time.monotonic() + timeout
+    members = _wait(lambda: _members_of(query), query, deadline, "has not planned a batch yet")
+    for member in members:
+        _request_drain(member, tls)
+    _wait(lambda: all(_has_left(member, tls) for member in members), query, deadline, "still owns partitions")
+    # The batch that follows the last release is empty, and must not be cut short either.
+    _wait(lambda: _holds_nothing(query), query, deadline, "is still in its last batch")
+    query.stop()
+    _log.info("query_drained", query=str(query.id))
+
+
+def drain_on_sigterm(*queries: StreamingQuery, timeout: float = 120.0, tls: Tls | None = None) -> None:
+    """Drain when the driver gets SIGTERM; `awaitTermination` then returns. Call it from the main thread."""
+    # A driver may receive the signal more than once: a pod from its node, a process group from its terminal.
+    once = threading.Lock()
+
+    def drain_all(*_: Any) -> None:
+        if once.acquire(blocking=False):
+            # On other threads: the main thread, which runs this handler, may be in the middle of a call to the JVM.
+            for query in queries:
+                threading.Thread(target=_drain_or_stop, args=(query, timeout, tls), name="drain").start()
+
+    signal.signal(signal.SIGTERM, drain_all)
+    on_sigterm_of_jvm(drain_all)
+
+
+def _drain_or_stop(query: StreamingQuery, timeout: float, tls: Tls | None) -> None:
+    try:
+        drain(query, timeout, tls=tls)
+    except AssignerError as error:
+        _log.warning("query_drain_failed", error=str(error))
+        query.stop()
+
+
+def _wait(done: Callable[[], Any], query: StreamingQuery, deadline: float, problem: str) -> Any:
+    while query.isActive:
+        found = done()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise NotDrained(
+                f"query {query.id} {problem}; wait longer (timeout), or stop it: it may then repeat a batch"
+            )
+        time.sleep(_POLL_SECONDS)
+    failure = query.exception()
+    if failure is not None:
+        raise failure
+    return done() or ()
+
+
+# --- the query's progress ----------------------------------------------------------------------------------------
+
+
+def _members_of(query: StreamingQuery) -> list[MemberAddress]:
+    found = [one[OWNER_KEY] for one in _progress_of(query, "latestOffset")]
+    if not found and query.lastProgress is not None:
+        raise InvalidInput(f"query {query.id} reads no assigned_kafka, so there is nothing to hand over; stop() it")
+    return [msgspec.convert(one, MemberAddress) for one in found]
+
+
+def _holds_nothing(query: StreamingQuery) -> bool:
+    return all(one.keys() == {OWNER_KEY} for one in _progress_of(query, "endOffset"))
+
+
+def _progress_of(query: StreamingQuery, field: str) -> list[dict[str, Any]]:
+    """A field of the query's last progress, one value for each source that is `assigned_kafka`."""
+    progress = query.lastProgress
+    if progress is None:
+        return []
+    offsets = [_parsed(source.get(field)) for source in json.loads(progress.json)["sources"]]
+    return [one for one in offsets if isinstance(one, dict) and OWNER_KEY in one]
+
+
+def _parsed(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) and value else value
+
+
+# --- the member ------------------------------------------------------------------------------------------------------
+
+
+def _request_drain(member: MemberAddress, tls: Tls | None) -> None:
+    if member.host == socket.gethostname() and _is_runner(member.pid):
+        os.kill(member.pid, DRAIN_SIGNAL)
+    else:
+        anyio.run(ask_to_drain, member.assigner.split(","), tls, member.group, member.member)
+
+
+def _is_runner(pid: int) -> bool:
+    """Whether the process id still belongs to a runner, and was not reused."""
+    try:
+        return RUNNER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _has_left(member: MemberAddress, tls: Tls | None) -> bool:
+    found = anyio.run(describe_at, member.assigner.split(","), tls, member.group)
+    return not any(one.name == member.member and one.session == member.session for one in found.consumers)
+
+
+# --- SIGTERM of the JVM ----------------------------------------------------------------------------------------------
+# Under `spark-submit` the driver is a JVM, which would exit on SIGTERM at once and take Python with it. So the JVM gets
+# another handler, which calls back into Python. Spark Connect has no JVM of its own, and needs none.
 
 
 class _Handler:
@@ -49,8 +171,8 @@ class _Handler:
 
 
 def on_sigterm_of_jvm(act: Callable[[], None]) -> None:
-    """Call `act`, on a thread of its own, when the session's JVM gets SIGTERM. The JVM then lives on until it is told
-    to stop, or Python ends."""
+    """Call `act`, on a thread of its own, when the session's JVM gets SIGTERM. The JVM then lives on until Spark stops
+    it or Python exits."""
     from pyspark import SparkContext
     from pyspark.java_gateway import ensure_callback_server_started
 
@@ -61,126 +183,3 @@ def on_sigterm_of_jvm(act: Callable[[], None]) -> None:
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     signals = gateway.jvm.sun.misc.Signal
     signals.handle(signals("TERM"), _Handler(act))
-
-
-_LOOK_AGAIN = 0.1
-"""Seconds."""
-
-_log = get_logger(__name__)
-
-
-class Whereabouts(msgspec.Struct, frozen=True):
-    """Where a query's member is to be found, by its own word."""
-
-    assigner: str
-    group: str
-    member: str
-    session: str
-    host: str
-    pid: int
-
-
-class NotDrained(AssignerError):
-    """The time was too short. The query still runs, and what it began to hand over goes on."""
-
-
-def drain(query: StreamingQuery, timeout: float = 120.0, *, tls: Tls | None = None) -> None:
-    """Returns when the query has stopped and owns nothing. `tls`: as in the source's options, if it uses TLS."""
-    deadline = time.monotonic() + timeout
-    members = _wait(lambda: _members_of(query), query, deadline, "has not planned a batch yet")
-    for member in members:
-        _tell(member, tls)
-    _wait(lambda: all(_has_left(member, tls) for member in members), query, deadline, "still owns partitions")
-    # The batch in which the partitions went away is empty, and not to be cut short either.
-    _wait(lambda: _holds_nothing(query), query, deadline, "is still in its last batch")
-    query.stop()
-    _log.info("query_drained", query=str(query.id))
-
-
-def drain_on_sigterm(*queries: StreamingQuery, timeout: float = 120.0, tls: Tls | None = None) -> None:
-    """Drain when the driver gets SIGTERM; `awaitTermination` then returns. Call it from the main thread."""
-    # A driver may be told more than once: a pod by its node, a process group by its terminal.
-    told = threading.Lock()
-
-    def drain_all(*_: Any) -> None:
-        if told.acquire(blocking=False):
-            # Elsewhere than in the handler: the main thread may be in the middle of a call to the JVM.
-            for query in queries:
-                threading.Thread(target=_drain_or_stop, args=(query, timeout, tls), name="drain").start()
-
-    signal.signal(signal.SIGTERM, drain_all)
-    on_sigterm_of_jvm(drain_all)
-
-
-def _drain_or_stop(query: StreamingQuery, timeout: float, tls: Tls | None) -> None:
-    try:
-        drain(query, timeout, tls=tls)
-    except AssignerError as error:
-        _log.warning("query_drain_failed", error=str(error))
-        query.stop()
-
-
-def _wait(done: Callable[[], Any], query: StreamingQuery, deadline: float, trouble: str) -> Any:
-    while query.isActive:
-        found = done()
-        if found:
-            return found
-        if time.monotonic() > deadline:
-            raise NotDrained(
-                f"query {query.id} {trouble}; wait longer (timeout), or stop it: it may then repeat a batch"
-            )
-        time.sleep(_LOOK_AGAIN)
-    failure = query.exception()
-    if failure is not None:
-        raise failure
-    return done() or ()
-
-
-# --- finding it --------------------------------------------------------------------------------------------------
-
-
-def _members_of(query: StreamingQuery) -> list[Whereabouts]:
-    found = [one[OWNER_KEY] for one in _told(query, "latestOffset")]
-    if not found and query.lastProgress is not None:
-        raise InvalidInput(f"query {query.id} reads no assigned_kafka, so there is nothing to hand over; stop() it")
-    return [msgspec.convert(one, Whereabouts) for one in found]
-
-
-def _holds_nothing(query: StreamingQuery) -> bool:
-    return all(one.keys() == {OWNER_KEY} for one in _told(query, "endOffset"))
-
-
-def _told(query: StreamingQuery, what: str) -> list[dict[str, Any]]:
-    """What the query's sources of our kind said in its last progress."""
-    progress = query.lastProgress
-    if progress is None:
-        return []
-    offsets = [_read(source.get(what)) for source in json.loads(progress.json)["sources"]]
-    return [one for one in offsets if isinstance(one, dict) and OWNER_KEY in one]
-
-
-def _read(told: Any) -> Any:
-    return json.loads(told) if isinstance(told, str) and told else told
-
-
-# --- telling it --------------------------------------------------------------------------------------------------
-
-
-def _tell(member: Whereabouts, tls: Tls | None) -> None:
-    if member.host == socket.gethostname() and _is_runner(member.pid):
-        os.kill(member.pid, DRAIN_SIGNAL)
-    else:
-        anyio.run(ask_to_drain, member.assigner.split(","), tls, member.group, member.member)
-
-
-def _is_runner(pid: int) -> bool:
-    """Whether the number still means what it meant."""
-    try:
-        return RUNNER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-
-
-def _has_left(member: Whereabouts, tls: Tls | None) -> bool:
-    found = anyio.run(describe_at, member.assigner.split(","), tls, member.group)
-    return not any(one.name == member.member and one.session == member.session for one in found.consumers)

@@ -1,7 +1,9 @@
-"""Rows that the source puts among a partition's records to tell stateful operators what becomes of it.
+"""The rows of `assigned_kafka`: Spark's own Kafka columns, optional columns, and control rows for stateful operators.
 
-Spark's state belongs to a query, not to a partition; so the owner must be told to write its state out, and the next one
-to take it up, by rows, which is the one thing that reaches every stateful operator in step with the data.
+On request rows have the headers, the epoch under which they were read, and the column `control`.
+
+Spark's state belongs to a query, not to a partition. So rows among the data tell a stateful operator when to write the
+state of a partition out and when to load it: rows are the one thing that reaches every operator in step with the data.
 
 With the option `controlRows=true` the source's rows have the columns `epoch` and `control`. In a record `control` is
 null. In a control row it names the kind, `offset` is the offset of the next record to be read, `epoch` the partition's
@@ -9,11 +11,11 @@ epoch, `value` the state (for `restore` only), and all other columns are null.
 
 - `restore`, with the first batch under a new epoch: the operator replaces its state by `value`, which is null if none
   is stored. Records follow from `offset` on, which is where that state ends.
-- `resume`, instead of it, if nobody else was at work since this query's own checkpoint: the operator keeps its state
-  under the new epoch.
-- `snapshot`, now and then: the operator emits its state.
-- `release`, when the partition is to be let go, in the batch after its last records: the operator emits its state and
-  forgets it.
+- `resume`, instead of it, if no other query owned the partition since this query's own checkpoint: the operator keeps
+  its state under the new epoch.
+- `snapshot`, every `snapshotEvery` records: the operator emits its state.
+- `release`, when the partition is to be released, in the batch after its last records: the operator emits its state
+  and drops it.
 
 In a batch, `restore` and `resume` count before all records, `release` and `snapshot` after them, wherever they stand.
 The operator answers `snapshot` and `release` by a row with `control` = `state` (see `assigner.spark.state`), which a
@@ -39,13 +41,27 @@ from pyspark.sql.types import (
 
 from assigner.model.keys import TopicPartition
 
+HEADERS = "headers"
 CONTROL = "control"
 EPOCH = "epoch"
 STATE = "state"
 """In what an operator emits: the column that holds a state, and the value of `control` in the rows that have one."""
 
+_COLUMNS = (
+    StructField("key", BinaryType()),
+    StructField("value", BinaryType()),
+    StructField("topic", StringType()),
+    StructField("partition", IntegerType()),
+    StructField("offset", LongType()),
+    StructField("timestamp", TimestampType()),
+    StructField("timestampType", IntegerType()),
+)
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+
 
 class ControlKind(str, Enum):
+    """What a control row asks an operator to do, see above."""
+
     RESTORE = "restore"
     RESUME = "resume"
     SNAPSHOT = "snapshot"
@@ -68,23 +84,6 @@ def control_row(
     return row
 
 
-# The rows: Spark's own Kafka columns, and on request the headers, the epoch under which a row was read, and what a
-# control row says.
-
-
-_COLUMNS = (
-    StructField("key", BinaryType()),
-    StructField("value", BinaryType()),
-    StructField("topic", StringType()),
-    StructField("partition", IntegerType()),
-    StructField("offset", LongType()),
-    StructField("timestamp", TimestampType()),
-    StructField("timestampType", IntegerType()),
-)
-_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-HEADERS = "headers"
-
-
 def row_schema(*, headers: bool, epoch: bool, control: bool = False) -> StructType:
     fields = list(_COLUMNS)
     if headers:
@@ -97,5 +96,5 @@ def row_schema(*, headers: bool, epoch: bool, control: bool = False) -> StructTy
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """As Spark expects record batches of this schema to be."""
+    """The Arrow schema that Spark expects of record batches."""
     return to_arrow_schema(schema, timezone="UTC")

@@ -177,7 +177,7 @@ class ActedQuery:
 
     def stop(self) -> None:
         """In good order: the last batch is known to be finished."""
-        if self.reader._planner is not None and not self._unfinished:
+        if self.reader.statistics() is not None and not self._unfinished:
             with suppress(AssignerError):
                 self.batch(upto=Step.NOTHING)
         self.reader.stop()
@@ -188,8 +188,8 @@ class ActedQuery:
         self._stop_proxy()
 
     def bury(self) -> None:
-        if self.reader._planner is not None:
-            self.reader._planner.link.finish()
+        if self.reader.statistics() is not None:
+            self.reader.planner.member_thread.end_batch()
         self.reader.stop()
 
     def _stop_proxy(self) -> None:

@@ -1,9 +1,9 @@
-"""What a member writes beside a committed offset, so that it can trust its own checkpoint after a restart.
+"""A claim is the ownership marker that a member commits beside an offset, so that it can trust its checkpoint later.
 
-A new process is a new session, and its epochs are higher than those in Spark's checkpoint. Was anybody else at work in
-between? Each owner claims a partition by committing the offset it found once more under its own epoch, with its name
-and the epoch since which the name has not changed. Epochs only go up by changes of ownership, so a gap between the last
-claim and ours means that somebody was.
+A restarted process is a new session, and its epochs are higher than those in Spark's checkpoint. Did another member own
+the partition in between? Each owner claims a partition by committing the offset it found once more under its own epoch,
+with its name and the epoch since which the name has not changed. Epochs only rise with a change of ownership, so a gap
+between the last claim and the new epoch means that another member did.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from assigner.spark.positions import HeldPartition
 class Claim(msgspec.Struct, frozen=True):
     member: str
     since: int
+    """The epoch since which nobody but this member owned the partition."""
 
     def text(self) -> str:
         return msgspec.json.encode(self).decode()
 
 
 def claim_of(metadata: str) -> Claim | None:
-    """None for what another kind of consumer, or an operator, wrote."""
+    """The claim in an offset's metadata; None if another kind of consumer, or an operator, wrote it."""
     try:
         return msgspec.json.decode(metadata, type=Claim)
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -31,7 +32,7 @@ def claim_of(metadata: str) -> Claim | None:
 
 
 def held_by(member: str, epoch: int, found: CommittedOffset | None, otherwise: int) -> HeldPartition:
-    """What `member` holds under `epoch`. `found` is on record; `otherwise`: where to begin if nothing is."""
+    """What `member` holds under `epoch`, given the committed offset; without one it begins at `otherwise`."""
     if found is None:
         return HeldPartition(epoch, epoch, otherwise)
     claim = claim_of(found.metadata)

@@ -1,12 +1,13 @@
-"""The group member behind a streaming query. It lives on the link's event loop; the query's own calls come in turns.
+"""`QueryMember` is the group member behind a streaming query. It runs on the event loop of `MemberThread`.
 
-A partition is taken by claiming its committed offset. It is let go in a turn: only there it is certain that everything
-before the query's start is in Spark's commit log, so its final offset is committed, and the release follows. What
-contact was lost over is in doubt: it is neither read on nor forgotten until the assigner says whose it is. A partition
-with state is let go a batch later: the batch in between hands the state over.
+A partition is claimed by committing its offset again under the new epoch (see `claims`). It is released only at a batch
+boundary: only there is everything before the batch's start known to be in Spark's commit log, so the final offset is
+committed, and the ack of the release follows. A partition with state is released one batch later: the batch in between
+hands its state over. When contact is lost, ownership is unknown: the partition is neither read further nor dropped
+until the assigner names its owner.
 
-Not promised: that nobody else reads what this query reads. Between a lost lease and the end of the running batch that
-happens; a sink that checks epochs refuses the rows.
+Not promised: that nobody else reads what this query reads. Between a lost lease and the end of the running batch two
+owners may read the same records; a sink that checks epochs rejects the rows of the former owner.
 """
 
 from __future__ import annotations
@@ -31,38 +32,55 @@ from assigner.spark.member.admin_calls import describe_at, is_share_complete
 from assigner.spark.member.claims import Claim, held_by
 from assigner.spark.member.progress import ProgressReporter
 from assigner.spark.options import SourceOptions
-from assigner.spark.positions import HeldPartition, Holdings, Position, Positions, counts_still
+from assigner.spark.positions import HeldPartition, Holdings, Position, Positions, still_counts
 from assigner.spark.sinks.fence import UNTOUCHED, Fence
 from assigner.spark.state.handover import has_state
 from assigner.spark.state.sink_record import EpochsWentBack, SinkRecord
 
 CLOSE_SECONDS = 2.0
-"""For a batch that is running when the query stops. It will not end; the lease then has to."""
-ARRIVAL_SECONDS = 0.3
-"""For what is on its way when a batch is planned. Spark's triggers go by the wall clock: the query that lets go and the
-one that takes plan at the same moment, and without waiting the partition would rest until the next one."""
-ARRIVAL_TURNS = 3
-"""So many batches wait for a partition. Its owner may be in a long one."""
-_LOOK_AGAIN = 0.2
-"""Seconds."""
+"""How long a query that stops waits for a batch in flight. Spark will not finish that batch; the lease then expires."""
+PENDING_SECONDS = 0.3
+"""How long a batch that is about to be planned waits for pending assignments. Spark's triggers follow the wall clock:
+the query that releases a partition and the one that gets it plan at the same moment, and without waiting nobody would
+read the partition until the next trigger."""
+PENDING_BATCHES = 3
+"""How many batches wait for the same pending assignment. Its present owner may be in a long batch."""
+_POLL_SECONDS = 0.2
+
+
+class MemberStatistics(msgspec.Struct, frozen=True):
+    """The partitions of a member at one moment."""
+
+    held: frozenset[TopicPartition]
+    """Claimed, and not yet released or lost."""
+    releasing: frozenset[TopicPartition]
+    """Held, and to be released at the next batch boundary."""
+    pending: frozenset[TopicPartition]
+    """Warmed for this member and not yet assigned to it."""
+    has_left: bool
+    """The member has left the group."""
 
 
 class QueryMember(Handler):
+    """Claims partitions, reports progress, and releases partitions between the batches of a query."""
+
     def __init__(self, options: SourceOptions, log: KafkaLog, sink: SinkRecord | None) -> None:
         self._options = options
         self._log = log
         self._sink = sink
-        self._trouble: AssignerError | None = None
-        """What no repetition mends, for whoever asks next."""
+        self._failure: AssignerError | None = None
+        """An error that no retry mends; raised to the next caller."""
         self._held: dict[TopicPartition, HeldPartition] = {}
         self._releasing: dict[TopicPartition, anyio.Event] = {}
-        self._coming: dict[TopicPartition, int] = {}
-        """What may soon be ours, and how many more turns wait for it."""
-        self._taking = anyio.Lock()
-        self._wanted: dict[TopicPartition, Ownership] = {}
-        self._taken: dict[TopicPartition, tuple[int, HeldPartition | Exception]] = {}
-        self.under_way = ExitStack()
-        """Gates of what the next batch may read: a member with a batch under way can't say that they are shut."""
+        self._pending: dict[TopicPartition, int] = {}
+        """Pending assignments, and how many more batches wait for each."""
+        self._claim_lock = anyio.Lock()
+        self._to_claim: dict[TopicPartition, Ownership] = {}
+        self._claimed: dict[TopicPartition, tuple[int, HeldPartition | Exception]] = {}
+        """What came of claims, with their epochs, until the handler of each partition takes it."""
+        self.in_flight = ExitStack()
+        """Entered gates of what the batch in flight may read: until it ends, their partitions are not reported as
+        released."""
         self.changes = Wakeup()
         self.ending: Ending | None = None
         self.consumer = AssignerConsumer(
@@ -79,13 +97,13 @@ class QueryMember(Handler):
             connect_timeout=options.assigner_timeout,
             timing=Timing(close_timeout=CLOSE_SECONDS, drain_timeout=None),
         )
-        self._reports = ProgressReporter(self.consumer, self.changes)
+        self._progress = ProgressReporter(self.consumer, self.changes)
 
     async def run(self) -> None:
-        """Until the member left, or can't go on."""
+        """Report progress until the member has left the group, or can't go on."""
         failure: AssignerError | None = None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._reports.run)
+            tasks.start_soon(self._progress.run)
             try:
                 self.ending = await self.consumer.closed()
             except AssignerError as error:
@@ -98,63 +116,71 @@ class QueryMember(Handler):
         if failure is not None:
             raise failure
 
+    def statistics(self) -> MemberStatistics:
+        return MemberStatistics(
+            held=frozenset(self._held),
+            releasing=frozenset(self._releasing),
+            pending=frozenset(self._pending),
+            has_left=self.ending is not None,
+        )
+
     async def leave(self) -> None:
         if self.consumer.is_connected:
             with anyio.move_on_after(CLOSE_SECONDS):
-                await self._reports.sent()
+                await self._progress.flush()
         await self.consumer.close()
 
-    # --- what the assigner asks for --------------------------------------------------------------------------------
+    # --- called by the client, on commands of the assigner ---------------------------------------------------------
 
     async def warm(self, partition: TopicPartition, order: Warm) -> None:
-        """Nothing is kept warm; but what could not be read afterwards is better said now."""
+        """There is nothing to warm up; but records that are already deleted are better reported before the handoff."""
         found = (await self.consumer.committed([partition])).get(partition)
         starts = await anyio.to_thread.run_sync(self._log.starts, [partition])
         if found is not None and found.offset < starts[partition]:
             why = f"the log begins at {starts[partition]}, older records were deleted"
             fail = self._options.fail_on_data_loss
             report_loss(partition, found.offset, starts[partition], why, fail=fail)
-        self._coming[partition] = ARRIVAL_TURNS
+        self._pending[partition] = PENDING_BATCHES
 
     async def discard(self, partition: TopicPartition) -> None:
-        self._has_come(partition)
+        self._no_longer_pending(partition)
 
     async def assigned(self, partition: Ownership) -> None:
-        self._wanted[partition.tp] = partition
+        self._to_claim[partition.tp] = partition
         try:
-            async with self._taking:
-                if self._taken.get(partition.tp, (-1,))[0] != partition.epoch:
-                    await self._take(list(self._wanted.values()))
-                _, outcome = self._taken.pop(partition.tp)
+            async with self._claim_lock:
+                if self._claimed.get(partition.tp, (-1,))[0] != partition.epoch:
+                    await self._claim_all(list(self._to_claim.values()))
+                _, outcome = self._claimed.pop(partition.tp)
             if isinstance(outcome, Exception):
                 raise outcome
         except (InvalidInput, SourceUnavailable, UnknownTopic) as error:
-            self._trouble = error
+            self._failure = error
             self.changes.notify()
             raise
         finally:
-            self._wanted.pop(partition.tp, None)
+            self._to_claim.pop(partition.tp, None)
         self._held[partition.tp] = outcome
-        self._reports.claimed(partition.tp, outcome)
-        self._has_come(partition.tp)
+        self._progress.claimed(partition.tp, outcome)
+        self._no_longer_pending(partition.tp)
 
     async def release(self, partition: Ownership, order: Release) -> None:
         if partition.tp in self._held:
-            let_go = self._releasing[partition.tp] = anyio.Event()
-            await let_go.wait()
+            released = self._releasing[partition.tp] = anyio.Event()
+            await released.wait()
 
     async def revoked(self, partition: Ownership, reason: str) -> None:
         self._held.pop(partition.tp, None)
         self.changes.notify()
 
-    def _has_come(self, partition: TopicPartition) -> None:
-        self._coming.pop(partition, None)
+    def _no_longer_pending(self, partition: TopicPartition) -> None:
+        self._pending.pop(partition, None)
         self.changes.notify()
 
-    # --- taking ----------------------------------------------------------------------------------------------------
+    # --- claiming --------------------------------------------------------------------------------------------------
 
-    async def _take(self, wanted: list[Ownership]) -> None:
-        """Claim many at once: a member that joins gets many at once."""
+    async def _claim_all(self, wanted: list[Ownership]) -> None:
+        """Claim several partitions in one call: a member that joins is assigned several at once."""
         found = await self.consumer.committed(wanted)
         blank = {one.tp: self._options.starting.of(one.tp) for one in wanted if one.tp not in found}
         begin = await anyio.to_thread.run_sync(self._log.resolved, blank)
@@ -163,23 +189,23 @@ class QueryMember(Handler):
             one: self._holding(one, found.get(one.tp), begin.get(one.tp, 0), fences.get(one.tp, UNTOUCHED))
             for one in wanted
         }
-        refused = await self._claim(held)
+        refused = await self._commit_claims(held)
         for one, holding in held.items():
             outcome: HeldPartition | Exception = refused.get(one.tp, holding)
             fence = fences.get(one.tp, UNTOUCHED)
             if one.tp not in refused and fence.epoch > one.epoch:
                 # Our epoch was in force after the fence was read, so no later owner wrote it.
                 outcome = EpochsWentBack(one.tp, one.epoch, fence)
-            self._taken[one.tp] = one.epoch, outcome
+            self._claimed[one.tp] = one.epoch, outcome
 
     def _holding(self, one: Ownership, found: CommittedOffset | None, otherwise: int, fence: Fence) -> HeldPartition:
         held = held_by(self._options.member, one.epoch, found, otherwise)
         if self._options.control_rows:
             return held
-        # What the sink has is finished, whether or not its writer lived to report it.
+        # Rows in the sink are finished, whether or not their writer lived to report it.
         return msgspec.structs.replace(held, base=max(held.base, fence.next_offset))
 
-    async def _claim(self, held: Mapping[Ownership, HeldPartition]) -> dict[TopicPartition, Exception]:
+    async def _commit_claims(self, held: Mapping[Ownership, HeldPartition]) -> dict[TopicPartition, Exception]:
         claims = {
             one: OffsetAndMetadata(holding.base, Claim(self._options.member, holding.since).text())
             for one, holding in held.items()
@@ -196,22 +222,22 @@ class QueryMember(Handler):
             return refused
         return {}
 
-    # --- what the query asks for -----------------------------------------------------------------------------------
+    # --- called by the planner, between the batches of the query ---------------------------------------------------
 
-    async def turn(self, start: Positions) -> Holdings:
-        """Everything up to `start` is finished: report it, let go of what was asked for, say what is left."""
+    async def begin_batch(self, start: Positions) -> Holdings:
+        """Report everything up to `start` as finished, release what the assigner asked for, and return the rest."""
         for tp, at in start.of.items():
             held = self._held.get(tp)
             if held is None:
-                self._reports.doubt(tp, at.epoch, at.end)
-            elif counts_still(at, held):
-                self._reports.progress(tp, held, max(at.end, held.base))
+                self._progress.confirm_owner(tp, at.epoch, at.end)
+            elif still_counts(at, held):
+                self._progress.progress(tp, held, max(at.end, held.base))
         leaving = frozenset(tp for tp in self._releasing if self._leaves_state(tp, start.of.get(tp)))
         for tp in self._releasing.keys() - leaving:
             self._held.pop(tp, None)
-            self._reports.release(tp, self._releasing.pop(tp))
-        await self._arrivals()
-        self._raise_trouble()
+            self._progress.release(tp, self._releasing.pop(tp))
+        await self._wait_for_pending()
+        self._raise_failure()
         return self._holdings(start.of, leaving)
 
     def _leaves_state(self, tp: TopicPartition, at: Position | None) -> bool:
@@ -225,63 +251,65 @@ class QueryMember(Handler):
             return False
         return True
 
-    async def _arrivals(self) -> None:
-        with anyio.move_on_after(ARRIVAL_SECONDS):
-            await self.changes.until(lambda: not self._coming)
-        self._coming = {tp: turns - 1 for tp, turns in self._coming.items() if turns > 1}
+    async def _wait_for_pending(self) -> None:
+        with anyio.move_on_after(PENDING_SECONDS):
+            await self.changes.until(lambda: not self._pending)
+        self._pending = {tp: batches - 1 for tp, batches in self._pending.items() if batches > 1}
 
-    async def settled(self, keys: Mapping[TopicPartition, Position]) -> Holdings:
-        """Wait until each partition is known to be another's, or may be read. `keys`: how far each is finished, and
-        under which epoch.
+    async def wait_until_owned(self, finished: Mapping[TopicPartition, Position]) -> Holdings:
+        """Wait until each partition may be read or is known to be owned by another member.
 
-        What is only left out because its gate is shut would be counted as read once the batch is finished."""
+        `finished`: how far each is finished, and under which epoch. A partition that was left out only because its gate
+        is shut would count as read once the batch is finished."""
         while True:
-            for tp, at in keys.items():
+            for tp, at in finished.items():
                 if tp not in self._held:
-                    self._reports.doubt(tp, at.epoch, at.end)
-            self._raise_trouble()
-            self._refuse_if_left(keys)
-            # Those that are to be let go wait for a turn, and that comes after this batch.
-            found = self._holdings(keys, frozenset(self._releasing.keys() & self._held.keys()))
-            if keys.keys() <= found.held.keys() | found.gone:
+                    self._progress.confirm_owner(tp, at.epoch, at.end)
+            self._raise_failure()
+            self._refuse_if_left(finished)
+            # Those that are to be released wait for the next batch boundary, and that comes after this batch.
+            found = self._holdings(finished, frozenset(self._releasing.keys() & self._held.keys()))
+            if finished.keys() <= found.held.keys() | found.gone:
                 return found
-            self.under_way.close()
-            with anyio.move_on_after(_LOOK_AGAIN):
+            self.in_flight.close()
+            with anyio.move_on_after(_POLL_SECONDS):
                 await self.changes.next()
 
-    def _refuse_if_left(self, keys: Mapping[TopicPartition, Position]) -> None:
-        if self.ending is not None and keys:
+    def _refuse_if_left(self, finished: Mapping[TopicPartition, Position]) -> None:
+        if self.ending is not None and finished:
             raise Unavailable(
                 f"member {self._options.member!r} has left group {self._options.group!r} before it finished a batch "
                 f"that an earlier process began; start the query again, it begins with that batch"
             )
 
-    def _raise_trouble(self) -> None:
-        if self._trouble is not None:
-            raise self._trouble
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
-    def _holdings(self, keys: Iterable[TopicPartition], leaving: frozenset[TopicPartition] = frozenset()) -> Holdings:
+    def _holdings(
+        self, partitions: Iterable[TopicPartition], leaving: frozenset[TopicPartition] = frozenset()
+    ) -> Holdings:
         if self.ending is not None:
-            return Holdings({}, frozenset(keys))
-        gone = frozenset(tp for tp in keys if tp not in self._held and self._reports.is_gone(tp))
-        # A release is not answered before they are let go, so they need not be entered.
+            return Holdings({}, frozenset(partitions))
+        gone = frozenset(tp for tp in partitions if tp not in self._held and self._progress.is_gone(tp))
+        # The release of those that leave is acked only after the batch, so their gates need not be entered.
         held = {tp: held for tp, held in self._held.items() if tp in leaving or self._enter(tp, held)}
         return Holdings(held, gone, leaving)
 
     def _enter(self, tp: TopicPartition, held: HeldPartition) -> bool:
         try:
-            self.under_way.enter_context(self.consumer.gate(tp.topic, tp.partition).enter(held.epoch))
+            self.in_flight.enter_context(self.consumer.gate(tp.topic, tp.partition).enter(held.epoch))
         except (GateClosed, StaleEpoch):
-            # The lease is over by the clock, and the handler will hear of it: in doubt.
+            # The lease has expired by the clock, and `revoked` will follow: who owns the partition is unknown.
             return False
         return True
 
-    async def has_share(self, *, whole: bool) -> None:
-        """Wait until everything that the group's plan gives this member is here; or, if not `whole`, some of it."""
+    async def wait_for_share(self, *, whole: bool) -> None:
+        """Wait until the member holds all that the group's plan assigns to it; or, if not `whole`, some of it."""
         options = self._options
         while whole or not self._held:
-            self._raise_trouble()
+            self._raise_failure()
             found = await describe_at(options.assigner, options.tls, options.group)
             if is_share_complete(found, options.member, self._held):
                 return
-            await anyio.sleep(_LOOK_AGAIN)
+            await anyio.sleep(_POLL_SECONDS)

@@ -1,8 +1,8 @@
-"""The member on a thread of its own, in the process in which Spark plans the query's batches.
+"""`MemberThread` runs the member on a thread of its own, in the process in which Spark plans the query's batches.
 
-Spark calls the reader from that process's main thread and leaves it alone in between; renewals and answers must not
-wait for that. A link is made at the first call that needs it: readers are made more often than queries run, and are
-pickled. What ends the member is raised to whoever calls next.
+Spark calls the reader from that process's main thread and leaves it idle in between; lease renewals and acks must not
+wait for those calls. The thread is started at the first call that needs it: Spark makes and pickles more readers than
+it runs queries. What ended the member is raised to the next caller.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from assigner.client import Unavailable
 from assigner.errors import UnknownTopic
 from assigner.logs import get_logger
 from assigner.spark.kafka_offsets import KafkaLog
-from assigner.spark.member.member import QueryMember
+from assigner.spark.member.member import MemberStatistics, QueryMember
 from assigner.spark.options import SourceOptions
 from assigner.spark.state.sink_record import SinkRecord
 
@@ -38,55 +38,58 @@ class MemberThread:
         self._stopped = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="assigned_kafka member", daemon=True)
         self._thread.start()
-        # The member gives up by itself; this is for a thread that died without a word.
+        # The member has a timeout of its own; this one is for a thread that died silently.
         self._member = self._started.result(options.assigner_timeout + _STOP_SECONDS)
 
     @property
     def session(self) -> str:
         return self._member.consumer.session
 
-    def call(self, question: Callable[[QueryMember], Coroutine[Any, Any, T]], patience: float | None = None) -> T:
-        """Ask the member, on its loop. Raises what ended it, if it has."""
+    def statistics(self) -> MemberStatistics:
+        return self._member.statistics()
+
+    def call(self, method: Callable[[QueryMember], Coroutine[Any, Any, T]], timeout: float | None = None) -> T:
+        """Call a method of the member on its event loop. Raises what ended the member, if it has ended."""
         if self._failure is not None:
             raise self._failure
         assert self._loop is not None
-        answer = asyncio.run_coroutine_threadsafe(question(self._member), self._loop)
-        patience = self._options.assigner_timeout if patience is None else patience
+        result = asyncio.run_coroutine_threadsafe(method(self._member), self._loop)
+        timeout = self._options.assigner_timeout if timeout is None else timeout
         try:
-            return answer.result(patience)
+            return result.result(timeout)
         except TimeoutError:
-            answer.cancel()
+            result.cancel()
             raise Unavailable(
                 f"the assigner at {','.join(self._options.assigner)} does not say within "
-                f"{patience:g} s what member {self._options.member!r} owns; "
+                f"{timeout:g} s what member {self._options.member!r} owns; "
                 f"check that it runs, or raise option assignerTimeout"
             ) from None
 
-    def finish(self) -> None:
-        """No batch is under way: the last one is finished, or none was begun."""
-        self._member.under_way.close()
+    def end_batch(self) -> None:
+        """Leave the gates: no batch is in flight, because the last one is finished or none was begun."""
+        self._member.in_flight.close()
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Begin to hand everything over. The next turns do it."""
+        """Begin to drain: the next batch boundaries release everything."""
         assert self._loop is not None
         asyncio.run_coroutine_threadsafe(self._member.consumer.drain(), self._loop)
 
     def stop(self) -> None:
-        """Leave the group. With a batch under way the assigner is not told that it is over."""
+        """Leave the group. With a batch in flight its partitions are not reported as released: their lease expires."""
         if self._loop is not None and self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(self._leave(), self._loop)
         self._thread.join(_STOP_SECONDS)
-        self.finish()
+        self.end_batch()
 
     async def _leave(self) -> None:
         self._stopped.set()
         await self._member.leave()
 
     def abandon(self) -> None:
-        """Go without a word: the lease ends by itself. For a process whose executors may still be at work."""
-        self._member.under_way.pop_all()
+        """Leave no gate, so that the lease has to expire. For a process whose executors may still be writing."""
+        self._member.in_flight.pop_all()
 
     # --- the thread ------------------------------------------------------------------------------------------------
 
@@ -106,11 +109,11 @@ class MemberThread:
         async with member.consumer:
             self._started.set_result(member)
             await member.run()
-        # One that was drained still answers: it owns nothing.
+        # A drained member still answers calls: it owns nothing.
         await self._stopped.wait()
 
     def _explained(self, error: BaseException) -> BaseException:
-        """What the client says, in the words of the source's options."""
+        """The client's error, naming the options of the source."""
         match error:
             case Unavailable():
                 why = str(error).removesuffix("; check the addresses")

@@ -1,7 +1,7 @@
-"""`spark.read.format("assigned_kafka")`: what lies between two ends of the topics. It joins no group and moves nothing.
+"""`spark.read.format("assigned_kafka")`: reads between two offsets of each partition. It joins no group.
 
-`committed` as an end stands for the group's committed offsets, so that what a group has done, or has not yet done, can
-be looked at without disturbing it.
+`committed` as an end stands for the group's committed offsets, so that records which a group has processed, or has not
+yet processed, can be read without disturbing it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class BatchReader(DataSourceReader):
         log, options = KafkaLog(self._options), self._options
         known = log.partitions(options.topics)
         done = self._committed(known)
-        first = log.resolved({tp: _meant(options.starting.of(tp), tp, done) for tp in known})
-        end = log.resolved({tp: _meant(options.ending.of(tp, "endingOffsets"), tp, done) for tp in known})
+        first = log.resolved({tp: _resolved_committed(options.starting.of(tp), tp, done) for tp in known})
+        end = log.resolved({tp: _resolved_committed(options.ending.of(tp, "endingOffsets"), tp, done) for tp in known})
         ranges = [OffsetRange(tp, 0, first[tp], end[tp]) for tp in known if first[tp] < end[tp]]
         return tasks_for(ranges, options)
 
@@ -53,6 +53,6 @@ class BatchReader(DataSourceReader):
         return read_ranges(partition.value, self._options, arrow_schema(self._schema))
 
 
-def _meant(offset: int, tp: TopicPartition, committed: Mapping[TopicPartition, int]) -> int:
+def _resolved_committed(offset: int, tp: TopicPartition, committed: Mapping[TopicPartition, int]) -> int:
     """A group that has committed nothing has done nothing yet."""
     return committed.get(tp, EARLIEST) if offset == COMMITTED else offset

@@ -1,9 +1,9 @@
 """Reads ranges of offsets from Kafka into Arrow record batches. Runs on executors, a consumer for each task.
 
 A range ends by position: offsets have gaps where a topic is compacted or written in transactions, so the last offset of
-a range may never be seen. What tells the end then is a later record, or the broker's word that there is none.
+a range may not exist. The range then ends at a later record, or when the broker reports the end of the partition.
 
-Not promised: a batch per chunk read. An empty range yields nothing.
+Not promised: one record batch for each chunk. An empty range yields nothing.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from assigner.spark.source.rows import batches_of
 CHUNK = 10_000
 """Records asked for at a time."""
 POLL_SECONDS = 0.1
-"""A chunk that is not full by then is taken as it is."""
-_HASTE = {"fetch.wait.max.ms": 10, "fetch.queue.backoff.ms": 10}
-"""Unless the user says otherwise. A range is there already, so waiting for more of it only delays the next one; and a
-full queue is emptied at once."""
-_PASSING = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._RESOLVE})
-"""librdkafka goes on trying by itself; how long is our matter."""
+"""How long a chunk waits to be full."""
+_LOW_LATENCY = {"fetch.wait.max.ms": 10, "fetch.queue.backoff.ms": 10}
+"""Defaults, which options kafka.* override. The records of a range exist already, so waiting for a fuller fetch only
+delays the next range; and a full queue is emptied at once."""
+_RETRIED = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._RESOLVE})
+"""librdkafka retries these by itself; kafkaTimeout limits how long."""
 
 _log = get_logger(__name__)
 
@@ -39,12 +39,12 @@ _log = get_logger(__name__)
 def read_ranges(ranges: Iterable[OffsetRange], options: SourceOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     with closing(new_consumer(options)) as consumer:
         for one in ranges:
-            yield from _Reading(one, options, consumer).batches(schema)
+            yield from _RangeReader(one, options, consumer).batches(schema)
 
 
 def new_consumer(options: SourceOptions) -> Any:
     settings = {
-        **_HASTE,
+        **_LOW_LATENCY,
         **options.kafka,
         # Demanded by librdkafka; the consumer never joins a group.
         "group.id": options.group or "assigned_kafka",
@@ -58,7 +58,9 @@ def new_consumer(options: SourceOptions) -> Any:
         raise SourceUnavailable(f"an option kafka.* is not accepted by librdkafka: {error.args[0].str()}") from error
 
 
-class _Reading:
+class _RangeReader:
+    """Reads one range with a consumer that other ranges use too."""
+
     def __init__(self, one: OffsetRange, options: SourceOptions, consumer: Any) -> None:
         self._range = one
         self._options = options
@@ -66,26 +68,26 @@ class _Reading:
         self._position = one.first
         """The next offset that may be there."""
         self._log_end: int | None = None
-        """Where the broker said that there is nothing more, if that was before the range's end."""
-        self._trouble = "no answer"
+        """The end of the partition that the broker reported, if that was before the range's end."""
+        self._last_error = "no answer"
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         self._begin_at(self._position)
-        heard_at = time.monotonic()
+        progress_at = time.monotonic()
         while self._position < self._range.end:
             before = self._position
             found = self._consumer.consume(min(CHUNK, self._range.end - self._position), POLL_SECONDS)
-            yield from batches_of(self._taken(found), self._range, schema)
+            yield from batches_of(self._records(found), self._range, schema)
             if self._position > before:
-                heard_at = time.monotonic()
-            elif time.monotonic() - heard_at > self._options.kafka_timeout:
-                self._give_up()
+                progress_at = time.monotonic()
+            elif time.monotonic() - progress_at > self._options.kafka_timeout:
+                self._time_out()
 
     def _begin_at(self, offset: int) -> None:
         tp = self._range.tp
         self._consumer.assign([TopicPartition(tp.topic, tp.partition, offset)])
 
-    def _taken(self, found: list[Any]) -> list[Any]:
+    def _records(self, found: list[Any]) -> list[Any]:
         """The records among the messages that belong to the range."""
         records = [message for message in found if message.error() is None]
         if records:
@@ -93,7 +95,7 @@ class _Reading:
         if len(records) < len(found):
             for message in found:
                 if message.error() is not None:
-                    self._heard(message)
+                    self._on_error(message)
         return records
 
     def _within(self, records: list[Any]) -> list[Any]:
@@ -103,7 +105,7 @@ class _Reading:
             return records
         return [message for message in records if message.offset() < self._range.end]
 
-    def _heard(self, message: Any) -> None:
+    def _on_error(self, message: Any) -> None:
         error = message.error()
         if error.code() == KafkaError._PARTITION_EOF:
             if message.offset() >= self._range.end:
@@ -112,14 +114,14 @@ class _Reading:
                 self._log_end = message.offset()
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             self._skip_lost()
-        elif error.code() in _PASSING or error.retriable():
-            self._trouble = error.str()
+        elif error.code() in _RETRIED or error.retriable():
+            self._last_error = error.str()
         else:
             raise SourceUnavailable(f"{self._range} can't be read from Kafka: {error.str()}")
 
     def _skip_lost(self) -> None:
         tp, end = self._range.tp, self._range.end
-        # Asked for again, so that an answer from before the loss does not count.
+        # Not from the cache, which may be older than the loss.
         first, log_end = self._watermarks()
         if log_end < self._position:
             report_loss(tp, self._position, end, _shrunk(log_end), fail=self._options.fail_on_data_loss)
@@ -140,11 +142,11 @@ class _Reading:
             raise SourceUnavailable(f"Kafka does not say what is left of {tp}: {error.args[0].str()}") from error
         return found
 
-    def _give_up(self) -> None:
+    def _time_out(self) -> None:
         if self._log_end is None:
             raise SourceUnavailable(
                 f"nothing of {self._range} was heard from Kafka for {self._options.kafka_timeout:g} s "
-                f"({self._trouble}); check that executors reach option kafka.bootstrap.servers, "
+                f"({self._last_error}); check that executors reach option kafka.bootstrap.servers, "
                 f"or raise option kafkaTimeout"
             )
         fail = self._options.fail_on_data_loss

@@ -1,9 +1,9 @@
-"""What the reader decides about batches: where each ends, and which ranges it reads.
+"""`Planner` decides where each batch of a query ends, and which ranges of offsets it reads.
 
 `latest` is the one moment at which everything before `start` is known to be in Spark's commit log; so that is when
-progress is reported and partitions are let go. `commit` would come a batch late, and for the last batch never.
-The first call in a new process may be `ranges`, for a batch that the process before left unfinished: of that only what
-nobody else has taken over is read again.
+progress is reported and partitions are released. Spark's `commit` comes a batch late, and for the last batch never.
+The first call in a new process may be `batch`, for a batch that the previous process left unfinished: of it, only the
+partitions that no other member has taken over are read again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from assigner.errors import InvalidInput
 from assigner.logs import get_logger
 from assigner.model.keys import TopicPartition
 from assigner.spark.kafka_offsets import DataLost, KafkaLog, report_loss
+from assigner.spark.member.member import MemberStatistics
 from assigner.spark.member.thread import MemberThread
 from assigner.spark.options import SourceOptions
 from assigner.spark.positions import (
@@ -29,7 +30,7 @@ from assigner.spark.positions import (
     ranges_between,
     read_positions,
     replayed,
-    taken_up,
+    with_holdings,
 )
 from assigner.spark.sinks.columns import StateRow
 from assigner.spark.state.handover import (
@@ -45,8 +46,8 @@ from assigner.spark.state.sink_record import sink_record
 
 Json = dict[str, dict[str, int | str]]
 
-_FIRST_SHARE = 10.0
-"""Seconds a new member waits for its first partitions."""
+_FIRST_SHARE_SECONDS = 10.0
+"""How long a new member waits for its first partitions."""
 
 _log = get_logger(__name__)
 
@@ -58,35 +59,38 @@ class Planner:
         self._log = KafkaLog(options)
         self._log.partitions(options.topics)
         self._sink = sink_record(options)
-        self.link = MemberThread(options, self._log, self._sink)
+        self.member_thread = MemberThread(options, self._log, self._sink)
         self._states: dict[TopicPartition, StateRow] | None = None
-        """What was found when a batch's end was decided, until its rows are planned."""
+        """The states to restore, read when the end of a batch was decided, until its rows are planned."""
         self._target: dict[TopicPartition, int] | None = None
-        self._doubted: dict[TopicPartition, float] = {}
-        self._turned = False
+        self._unknown_since: dict[TopicPartition, float] = {}
+        self._has_begun = False
         self._planned = False
         self._committed: Mapping[str, Any] | None = None
         self.ends: dict[TopicPartition, int] = {}
-        """Of the partitions that are held, when it was last asked."""
+        """Where the logs of the held partitions ended when Kafka was last asked."""
+
+    def statistics(self) -> MemberStatistics:
+        return self.member_thread.statistics()
 
     # --- where a batch ends ------------------------------------------------------------------------------------------
 
     def latest(self, start: Mapping[str, Any], max_rows: int | None) -> Json:
         finished = read_positions(start, self._owner)
-        self.link.finish()
-        if not self._turned:
+        self.member_thread.end_batch()
+        if not self._has_begun:
             self._begin(max_rows)
-        holdings = self.link.call(lambda member: member.turn(finished))
+        holdings = self.member_thread.call(lambda member: member.begin_batch(finished))
         if self._options.control_rows:
             holdings = self._beginning_at_states(finished, holdings)
-        now = taken_up(finished, holdings)
-        self._limit_doubt(now.of.keys() - holdings.held.keys())
+        now = with_holdings(finished, holdings)
+        self._limit_unknown_owners(now.of.keys() - holdings.held.keys())
         self.ends = self._log.ends(holdings.held)
         now = self._without_loss(now)
-        ends = self.ends if self._target is None else _no_further(self.ends, self._target)
+        ends = self.ends if self._target is None else _limited(self.ends, self._target)
         end = advanced(now, holdings.held, ends, max_rows).to_json()
         if end == start:
-            self.link.finish()
+            self.member_thread.end_batch()
         return end
 
     def _beginning_at_states(self, finished: Positions, holdings: Holdings) -> Holdings:
@@ -98,29 +102,29 @@ class Planner:
         return self._sink.states(partitions) if self._sink is not None else {}
 
     def read_to_here(self) -> None:
-        """From now on nothing is new: batches end where the topics end now."""
-        self._await_share(self._options.assigner_timeout, whole=True)
+        """Let batches end where the topics end now: later records are not read."""
+        self._wait_for_share(self._options.assigner_timeout, whole=True)
         self._target = self._log.ends(self._log.partitions(self._options.topics))
 
     def _begin(self, max_rows: int | None) -> None:
-        """A query that reads everything at once has this one chance; others are only spared an empty batch."""
-        patience = self._options.assigner_timeout
+        """Wait for the first partitions: a query that reads everything in one batch has no later chance."""
+        timeout = self._options.assigner_timeout
         if max_rows is None and self._target is None:
-            self._await_share(patience, whole=True)
+            self._wait_for_share(timeout, whole=True)
         else:
-            self._await_share(min(_FIRST_SHARE, patience), whole=False)
-        self._turned = True
+            self._wait_for_share(min(_FIRST_SHARE_SECONDS, timeout), whole=False)
+        self._has_begun = True
 
-    def _await_share(self, patience: float, *, whole: bool) -> None:
+    def _wait_for_share(self, timeout: float, *, whole: bool) -> None:
         try:
-            self.link.call(lambda member: member.has_share(whole=whole), patience)
+            self.member_thread.call(lambda member: member.wait_for_share(whole=whole), timeout)
         except Unavailable as error:
             _log.warning("assignment_incomplete", error=str(error))
 
-    def _limit_doubt(self, doubtful: Iterable[TopicPartition]) -> None:
+    def _limit_unknown_owners(self, unknown: Iterable[TopicPartition]) -> None:
         now = time.monotonic()
-        self._doubted = {tp: self._doubted.get(tp, now) for tp in doubtful}
-        for tp, since in self._doubted.items():
+        self._unknown_since = {tp: self._unknown_since.get(tp, now) for tp in unknown}
+        for tp, since in self._unknown_since.items():
             if now - since > self._options.assigner_timeout:
                 raise Unavailable(
                     f"the assigner at {','.join(self._options.assigner)} has not confirmed for "
@@ -152,8 +156,8 @@ class Planner:
 
     def batch(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[list[OffsetRange], list[Control]]:
         first, last = read_positions(start, self._owner), read_positions(end, self._owner)
-        self._refuse_to_be_outrun(start)
-        ranges, controls = self._planned_now(first, last) if self._turned else self._left_of(first, last)
+        self._refuse_async_progress(start)
+        ranges, controls = self._planned_now(first, last) if self._has_begun else self._replanned(first, last)
         states = self._stored(restored_by(controls)) if self._states is None else self._states
         self._states = None
         self._planned = True
@@ -165,12 +169,12 @@ class Planner:
     def _controls(self, start: Positions, end: Positions) -> list[Control]:
         return controls_between(start, end, self._options.snapshot_every) if self._options.control_rows else []
 
-    def _left_of(self, start: Positions, end: Positions) -> tuple[list[OffsetRange], list[Control]]:
+    def _replanned(self, start: Positions, end: Positions) -> tuple[list[OffsetRange], list[Control]]:
         wanted = ranges_between(start, end)
-        keys = {one.tp: Position(one.epoch, one.first, one.first) for one in wanted}
+        finished = {one.tp: Position(one.epoch, one.first, one.first) for one in wanted}
         for one in self._controls(start, end):
-            keys.setdefault(one.tp, Position(one.epoch, one.offset, one.offset))
-        holdings = self.link.call(lambda member: member.settled(keys))
+            finished.setdefault(one.tp, Position(one.epoch, one.offset, one.offset))
+        holdings = self.member_thread.call(lambda member: member.wait_until_owned(finished))
         controls: list[Control] = []
         if self._options.control_rows:
             holdings = beginning_at_states(holdings, (), {})
@@ -183,8 +187,8 @@ class Planner:
     def committed(self, end: Mapping[str, Any]) -> None:
         self._committed = end
 
-    def _refuse_to_be_outrun(self, start: Mapping[str, Any]) -> None:
-        """Spark says `commit` between two batches, except when it writes its logs behind its own back."""
+    def _refuse_async_progress(self, start: Mapping[str, Any]) -> None:
+        """Spark calls `commit` between two batches, unless it writes its commit log asynchronously."""
         if self._planned and self._committed != start:
             raise InvalidInput(
                 "the query writes its progress asynchronously, so nobody can tell what it has finished; "
@@ -192,5 +196,5 @@ class Planner:
             )
 
 
-def _no_further(ends: Mapping[TopicPartition, int], target: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+def _limited(ends: Mapping[TopicPartition, int], target: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     return {tp: min(end, target.get(tp, 0)) for tp, end in ends.items()}

@@ -29,6 +29,7 @@ from assigner.spark.source.rows import control_batch
 from assigner.spark.source.tasks import ControlTask, control_tasks, tasks_for
 
 if TYPE_CHECKING:
+    from assigner.spark.member.member import MemberStatistics
     from assigner.spark.source.planner import Planner
 
 NAME = "assigned_kafka"
@@ -71,7 +72,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: Planner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Executors get the reader, and no member with it.
+        # Executors get the reader without its planner.
         return {"_options": self._options, "_schema": self._schema}
 
     # --- planning, in the one process that joins the group -----------------------------------------------------------
@@ -84,23 +85,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @without_traceback
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        return self._planning().latest(start, _rows(limit, self._options.max_rows))
+        return self.planner.latest(start, _rows(limit, self._options.max_rows))
 
     @without_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        ranges, controls = self._planning().batch(start, end)
+        ranges, controls = self.planner.batch(start, end)
         return [*control_tasks(controls), *tasks_for(ranges, self._options)]
 
     @without_traceback
     def commit(self, end: dict[str, Any]) -> None:
-        self._planning().committed(end)
+        self.planner.committed(end)
 
     @without_traceback
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._planning().read_to_here()
+        self.planner.read_to_here()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """For the query's progress: how far the topics reach, and where the member is to be found."""
+        """For the query's progress: where the topics end, and how `query_drain` reaches the member."""
         if self._planner is None:
             return None
         ends = {f"{tp.topic}-{tp.partition}": end for tp, end in sorted(self._planner.ends.items())}
@@ -108,28 +109,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "assigner": ",".join(self._options.assigner),
             "group": self._options.group,
             "member": self._options.member,
-            "session": session_digest(self._planner.link.session),
+            "session": session_digest(self._planner.member_thread.session),
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }
         return {**ends, OWNER_KEY: where}
 
+    def statistics(self) -> MemberStatistics | None:
+        """None if no batch was planned yet."""
+        return None if self._planner is None else self._planner.statistics()
+
     def stop(self) -> None:
         if self._planner is None:
             return
-        self._process.end_in_time()
+        self._process.start_watchdog()
         if self._process.is_orphaned():
-            self._planner.link.abandon()
+            self._planner.member_thread.abandon()
         else:
-            self._planner.link.stop()
+            self._planner.member_thread.stop()
 
-    def _planning(self) -> Planner:
+    @property
+    def planner(self) -> Planner:
+        """Made at the first use, which joins the group."""
         if self._planner is None:
             # Here, because executors unpickle readers too, and have no use for the client.
             from assigner.spark.source.planner import Planner
 
             self._planner = Planner(self._options)
-            self._process.prepare(self._planner.link.drain)
+            self._process.prepare(self._planner.member_thread.drain)
         return self._planner
 
     # --- reading, on executors ---------------------------------------------------------------------------------------

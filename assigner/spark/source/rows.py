@@ -1,4 +1,4 @@
-"""From Kafka's messages to record batches: column by column, since a call per row is what costs."""
+"""Converts Kafka's messages to Arrow record batches, column by column: calls per row are what costs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from assigner.spark.schema import CONTROL, EPOCH, HEADERS, control_row
 from assigner.spark.state.handover import Control
 
 MAX_BYTES = 256 * 2**20
-"""Of keys and values in a batch. A column of Arrow's binary type ends at 2 GiB."""
+"""Keys and values in a record batch. A column of Arrow's binary type holds at most 2 GiB."""
 
 
 def batches_of(messages: list[Any], one: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -20,11 +20,11 @@ def batches_of(messages: list[Any], one: OffsetRange, schema: pa.Schema) -> Iter
         return
     keys = [message.key() for message in messages]
     values = [message.value() for message in messages]
-    for first, end in _cuts(keys, values):
+    for first, end in _slices(keys, values):
         yield _batch(messages[first:end], keys[first:end], values[first:end], one, schema)
 
 
-def _cuts(keys: list[bytes | None], values: list[bytes | None]) -> Iterator[tuple[int, int]]:
+def _slices(keys: list[bytes | None], values: list[bytes | None]) -> Iterator[tuple[int, int]]:
     # One sum instead of a look at each row: batches that are too large are rare.
     if sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values))) <= MAX_BYTES:
         yield 0, len(keys)

@@ -1,4 +1,4 @@
-"""What the tasks of a batch read: long ranges are cut for parallel work, short ones are put together."""
+"""Spark's tasks for a batch: long ranges are split for parallel work, short ones share a task."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from assigner.spark.positions import OffsetRange, packed, split
 from assigner.spark.state.handover import Control
 
 TASK_ROWS = 10_000
-"""Ranges below this are read by one task together, unless the user says how many tasks there are to be."""
-
-
+"""Ranges share a task up to so many rows, unless the user sets minPartitions."""
 TASK_BYTES = 16 * 2**20
-"""States are handed out by one task up to about this size."""
+"""Control rows share a task up to about so many bytes of states."""
 
 
 class Task(InputPartition):
-    """What one task reads."""
+    """Ranges of offsets that one task reads."""
 
     def __init__(self, value: tuple[OffsetRange, ...]) -> None:
         super().__init__(value)
 
 
 class ControlTask(InputPartition):
-    """Rows that are not read from Kafka."""
+    """Control rows that one task emits; they are not read from Kafka."""
 
     def __init__(self, value: tuple[Control, ...]) -> None:
         super().__init__(value)

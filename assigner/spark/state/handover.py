@@ -1,10 +1,10 @@
-"""Which control rows a batch holds, and from where partitions are read whose state another query left in the sink.
+"""Which control rows a batch holds, and where a new owner begins to read whose state another query left in the sink.
 
-Like the records of a batch, its control rows follow from its two ends alone. What the sink holds is looked up when a
-batch is planned: the state that it has for a partition only ever grows, so an older end of a batch still fits.
+Like the records of a batch, its control rows follow from its two ends alone. The sink's states are read when a batch is
+planned: the stored state of a partition only ever advances, so the end of an older batch still fits.
 
-With states the committed offset does not say where a new owner begins: that is where the stored state ends, since what
-lies in between is in nobody's state. The sink skips the rows that were written before.
+With states a new owner begins where the stored state ends, not at the committed offset: the records in between are in
+no state. The sink skips their rows, which were written before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import msgspec
 
 from assigner.model.keys import TopicPartition
-from assigner.spark.positions import HeldPartition, Holdings, Position, Positions, counts_still, goes_on, is_kept
+from assigner.spark.positions import (
+    HeldPartition,
+    Holdings,
+    Position,
+    Positions,
+    can_continue,
+    is_unchanged,
+    still_counts,
+)
 from assigner.spark.schema import ControlKind
 from assigner.spark.sinks.columns import StateRow
 
@@ -33,12 +41,12 @@ class Control(msgspec.Struct, frozen=True, gc=False):
 
 
 def to_restore(start: Positions, holdings: Holdings) -> list[TopicPartition]:
-    """Held partitions whose state the query does not have."""
+    """Held partitions whose state the query does not have in its own checkpoint."""
     return [tp for tp, held in holdings.held.items() if not has_state(start.of.get(tp), held)]
 
 
 def has_state(at: Position | None, held: HeldPartition) -> bool:
-    return at is not None and (goes_on(at, held) or is_kept(at, held))
+    return at is not None and (is_unchanged(at, held) or can_continue(at, held))
 
 
 def beginning_at_states(
@@ -71,7 +79,7 @@ def controls_again(start: Positions, end: Positions, holdings: Holdings, every: 
     found: list[Control] = []
     for tp, at in sorted(end.of.items()):
         held, before = holdings.held.get(tp), start.of.get(tp)
-        if held is None or not counts_still(at, held):
+        if held is None or not still_counts(at, held):
             continue
         if before is not None and not _begins(before, at):
             found.append(Control(ControlKind.RESUME, tp, held.epoch, before.end))

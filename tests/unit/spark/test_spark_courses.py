@@ -60,7 +60,7 @@ class Course:
             member = self._dice.choice(sorted(self.running))
             # As `assigner.spark.query_drain` does, which waits for a first batch.
             self.running[member].finish_what_an_earlier_process_began()
-            self.running[member].reader._planning().link.drain()
+            self.running[member].reader.planner.member_thread.drain()
             run_until(lambda: not self.running[member].held, *self.running.values())
             self.running.pop(member).stop()
 

@@ -1,4 +1,4 @@
-"""Draining a query that is alone in its group: nobody takes over, but nothing may be left in doubt either."""
+"""A query that drains while it is alone in its group: nobody takes over, yet all progress is reported."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def names(assigner: EmbeddedAssigner) -> list[str]:
     return [one.consumer.consumer_name for one in described.members]
 
 
-def eventually_drains(link: MemberThread) -> None:
-    """Until the member has been told that nobody is there to hand over to."""
+def wait_until_it_drains(thread: MemberThread) -> None:
+    """Until the member has received its releases, or has left."""
     deadline = time.monotonic() + 30
-    while not (link._member._releasing or link._member.ending):
+    while not (thread.statistics().releasing or thread.statistics().has_left):
         assert time.monotonic() < deadline, "the member does not begin to drain"
         time.sleep(0.01)
 
@@ -45,9 +45,9 @@ def test_a_batch_that_takes_longer_than_a_close_may_is_reported_before_the_membe
         run_until(lambda: len(query.held) == 4 and not sink.missing(kafka, TOPIC), query)
         kafka.produce(TOPIC, 10)
         assert query.batch(Step.WRITTEN) is Step.WRITTEN
-        link = query.reader._planning().link
-        link.drain()
-        eventually_drains(link)
+        thread = query.reader.planner.member_thread
+        thread.drain()
+        wait_until_it_drains(thread)
         assert names(assigner) == ["m"]
         finish(query)
         run_until(lambda: not names(assigner), query)

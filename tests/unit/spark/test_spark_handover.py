@@ -150,19 +150,19 @@ def test_a_release_is_answered_only_after_the_state_is_in_the_sink(
     old = a_query(assigner, kafka, topic, table)
     kafka.produce(topic, 5)
     run_until(lambda: table.is_complete(kafka, topic), old)
-    member = old.reader._planning().link._member
+    planner = old.reader.planner
     new = StatefulQuery(assigner, kafka, "new", topic, table)
-    new.reader._planning()
-    run_until(lambda: len(member._releasing) == 2)
-    leaving = set(member._releasing)
+    new.reader.planner.statistics()
+    run_until(lambda: len(planner.statistics().releasing) == 2)
+    leaving = planner.statistics().releasing
     assert old.batch(upto=Step.PLANNED) is Step.PLANNED
-    assert set(member._releasing) == leaving
+    assert planner.statistics().releasing == leaving
     assert {_end(table, tp) for tp in leaving} == {10}
     assert old.batch() is Step.FINISHED
     assert {_end(table, tp) for tp in leaving} == {15}
-    assert set(member._releasing) == leaving
+    assert planner.statistics().releasing == leaving
     old.batch()
-    assert not member._releasing
+    assert not planner.statistics().releasing
     old.stop()
     new.stop()
 
@@ -213,7 +213,7 @@ def test_a_drained_query_leaves_all_its_states_in_the_sink(
     query = a_query(assigner, kafka, topic, table)
     kafka.produce(topic, 7)
     run_until(lambda: table.is_complete(kafka, topic), query)
-    query.reader._planning().link.drain()
+    query.reader.planner.member_thread.drain()
     run_until(lambda: not query.held, query)
     assert not query.checkpoint.states
     assert {_end(table, TopicPartition(topic, partition)) for partition in range(4)} == {17}

@@ -25,7 +25,7 @@ from assigner.spark.positions import (
     read_positions,
     replayed,
     split,
-    taken_up,
+    with_holdings,
 )
 
 OWNER = Owner("billing", "etl-1")
@@ -122,40 +122,40 @@ def test_pieces_cover_their_ranges_exactly(
 
 def test_what_was_let_go_is_left_out_and_what_was_taken_begins_at_its_committed_offset() -> None:
     start = at({P0: Position(1, 0, 10), P1: Position(1, 0, 10)})
-    now = taken_up(start, holding(p0=HeldPartition(1, 1, 0), p2=HeldPartition(4, 4, 33), gone=frozenset({P1})))
+    now = with_holdings(start, holding(p0=HeldPartition(1, 1, 0), p2=HeldPartition(4, 4, 33), gone=frozenset({P1})))
     assert now.of == {P0: Position(1, 0, 10), P2: Position(4, 33, 33)}
 
 
 def test_what_is_in_doubt_stays_as_it_is() -> None:
     start = at({P0: Position(1, 0, 10)})
-    now = taken_up(start, holding())
+    now = with_holdings(start, holding())
     assert now == start
     assert advanced(now, {}, {P0: 99}, None) == start
 
 
 def test_after_a_restart_what_was_finished_counts_if_nobody_else_was_at_work() -> None:
     start = at({P0: Position(5, 0, 10)})
-    assert taken_up(start, holding(p0=HeldPartition(6, 5, 4))).of == {P0: Position(6, 10, 10, kept=True)}
-    assert taken_up(start, holding(p0=HeldPartition(7, 6, 4))).of == {P0: Position(7, 4, 4)}
+    assert with_holdings(start, holding(p0=HeldPartition(6, 5, 4))).of == {P0: Position(6, 10, 10, kept=True)}
+    assert with_holdings(start, holding(p0=HeldPartition(7, 6, 4))).of == {P0: Position(7, 4, 4)}
 
 
 def test_what_others_finished_meanwhile_counts_more() -> None:
     start = at({P0: Position(5, 0, 10)})
-    assert taken_up(start, holding(p0=HeldPartition(6, 5, 40))).of == {P0: Position(6, 40, 40, kept=True)}
+    assert with_holdings(start, holding(p0=HeldPartition(6, 5, 40))).of == {P0: Position(6, 40, 40, kept=True)}
 
 
 def test_what_is_to_be_let_go_is_read_no_further_and_says_so() -> None:
     start = at({P0: Position(5, 0, 10), P1: Position(5, 0, 10)})
     holdings = Holdings({P0: HeldPartition(5, 5, 0), P1: HeldPartition(5, 5, 0)}, leaving=frozenset({P0}))
-    end = advanced(taken_up(start, holdings), holdings.held, {P0: 99, P1: 99}, None)
+    end = advanced(with_holdings(start, holdings), holdings.held, {P0: 99, P1: 99}, None)
     assert end.of == {P0: Position(5, 0, 10, released=True), P1: Position(5, 0, 99)}
     assert read_positions(json.loads(json.dumps(end.to_json())), OWNER) == end
 
 
 def test_what_was_given_away_does_not_count_when_it_stays_after_all() -> None:
     start = at({P0: Position(5, 0, 10, released=True)})
-    assert taken_up(start, holding(p0=HeldPartition(5, 5, 8))).of == {P0: Position(5, 8, 8)}
-    assert taken_up(start, holding(p0=HeldPartition(6, 5, 8))).of == {P0: Position(6, 8, 8)}
+    assert with_holdings(start, holding(p0=HeldPartition(5, 5, 8))).of == {P0: Position(5, 8, 8)}
+    assert with_holdings(start, holding(p0=HeldPartition(6, 5, 8))).of == {P0: Position(6, 8, 8)}
 
 
 def test_a_batch_of_an_earlier_process_is_read_again_only_where_nobody_took_over() -> None:
@@ -183,7 +183,7 @@ def test_batches_read_every_offset_once(growth: list[dict[TopicPartition, int]],
     start, seen = at(), []
     for step in [*growth, *[{}] * 200]:
         ends = {tp: end + step.get(tp, 0) for tp, end in ends.items()}
-        end = advanced(taken_up(start, Holdings(held)), held, ends, max_rows)
+        end = advanced(with_holdings(start, Holdings(held)), held, ends, max_rows)
         seen += [(one.tp, n) for one in ranges_between(start, end) for n in range(one.first, one.end)]
         start = end
     assert len(seen) == len(set(seen))

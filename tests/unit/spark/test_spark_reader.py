@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from assigner.client import Ending, Unavailable
+from assigner.client import Unavailable
 from assigner.embedded import EmbeddedAssigner
 from assigner.errors import InvalidInput, Superseded
 from assigner.model.keys import TopicPartition
@@ -83,7 +83,7 @@ def test_partitions_move_between_running_queries_and_nothing_is_lost(
         run_until(lambda: len(first.held) == len(second.held) == 2, first, second)
         kafka.produce(topic, 5)
         run_until(lambda: not sink.missing(kafka, topic), first, second)
-        second.reader._planning().link.drain()
+        second.reader.planner.member_thread.drain()
         run_until(lambda: len(first.held) == 4 and not second.held, first, second)
         kafka.produce(topic, 5)
         run_until(lambda: not sink.missing(kafka, topic), first, second)
@@ -177,11 +177,11 @@ def test_an_unfinished_batch_is_repeated_before_its_partitions_are_let_go(kafka:
         run_until(lambda: query.batch(upto=Step.PLANNED) is Step.PLANNED)
         query.cut_off()
         again = ActedQuery(assigner, kafka, "m1", topic, sink, query.checkpoint)
-        member = again.reader._planning().link._member
-        run_until(lambda: len(member._held) == 4)
+        planner = again.reader.planner
+        run_until(lambda: len(planner.statistics().held) == 4)
         other = ActedQuery(assigner, kafka, "m2", topic, sink)
-        other.reader._planning()
-        run_until(lambda: len(member._releasing) == 2)
+        other.reader.planner.statistics()
+        run_until(lambda: len(planner.statistics().releasing) == 2)
         run_until(lambda: len(again.held) == len(other.held) == 2, again, other)
         assert not sink.missing(kafka, topic)
         assert not sink.repeated
@@ -199,8 +199,9 @@ def test_a_member_that_left_before_an_unfinished_batch_was_repeated_does_not_cou
         run_until(lambda: query.batch(upto=Step.PLANNED) is Step.PLANNED)
         query.cut_off()
         again = ActedQuery(assigner, kafka, "m", topic, sink, query.checkpoint)
-        member = again.reader._planning().link._member
-        member.ending, member._held = Ending.DRAINED, {}
+        planner = again.reader.planner
+        planner.member_thread.call(lambda member: member.leave())
+        run_until(lambda: planner.statistics().has_left)
         with pytest.raises(Unavailable, match="start the query again"):
             again.batch()
         assert query.checkpoint.finished == 0
@@ -230,8 +231,8 @@ def test_a_query_that_loses_contact_for_a_while_neither_loses_nor_repeats(kafka:
         run_until(lambda: len(query.held) == 4 and not sink.missing(kafka, topic), query)
         before = dict(query.held)
         query.cut_off()
-        link = query.reader._planning().link
-        run_until(lambda: not link._member._held, query)
+        planner = query.reader.planner
+        run_until(lambda: not planner.statistics().held, query)
         assert query.held == before
         _, _, port = query.options.assigner[0].partition(":")
         assigner.call(lambda service: query._proxy.start(int(port)))

@@ -1,4 +1,4 @@
-"""A partition that is on its way when a batch is planned is waited for, so that it does not rest for a trigger more."""
+"""A batch waits for pending assignments before it is planned, so that they need not wait for the next trigger."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from assigner.client import Warm
 from assigner.model.keys import TopicPartition
 from assigner.spark.member import member
 from tests.support.fake_spark_query import ActedQuery, Sink, an_assigner, run_until
 from tests.support.servers.mock_kafka import MockKafka
 
-TOPIC = "arrivals"
+TOPIC = "pending"
 
 
 def wait(condition: Callable[[], bool]) -> None:
@@ -20,10 +21,6 @@ def wait(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def member_of(query: ActedQuery) -> member.QueryMember:
-    return query.reader._planning().link._member
 
 
 def test_what_another_query_lets_go_is_in_the_batch_that_is_planned_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,9 +32,10 @@ def test_what_another_query_lets_go_is_in_the_batch_that_is_planned_next(monkeyp
         new = ActedQuery(assigner, kafka, "new", TOPIC, sink)
         run_until(lambda: len(old.held) == len(new.held) == 2, old, new)
         # These queries plan one after the other, so only now.
-        monkeypatch.setattr(member, "ARRIVAL_SECONDS", 30.0)
-        old.reader._planning().link.drain()
-        wait(lambda: len(member_of(new)._coming) == len(member_of(old)._releasing) == 2)
+        monkeypatch.setattr(member, "PENDING_SECONDS", 30.0)
+        old.reader.planner.member_thread.drain()
+        wait(lambda: len(new.reader.planner.statistics().pending) == 2)
+        wait(lambda: len(old.reader.planner.statistics().releasing) == 2)
         old.batch()
         new.batch()
         assert len(new.held) == 4
@@ -46,15 +44,16 @@ def test_what_another_query_lets_go_is_in_the_batch_that_is_planned_next(monkeyp
 
 
 def test_what_does_not_come_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member, "ARRIVAL_SECONDS", 0.01)
+    monkeypatch.setattr(member, "PENDING_SECONDS", 0.01)
     kafka = MockKafka()
     kafka.produce(TOPIC, 10)
     with an_assigner(TOPIC) as assigner:
         query = ActedQuery(assigner, kafka, "m", TOPIC, Sink())
         run_until(lambda: len(query.held) == 4, query)
-        member_of(query)._coming[TopicPartition(TOPIC, 9)] = member.ARRIVAL_TURNS
-        for _ in range(member.ARRIVAL_TURNS):
-            assert member_of(query)._coming
+        planner, tp = query.reader.planner, TopicPartition(TOPIC, 0)
+        planner.member_thread.call(lambda member: member.warm(tp, Warm(tp, handoff_id="never assigned")))
+        for _ in range(member.PENDING_BATCHES):
+            assert planner.statistics().pending
             query.batch()
-        assert not member_of(query)._coming
+        assert not planner.statistics().pending
         query.stop()
