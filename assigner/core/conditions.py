@@ -113,7 +113,7 @@ class OversizedWrites:
     def add(self, write: Write, why: str) -> None:
         topics = _topics(write)
         about = f"co-partition set of {topics[0]!r} ({len(topics)} topics)" if len(topics) > 1 else _one(write)
-        self._held.setdefault(topics, set()).update(write.touches)
+        self._held.setdefault(topics, set()).update(write.partitions)
         self._told[topics] = Condition(
             kind=WRITE_TOO_LARGE,
             message=f"a write ({write.purpose.value}) about the {about} is too large for the store: {why}; it is tried "
@@ -122,7 +122,7 @@ class OversizedWrites:
 
     def committed(self, write: Write) -> None:
         """It fitted, so those before it would fit now."""
-        if self._told and write.touches:
+        if self._told and write.partitions:
             topics = _topics(write)
             self._told.pop(topics, None)
             self._held.pop(topics, None)
@@ -139,8 +139,8 @@ class OversizedWrites:
 
 
 def _topics(write: Write) -> tuple[str, ...]:
-    return tuple(sorted({tp.topic for tp in write.touches}))
+    return tuple(sorted({tp.topic for tp in write.partitions}))
 
 
 def _one(write: Write) -> str:
-    return f"partition {write.touches[0]}" if write.touches else "group itself"
+    return f"partition {write.partitions[0]}" if write.partitions else "group itself"

@@ -130,7 +130,7 @@ class GroupState:
         return self.stored_plan.record if self.stored_plan else _NO_PLAN
 
     @property
-    def doubt(self) -> str:
+    def blocked(self) -> str:
         """Why nothing may be planned: a record everything depends on can't be read."""
         for key in (self.keys.plan, self.keys.options):
             if key in self.unreadable:
@@ -163,6 +163,12 @@ class GroupState:
     def involved(self) -> set[str]:
         """Everybody who owns something or is an end of a handoff."""
         return {*self.owned, *self.incoming, *self.outgoing}
+
+    def holding_sessions(self) -> set[tuple[str, str]]:
+        """(name, session) of every owner on record, and of every old owner that a handoff names."""
+        owners = ((held.record.owner, held.record.session) for held in self.assignments.values())
+        leaving = ((handoff.record.old_owner, handoff.record.old_session) for handoff in self.handoffs.values())
+        return {*owners, *leaving}
 
     # --- keeping it up to date -----------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from assigner.store import NO_LEASE, Absent, Compare, ModRevisionIs
 class SessionState(Enum):
     ALIVE = "alive"
     """Registered with this session."""
-    DOUBT = "doubt"
+    UNKNOWN = "unknown"
     """Not known to be gone: it keeps what it has and gets nothing."""
     REPLACED = "replaced"
     """Gone, and another session of the same name is registered."""
@@ -45,7 +45,7 @@ class SessionLiveness:
         self._outage = False
 
     @property
-    def doubt_ends(self) -> float:
+    def grace_period_ends(self) -> float:
         """When owners that were absent as the term began are dead."""
         return self._term_started + self._ttl
 
@@ -70,8 +70,9 @@ class SessionLiveness:
         self._over.add(lease)
         self.wanted.discard(lease)
 
-    def forget(self, held: set[tuple[str, str]]) -> None:
+    def forget_idle_sessions(self) -> None:
         """Drop what is known of sessions that hold nothing and are not registered."""
+        held = self._state.holding_sessions()
         registered = {(name, c.record.session) for name, c in self._state.consumers.items()}
         keep = registered | held
         self._leases = {key: leases for key, leases in self._leases.items() if key in keep}
@@ -85,20 +86,24 @@ class SessionLiveness:
         gone = [leases for key, leases in self._leases.items() if key in held and key not in registered]
         self.wanted &= set().union(*gone)
 
-    def fate(self, name: str, session: str, now: float) -> SessionState:
+    def session_state(self, name: str, session: str, now: float) -> SessionState:
         if name in self._state.unreadable_consumers:
-            return SessionState.DOUBT
+            return SessionState.UNKNOWN
         registered = self._state.consumers.get(name)
         if registered and registered.record.session == session:
             return SessionState.ALIVE
         if self._state.options.handoff_mode is HandoffMode.EXCLUSIVE and not self._lease_is_over(name, session, now):
-            return SessionState.DOUBT
+            return SessionState.UNKNOWN
         if registered:
             return SessionState.REPLACED
         seen_going = (name, session) in self._leases and (name, session) not in self._inherited
-        if seen_going or now >= self.doubt_ends:
+        if seen_going or now >= self.grace_period_ends:
             return SessionState.DEAD
-        return SessionState.DOUBT
+        return SessionState.UNKNOWN
+
+    def owner_state(self, held: Assignment, now: float) -> SessionState:
+        """The state of the session that owns a partition."""
+        return self.session_state(held.owner, held.session, now)
 
     def _lease_is_over(self, name: str, session: str, now: float) -> bool:
         leases = self._leases.get((name, session), set()) - {NO_LEASE}
@@ -110,31 +115,31 @@ class SessionLiveness:
         self.wanted |= alive
         return not alive
 
-    def awaited(self, name: str, session: str, now: float) -> bool:
+    def in_grace_period(self, name: str, session: str, now: float) -> bool:
         """Absent since before the term began, and not for so long that it is given up."""
         known = (name, session) in self._leases and (name, session) not in self._inherited
-        return bool(name) and name not in self._state.consumers and not known and now < self.doubt_ends
+        return bool(name) and name not in self._state.consumers and not known and now < self.grace_period_ends
 
     def may_return(self, name: str, now: float) -> bool:
         """Whether somebody who is not there may yet come back with all it had: nothing was heard of it since the term
         began, and that was less than a TTL ago. For what hangs on names and not on sessions."""
         known = name in self._state.consumers or name in self._state.unreadable_consumers or name in self._heard
-        return not known and now < self.doubt_ends
+        return not known and now < self.grace_period_ends
 
     def after_an_outage(self, now: float) -> bool:
         """Whether the service seems to have been away, so that more consumers may come back than are known of: for
         one TTL, if somebody who owns or copies something, or was registered when the term began, was missing."""
-        if now >= self.doubt_ends:
+        if now >= self.grace_period_ends:
             return False
         if not self._outage:
             known = {*self._state.involved(), *self._state.copies, *(name for name, _ in self._inherited)}
             self._outage = any(self.may_return(name, now) for name in known)
         return self._outage
 
-    def doubt_until(self, name: str, session: str, now: float) -> float | None:
+    def unknown_until(self, name: str, session: str, now: float) -> float | None:
         """When a doubt resolves by time alone; None if it takes an event."""
         missed = self._missed.get((name, session))
-        until = self.doubt_ends if missed is None else missed + self._ttl
+        until = self.grace_period_ends if missed is None else missed + self._ttl
         return until if now < until else None
 
     def eligible(self, name: str) -> Stored[Consumer] | None:
@@ -151,8 +156,21 @@ class SessionLiveness:
             return False
         return owner.record.status is Status.DRAINING or not owner.record.wants(held.topic)
 
-    def as_seen(self, name: str) -> Compare:
+    def registration_unchanged(self, name: str) -> Compare:
         """The compare that holds as long as the registration is what the decision was made on."""
         registered = self._state.consumers.get(name)
         key = self._state.keys.consumer(name)
         return ModRevisionIs(key, registered.mod_revision) if registered else Absent(key)
+
+
+def is_same_member(before: Consumer, after: Consumer) -> bool:
+    """Whether nothing changed in a registration that ownership depends on."""
+    return (
+        before.session == after.session
+        and before.status is after.status
+        and before.capacity == after.capacity
+        and before.rack == after.rack
+        and before.topics == after.topics
+        and before.generation == after.generation
+        and before.evicted == after.evicted
+    )

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
-from assigner.core.agenda import Agenda, Timer
 from assigner.core.group import GroupState
-from assigner.core.liveness import SessionLiveness
+from assigner.core.leader_context import LeaderContext
+from assigner.core.planning.in_flight import HandoffsInFlight
 from assigner.core.planning.request import Request
 from assigner.core.standby_copies import holders, is_of_topic
-from assigner.core.transitions import Transitions
-from assigner.core.writes import Pending, Write
+from assigner.core.work_queue import Timer
+from assigner.core.writes import Write
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Standbys
 from assigner.strategy import NONE, Solution
@@ -96,14 +96,13 @@ class _Names:
 
 
 class StandbyReconciler:
-    def __init__(
-        self, state: GroupState, liveness: SessionLiveness, do: Transitions, agenda: Agenda, pending: Pending
-    ) -> None:
-        self._state = state
-        self._agenda = agenda
-        self._liveness = liveness
-        self._do = do
-        self._pending = pending
+    def __init__(self, context: LeaderContext, in_flight: HandoffsInFlight) -> None:
+        self._state = context.state
+        self._work = context.work
+        self._liveness = context.liveness
+        self._transitions = context.transitions
+        self._pending = context.pending
+        self._in_flight = in_flight
         self._wanted: dict[TopicPartition, StandbyTarget] = {}
         """What the plan said and the records do not say yet."""
         self._look: dict[TopicPartition, None] = {}
@@ -132,8 +131,8 @@ class StandbyReconciler:
         """Records that wait for their partition to arrive."""
         return len(self._wanted)
 
-    def touch(self, tps: Iterable[TopicPartition]) -> None:
-        """Something about these partitions changed."""
+    def enqueue(self, tps: Iterable[TopicPartition]) -> None:
+        """Look at these partitions again, if a plan wants something of them."""
         if self._wanted:
             self._look.update((tp, None) for tp in tps if tp in self._wanted)
 
@@ -142,7 +141,7 @@ class StandbyReconciler:
         until the mirror shows what overtook it, it would be refused again."""
         tp = self._writing.pop(write.operations[0].key, None)
         if tp and not refused:
-            self.touch((tp,))
+            self.enqueue((tp,))
 
     def drop(self, tp: TopicPartition) -> Write | None:
         """The topic is gone: nobody needs a copy. One whose config can't be read is not gone."""
@@ -152,13 +151,13 @@ class StandbyReconciler:
         if key in self._writing:
             return None
         self._writing[key] = tp
-        return self._do.standbys(tp, ())
+        return self._transitions.standbys(tp, ())
 
     def writes(self, now: float, budget: int) -> Iterator[Write]:
         """At most `budget` writes. Looks at no more than a few times as many partitions, so that others get a turn."""
         if self._look and self._liveness.after_an_outage(now):
             # A plan without them spreads their copies over the others; there will be another one.
-            self._agenda.timers.sooner(Timer.DOUBT, self._liveness.doubt_ends)
+            self._work.timers.sooner(Timer.GRACE_PERIOD, self._liveness.grace_period_ends)
             self.abandon()
         given = 0
         for _ in range(min(5 * budget, len(self._look))):
@@ -176,15 +175,15 @@ class StandbyReconciler:
 
     def _write(self, tp: TopicPartition) -> Write | None:
         target, key = self._wanted.get(tp), self._state.keys.standby(tp)
-        if target is None or key in self._writing or self._is_in_doubt(tp, key):
+        if target is None or key in self._writing or self._is_unreadable(tp, key):
             return None
         wanted = self._holders(target)
         if wanted is None or not differs(self._state, tp, wanted):
             return None
         self._writing[key] = tp
-        return self._do.standbys(tp, wanted)
+        return self._transitions.standbys(tp, wanted)
 
-    def _is_in_doubt(self, tp: TopicPartition, key: str) -> bool:
+    def _is_unreadable(self, tp: TopicPartition, key: str) -> bool:
         """What can't be read is left alone, and so is what names somebody who can't be read."""
         state = self._state
         if key in state.unreadable or tp in state.unreadable_partitions or tp.topic not in state.topics:
@@ -194,7 +193,7 @@ class StandbyReconciler:
     def _holders(self, target: StandbyTarget) -> tuple[str, ...] | None:
         """Who is to be on record now; None: that can't be said yet."""
         tp = target.tp
-        if tp in self._state.handoffs or tp in self._pending.starting:
+        if tp in self._state.handoffs or self._in_flight.is_starting(tp):
             return tuple(sorted({*holders(self._state, tp), *target.holders}))
         held = self._state.assignments.get(tp)
         if tp in self._pending or (held.record.owner if held else "") != target.owner:

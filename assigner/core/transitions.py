@@ -48,24 +48,30 @@ class Transitions:
 
     def assign(self, tps: Partitions, target: Stored[Consumer], cause: Cause) -> Write:
         """Give partitions that nobody alive holds to `target`, ending any handoff that was under way."""
-        compares: list[Compare] = [self._liveness.as_seen(target.record.consumer_name), *self._overlap_as_seen()]
+        compares: list[Compare] = [
+            self._liveness.registration_unchanged(target.record.consumer_name),
+            *self._mode_unchanged(),
+        ]
         operations: list[Operation] = []
         moves: list[Moved] = []
         for tp in tps:
-            compares += self._as_seen(tp)
-            compares += self._previous_owner_as_seen(tp)
+            compares += self._unchanged(tp)
+            compares += self._owner_unchanged(tp)
             assignment = self._assignment(tp, target.record)
             operations.append(self._put_assignment(tp, assignment))
             operations += self._end_handoff(tp)
             moves.append(self._moved(tp, assignment, cause))
         return Write(Purpose.ASSIGN, _unique(compares), tuple(operations), tuple(tps), tuple(moves), self._acks(tps))
 
-    def restamp(self, tps: Partitions, target: Stored[Consumer]) -> Write:
+    def bump_epoch(self, tps: Partitions, target: Stored[Consumer]) -> Write:
         """The same name, a new session: raise the epoch so that the old session is fenced off."""
-        compares: list[Compare] = [self._liveness.as_seen(target.record.consumer_name), *self._overlap_as_seen()]
+        compares: list[Compare] = [
+            self._liveness.registration_unchanged(target.record.consumer_name),
+            *self._mode_unchanged(),
+        ]
         operations: list[Operation] = []
         for tp in tps:
-            compares += self._as_seen(tp)
+            compares += self._unchanged(tp)
             assignment = self._assignment(tp, target.record)
             operations.append(self._put_assignment(tp, assignment))
             handoff = self._state.handoffs.get(tp)
@@ -75,7 +81,7 @@ class Transitions:
                     handoff.record, old_session=assignment.session, old_epoch=assignment.epoch
                 )
                 operations.append(Put(handoff.key, handoff.encode(moved)))
-        return Write(Purpose.RESTAMP, _unique(compares), tuple(operations), tuple(tps))
+        return Write(Purpose.BUMP_EPOCH, _unique(compares), tuple(operations), tuple(tps))
 
     def recreate(self, tps: Partitions) -> Write:
         """The topic is another one now: keep the owner, raise the epoch, drop handoff, offset and standbys."""
@@ -83,16 +89,16 @@ class Transitions:
         operations: list[Operation] = []
         for tp in tps:
             held = self._state.assignments[tp]
-            compares += self._as_seen(tp)
+            compares += self._unchanged(tp)
             fresh = msgspec.structs.replace(
                 held.record, epoch=self.next_epoch(tp), topic_id=self._state.topics[tp.topic].record.topic_id
             )
             operations.append(Put(held.key, held.encode(fresh)))
             operations += self._end_handoff(tp)
             operations.append(Delete(self._offset_key(tp)))
-            compares += self._standbys_as_seen(tp)
+            compares += self._standbys_unchanged(tp)
             operations += self._drop_standbys(tp)
-        return Write(Purpose.RESTAMP, _unique(compares), tuple(operations), tuple(tps), tidying=self._acks(tps))
+        return Write(Purpose.BUMP_EPOCH, _unique(compares), tuple(operations), tuple(tps), cleanup=self._acks(tps))
 
     # --- handoffs ------------------------------------------------------------------------------------------------
 
@@ -102,10 +108,10 @@ class Transitions:
         An owner that was told to let go gets another epoch: what it let go of stays so, and somebody has to do the
         work while the new target warms."""
         handoff_id = self._next_id()
-        compares: list[Compare] = [self._liveness.as_seen(target.record.consumer_name)]
+        compares: list[Compare] = [self._liveness.registration_unchanged(target.record.consumer_name)]
         operations: list[Operation] = []
         for tp in tps:
-            compares += self._as_seen(tp)
+            compares += self._unchanged(tp)
             held = self._state.assignments[tp].record
             current = self._state.handoffs.get(tp)
             if current and current.record.at in (Step.RELEASING, Step.RELEASED):
@@ -129,17 +135,17 @@ class Transitions:
             operations.append(
                 Put(self._keys.handoff(tp), encode(handoff, current.extra if current else None)),
             )
-        return Write(Purpose.HANDOFF, _unique(compares), tuple(operations), tuple(tps), tidying=self._acks(tps))
+        return Write(Purpose.HANDOFF, _unique(compares), tuple(operations), tuple(tps), cleanup=self._acks(tps))
 
-    def let_go(self, tps: Partitions, cause: Cause, started_at: int) -> Write:
+    def release_to_nobody(self, tps: Partitions, cause: Cause, started_at: int) -> Write:
         """Have the present owner, one for all of them, let go although nobody takes over. One that was told to let go
         already, or did, is not told again: only who was to follow is nobody now."""
         handoff_id = self._next_id()
         owner = self._state.assignments[tps[0]].record.owner
-        compares: list[Compare] = [self._liveness.as_seen(owner)]
+        compares: list[Compare] = [self._liveness.registration_unchanged(owner)]
         operations: list[Operation] = []
         for tp in tps:
-            compares += self._as_seen(tp)
+            compares += self._unchanged(tp)
             held, current = self._state.assignments[tp].record, self._state.handoffs.get(tp)
             told = current.record if current and current.record.at in (Step.RELEASING, Step.RELEASED) else None
             step = told.at if told else Step.RELEASING
@@ -157,28 +163,31 @@ class Transitions:
                 cause=cause,
             )
             operations.append(Put(self._keys.handoff(tp), encode(handoff, current.extra if current else None)))
-        return Write(Purpose.HANDOFF, _unique(compares), tuple(operations), tuple(tps), tidying=self._acks(tps))
+        return Write(Purpose.HANDOFF, _unique(compares), tuple(operations), tuple(tps), cleanup=self._acks(tps))
 
     def advance(self, tps: Partitions, step: Step) -> Write:
         compares: list[Compare] = []
         operations: list[Operation] = []
         for tp in tps:
             handoff = self._state.handoffs[tp]
-            compares += self._as_seen(tp)
+            compares += self._unchanged(tp)
             moved = msgspec.structs.replace(handoff.record, step=step, phase=step.phase)
             operations.append(Put(handoff.key, handoff.encode(moved)))
         return Write(Purpose.ADVANCE, _unique(compares), tuple(operations), tuple(tps))
 
     def flip(self, tps: Partitions, target: Stored[Consumer], *, released: bool) -> Write:
         """Make the new owner the owner. The handoff stays, Complete, until the old owner lets go, if it still must."""
-        compares: list[Compare] = [self._liveness.as_seen(target.record.consumer_name), *self._overlap_as_seen()]
+        compares: list[Compare] = [
+            self._liveness.registration_unchanged(target.record.consumer_name),
+            *self._mode_unchanged(),
+        ]
         operations: list[Operation] = []
         moves: list[Moved] = []
         for tp in tps:
             handoff = self._state.handoffs[tp]
-            compares += self._as_seen(tp)
+            compares += self._unchanged(tp)
             if released:
-                compares += self._previous_owner_as_seen(tp)
+                compares += self._owner_unchanged(tp)
             assignment = self._assignment(tp, target.record)
             operations.append(self._put_assignment(tp, assignment))
             if released:
@@ -190,14 +199,14 @@ class Transitions:
             moves.append(self._moved(tp, assignment, handoff.record.cause))
         return Write(Purpose.FLIP, _unique(compares), tuple(operations), tuple(tps), tuple(moves), self._acks(tps))
 
-    def reaffirm(self, tps: Partitions) -> Write:
+    def reassert_owner(self, tps: Partitions) -> Write:
         """Cancel handoffs by saying again, with a higher epoch, that the old end is the owner."""
         compares: list[Compare] = []
         operations: list[Operation] = []
         for tp in tps:
             handoff = self._state.handoffs[tp]
-            compares += self._as_seen(tp)
-            compares.append(self._liveness.as_seen(handoff.record.old_owner))
+            compares += self._unchanged(tp)
+            compares.append(self._liveness.registration_unchanged(handoff.record.old_owner))
             held = self._state.assignments.get(tp)
             owner = Assignment(
                 topic=tp.topic,
@@ -209,17 +218,17 @@ class Transitions:
             )
             operations.append(self._put_assignment(tp, owner))
             operations += self._end_handoff(tp)
-        return Write(Purpose.REAFFIRM, _unique(compares), tuple(operations), tuple(tps), tidying=self._acks(tps))
+        return Write(Purpose.REASSERT_OWNER, _unique(compares), tuple(operations), tuple(tps), cleanup=self._acks(tps))
 
     def finish(self, tps: Partitions) -> Write:
         """Nobody has to answer this handoff any more."""
         compares: list[Compare] = []
         operations: list[Operation] = []
         for tp in tps:
-            compares += self._as_seen(tp)
-            compares.append(self._liveness.as_seen(self._state.handoffs[tp].record.old_owner))
+            compares += self._unchanged(tp)
+            compares.append(self._liveness.registration_unchanged(self._state.handoffs[tp].record.old_owner))
             operations += self._end_handoff(tp)
-        return Write(Purpose.FINISH, _unique(compares), tuple(operations), tuple(tps), tidying=self._acks(tps))
+        return Write(Purpose.FINISH, _unique(compares), tuple(operations), tuple(tps), cleanup=self._acks(tps))
 
     # --- members, plan, removal ----------------------------------------------------------------------------------
 
@@ -243,7 +252,7 @@ class Transitions:
         """Say who is to hold a copy. About nothing else: nobody's ownership depends on it."""
         current, topic = self._state.standbys.get(tp), self._state.topics.get(tp.topic)
         if not holders:
-            return Write(Purpose.STANDBYS, tuple(self._standbys_as_seen(tp)), tuple(self._drop_standbys(tp)))
+            return Write(Purpose.STANDBYS, tuple(self._standbys_unchanged(tp)), tuple(self._drop_standbys(tp)))
         record = Standbys(
             topic=tp.topic, partition=tp.partition, holders=holders, topic_id=topic.record.topic_id if topic else ""
         )
@@ -258,19 +267,19 @@ class Transitions:
 
         Whoever held them must still be gone when it takes effect: one that is back was told that it owns them. Only
         what exists no more goes whoever is there."""
-        compares: list[Compare] = self._overlap_as_seen()
+        compares: list[Compare] = self._mode_unchanged()
         operations: list[Operation] = []
         for tp in tps:
-            compares += self._as_seen(tp)
-            compares += self._standbys_as_seen(tp)
+            compares += self._unchanged(tp)
+            compares += self._standbys_unchanged(tp)
             if self._exists(tp):
-                compares += self._everybody_as_seen(tp)
+                compares += self._parties_unchanged(tp)
             operations += [Delete(self._keys.assignment(tp)), *self._end_handoff(tp), *self._drop_standbys(tp)]
-        return Write(Purpose.REMOVE, _unique(compares), tuple(operations), tuple(tps), tidying=self._acks(tps))
+        return Write(Purpose.REMOVE, _unique(compares), tuple(operations), tuple(tps), cleanup=self._acks(tps))
 
     def is_current(self, write: Write) -> bool:
         """Whether the mirror still shows what the write was decided on: then it has not gone in, so far."""
-        return all(compare in write.compares for tp in write.touches for compare in self._as_seen(tp))
+        return all(compare in write.compares for tp in write.partitions for compare in self._unchanged(tp))
 
     # --- pieces --------------------------------------------------------------------------------------------------
 
@@ -300,7 +309,7 @@ class Transitions:
         held = self._state.assignments.get(tp)
         return Put(self._keys.assignment(tp), encode(assignment, held.extra if held else None))
 
-    def _as_seen(self, tp: TopicPartition) -> list[Compare]:
+    def _unchanged(self, tp: TopicPartition) -> list[Compare]:
         held = self._state.assignments.get(tp)
         handoff = self._state.handoffs.get(tp)
         return [
@@ -308,7 +317,7 @@ class Transitions:
             ModRevisionIs(handoff.key, handoff.mod_revision) if handoff else Absent(self._keys.handoff(tp)),
         ]
 
-    def _overlap_as_seen(self) -> list[Compare]:
+    def _mode_unchanged(self) -> list[Compare]:
         """A decision that two may hold a partition for a while must not take effect in a group that has become
         exclusive meanwhile."""
         if self._state.options.handoff_mode is HandoffMode.EXCLUSIVE:
@@ -316,16 +325,16 @@ class Transitions:
         options = self._state.stored_options
         return [ModRevisionIs(options.key, options.mod_revision) if options else Absent(self._keys.options)]
 
-    def _previous_owner_as_seen(self, tp: TopicPartition) -> list[Compare]:
+    def _owner_unchanged(self, tp: TopicPartition) -> list[Compare]:
         """An owner taken for dead must still be gone when its partition is given away."""
         held = self._state.assignments.get(tp)
-        return [self._liveness.as_seen(held.record.owner)] if held else []
+        return [self._liveness.registration_unchanged(held.record.owner)] if held else []
 
-    def _everybody_as_seen(self, tp: TopicPartition) -> list[Compare]:
+    def _parties_unchanged(self, tp: TopicPartition) -> list[Compare]:
         """The owner and both ends of the handoff."""
         handoff = self._state.handoffs.get(tp)
         ends = (handoff.record.old_owner, handoff.record.new_owner) if handoff else ()
-        return [*self._previous_owner_as_seen(tp), *map(self._liveness.as_seen, ends)]
+        return [*self._owner_unchanged(tp), *map(self._liveness.registration_unchanged, ends)]
 
     def _exists(self, tp: TopicPartition) -> bool:
         """As far as is known: a topic whose config can't be read is not gone."""
@@ -341,7 +350,7 @@ class Transitions:
         """Acknowledgements are about one handoff and void without it: there may be more of them than there is room."""
         return tuple(Delete(ack.key) for tp in tps for ack in self._state.acks.get(tp, {}).values())
 
-    def _standbys_as_seen(self, tp: TopicPartition) -> list[Compare]:
+    def _standbys_unchanged(self, tp: TopicPartition) -> list[Compare]:
         stored = self._state.standbys.get(tp)
         return [ModRevisionIs(stored.key, stored.mod_revision)] if stored else []
 

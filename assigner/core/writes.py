@@ -7,7 +7,6 @@ transaction for speed; `pack` says which, and nothing about their meaning change
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import Enum
 
@@ -20,11 +19,11 @@ from assigner.store import Compare, Limits, Operation, Put
 
 class Purpose(Enum):
     ASSIGN = "assign"
-    RESTAMP = "restamp"
+    BUMP_EPOCH = "bump_epoch"
     HANDOFF = "handoff"
     ADVANCE = "advance"
     FLIP = "flip"
-    REAFFIRM = "reaffirm"
+    REASSERT_OWNER = "reassert_owner"
     FINISH = "finish"
     EVICT = "evict"
     PLAN = "plan"
@@ -66,10 +65,10 @@ class Write(msgspec.Struct, frozen=True, eq=False, gc=False):
     purpose: Purpose
     compares: tuple[Compare, ...]
     operations: tuple[Operation, ...]
-    touches: tuple[TopicPartition, ...] = ()
+    partitions: tuple[TopicPartition, ...] = ()
     """Partitions that must not be decided upon again before the outcome is known."""
     moves: tuple[Moved, ...] = ()
-    tidying: tuple[Operation, ...] = ()
+    cleanup: tuple[Operation, ...] = ()
     """What is left out, from its end, if the transaction has no room for it: it does no harm where it is."""
     subject: Subject | None = None
     """What it is about, where that is not a partition."""
@@ -94,7 +93,7 @@ def pack(waiting: Sequence[Write], limits: Limits, fence: Compare | None = None)
     taken: list[Write] = []
     for write in waiting:
         fresh = [compare for compare in write.compares if compare not in compares]
-        wanted = [*write.operations, *write.tidying[: max(0, limits.operations - len(write.operations))]]
+        wanted = [*write.operations, *write.cleanup[: max(0, limits.operations - len(write.operations))]]
         grown = size + sum(len(op.value) for op in wanted if isinstance(op, Put))
         if taken and (
             len(compares) + len(fresh) > limits.operations
@@ -112,15 +111,12 @@ def pack(waiting: Sequence[Write], limits: Limits, fence: Compare | None = None)
     return Packed(tuple(taken), tuple(compares), tuple(operations))
 
 
-# Writes under way: what they touch is left alone until the mirror shows how they ended.
+class PendingWrites:
+    """Writes in flight. What they are about is left alone until the mirror shows how they ended."""
 
-
-class Pending:
     def __init__(self) -> None:
         self._partitions: dict[TopicPartition, Write] = {}
         self._subjects: dict[Subject, Write] = {}
-        self._starting: dict[TopicPartition, str] = {}
-        """Partitions whose handoff is being created -> its target; they count against the limits already."""
         self._committed: list[tuple[int, int, Write]] = []
         self._count = 0
         self._plan_writes = 0
@@ -132,31 +128,23 @@ class Pending:
         return len(self._partitions) + len(self._subjects)
 
     @property
-    def publishing(self) -> bool:
-        """Part of a plan is still on its way."""
+    def has_plan_writes(self) -> bool:
+        """Whether part of a plan is still on its way."""
         return self._plan_writes > 0
 
-    def about(self, subject: Subject) -> bool:
+    def concerns(self, subject: Subject) -> bool:
+        """Whether a write about the subject is in flight."""
         return subject in self._subjects
 
     def purpose(self, subject: Subject) -> Purpose | None:
-        """What the write about it that is under way is for, if there is one."""
+        """The purpose of the write about the subject that is in flight, if there is one."""
         write = self._subjects.get(subject)
         return write.purpose if write else None
 
-    @property
-    def starting(self) -> dict[TopicPartition, str]:
-        return self._starting
-
-    def starting_by_target(self) -> Counter[str]:
-        return Counter(self._starting.values())
-
-    def add(self, write: Write, starting: str = "") -> None:
+    def add(self, write: Write) -> None:
         self._plan_writes += _is_plan(write)
-        for tp in write.touches:
+        for tp in write.partitions:
             self._partitions[tp] = write
-            if starting:
-                self._starting[tp] = starting
         if write.subject:
             self._subjects[write.subject] = write
 
@@ -171,10 +159,9 @@ class Pending:
 
     def settle(self, write: Write) -> None:
         self._plan_writes -= _is_plan(write)
-        for tp in write.touches:
+        for tp in write.partitions:
             if self._partitions.get(tp) is write:
                 del self._partitions[tp]
-                self._starting.pop(tp, None)
         if write.subject and self._subjects.get(write.subject) is write:
             del self._subjects[write.subject]
 

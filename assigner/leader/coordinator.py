@@ -17,7 +17,6 @@ import msgspec
 
 from assigner.aio.supervision import Work, unending
 from assigner.clock import Clock
-from assigner.core.agenda import Note
 from assigner.core.coordination.machine import Coordination, Decisions
 from assigner.core.group import Change, GroupState
 from assigner.core.loads.weights import LoadSettings
@@ -26,6 +25,7 @@ from assigner.core.planning.request import targets as targets_of
 from assigner.core.planning.rollout import solve as solve_with
 from assigner.core.standbys import StandbyTarget
 from assigner.core.standbys import targets as standbys_of
+from assigner.core.work_queue import Note
 from assigner.core.writes import Moved, Purpose, Write
 from assigner.election import Term
 from assigner.errors import AssignerError, OutcomeUnknown, StoreError, TransactionTooLarge

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 from unittest.mock import ANY
 
@@ -24,8 +24,9 @@ from assigner.core.client import partition
 from assigner.core.client.gate import Lease
 from assigner.core.client.state import ClientState
 from assigner.core.consumer_view import CommandBuilder
-from assigner.core.coordination.epoch_floor import EpochFloorKeeper
-from assigner.core.coordination.machine import Coordination, Decisions
+from assigner.core.coordination.machine import Coordination
+from assigner.core.coordination.publishing import EpochFloorKeeper, PlanPublisher
+from assigner.core.coordination.removal import OwnershipRemoval
 from assigner.core.group import GroupState
 from assigner.core.handoff import acks, lifecycle
 from assigner.core.handoff.lifecycle import HandoffAction
@@ -35,7 +36,7 @@ from assigner.core.planning.copartitions import CopartitionUnits
 from assigner.core.planning.execution import PlanExecution
 from assigner.core.planning.request import Builder
 from assigner.core.transitions import Transitions
-from assigner.core.writes import Packed, Pending, Write
+from assigner.core.writes import Packed, PendingWrites, Write
 from assigner.errors import WatchEnded
 from assigner.leader.coordinator import Coordinator
 from assigner.members import registration as membership
@@ -87,11 +88,11 @@ def reassigned_with_the_same_epoch(patch: Patch) -> None:
 
 
 def clean_up_does_not_look_who_is_back(patch: Patch) -> None:
-    patch.setattr(Transitions, "_everybody_as_seen", lambda self, tp: [])
+    patch.setattr(Transitions, "_parties_unchanged", lambda self, tp: [])
 
 
 def the_dead_are_not_looked_at_again(patch: Patch) -> None:
-    patch.setattr(Transitions, "_previous_owner_as_seen", lambda self, tp: [])
+    patch.setattr(Transitions, "_owner_unchanged", lambda self, tp: [])
 
 
 def registrations_do_not_look_for_their_group(patch: Patch) -> None:
@@ -115,16 +116,16 @@ def the_server_names_sessions(patch: Patch) -> None:
 
 
 def owners_are_names(patch: Patch) -> None:
-    original = SessionLiveness.fate
+    original = SessionLiveness.session_state
 
     def changed(self: SessionLiveness, name: str, session: str, now: float) -> SessionState:
         return SessionState.ALIVE if name in self._state.consumers else original(self, name, session, now)
 
-    patch.setattr(SessionLiveness, "fate", changed)
+    patch.setattr(SessionLiveness, "session_state", changed)
 
 
 def takeovers_keep_the_epoch(patch: Patch) -> None:
-    _with_epoch(patch, "restamp", _epoch_now)
+    _with_epoch(patch, "bump_epoch", _epoch_now)
 
 
 def targets_are_names(patch: Patch) -> None:
@@ -268,12 +269,12 @@ def unknown_outcomes_are_not_read_again(patch: Patch) -> None:
 
 
 def removal_leaves_the_floor(patch: Patch) -> None:
-    def changed(self: Coordination, out: Decisions, budget: int) -> None:
-        for tp in [tp for tp in self._remove if tp in self.state.assignments and tp not in self._pending]:
-            self._emit(out, self._do.remove((tp,)))
-        self._remove.clear()
+    def changed(self: OwnershipRemoval, budget: int) -> Iterator[Write]:
+        for tp in [tp for tp in self._partitions if tp in self._state.assignments and tp not in self._pending]:
+            yield self._transitions.remove((tp,))
+        self._partitions.clear()
 
-    patch.setattr(Coordination, "_remove_assignments", changed)
+    patch.setattr(OwnershipRemoval, "writes", changed)
 
 
 def the_floor_does_not_follow(patch: Patch) -> None:
@@ -343,11 +344,11 @@ def snapshots_show_whatever_is_mirrored(patch: Patch) -> None:
 
 
 def the_absent_are_dead_at_once(patch: Patch) -> None:
-    patch.setattr(SessionLiveness, "doubt_ends", property(lambda self: self._term_started))
+    patch.setattr(SessionLiveness, "grace_period_ends", property(lambda self: self._term_started))
 
 
 def the_absent_are_never_dead(patch: Patch) -> None:
-    patch.setattr(SessionLiveness, "doubt_ends", property(lambda self: float("inf")))
+    patch.setattr(SessionLiveness, "grace_period_ends", property(lambda self: float("inf")))
 
 
 def _always(patch: Patch, name: str, empty: Callable[[], Any]) -> None:
@@ -441,7 +442,7 @@ def copartitions_flip_one_by_one(patch: Patch) -> None:
 
 
 def giving_up_only_deletes_the_handoff(patch: Patch) -> None:
-    patch.setattr(Transitions, "reaffirm", lambda self, tps: self.finish(tps))
+    patch.setattr(Transitions, "reassert_owner", lambda self, tps: self.finish(tps))
 
 
 def transactions_hold_whatever_there_is(patch: Patch) -> None:
@@ -519,8 +520,8 @@ def a_plan_goes_by_the_sessions_it_was_made_for(patch: Patch) -> None:
 
 def the_generation_is_published_first(patch: Patch) -> None:
     patch.setattr(PlanExecution, "finished", property(lambda self: True))
-    patch.setattr(PlanExecution, "writing", property(lambda self: False))
-    patch.setattr(Pending, "publishing", property(lambda self: False))
+    patch.setattr(PlanPublisher, "waits", property(lambda self: False))
+    patch.setattr(PendingWrites, "has_plan_writes", property(lambda self: False))
 
 
 def every_plan_is_a_new_generation(patch: Patch) -> None:
@@ -528,13 +529,13 @@ def every_plan_is_a_new_generation(patch: Patch) -> None:
 
     def changed(self: Coordination, *plan: Any, **how: Any) -> None:
         original(self, *plan, **how)
-        self._execution.changes_something = True
+        self._publisher._changed = True
 
     patch.setattr(Coordination, "solved", changed)
 
 
 def what_is_let_go_is_forgotten_at_once(patch: Patch) -> None:
-    patch.setattr(lifecycle, "_letting_go", lambda *args, **kwargs: HandoffAction.FORGET)
+    patch.setattr(lifecycle, "_release_to_nobody", lambda *args, **kwargs: HandoffAction.REMOVE)
 
 
 def unreadable_topics_are_gone(patch: Patch) -> None:
@@ -542,7 +543,7 @@ def unreadable_topics_are_gone(patch: Patch) -> None:
 
 
 def the_mode_is_not_looked_at_again(patch: Patch) -> None:
-    patch.setattr(Transitions, "_overlap_as_seen", lambda self: [])
+    patch.setattr(Transitions, "_mode_unchanged", lambda self: [])
 
 
 def loops_that_ended_stay_ended(patch: Patch) -> None:

@@ -77,7 +77,7 @@ class Scene:
         """`now`: the term began at 0, and a TTL is 30."""
         liveness = SessionLiveness(self.state, ttl=30.0, term_started=0.0)
         partitions = flat_partitions(self.state)
-        builder = Builder(self.state, liveness, now, stays=stays, partitions=partitions, loads=loads)
+        builder = Builder(self.state, liveness, now, must_stay=stays, partitions=partitions, loads=loads)
         for _ in range(1 + len(partitions) // at_once):
             request = builder.step(at_once)
             if request:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from assigner.core.agenda import Schedule
 from assigner.core.group import GroupState
 from assigner.core.liveness import SessionLiveness, SessionState
+from assigner.core.work_queue import Schedule
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Cause, Handoff, HandoffMode, Status, Step
 
@@ -29,7 +29,7 @@ class HandoffAction(Enum):
     """Make the new owner the owner; the old one has let go."""
     ASSIGN = "assign"
     """The old owner is gone: give the partition to the pinned target at once."""
-    RESTAMP = "restamp"
+    BUMP_EPOCH = "bump_epoch"
     """The old owner's name has a new session: it goes on as the old end."""
     RETARGET = "retarget"
     """The target's name has a new session: start again with it."""
@@ -37,13 +37,13 @@ class HandoffAction(Enum):
     """The target is gone or leaving: the plan must name another."""
     TRY_ELSEWHERE = "try_elsewhere"
     """The target could not warm the partition."""
-    REAFFIRM = "reaffirm"
+    REASSERT_OWNER = "reassert_owner"
     """Give the move up: the old end stays the owner."""
     EVICT = "evict"
     """The old session had its time: end it."""
     FINISH = "finish"
     """Nobody has to let go any more."""
-    FORGET = "forget"
+    REMOVE = "remove"
     """Nobody holds the partition any more and nobody was to follow: its ownership may go."""
     SUPERSEDED = "superseded"
     """The assignment says something else: the handoff is void."""
@@ -75,13 +75,13 @@ def next_action(
     """`tps`: partitions of one handoff id. `overdue`: the step's deadline has passed."""
     handoff = state.handoffs[tps[0]].record
     step = slowest([state.handoffs[tp].record.at for tp in tps])
-    old = liveness.fate(handoff.old_owner, handoff.old_session, now)
+    old = liveness.session_state(handoff.old_owner, handoff.old_session, now)
     if step is Step.COMPLETE:
         return _after_flip(state, liveness, tps[0], handoff, old, overdue=overdue, now=now)
     if not all(_names_the_owner(state, tp) for tp in tps):
         return HandoffAction.SUPERSEDED
     if handoff.to_nobody:
-        return _letting_go(state, handoff, step, old, overdue=overdue)
+        return _release_to_nobody(state, handoff, step, old, overdue=overdue)
     target = _target(liveness, handoff, now)
     if target is not HandoffAction.WAIT:
         return HandoffAction.FIND_TARGET if old is SessionState.DEAD and target is HandoffAction.RETARGET else target
@@ -90,7 +90,7 @@ def next_action(
     if old is SessionState.DEAD:
         return HandoffAction.ASSIGN
     if old is SessionState.REPLACED:
-        return HandoffAction.RESTAMP if step is Step.WARMING else HandoffAction.ASSIGN
+        return HandoffAction.BUMP_EPOCH if step is Step.WARMING else HandoffAction.ASSIGN
     if overdue:
         return _overdue(state, handoff, old)
     return _forward(state, tps, step)
@@ -115,14 +115,16 @@ def _target(liveness: SessionLiveness, handoff: Handoff, now: float) -> HandoffA
     # One that was absent when the term began may come back and go on warming.
     return (
         HandoffAction.WAIT
-        if liveness.awaited(handoff.new_owner, handoff.new_session, now)
+        if liveness.in_grace_period(handoff.new_owner, handoff.new_session, now)
         else HandoffAction.FIND_TARGET
     )
 
 
-def _letting_go(state: GroupState, handoff: Handoff, step: Step, old: SessionState, *, overdue: bool) -> HandoffAction:
+def _release_to_nobody(
+    state: GroupState, handoff: Handoff, step: Step, old: SessionState, *, overdue: bool
+) -> HandoffAction:
     if step is Step.RELEASED or old is SessionState.DEAD:
-        return HandoffAction.FORGET
+        return HandoffAction.REMOVE
     if old is SessionState.REPLACED:
         # The new session starts from what the name has; whether it has to leave that is for a plan to say.
         return HandoffAction.FINISH
@@ -161,7 +163,7 @@ def _overdue(state: GroupState, handoff: Handoff, old: SessionState) -> HandoffA
         return HandoffAction.WAIT
     if owner.status is Status.DRAINING or handoff.cause is Cause.OPERATOR:
         return HandoffAction.EVICT
-    return HandoffAction.REAFFIRM
+    return HandoffAction.REASSERT_OWNER
 
 
 def _after_flip(
@@ -177,9 +179,9 @@ def _after_flip(
     if old in (SessionState.DEAD, SessionState.REPLACED):
         return HandoffAction.FINISH
     held = state.assignments.get(tp)
-    owner = liveness.fate(held.record.owner, held.record.session, now) if held else SessionState.DEAD
+    owner = liveness.session_state(held.record.owner, held.record.session, now) if held else SessionState.DEAD
     if owner is SessionState.DEAD and old is SessionState.ALIVE:
-        return HandoffAction.REAFFIRM
+        return HandoffAction.REASSERT_OWNER
     if overdue and old is SessionState.ALIVE and not state.consumers[handoff.old_owner].record.evicted:
         return HandoffAction.EVICT
     return HandoffAction.WAIT

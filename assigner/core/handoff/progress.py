@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from assigner.core.agenda import Agenda, Note, Timer
 from assigner.core.group import GroupState
 from assigner.core.handoff.lifecycle import Deadlines, HandoffAction, next_action, slowest, timeout
-from assigner.core.liveness import SessionLiveness, SessionState
+from assigner.core.leader_context import LeaderContext
+from assigner.core.liveness import SessionState
 from assigner.core.planning.copartitions import CopartitionUnits
 from assigner.core.planning.request import rollout_of
 from assigner.core.standby_copies import holders
-from assigner.core.transitions import Transitions
-from assigner.core.writes import ConsumerSubject, Pending, Write
+from assigner.core.work_queue import Note, Timer
+from assigner.core.writes import ConsumerSubject, Write
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Cause, Consumer, Handoff, Plan, Quarantined, Step, Stored
 
@@ -22,7 +22,7 @@ from assigner.model.records import Cause, Consumer, Handoff, Plan, Quarantined, 
 # in the plan, so that it survives the leader and is seen by operators.
 
 
-class Failures:
+class WarmFailures:
     def __init__(self, state: GroupState) -> None:
         self._state = state
         self._by_partition: dict[TopicPartition, dict[str, str]] = {}
@@ -38,7 +38,7 @@ class Failures:
     def of(self, tp: TopicPartition) -> dict[str, str]:
         return self._by_partition.get(tp, {})
 
-    def forgive(self) -> None:
+    def clear(self) -> None:
         self._by_partition.clear()
 
     def forget(self, settled: Callable[[TopicPartition], bool]) -> None:
@@ -72,24 +72,21 @@ Partitions = tuple[TopicPartition, ...]
 class HandoffProgress:
     def __init__(
         self,
-        state: GroupState,
-        liveness: SessionLiveness,
-        do: Transitions,
-        agenda: Agenda,
-        pending: Pending,
-        failures: Failures,
+        context: LeaderContext,
+        failures: WarmFailures,
         units: CopartitionUnits,
-        forget: Callable[[Partitions], None],
+        remove: Callable[[Partitions], None],
     ) -> None:
-        """`forget`: have the ownership of partitions that nobody holds removed."""
-        self._state = state
-        self._liveness = liveness
-        self._do = do
-        self._agenda = agenda
-        self._pending = pending
+        """`remove`: have the ownership of partitions that nobody holds removed."""
+        self._context = context
+        self._state = context.state
+        self._liveness = context.liveness
+        self._transitions = context.transitions
+        self._work = context.work
+        self._pending = context.pending
         self._failures = failures
         self._units = units
-        self._forget = forget
+        self._remove = remove
         self.deadlines = Deadlines()
 
     def advance(self, tp: TopicPartition, now: float, wall: float) -> Write | None:
@@ -110,30 +107,30 @@ class HandoffProgress:
             case HandoffAction.WAIT:
                 return self._while_waiting(tps, handoff, now)
             case HandoffAction.FREEZE:
-                return self._do.advance(tps, Step.FREEZING)
+                return self._transitions.advance(tps, Step.FREEZING)
             case HandoffAction.RELEASE:
-                return self._do.advance(tps, Step.RELEASING)
+                return self._transitions.advance(tps, Step.RELEASING)
             case HandoffAction.FLIP | HandoffAction.FLIP_RELEASED if target:
-                return self._do.flip(tps, target, released=verdict is HandoffAction.FLIP_RELEASED)
+                return self._transitions.flip(tps, target, released=verdict is HandoffAction.FLIP_RELEASED)
             case HandoffAction.ASSIGN if target:
-                return self._do.assign(tps, target, handoff.cause)
-            case HandoffAction.RESTAMP:
-                return self._do.restamp(tps, self._state.consumers[handoff.old_owner])
+                return self._transitions.assign(tps, target, handoff.cause)
+            case HandoffAction.BUMP_EPOCH:
+                return self._transitions.bump_epoch(tps, self._state.consumers[handoff.old_owner])
             case HandoffAction.RETARGET if target:
-                return self._do.start(tps, target, handoff.cause, int(wall))
+                return self._transitions.start(tps, target, handoff.cause, int(wall))
             case HandoffAction.FIND_TARGET:
                 return self._find_target(tps, handoff, now)
             case HandoffAction.TRY_ELSEWHERE:
                 return self._try_elsewhere(tps, handoff, now, wall)
-            case HandoffAction.REAFFIRM:
-                return self._give_up(tps, handoff, now, wall)
+            case HandoffAction.REASSERT_OWNER:
+                return self._abandon(tps, handoff, now, wall)
             case HandoffAction.EVICT:
                 return self._evict(tps[0], handoff, now)
-            case HandoffAction.FORGET:
-                self._forget(tps)
+            case HandoffAction.REMOVE:
+                self._remove(tps)
                 return None
             case HandoffAction.FINISH | HandoffAction.SUPERSEDED:
-                return self._do.finish(tps)
+                return self._transitions.finish(tps)
             case _:
                 return None
 
@@ -141,46 +138,39 @@ class HandoffProgress:
         for tp in tps:
             held = self._state.assignments.get(tp)
             if held and handoff.at is Step.COMPLETE:
-                fate = self._liveness.fate(held.record.owner, held.record.session, now)
-                if fate is SessionState.REPLACED:
-                    return self._do.restamp((tp,), self._state.consumers[held.record.owner])
-        self.await_doubt(handoff.old_owner, handoff.old_session, now)
-        if self._liveness.awaited(handoff.new_owner, handoff.new_session, now):
-            self._agenda.timers.sooner(Timer.DOUBT, self._liveness.doubt_ends)
+                session_state = self._liveness.session_state(held.record.owner, held.record.session, now)
+                if session_state is SessionState.REPLACED:
+                    return self._transitions.bump_epoch((tp,), self._state.consumers[held.record.owner])
+        self._context.recheck_session(handoff.old_owner, handoff.old_session, now)
+        if self._liveness.in_grace_period(handoff.new_owner, handoff.new_session, now):
+            self._work.timers.sooner(Timer.GRACE_PERIOD, self._liveness.grace_period_ends)
         return None
 
-    def await_doubt(self, name: str, session: str, now: float) -> None:
-        """Look again when time will have told whether the session is gone."""
-        if self._liveness.fate(name, session, now) is SessionState.DOUBT:
-            until = self._liveness.doubt_until(name, session, now)
-            if until is not None:
-                self._agenda.timers.sooner(Timer.DOUBT, until)
-
-    def _old_fate(self, handoff: Handoff, now: float) -> SessionState:
-        return self._liveness.fate(handoff.old_owner, handoff.old_session, now)
+    def _old_session_state(self, handoff: Handoff, now: float) -> SessionState:
+        return self._liveness.session_state(handoff.old_owner, handoff.old_session, now)
 
     def _find_target(self, tps: Partitions, handoff: Handoff, now: float) -> Write | None:
         """The plan names the next target. Where no plan will be made, the owner stays the owner."""
         no_plan = self._state.options.paused or not any(map(self._liveness.eligible, self._state.consumers))
-        if no_plan and self._old_fate(handoff, now) is SessionState.ALIVE:
-            return self._do.reaffirm(tps)
-        self._agenda.want_plan(Cause.LEFT, now)
+        if no_plan and self._old_session_state(handoff, now) is SessionState.ALIVE:
+            return self._transitions.reassert_owner(tps)
+        self._work.want_plan(Cause.LEFT, now)
         return None
 
     def _try_elsewhere(self, tps: Partitions, handoff: Handoff, now: float, wall: float) -> Write | None:
         reason = next((r for tp in tps if (r := self._state.handoffs[tp].record.failure)), "no reason given")
-        self._agenda.note(Note("warm_failed", tps[0], handoff.new_owner, reason))
+        self._work.note(Note("warm_failed", tps[0], handoff.new_owner, reason))
         # All of them, for they stay together: a set half in quarantine would be torn apart.
         enough = [self._failures.add(tp, handoff.new_owner, reason) for tp in tps]
         if any(enough):
-            self._agenda.note(Note("partition_quarantined", tps[0], handoff.new_owner, reason))
-            return self._give_up(tps, handoff, now, wall)
+            self._work.note(Note("partition_quarantined", tps[0], handoff.new_owner, reason))
+            return self._abandon(tps, handoff, now, wall)
         target = self._elsewhere(tps[0], handoff)
         if target is None:
-            return self._give_up(tps, handoff, now, wall)
-        if self._old_fate(handoff, now) is SessionState.DEAD:
-            return self._do.assign(tps, target, handoff.cause)
-        return self._do.start(tps, target, handoff.cause, int(wall))
+            return self._abandon(tps, handoff, now, wall)
+        if self._old_session_state(handoff, now) is SessionState.DEAD:
+            return self._transitions.assign(tps, target, handoff.cause)
+        return self._transitions.start(tps, target, handoff.cause, int(wall))
 
     def _elsewhere(self, tp: TopicPartition, handoff: Handoff) -> Stored[Consumer] | None:
         """The least loaded consumer that wants the topic and has not failed at it; one with a copy, if there is one.
@@ -206,24 +196,28 @@ class HandoffProgress:
         name = consumer.record.consumer_name
         return len(self._state.touching(name)) / consumer.record.capacity, name
 
-    def _give_up(self, tps: Partitions, handoff: Handoff, now: float, wall: float) -> Write:
+    def _abandon(self, tps: Partitions, handoff: Handoff, now: float, wall: float) -> Write:
         """The old end stays the owner, and the partition is left in peace for a while; if it is leaving, it lets go."""
         if handoff.at is Step.COMPLETE:
-            self._agenda.want_plan(Cause.LEFT, now)
-            return self._do.reaffirm(tps)
+            self._work.want_plan(Cause.LEFT, now)
+            return self._transitions.reassert_owner(tps)
         if all(self._liveness.is_leaving(self._state.assignments[tp].record) for tp in tps):
-            self._agenda.note(Note("partition_orphaned", tps[0], handoff.old_owner, "nobody could take over"))
-            return self._do.let_go(tps, handoff.cause, int(wall))
-        self._agenda.note(Note("move_abandoned", tps[0], handoff.new_owner, handoff.failure or "deadline"))
+            self._work.note(Note("partition_orphaned", tps[0], handoff.old_owner, "nobody could take over"))
+            return self._transitions.release_to_nobody(tps, handoff.cause, int(wall))
+        self._work.note(Note("move_abandoned", tps[0], handoff.new_owner, handoff.failure or "deadline"))
         for tp in tps:
-            self._agenda.stays.set(tp, now + self._state.options.balance_backoff)
-        return self._do.finish(tps) if self._old_fate(handoff, now) is SessionState.DEAD else self._do.reaffirm(tps)
+            self._work.cooldowns.set(tp, now + self._state.options.balance_backoff)
+        return (
+            self._transitions.finish(tps)
+            if self._old_session_state(handoff, now) is SessionState.DEAD
+            else self._transitions.reassert_owner(tps)
+        )
 
     def _evict(self, tp: TopicPartition, handoff: Handoff, now: float) -> Write | None:
         consumer = self._state.consumers[handoff.old_owner]
         self.deadlines.restart(tp, timeout(self._state, handoff.at), now)
-        if self._pending.about(ConsumerSubject(handoff.old_owner)):
+        if self._pending.concerns(ConsumerSubject(handoff.old_owner)):
             return None
         reason = f"did not let go of {tp} in time"
-        self._agenda.note(Note("consumer_evicted", tp, handoff.old_owner, reason))
-        return self._do.evict(consumer, reason)
+        self._work.note(Note("consumer_evicted", tp, handoff.old_owner, reason))
+        return self._transitions.evict(consumer, reason)

@@ -6,22 +6,22 @@ that an operator asks for need not wait for the time between two changes of weig
 
 from __future__ import annotations
 
-from assigner.core.agenda import Agenda, Timer
 from assigner.core.group import GroupState
 from assigner.core.loads.weights import GroupLoads, TopicSizes
+from assigner.core.work_queue import Timer, WorkQueue
 from assigner.model.records import Cause
 
 
 class LoadTrigger:
-    def __init__(self, state: GroupState, agenda: Agenda) -> None:
+    def __init__(self, state: GroupState, work: WorkQueue) -> None:
         self._state = state
-        self._agenda = agenda
+        self._work = work
         self._loads: GroupLoads | None = None
 
     def changed(self, loads: GroupLoads | None, now: float) -> None:
         """They are others, or say something else. None: plans do not go by load."""
         self._loads = loads
-        self._agenda.timers.sooner(Timer.LOADS, now)
+        self._work.timers.sooner(Timer.LOADS, now)
 
     def consider(self, now: float, wall: float) -> None:
         """Ask for a plan if what is recorded is far from what plans are made by."""
@@ -29,9 +29,9 @@ class LoadTrigger:
         if at is None:
             return
         if at > now:
-            self._agenda.timers.sooner(Timer.LOADS, at)
+            self._work.timers.sooner(Timer.LOADS, at)
         else:
-            self._agenda.want_plan(None, now)
+            self._work.want_plan(None, now)
 
     def begin_plan(self, causes: set[Cause], now: float, wall: float) -> GroupLoads | None:
         """The loads for a plan that is about to be made, and load among its causes if it differs for it."""

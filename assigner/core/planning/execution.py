@@ -6,21 +6,21 @@ more is dropped, and another plan is asked for.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from assigner.core.agenda import Agenda, Note
-from assigner.core.group import Change, GroupState
-from assigner.core.liveness import SessionLiveness, SessionState
+from assigner.core.leader_context import LeaderContext
+from assigner.core.liveness import SessionState
 from assigner.core.planning import request
 from assigner.core.planning.copartitions import CopartitionUnits
+from assigner.core.planning.in_flight import HandoffsInFlight
 from assigner.core.planning.rollout import new_generation
-from assigner.core.transitions import Transitions
-from assigner.core.writes import Pending, Write
+from assigner.core.work_queue import Note
+from assigner.core.writes import Write
 from assigner.model.keys import TopicPartition
-from assigner.model.records import Cause, Handoff, Status, Step
+from assigner.model.records import Cause, Status, Step
 
 # Moves that a plan wants and that have not begun, let through no faster than the group allows.
 #
@@ -78,21 +78,20 @@ _BY_WEIGHT = (Cause.OPERATOR, Cause.JOINED, Cause.TOPIC_GREW, Cause.LOAD, Cause.
 class PlanExecution:
     def __init__(
         self,
-        state: GroupState,
-        liveness: SessionLiveness,
-        do: Transitions,
-        agenda: Agenda,
-        pending: Pending,
+        context: LeaderContext,
         units: CopartitionUnits,
-        stays: Callable[[TopicPartition, float], bool],
+        in_flight: HandoffsInFlight,
+        must_stay: Callable[[TopicPartition, float], bool],
     ) -> None:
-        self._state = state
-        self._liveness = liveness
-        self._do = do
-        self._agenda = agenda
-        self._pending = pending
+        """`must_stay`: whether no plan may move a partition now."""
+        self._state = context.state
+        self._liveness = context.liveness
+        self._transitions = context.transitions
+        self._work = context.work
+        self._pending = context.pending
         self._units = units
-        self._stays = stays
+        self._in_flight = in_flight
+        self._must_stay = must_stay
         self._causes: set[Cause] = set()
         self._begun: set[str] = set()
         """Topics that were owned when the plan was made: what is unowned of them is new."""
@@ -106,20 +105,9 @@ class PlanExecution:
         self._at_once: deque[PlannedMove] = deque()
         """Moves that wait for no room: nobody holds the partition, or it is in flight already."""
         self._queue = MoveQueue()
-        self._warming: Counter[str] = Counter()
-        self._moving: Counter[str] = Counter()
-        """Topic -> its handoffs to somebody."""
-        for handoff in state.handoffs.values():
-            self._count(handoff.record, 1)
-        self._under_way: set[Write] = set()
-        """Writes that began moves and whose outcome is not known."""
-        self.handoffs_wait = False
-        """Standbys are still being placed. Until it is on record whether the old owner keeps its copy, it would be told
-        to drop it; what nobody holds waits for nothing."""
-        self._late: set[TopicPartition] = set()
-        """Partitions of writes that did not go in as far as was seen, and may yet."""
-        self.changes_something = False
-        """At least one write of the plan being carried out went in; cleared by whoever publishes it."""
+        self.placements = 0
+        """Plans whose standbys are still being placed. Meanwhile no handoff begins: until it is on record whether the
+        old owner keeps its copy, it would be told to drop it. Partitions without an owner do not wait."""
 
     # --- what there is to do -------------------------------------------------------------------------------------
 
@@ -149,29 +137,8 @@ class PlanExecution:
         return not (self.urgent or len(self._queue))
 
     @property
-    def writing(self) -> bool:
-        return bool(self._under_way)
-
-    @property
     def queued(self) -> int:
         return len(self._queue)
-
-    @property
-    def in_flight(self) -> int:
-        """Partitions on their way to somebody. Those of topics that are gone, or that can't be read, go nowhere."""
-        moving = sum(count for topic, count in self._moving.items() if topic in self._state.topics)
-        return moving + sum(tp not in self._state.handoffs for tp in self._pending.starting)
-
-    def count_handoffs(self, change: Change) -> None:
-        for stored, by in ((change.before, -1), (change.after, 1)):
-            if stored:
-                self._count(stored.record, by)
-
-    def _count(self, handoff: Handoff, by: int) -> None:
-        if handoff.at is Step.WARMING:
-            _add_up(self._warming, handoff.new_owner, by)
-        if not handoff.to_nobody:
-            _add_up(self._moving, handoff.topic, by)
 
     # --- from targets to moves -----------------------------------------------------------------------------------
 
@@ -197,14 +164,14 @@ class PlanExecution:
             self._joint.clear()
 
     def _add(self, move: PlannedMove, now: float) -> None:
-        if any(self._stays(tp, now) for tp in move.tps):
+        if any(self._must_stay(tp, now) for tp in move.tps):
             return
         in_flight = any(tp in self._state.handoffs for tp in move.tps)
         if self._is_free(move.tps[0], now) or in_flight or not move.target:
             self._at_once.append(move)
             return
         held = self._state.assignments[move.tps[0]].record
-        if self._liveness.fate(held.owner, held.session, now) is SessionState.ALIVE:
+        if self._liveness.session_state(held.owner, held.session, now) is SessionState.ALIVE:
             self._queue.add(move)
 
     def _cause(self, tp: TopicPartition, now: float) -> Cause:
@@ -212,7 +179,7 @@ class PlanExecution:
         if held is None:
             grown = bool(self._state.assignments) and Cause.JOINED not in self._causes
             return Cause.TOPIC_GREW if grown or tp.topic in self._begun else Cause.JOINED
-        if self._liveness.fate(held.record.owner, held.record.session, now) is SessionState.DEAD:
+        if self._liveness.session_state(held.record.owner, held.record.session, now) is SessionState.DEAD:
             return Cause.LEFT
         owner = self._state.consumers.get(held.record.owner)
         if owner and owner.record.status is Status.DRAINING:
@@ -233,89 +200,62 @@ class PlanExecution:
     def _is_free(self, tp: TopicPartition, now: float) -> bool:
         """Nobody alive holds it, so it needs no handoff."""
         held = self._state.assignments.get(tp)
-        return held is None or self._liveness.fate(held.record.owner, held.record.session, now) is SessionState.DEAD
+        return (
+            held is None
+            or self._liveness.session_state(held.record.owner, held.record.session, now) is SessionState.DEAD
+        )
 
     # --- from moves to writes ------------------------------------------------------------------------------------
 
-    def ended(self, write: Write, *, applied: bool | None) -> None:
-        """A write is over. `applied`: whether it went in; None: nobody knows, and the mirror is up to date since."""
-        if write not in self._under_way:
-            return
-        self._under_way.remove(write)
-        if applied or (applied is None and not self._do.is_current(write)):
-            self.changes_something = True
-        elif applied is None:
-            self._late.update(write.touches)
-
-    def changed(self, tp: TopicPartition, *, told: bool) -> None:
-        """Its record changed: maybe by a write that was given up and came late. `told`: a generation that is being
-        published comes after it."""
-        if tp in self._late:
-            self._late.discard(tp)
-            self.changes_something |= not told
-
-    def writes(self, now: float, wall: float, budget: int) -> Iterator[tuple[Write, str]]:
-        """At most `budget` writes to begin moves with, each with the target it adds work to."""
-        for write, target in self._writes(now, wall, budget):
-            self._under_way.add(write)
-            yield write, target
-
-    def _writes(self, now: float, wall: float, budget: int) -> Iterator[tuple[Write, str]]:
+    def writes(self, now: float, wall: float, budget: int) -> Iterator[Write]:
+        """At most `budget` writes that begin moves."""
         given = 0
         while self._at_once and given < budget:
-            move = self._at_once.popleft()
-            write = self._begin(move, now, wall)
+            write = self._begin(self._at_once.popleft(), now, wall)
             if write:
                 given += 1
-                yield write, move.target
+                yield write
         for move in self._with_room(budget - given):
             write = self._begin(move, now, wall)
             if write:
-                yield write, move.target
+                yield write
 
     def _with_room(self, budget: int) -> list[PlannedMove]:
         options = self._state.options
-        room = min(options.max_concurrent_handoffs - self.in_flight, budget)
-        if self.handoffs_wait or room <= 0 or not len(self._queue):
+        if self.placements or not len(self._queue):
             return []
-        starting = self._pending.starting_by_target()
-        limit = options.warm_concurrency
-        return list(self._queue.take(lambda name: self._warming[name] + starting[name], limit, room))
+        room = min(options.max_concurrent_handoffs - len(self._in_flight), budget)
+        return list(self._queue.take(self._in_flight.warming, options.warm_concurrency, room)) if room > 0 else []
 
     def _begin(self, move: PlannedMove, now: float, wall: float) -> Write | None:
         if not move.target:
             return self._let_go(move, now, wall)
         target = self._liveness.eligible(move.target)
         if target is None or any(tp in self._pending for tp in move.tps):
-            self._agenda.want_plan(None, now)
+            self._work.want_plan(None, now)
             return None
         if all(self._is_free(tp, now) for tp in move.tps):
-            return self._do.assign(move.tps, target, move.cause)
+            return self._transitions.assign(move.tps, target, move.cause)
         held = [self._state.assignments.get(tp) for tp in move.tps]
         if {a.record.owner if a else "" for a in held} == {move.target}:
             in_flight = [tp for tp in move.tps if tp in self._state.handoffs]
-            return self._do.reaffirm(in_flight) if in_flight else None
+            return self._transitions.reassert_owner(in_flight) if in_flight else None
         if not all(held):
             return None
-        return self._do.start(move.tps, target, move.cause, int(wall))
+        write = self._transitions.start(move.tps, target, move.cause, int(wall))
+        self._in_flight.begin(write, move.target)
+        return write
 
     def _let_go(self, move: PlannedMove, now: float, wall: float) -> Write | None:
         """Nobody can take what its owner has to leave."""
         if any(tp in self._pending for tp in move.tps) or not all(self._has_to_go(tp, now) for tp in move.tps):
-            self._agenda.want_plan(None, now)
+            self._work.want_plan(None, now)
             return None
         if all(self._is_free(tp, now) for tp in move.tps):
-            return self._do.finish(move.tps)
+            return self._transitions.finish(move.tps)
         current = [handoff.record for tp in move.tps if (handoff := self._state.handoffs.get(tp))]
         if any(handoff.to_nobody or handoff.at is Step.COMPLETE for handoff in current):
             return None
         owner = self._state.assignments[move.tps[0]].record.owner
-        self._agenda.note(Note("partition_orphaned", move.tps[0], owner, "nobody can take over"))
-        return self._do.let_go(move.tps, move.cause, int(wall))
-
-
-def _add_up(counter: Counter[str], key: str, by: int) -> None:
-    """Who has none is not in it, or names would pile up with every deploy."""
-    counter[key] += by
-    if not counter[key]:
-        del counter[key]
+        self._work.note(Note("partition_orphaned", move.tps[0], owner, "nobody can take over"))
+        return self._transitions.release_to_nobody(move.tps, move.cause, int(wall))

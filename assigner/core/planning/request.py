@@ -175,25 +175,25 @@ class Builder:
         liveness: SessionLiveness,
         now: float,
         *,
-        stays: Callable[[TopicPartition], bool],
+        must_stay: Callable[[TopicPartition], bool],
         partitions: list[TopicPartition],
         loads: GroupLoads | None = None,
         wall: float = 0.0,
         only_unowned: bool = False,
     ) -> None:
-        """`stays` says which partitions must not move whatever the plan. `wall`: the time that loads go by.
+        """`must_stay` says which partitions must not move whatever the plan. `wall`: the time that loads go by.
         `only_unowned`: nothing moves for balance, because not everybody may be back who was there."""
         self._state = state
         self._liveness = liveness
         self._now = now
-        self._stays = stays
+        self._must_stay = must_stay
         self._only_unowned = only_unowned
         self._partitions = partitions
         self._eligible = [name for name in sorted(state.consumers) if liveness.eligible(name)]
         self._index = {name: number for number, name in enumerate(self._eligible)}
         self._sessions = {name: state.consumers[name].record.session for name in self._eligible}
         self._holders: dict[str, int] = {}
-        self._fates: dict[tuple[str, str], SessionState] = {}
+        self._session_states: dict[tuple[str, str], SessionState] = {}
         self._owners: list[int] = []
         self._pins: list[bool] = []
         """Of the partitions taken in by the present step; the arrays have them afterwards."""
@@ -252,12 +252,12 @@ class Builder:
             if self._is_target(record):
                 self._put(self._index[record.new_owner], pinned=True)
                 return
-            if self._liveness.awaited(record.new_owner, record.new_session, self._now):
+            if self._liveness.in_grace_period(record.new_owner, record.new_session, self._now):
                 self._put(self._holder(record.new_owner), pinned=True)
                 return
             self._lost.append(tp)
         if held is None:
-            self._put(NONE, pinned=self._stays(tp))
+            self._put(NONE, pinned=self._must_stay(tp))
             return
         self._add_held(tp, held.record.owner, held.record.session)
 
@@ -274,17 +274,17 @@ class Builder:
         return len(self._index) + self._holders.setdefault(name, len(self._holders))
 
     def _add_held(self, tp: TopicPartition, name: str, session: str) -> None:
-        fate = self._fates.get((name, session))
-        if fate is None:
-            fate = self._fates[name, session] = self._liveness.fate(name, session, self._now)
-        if fate is SessionState.DOUBT:
+        session_state = self._session_states.get((name, session))
+        if session_state is None:
+            session_state = self._session_states[name, session] = self._liveness.session_state(name, session, self._now)
+        if session_state is SessionState.UNKNOWN:
             # If another session of the name is here, it will get what the old one has: count it as its own already.
             self._put(self._index[name] if name in self._index else self._holder(name), pinned=True)
             return
-        pinned = self._stays(tp)
-        if fate is SessionState.ALIVE and name not in self._index and not pinned:
+        pinned = self._must_stay(tp)
+        if session_state is SessionState.ALIVE and name not in self._index and not pinned:
             self._leaving.append(tp)
-        self._put(NONE if fate is SessionState.DEAD else self._index.get(name, NONE), pinned=pinned)
+        self._put(NONE if session_state is SessionState.DEAD else self._index.get(name, NONE), pinned=pinned)
 
     def _put(self, owner: int, *, pinned: bool) -> None:
         self._owners.append(owner)

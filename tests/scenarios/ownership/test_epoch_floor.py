@@ -6,7 +6,7 @@ import anyio
 import msgspec
 import pytest
 
-from assigner.core.coordination.epoch_floor import LAG
+from assigner.core.coordination.publishing import LAG
 from assigner.model.keys import AssignmentKey, PlanKey, TopicPartition
 from assigner.model.records import Assignment, Plan, decode
 from assigner.store import PutEvent

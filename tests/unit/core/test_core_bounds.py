@@ -55,7 +55,7 @@ def test_a_leader_forgets_who_warmed_something() -> None:
     for name in everybody_in_turn():
         for step in (Step.WARMING, Step.READY):
             core.observe(scene.handoff(0, "a", name, step), 1.0)
-    assert not core._execution._warming
+    assert not core._in_flight._warming
 
 
 def test_a_write_that_is_too_large_is_not_waited_for_for_ever() -> None:
@@ -68,9 +68,9 @@ def test_a_write_that_is_too_large_is_not_waited_for_for_ever() -> None:
     assert request is not None
     core.solved([OwnerTarget(T0, "a")])
     (write,) = core.decide(1.0, 1.0).writes
-    assert core._execution.writing
+    assert core._publisher.waits
     core.too_large(write, "larger than the store takes", 1.0)
-    assert not core._execution.writing
+    assert not core._publisher.waits
 
 
 def test_a_standby_record_that_was_overtaken_is_not_written_again_at_once() -> None:

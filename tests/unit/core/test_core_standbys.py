@@ -151,7 +151,7 @@ def test_a_record_compares_what_it_replaces_and_nothing_else() -> None:
     first, second = about_standbys(scene.decide())
     assert first.compares == (Absent(KEYS.standby(tp(0))),)
     assert second.compares == (ModRevisionIs(KEYS.standby(tp(1)), seen),)
-    assert not first.touches
+    assert not first.partitions
     (put,) = first.operations
     assert isinstance(put, Put)
     assert decode(Standbys, put.value)[0].holders == ("b",)
@@ -406,7 +406,7 @@ def test_a_topic_made_anew_drops_its_copies_with_its_offsets() -> None:
     scene.own(0, "a", topic_id="old")
     scene.copy(0, "b", topic_id="old")
     scene.lead()
-    (write,) = [write for write in scene.decide().writes if write.purpose is Purpose.RESTAMP]
+    (write,) = [write for write in scene.decide().writes if write.purpose is Purpose.BUMP_EPOCH]
     assert Delete(KEYS.standby(tp(0))) in write.operations
 
 

@@ -41,7 +41,7 @@ def test_the_eviction_of_a_consumer_is_no_plan_being_published(name: str) -> Non
 def test_an_eviction_does_not_wait_for_a_plan_that_is_being_published(name: str) -> None:
     scene = overdue(name)
     assert scene.core
-    scene.core._emit(Decisions(), scene.core._do.publish(Plan(generation=5), Purpose.PLAN))
+    scene.core._emit(Decisions(), [scene.core._transitions.publish(Plan(generation=5), Purpose.PLAN)])
     assert len(evictions(scene)) == 1
 
 

@@ -1,13 +1,13 @@
-"""When things are due: the schedule, the deadlines of handoffs, the agenda's debounce."""
+"""When things are due: the schedule, the deadlines of handoffs, the debounce of plans."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assigner.core.agenda import Agenda, Schedule
 from assigner.core.group import GroupState
 from assigner.core.handoff.lifecycle import Deadlines
+from assigner.core.work_queue import Schedule, WorkQueue
 from assigner.model.keys import Keys, TopicPartition
 from assigner.model.records import Cause, GroupOptions, Step
 
@@ -100,38 +100,50 @@ def test_a_step_without_a_limit_is_never_overdue_and_an_ended_handoff_is_forgott
     assert not deadlines.overdue(TP)
 
 
-def agenda() -> Agenda:
+def work_queue() -> WorkQueue:
     keys = Keys("/r/", default_group="g", default_prefix="").group("g")
-    plans = Agenda(GroupState(keys, GroupOptions(debounce=2.0)), now=0.0)
+    plans = WorkQueue(GroupState(keys, GroupOptions(debounce=2.0)), now=0.0)
     plans.plan_due = None
     return plans
 
 
 def test_the_debounce_window_is_opened_once_and_not_extended() -> None:
-    plans = agenda()
+    plans = work_queue()
     plans.want_plan(Cause.JOINED, 10.0)
     plans.want_plan(Cause.LEFT, 11.5)
     assert plans.next_wake(plans=True) == 12.0
-    assert plans.causes == {Cause.JOINED, Cause.LEFT}
     plans.want_plan(Cause.OPERATOR, 11.5, delay=0.0)
     assert plans.next_wake(plans=True) == 11.5
     assert plans.next_wake(plans=False) is None
+    assert plans.take_plan(12.0) == {Cause.JOINED, Cause.LEFT, Cause.OPERATOR}
 
 
-def test_a_partition_left_in_peace_is_looked_at_when_its_time_is_over() -> None:
-    plans = agenda()
-    plans.stays.set(TP, 5.0)
-    assert plans.is_staying(TP, 4.9)
-    assert not plans.is_staying(TP, 5.0)
+def test_the_causes_of_a_plan_that_is_repeated_are_wanted_again() -> None:
+    plans = work_queue()
+    plans.want_plan(Cause.JOINED, 10.0)
+    causes = plans.take_plan(12.0)
+    assert plans.next_wake(plans=True) is None
+    plans.want_plan(Cause.LEFT, 13.0)
+    plans.want_plan_again(causes, 14.0, 0.5)
+    assert plans.next_wake(plans=True) == 14.5
+    assert plans.take_plan(15.0) == {Cause.JOINED, Cause.LEFT}
+    assert not plans.take_plan(16.0), "they were taken"
+
+
+def test_a_partition_in_cooldown_is_examined_when_it_is_over() -> None:
+    plans = work_queue()
+    plans.cooldowns.set(TP, 5.0)
+    assert plans.is_cooling_down(TP, 4.9)
+    assert not plans.is_cooling_down(TP, 5.0)
     plans.wake(5.0)
     assert list(plans.dirty) == [TP]
     assert plans.next_wake(plans=True) == 7.0
 
 
-def test_what_is_marked_twice_is_examined_once() -> None:
-    plans = agenda()
+def test_what_is_enqueued_twice_is_examined_once() -> None:
+    plans = work_queue()
     other = TopicPartition("t", 1)
-    plans.mark([TP, other])
-    plans.mark([TP])
+    plans.enqueue([TP, other])
+    plans.enqueue([TP])
     assert [plans.pop(), plans.pop()] == [TP, other]
     assert not plans.dirty

@@ -1,4 +1,4 @@
-"""What a coordinator has to look at, and when: partitions to examine, timers, the next plan and its causes."""
+"""The leader's work queue: partitions to examine, timers, cooldowns, and when the next plan is due and why."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ RETRY = 0.05
 
 
 class Timer(Enum):
-    DOUBT = auto()
+    GRACE_PERIOD = auto()
     """Somebody who was waited for is given up."""
     EMPTY = auto()
     """Nobody has been registered for so long that ownership is forgotten."""
@@ -92,22 +92,22 @@ class Note:
     reason: str = ""
 
 
-class Agenda:
+class WorkQueue:
     def __init__(self, state: GroupState, now: float) -> None:
         self._state = state
         self.dirty: dict[TopicPartition, None] = {}
         """Partitions to examine, in order."""
         self.timers: Schedule[Timer] = Schedule()
-        self.stays: Schedule[TopicPartition] = Schedule()
+        self.cooldowns: Schedule[TopicPartition] = Schedule()
         """Partitions whose move was given up, until they may be moved again."""
         self.plan_due: float | None = now
         self._planned_at = now - RETRY
-        self.causes: set[Cause] = set()
+        self._causes: set[Cause] = set()
         """Why the next plan is wanted."""
         self._retries: Schedule[TopicPartition] = Schedule()
         self._notes: list[Note] = []
 
-    def mark(self, tps: Iterable[TopicPartition]) -> None:
+    def enqueue(self, tps: Iterable[TopicPartition]) -> None:
         self.dirty.update(dict.fromkeys(tps))
 
     def pop(self) -> TopicPartition:
@@ -122,9 +122,14 @@ class Agenda:
     def want_plan(self, cause: Cause | None, now: float, delay: float | None = None) -> None:
         """Open the debounce window, or leave it as it is if it is open."""
         if cause:
-            self.causes.add(cause)
+            self._causes.add(cause)
         at = now + (self._state.options.debounce if delay is None else delay)
         self.plan_due = at if self.plan_due is None else min(at, self.plan_due)
+
+    def want_plan_again(self, causes: Iterable[Cause], now: float, delay: float | None = None) -> None:
+        """Like `want_plan`, for all causes of a plan that has to be repeated."""
+        self._causes.update(causes)
+        self.want_plan(None, now, delay)
 
     def plan_is_due(self, now: float) -> bool:
         """Never two plans in a row without a pause, however short the debounce."""
@@ -136,7 +141,7 @@ class Agenda:
     def take_plan(self, now: float) -> set[Cause]:
         """A plan is made now; its causes."""
         self.plan_due, self._planned_at = None, now
-        causes, self.causes = self.causes, set()
+        causes, self._causes = self._causes, set()
         return causes
 
     def note(self, note: Note) -> None:
@@ -146,22 +151,22 @@ class Agenda:
         notes, self._notes = self._notes, []
         return notes
 
-    def is_staying(self, tp: TopicPartition, now: float) -> bool:
-        return tp in self.stays and not self.stays.passed(tp, now)
+    def is_cooling_down(self, tp: TopicPartition, now: float) -> bool:
+        return tp in self.cooldowns and not self.cooldowns.passed(tp, now)
 
-    def forgive_stays(self) -> None:
-        self.stays = Schedule()
+    def clear_cooldowns(self) -> None:
+        self.cooldowns = Schedule()
 
     def wake(self, now: float) -> list[Timer]:
         """Mark what is due; the timers that went off."""
-        self.mark(self._retries.pop_due(now))
-        free = self.stays.pop_due(now)
+        self.enqueue(self._retries.pop_due(now))
+        free = self.cooldowns.pop_due(now)
         if free:
-            self.mark(free)
+            self.enqueue(free)
             self.want_plan(None, now)
         return self.timers.pop_due(now)
 
     def next_wake(self, *, plans: bool) -> float | None:
         """`plans`: whether a plan could be made when it is due."""
-        times = [self.plan_due if plans else None, self._retries.next(), self.stays.next(), self.timers.next()]
+        times = [self.plan_due if plans else None, self._retries.next(), self.cooldowns.next(), self.timers.next()]
         return min((at for at in times if at is not None), default=None)
