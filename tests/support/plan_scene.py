@@ -11,7 +11,17 @@ from assigner.core.liveness import SessionLiveness
 from assigner.core.loads.weights import GroupLoads
 from assigner.core.planning.request import Builder, Request, flat_partitions
 from assigner.model.keys import Keys, TopicPartition
-from assigner.model.records import Assignment, Consumer, GroupOptions, Handoff, Standbys, Step, TopicConfig, encode
+from assigner.model.records import (
+    Assignment,
+    Consumer,
+    GroupOptions,
+    Handoff,
+    Plan,
+    Standbys,
+    Step,
+    TopicConfig,
+    encode,
+)
 from assigner.store import DeleteEvent, Entry, PutEvent
 
 KEYS = Keys("/r/", default_group="g", default_prefix="").group("g")
@@ -59,6 +69,9 @@ class Scene:
             phase=step.phase,
         )
         return self._put(KEYS.handoff(TopicPartition("t", partition)), record)
+
+    def plan(self, record: Plan) -> Change:
+        return self._put(KEYS.plan, record)
 
     def _put(self, key: str, record: msgspec.Struct, lease: int = 0) -> Change:
         self._revision += 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from assigner.core.coordination.machine import Decisions
-from assigner.core.writes import Purpose, Write
+from assigner.core.work_queue import Timer
+from assigner.core.writes import ConsumerSubject, PendingWrites, PlanSubject, Purpose, Write
 from assigner.model.records import Plan, Step
 from tests.support.core_scene import KEYS, Scene
 
@@ -51,3 +52,32 @@ def test_an_eviction_under_way_is_not_asked_for_twice(name: str) -> None:
     assert len(evictions(scene)) == 1
     scene.now += 2 * scene.state.options.release_timeout
     assert not evictions(scene)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_writes_about_a_consumer_and_about_the_plan_are_kept_apart(name: str) -> None:
+    scene = overdue(name)
+    core = scene.lead()
+    about_plan = core._transitions.publish(Plan(generation=5), Purpose.PLAN)
+    about_consumer = core._transitions.evict(scene.state.consumers[name], "late")
+    pending = PendingWrites()
+    pending.add(about_plan)
+    assert not pending.concerns(ConsumerSubject(name))
+    pending.add(about_consumer)
+    assert len(pending) == 2
+    assert pending.purpose(PlanSubject()) is Purpose.PLAN
+    assert pending.purpose(ConsumerSubject(name)) is Purpose.EVICT
+    pending.settle(about_consumer)
+    assert pending.concerns(PlanSubject())
+    assert not pending.concerns(ConsumerSubject(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_eviction_that_was_refused_holds_no_plan_back(name: str) -> None:
+    scene = overdue(name)
+    assert scene.core
+    (write,) = evictions(scene)
+    scene.core.refused(write, scene.now)
+    assert Timer.PLAN not in scene.core._work.timers
+    scene.core.too_large(write, "larger than the store takes", scene.now)
+    assert Timer.PLAN not in scene.core._work.timers
