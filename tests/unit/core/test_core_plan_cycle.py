@@ -97,11 +97,12 @@ def test_a_plan_made_while_moves_were_in_flight_is_repeated_for_the_same_causes(
     plans, context = cycle(scene)
     context.work.want_plan(Cause.JOINED, 0.0)
     made(plans, 5.0)
-    assert not plans.waits_for_moves, "it is not even made"
+    waits = [plans.waits_for_moves]
     plans.solved()
-    assert plans.waits_for_moves
+    waits.append(plans.waits_for_moves)
     plans.replan_after_moves(6.0)
-    assert not plans.waits_for_moves
+    waits.append(plans.waits_for_moves)
+    assert waits == [False, True, False]
     assert context.work.take_plan(8.0) == {Cause.JOINED}
 
 
