@@ -26,7 +26,7 @@ class Assembly:
         self._parts: Commands | None = None
 
     def add(self, message: Any) -> Commands | None:
-        """`message`: an AssignmentCommand of `assigner.client.codec`. What the service wants, once it is complete."""
+        """`message`: an AssignmentCommand of the C runtime. What the service wants, once it is complete."""
         commands, more = _read(message)
         if self._parts is not None:
             commands = _joined(self._parts, commands)

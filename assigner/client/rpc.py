@@ -22,11 +22,12 @@ from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from h2.exceptions import H2Error
 
 from assigner import errors
-from assigner.client.codec import Codec, class_in_c
+from assigner.client.codec import Codec
 from assigner.errors import AssignerError, InvalidInput
 from assigner.model.commands import Ack
 from assigner.model.keys import TopicPartition
 from assigner.proto.kafka_assigner import v1
+from assigner.proto.runtime import message_class
 
 DEFAULT_PORT = 50_051
 _SERVICE = "/kafka_assigner.v1.KafkaAssigner/"
@@ -161,7 +162,7 @@ class ConsumerRpc:
 
     async def commit(self, topics: list[dict[str, Any]]) -> v1.CommitOffsetsResponse:
         """`topics`: the fields of TopicOffsets messages."""
-        request = class_in_c("CommitOffsetsRequest")(
+        request = message_class("CommitOffsetsRequest")(
             consumer_name=self._who.name, topics=topics, group=self._who.group, session=self._who.session
         )
         return await self._call("CommitOffsets", request, v1.CommitOffsetsResponse)

@@ -1,8 +1,9 @@
-"""The protocol's messages in protobuf's C runtime, in a descriptor pool of our own.
+"""The protocol's messages in protobuf's C runtime: the one descriptor pool of server and client.
 
-The generated classes say what the messages are, but read and write them in Python: a request of 1 MiB could hold the
-loop for seconds. So requests are parsed in C, measured, and only then turned into generated messages; long answers
-are built in C at once. The own pool lets a program that embeds us have its own stubs of the same protocol.
+The generated classes define the messages, but read and write them in Python: a request of 1 MiB would hold the event
+loop for seconds. So the server parses requests in C, checks the length of their lists, and only then makes generated
+messages of them; long messages are built and read in C on both sides. The pool is our own, so that a program that
+embeds us may have its own stubs of the same protocol.
 """
 
 from __future__ import annotations
