@@ -15,8 +15,8 @@ import random
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -298,6 +298,18 @@ async def _is_ready(one: Served, http: aiohttp.ClientSession) -> bool:
     return (await one.get(http, "/readyz"))[0] == 200
 
 
+@contextmanager
+def _clients_say_errors_only() -> Iterator[None]:
+    """They would warn of every cut. The level is put back: a test runs this in its own process."""
+    logger = logging.getLogger("assigner.client")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=20.0, help="of churn; settling comes on top (20)")
@@ -305,10 +317,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--logs", type=Path, help="a directory to keep the instances' logs in")
     options: Any = parser.parse_args(arguments)
     # A table as wide as it needs to be, unless a terminal would break its lines.
-    # The clients would tell of every cut.
-    logging.getLogger("assigner.client").setLevel(logging.ERROR)
     console = Console(width=None if sys.stdout.isatty() else 160)
-    with TemporaryDirectory() as temporary:
+    with TemporaryDirectory() as temporary, _clients_say_errors_only():
         directory = options.logs or Path(temporary)
         directory.mkdir(parents=True, exist_ok=True)
         run, problems = asyncio.run(soak(options.minutes, directory, options.seed, console.print))

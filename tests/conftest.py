@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -195,3 +196,19 @@ def _or_skip(create: Callable[[], Server]) -> Server:
         return create()
     except (EtcdUnavailableError, KafkaUnavailableError, PostgresUnavailableError) as failure:
         pytest.skip(str(failure))
+
+
+@pytest.fixture(autouse=True)
+def _logging_is_left_as_it_was() -> Iterator[None]:
+    """A level that a test leaves behind silences what another one waits for, an hour later in another file."""
+    before = _levels()
+    yield
+    after = _levels()
+    assert after == before, f"the test left log levels changed: {dict(before ^ after)}"
+
+
+def _levels() -> set[tuple[str, int]]:
+    loggers = logging.getLogger().manager.loggerDict
+    ours = {(name, logging.getLogger(name).level) for name in loggers if name.partition(".")[0] == "assigner"}
+    changed = {one for one in ours if one[1] != logging.NOTSET}
+    return {*changed, ("", logging.getLogger().level), ("disabled", logging.getLogger().manager.disable)}
