@@ -24,7 +24,7 @@ from rich.table import Table
 
 from assigner.backend import Backend, Presence, StoreSettings
 from assigner.backend import load as load_backend
-from assigner.cli.gc_tuning import settle_in
+from assigner.cli.gc_tuning import freeze
 from assigner.clock import Clock
 from assigner.core.group import GroupState
 from assigner.election import LeaderElector
@@ -182,7 +182,7 @@ async def serving(kind: str, partitions: int, etcd: EtcdServer | None) -> AsyncI
     backend = CountedBackend(load_backend(kind))
     async with Service(settings, backend=backend) as service:
         await service.wait_ready()
-        settle_in()
+        freeze()
         async with LoopLag() as lag:
             yield Bench(kind, service, backend, lag, partitions)
 

@@ -22,7 +22,7 @@ import structlog
 from rich.console import Console
 from rich.table import Table
 
-from assigner.cli.gc_tuning import settle_in
+from assigner.cli.gc_tuning import freeze
 from assigner.model.records import GroupOptions
 from assigner.server import ServerSettings
 from assigner.service import Service
@@ -48,7 +48,7 @@ async def measure(streams: int, connections: int, at_once: int, store: StoreSect
     )
     async with Service(settings) as service, LoopLag() as lag:
         await service.wait_ready()
-        settle_in()
+        freeze()
         before = memory()
         began, cpu = time.monotonic(), time.process_time()
         child = await asyncio.create_subprocess_exec(

@@ -1,5 +1,7 @@
-"""The command line, put together from its commands. A command's module is imported when it is run, so that a table is
-not kept waiting for the whole service to be imported."""
+"""The command line, put together from its commands.
+
+A command's module is imported when the command runs, so that `assigner groups` does not import the whole service.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +37,8 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
+    """Imports a command's module when it is first needed."""
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -46,7 +50,7 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. A file that can't be written, stdout on a full disk included, is told and not thrown."""
+        """Run the command. A file that can't be written, stdout on a full disk included, ends it with a message."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""How a command fails: an exit code a script can rely on, and a message that names the remedy.
+"""How a command fails: `Failure` has an exit code that scripts can rely on, and a message that names the remedy.
 
 | code | meaning |
 |---|---|
@@ -6,7 +6,7 @@
 | 1 | the service refused |
 | 2 | the command line or the settings are wrong |
 | 3 | the service can't be reached, or did not answer in time |
-| 4 | waited as long as it was told to, and it was not enough |
+| 4 | the time given by the command line to wait was not enough |
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ _REMEDIES = {
 
 
 class Failure(click.ClickException):
+    """Ends the command with an exit code. `kind` is the reason for programs, in `--json`."""
+
     def __init__(self, code: int, message: str, *, kind: str, as_json: bool = False) -> None:
         super().__init__(message)
         self.exit_code = code  # type: ignore[misc]
@@ -52,7 +54,7 @@ class Failure(click.ClickException):
 def failures(
     address: str, timeout: float, *, as_json: bool, tls: bool = False, certified: bool = False
 ) -> Iterator[None]:
-    """Turn whatever a call can raise into a `Failure`. `tls`, `certified`: whether it was made over TLS, and with a
+    """Turn whatever a call can raise into a `Failure`. `tls`, `certified`: whether the call uses TLS, and a client
     certificate."""
     try:
         yield
@@ -62,27 +64,27 @@ def failures(
         message = f"{address} did not answer within {timeout:g} s: raise --timeout, or look at its /readyz"
         raise Failure(UNREACHABLE, message, kind="timeout", as_json=as_json) from error
     except (StreamTerminatedError, ProtocolError) as error:
-        raise _ended(str(error), address, as_json=as_json, tls=tls, certified=certified) from error
+        raise _connection_ended(str(error), address, as_json=as_json, tls=tls, certified=certified) from error
     except OSError as error:
         if tls and _is_rejection(error):
-            raise _ended(_reason(error), address, as_json=as_json, tls=tls, certified=certified) from error
+            raise _connection_ended(_reason(error), address, as_json=as_json, tls=tls, certified=certified) from error
         message = f"can't reach {address} ({_reason(error)}): is `assigner serve` running? pass --address"
         raise Failure(UNREACHABLE, message, kind="unreachable", as_json=as_json) from error
 
 
 def _is_rejection(error: OSError) -> bool:
-    """Whether the peer gave the connection up, and not we."""
+    """Whether the peer ended the connection, and not this side."""
     ours = isinstance(error, ssl.SSLCertVerificationError)
     return isinstance(error, ConnectionResetError | ssl.SSLError) and not ours
 
 
-def _ended(reason: str, address: str, *, as_json: bool, tls: bool, certified: bool) -> Failure:
+def _connection_ended(reason: str, address: str, *, as_json: bool, tls: bool, certified: bool) -> Failure:
     message = f"{address} ended the connection ({reason}): {_hint(tls=tls, certified=certified)}"
     return Failure(UNREACHABLE, message, kind="unreachable", as_json=as_json)
 
 
 def _hint(*, tls: bool, certified: bool) -> str:
-    """What a peer that says nothing may have wanted."""
+    """Why a peer may have ended the connection without a status."""
     if not tls:
         return "does it want TLS? pass --tls, or --tls-ca FILE"
     if not certified:
@@ -97,10 +99,10 @@ def _reason(error: OSError) -> str:
 
 
 def _refusal(error: GRPCError, address: str, *, as_json: bool) -> Failure:
-    said = error.message or error.status.name
+    reason = error.message or error.status.name
     if error.status in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED):
-        message = f"{address} can't answer now: {said}; try again, or look at its /readyz"
+        message = f"{address} can't answer now: {reason}; try again, or look at its /readyz"
         return Failure(UNREACHABLE, message, kind=error.status.name.lower(), as_json=as_json)
     remedy = _REMEDIES.get(error.status)
-    message = f"{said} ({remedy})" if remedy else said
+    message = f"{reason} ({remedy})" if remedy else reason
     return Failure(REFUSED, message, kind=error.status.name.lower(), as_json=as_json)

@@ -1,10 +1,10 @@
-"""Keeps Python's garbage collector from holding the event loop up, and gives back what closed connections leave.
+"""Keeps Python's garbage collector from stalling the event loop, and frees the memory of closed connections.
 
 A full collection visits every object that could be part of a cycle: with thousands of open streams that takes tenths
-of a second, in which no lease is renewed. Nearly everything here is freed by counting references; so what exists once
-the service is up is set aside for good, and collections become rare. Connections are the exception: TLS and HTTP/2 keep
-each in cycles, with their buffers. After many of them were closed, or a few long ago, everything is collected once, and
-the freed memory returned to the system. For a process of our own only: an embedding program decides for itself.
+of a second, in which no lease is renewed. Nearly everything here is freed by reference counts; so the objects that
+exist once the service is up are frozen, and collections become rare. Connections are the exception: TLS and HTTP/2 keep
+each in cycles, with their buffers. After many were closed, or a few long ago, one full collection frees them and the
+memory is returned to the system. Only for a process of our own: an embedding program decides for itself.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from anyio.to_thread import run_sync
 
 YOUNG, MIDDLE, OLD = 50_000, 20, 100
 """Allocations before a collection of the youngest objects; how many of those before one of the next age, twice."""
-AFTER_CLOSED = 300
-"""Closed connections after which everything is collected."""
-AT_LEAST_EVERY = 120.0
-"""Seconds after which fewer closed connections are reason enough."""
+COLLECT_AFTER_CLOSED = 300
+"""So many closed connections trigger a full collection."""
+COLLECT_EVERY = 120.0
+"""Seconds after which even one closed connection does."""
 FEW_OPEN = 500
 """Open connections up to which a full collection takes no more than some hundredths of a second."""
-_LOOK_EVERY = 5.0
+_CHECK_EVERY = 5.0
 _TLS_BUFFER = 16 * 1024
-"""Of one connection, as long as a TLS record. asyncio takes 256 KiB for each, at once."""
+"""Bytes for each connection, as long as a TLS record. asyncio allocates 256 KiB for each at once."""
 
 
-def settle_in() -> None:
-    """Call once, when everything is imported and started."""
+def freeze() -> None:
+    """Exempt all present objects from collection. Call it once, when everything is imported and started."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG, MIDDLE, OLD)
@@ -41,17 +41,17 @@ def settle_in() -> None:
         sslproto.SSLProtocol.max_size = _TLS_BUFFER
 
 
-async def give_back(closed: Callable[[], int], here: Callable[[], int]) -> None:
-    """Collect what closed connections left, for ever; `closed` counts them, `here` those that are open. While many are
-    open nothing is done: a collection would look at all of them, and hold the loop up for longer than a lease bears."""
+async def collect_closed(closed: Callable[[], int], still_open: Callable[[], int]) -> None:
+    """Collect what closed connections left, for ever; `closed` and `still_open` count connections. While many are open
+    nothing is collected: it would visit all of them, and stall the loop for longer than a lease lasts."""
     loop = asyncio.get_running_loop()
     seen, last = closed(), loop.time()
     while True:
-        await anyio.sleep(_LOOK_EVERY)
+        await anyio.sleep(_CHECK_EVERY)
         new = closed() - seen
-        if here() > FEW_OPEN:
+        if still_open() > FEW_OPEN:
             continue
-        if new >= AFTER_CLOSED or (new and loop.time() - last >= AT_LEAST_EVERY):
+        if new >= COLLECT_AFTER_CLOSED or (new and loop.time() - last >= COLLECT_EVERY):
             seen, last = closed(), loop.time()
             gc.collect()
             await run_sync(_trim)

@@ -1,6 +1,6 @@
-"""What commands print: tables for people on stdout, or JSON with fields that stay.
+"""What commands print: tables for people on stdout, or JSON with stable fields.
 
-JSON fields are those of the protocol's messages, in snake case, plus what is said in docs/reference/cli.md. Fields
+JSON fields are those of the protocol's messages, in snake case, plus those that docs/reference/cli.md lists. Fields
 may be added; none is renamed or removed.
 """
 
@@ -32,7 +32,7 @@ class PlainConsole(Console):
 
 def console(*, stderr: bool = False) -> Console:
     made = PlainConsole(stderr=stderr, highlight=False)
-    # A pipe has no width: what is cut to a terminal's there is lost to the program that reads it.
+    # A pipe has no width: a program that reads it would lose what is cut to the width of a terminal.
     return made if made.is_terminal else PlainConsole(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
 
 
@@ -54,18 +54,18 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def described(answer: DescribeGroupResponse) -> dict[str, Any]:
+def described(response: DescribeGroupResponse) -> dict[str, Any]:
     """A description with one entry per partition instead of the wire's parallel lists."""
-    plain = fields_of(answer)
+    plain = fields_of(response)
     owners = plain.pop("owners")
     plain["ownership"] = [
         {"topic": topic.topic, "partition": partition, "owner": owners[owner], "epoch": epoch}
-        for topic in answer.ownership
+        for topic in response.ownership
         for partition, owner, epoch in zip(topic.partitions, topic.owners, topic.epochs, strict=True)
     ]
     plain["standbys"] = [
         {"topic": topic.topic, "partition": partition, "holder": owners[holder]}
-        for topic in answer.standbys
+        for topic in response.standbys
         for partition, holder in zip(topic.partitions, topic.holders, strict=True)
     ]
     return plain

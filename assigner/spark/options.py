@@ -17,7 +17,7 @@ import msgspec
 from assigner.errors import AssignerError, InvalidInput
 from assigner.model.keys import TopicPartition
 from assigner.model.names import check_name, check_topic
-from assigner.spark.sinks.ledger_options import LEDGER_OPTIONS, ledger_of
+from assigner.spark.sinks.ledger import LEDGER_OPTIONS, ledger_of
 
 T = TypeVar("T")
 EARLIEST, LATEST = -2, -1

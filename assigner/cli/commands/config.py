@@ -1,4 +1,4 @@
-"""Flags of `assigner serve`, and `assigner config`, which shows what they and all the rest amount to."""
+"""The flags of `assigner serve`, and `assigner config`, which shows the settings that result from all sources."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def _parameter(key: str) -> str:
 
 def _option(leaf: Leaf) -> Callable[[Callable[..., None]], Callable[..., None]]:
     names = (leaf.key.flag, _parameter(leaf.key.name))
-    says = f"{leaf.key.meaning} [{leaf.key.name}]"
+    help_text = f"{leaf.key.meaning} [{leaf.key.name}]"
     if leaf.key.name == "topics":
-        return click.option(*names, multiple=True, metavar="[GROUP/]TOPIC=N", help=says)
+        return click.option(*names, multiple=True, metavar="[GROUP/]TOPIC=N", help=help_text)
     if leaf.type is bool:
-        return click.option(*names, flag_value="true", default=None, help=says)
+        return click.option(*names, flag_value="true", default=None, help=help_text)
     if isinstance(leaf.type, type) and issubclass(leaf.type, Enum):
-        return click.option(*names, type=click.Choice([member.value for member in leaf.type]), help=says)
-    return click.option(*names, metavar="VALUE", help=says)
+        return click.option(*names, type=click.Choice([member.value for member in leaf.type]), help=help_text)
+    return click.option(*names, metavar="VALUE", help=help_text)
 
 
 def _topics(given: tuple[str, ...]) -> dict[str, dict[str, int]] | None:

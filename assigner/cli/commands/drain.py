@@ -1,4 +1,4 @@
-"""`assigner drain`: move everything off a consumer and, if told to, watch until nothing is left."""
+"""`assigner drain`: move everything off a consumer and, with `--wait`, follow it until nothing is left."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from assigner.proto.kafka_assigner.v1 import DrainProgress, DrainRequest
 def drain(target: ServiceTarget, group: str, consumer: str, wait: bool, wait_timeout: float | None) -> None:
     """Move everything off CONSUMER of GROUP."""
     request = DrainRequest(group=group, consumer=consumer, wait=wait)
-    shown = _Shown(f"{group}/{consumer}", visible=wait and not target.as_json)
-    with shown.progress:
-        last = ask(target, lambda admin: _follow(admin, request, wait_timeout, shown), group=group)
+    progress = _ProgressBar(f"{group}/{consumer}", visible=wait and not target.as_json)
+    with progress.bar:
+        last = ask(target, lambda admin: _follow(admin, request, wait_timeout, progress), group=group)
     if target.as_json:
         print_json({"group": group, "consumer": consumer, "remaining": last.remaining, "done": last.done})
     elif last.done:
@@ -43,19 +43,21 @@ def drain(target: ServiceTarget, group: str, consumer: str, wait: bool, wait_tim
         raise Failure(TIMED_OUT, message, kind="wait_timed_out", as_json=target.as_json)
 
 
-async def _follow(admin: Admin, request: DrainRequest, patience: float | None, shown: _Shown) -> DrainProgress:
-    """The last progress seen; not `done` when patience ran out first."""
+async def _follow(
+    admin: Admin, request: DrainRequest, wait_timeout: float | None, progress: _ProgressBar
+) -> DrainProgress:
+    """Return the last progress received; it is not `done` if the timeout came first."""
     last = DrainProgress()
     # Without --wait the server answers once, so the ordinary deadline holds.
-    limit = patience if request.wait else admin.timeout
-    heard = False
+    limit = wait_timeout if request.wait else admin.timeout
+    received = False
     with anyio.move_on_after(limit) as scope:
         async for last in _progress(admin, request):
-            heard = True
-            shown.update(last.remaining)
-    if scope.cancelled_caught and not heard:
+            received = True
+            progress.update(last.remaining)
+    if scope.cancelled_caught and not received:
         raise TimeoutError
-    if heard and request.wait and not last.done and not scope.cancelled_caught:
+    if received and request.wait and not last.done and not scope.cancelled_caught:
         raise StreamTerminatedError("the server stopped before the drain was done")
     return last
 
@@ -65,16 +67,16 @@ async def _progress(admin: Admin, request: DrainRequest) -> AsyncIterator[DrainP
         yield progress
 
 
-class _Shown:
+class _ProgressBar:
     """A bar on stderr, so that stdout stays for the result."""
 
     def __init__(self, what: str, *, visible: bool) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self.progress = Progress(*columns, console=console(stderr=True), disable=not visible)
-        self._task = self.progress.add_task(f"draining {what}", total=None)
+        self.bar = Progress(*columns, console=console(stderr=True), disable=not visible)
+        self._task = self.bar.add_task(f"draining {what}", total=None)
         self._most = 0
 
     def update(self, remaining: int) -> None:
-        # More may come to light while it drains: handoffs towards it are counted too.
+        # The number may rise while it drains: handoffs towards the consumer count too.
         self._most = max(self._most, remaining)
-        self.progress.update(self._task, total=self._most, completed=self._most - remaining)
+        self.bar.update(self._task, total=self._most, completed=self._most - remaining)

@@ -1,4 +1,4 @@
-"""`key=value` on the command line to a group's options on the wire."""
+"""Parses `key=value` of the command line into the options of a group."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _flag(text: str) -> bool:
     return {"true": True, "yes": True, "false": False, "no": False}[text.lower()]
 
 
-def _sets(text: str) -> list[str]:
+def _topic_sets(text: str) -> list[str]:
     return [part.strip() for part in text.split(";") if part.strip()]
 
 
@@ -50,7 +50,7 @@ _KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
     "rollout": (str, "a generation, auto, or nothing"),
     "rollout_cap": (_count, "a number"),
     "use_loads": (_flag, "true or false"),
-    "copartitioned": (_sets, "sets of topics such as a,b;c,d; empty: none"),
+    "copartitioned": (_topic_sets, "sets of topics such as a,b;c,d; empty: none"),
 }
 
 NAMES = tuple(_KINDS)
@@ -78,7 +78,7 @@ def parse(assignments: Iterable[str]) -> GroupOptions:
 
 
 def plain(options: GroupOptions) -> dict[str, Any]:
-    """The options with their values, as a program wants them."""
+    """The options that are set, as plain data for `--json`."""
     found = {name: getattr(options, name) for name in NAMES}
     if isinstance(found["strategy_options"], str):
         found["strategy_options"] = json.loads(found["strategy_options"] or "{}")

@@ -74,9 +74,9 @@ class Run:
         self.output = (job.output or tempfile.mkdtemp(prefix=f"assigner-{job.name}-")).rstrip("/")
         self._progress = progress
         if job.output is not None:
-            from assigner.spark.jobs.output import claim
+            from assigner.spark.jobs.datasets import claim_output
 
-            claim(spark, self.output, overwrite=job.overwrite)
+            claim_output(spark, self.output, overwrite=job.overwrite)
 
     def step(self, says: str) -> AbstractContextManager[None]:
         return self._progress.step(says)

@@ -1,4 +1,4 @@
-"""`assigner serve`: run the service until it is told to stop, and leave in order."""
+"""`assigner serve`: run the service until a signal arrives, then shut down in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.text import Text
 from assigner import logs
 from assigner.cli.commands.config import takes_settings
 from assigner.cli.exit_codes import UNREACHABLE, USAGE, Failure
-from assigner.cli.gc_tuning import give_back, settle_in
+from assigner.cli.gc_tuning import collect_closed, freeze
 from assigner.cli.output import console
 from assigner.errors import AssignerError, StoreError
 from assigner.server.transport.open_files import raise_limit
@@ -25,7 +25,7 @@ from assigner.service import Service
 from assigner.settings import Loaded, Settings
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_IMPATIENT = 130
+_SECOND_SIGNAL = 130
 
 
 @click.command()
@@ -58,20 +58,20 @@ def _failure(code: int, errors: BaseExceptionGroup[Any], kind: str, remedy: str 
 async def _serve(settings: Settings) -> None:
     raise_limit()
     async with anyio.create_task_group() as tasks:
-        told = _Told(tasks.cancel_scope.cancel)
-        await tasks.start(told.listen)
+        signals = _Signals(tasks.cancel_scope.cancel)
+        await tasks.start(signals.listen)
         async with Service(settings) as service:
-            told.act = service.stop
-            settle_in()
+            signals.act = service.stop
+            freeze()
             server = service.server
-            tasks.start_soon(give_back, lambda: server.closed_connections, lambda: server.open_connections)
+            tasks.start_soon(collect_closed, lambda: server.closed_connections, lambda: server.open_connections)
             announce(settings, service)
             await service.run_until_stopped()
         tasks.cancel_scope.cancel()
 
 
-class _Told:
-    """What a signal does: while the service comes up it is given up, then it is stopped in order."""
+class _Signals:
+    """Runs `act` at the first signal: cancel while the service starts, stop in order once it runs."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self.act = act
@@ -80,19 +80,19 @@ class _Told:
         with anyio.open_signal_receiver(*_SIGNALS) as received:
             task_status.started()
             number = await anext(received)
-        # The second one means now: whoever sends it has waited long enough.
+        # A second signal exits at once.
         for each in _SIGNALS:
-            signal.signal(each, _leave_at_once)
+            signal.signal(each, _exit_at_once)
         logs.get_logger("assigner.cli").info("shutdown_requested", signal=number.name)
         self.act()
 
 
-def _leave_at_once(_number: int, _frame: Any) -> None:
-    os._exit(_IMPATIENT)
+def _exit_at_once(_number: int, _frame: Any) -> None:
+    os._exit(_SECOND_SIGNAL)
 
 
 def announce(settings: Settings, service: Service) -> None:
-    """Where to find what was started: a panel at a terminal, a log line elsewhere."""
+    """Show the addresses of the service: a panel at a terminal, and a log line."""
     facts = {
         "instance": settings.instance.name,
         "store": settings.store.backend,

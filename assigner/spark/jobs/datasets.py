@@ -1,7 +1,7 @@
-"""What the pipelines read: Parquet, or the JSON lines of the ownership event log, with columns checked by name.
+"""What jobs read and where they write: Parquet or the ownership event log, with columns checked by name.
 
-A column that is missing and has no meaning by default is refused by name; so is a row that can't be read or lacks a
-value, unless such rows are to be skipped. Nothing is left out in silence.
+A column that is missing and has no default is refused by name; so is a row that can't be read or lacks a value, unless
+such rows are to be skipped. Nothing is dropped silently.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ TRACES: Columns = {
     "name": ("string", REQUIRED),
     "value": ("double", 1.0),
 }
-FORMATS = ("auto", "parquet", "json")
 WORDS: Mapping[str, tuple[str, ...]] = {
     "event": tuple(one.value for one in Happened),
     "mode": tuple(one.value for one in HandoffMode),
@@ -155,3 +154,25 @@ def _is_json(path: str, form: str) -> bool:
     endings = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
     here = Path(plain)
     return plain.endswith(endings) or (here.is_dir() and any(found.name.endswith(endings) for found in here.iterdir()))
+
+
+# --- output ----------------------------------------------------------------------------------------------------------
+
+
+def claim_output(spark: SparkSession, output: str, *, overwrite: bool) -> None:
+    """Create the output directory before anything is computed, on any file system that Spark knows. Raises
+    `InvalidInput` if it is not empty, unless `overwrite`."""
+    jvm, context = spark._jvm, spark._jsc
+    assert jvm is not None
+    place = jvm.org.apache.hadoop.fs.Path(output)
+    try:
+        files = place.getFileSystem(context.hadoopConfiguration())
+        there = files.exists(place)
+        if there and not files.getFileStatus(place).isDirectory():
+            raise InvalidInput(f"--output {output} is a file; give a directory that does not exist yet")
+        if there and not overwrite and len(files.listStatus(place)):
+            raise InvalidInput(f"--output {output} has something in it; choose another one, or pass --overwrite")
+        if not there and not files.mkdirs(place):
+            raise InvalidInput(f"--output {output} can't be made; choose a directory that you may write to")
+    except Py4JJavaError as error:
+        raise InvalidInput(f"--output {output} can't be written: {cause(error)}; choose another one") from error

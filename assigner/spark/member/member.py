@@ -33,7 +33,7 @@ from assigner.spark.member.claims import Claim, held_by
 from assigner.spark.member.progress import ProgressReporter
 from assigner.spark.options import SourceOptions
 from assigner.spark.positions import HeldPartition, Holdings, Position, Positions, still_counts
-from assigner.spark.sinks.fence import UNTOUCHED, Fence
+from assigner.spark.sinks.fence import UNWRITTEN, Fence
 from assigner.spark.state.handover import has_state
 from assigner.spark.state.sink_record import EpochsWentBack, SinkRecord
 
@@ -186,13 +186,13 @@ class QueryMember(Handler):
         begin = await anyio.to_thread.run_sync(self._log.resolved, blank)
         fences = await anyio.to_thread.run_sync(self._sink.fences) if self._sink is not None else {}
         held = {
-            one: self._holding(one, found.get(one.tp), begin.get(one.tp, 0), fences.get(one.tp, UNTOUCHED))
+            one: self._holding(one, found.get(one.tp), begin.get(one.tp, 0), fences.get(one.tp, UNWRITTEN))
             for one in wanted
         }
         refused = await self._commit_claims(held)
         for one, holding in held.items():
             outcome: HeldPartition | Exception = refused.get(one.tp, holding)
-            fence = fences.get(one.tp, UNTOUCHED)
+            fence = fences.get(one.tp, UNWRITTEN)
             if one.tp not in refused and fence.epoch > one.epoch:
                 # Our epoch was in force after the fence was read, so no later owner wrote it.
                 outcome = EpochsWentBack(one.tp, one.epoch, fence)

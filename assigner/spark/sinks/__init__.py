@@ -13,13 +13,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from assigner.spark.sinks.fence import Fence, OnStale, Slice, StaleRows
-    from assigner.spark.sinks.ledger import Ledger, next_offsets
-    from assigner.spark.sinks.ledger_options import ledger_of
+    from assigner.spark.sinks.ledger import Ledger, SinkId, ledger_of, next_offsets
     from assigner.spark.sinks.outcome import Outcome, Totals
     from assigner.spark.sinks.parquet.maintenance import compact, vacuum
     from assigner.spark.sinks.parquet.sink import ParquetLedger, fenced_parquet, parquet_place, read_fenced
     from assigner.spark.sinks.parquet.source import FencedParquetSource
-    from assigner.spark.sinks.sink_id import SinkId
     from assigner.spark.sinks.sql.sink import SqlLedger, fenced_sql, sql_place
     from assigner.spark.sinks.sql.source import FencedSqlSource
     from assigner.spark.sinks.writer import FencedBatches
@@ -33,7 +31,7 @@ _MODULES = {
     "OnStale": "fence",
     "Outcome": "outcome",
     "ParquetLedger": "parquet.sink",
-    "SinkId": "sink_id",
+    "SinkId": "ledger",
     "Slice": "fence",
     "SqlLedger": "sql.sink",
     "StaleRows": "fence",
@@ -41,7 +39,7 @@ _MODULES = {
     "compact": "parquet.maintenance",
     "fenced_parquet": "parquet.sink",
     "fenced_sql": "sql.sink",
-    "ledger_of": "ledger_options",
+    "ledger_of": "ledger",
     "next_offsets": "ledger",
     "parquet_place": "parquet.sink",
     "read_fenced": "parquet.sink",

@@ -1,8 +1,7 @@
-"""What a sink reads from the rows themselves: whose they are, under which epoch, and which of them are states.
+"""What a sink reads from the rows themselves: their partition, offset and epoch, and which of them are states.
 
-The columns `topic`, `partition`, `offset` and `epoch` say where each row came from; a batch without them can't be
-fenced and is refused. Rows with a `control` are no data: those that hold a state are stored beside the fences, others
-go.
+The columns `topic`, `partition`, `offset` and `epoch` tell where each row came from; a batch without them can't be
+fenced and is refused. Rows with a `control` are no data: states are stored beside the fences, others are dropped.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class StateRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def extent(self) -> Slice:
-        """How far the owner had read when it wrote this: it raises the fence even where no row came of the records."""
+        """How far the owner had read when it wrote the state: it raises the fence even if the records made no row."""
         at = self.next_offset
         return Slice(topic=self.topic, partition=self.partition, epoch=self.epoch, first=at, next_offset=at, rows=0)
 
@@ -78,7 +77,7 @@ def state_rows(batch: pa.RecordBatch) -> list[StateRow]:
 
 
 def slices_of(batch: pa.RecordBatch) -> list[Slice]:
-    """Which partitions the rows are of, and from where to where."""
+    """One slice for each partition and epoch of the rows."""
     if not batch.num_rows:
         return []
     origin = batch.select(list(ORIGIN))

@@ -1,11 +1,11 @@
-"""Who may still write what: the rule that every fenced sink applies, free of any database or file.
+"""The fencing rule that every fenced sink applies, free of any database or file.
 
-A fence remembers, for one partition in one sink, the highest epoch that wrote and the offset after the last row taken.
+A fence keeps, for one partition in one sink, the highest epoch that wrote and the offset after the last row written.
 Rows of a lower epoch are refused; rows before that offset were written already and are skipped. A sink must change
 its fences and its rows in one atomic step, or the rule protects nothing.
 
-Not promised: that a refused row is written by somebody else. That holds as long as offsets are committed under the
-same epochs, since then a refused owner's progress is refused too and its successor starts before those rows.
+Not promised: that another member writes a refused row. That holds as long as offsets are committed under the same
+epochs, since then the progress of a refused owner is fenced too, and its successor starts before those rows.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from assigner.core.client.gate import StaleEpoch
 from assigner.errors import InvalidInput
 from assigner.model.keys import TopicPartition
 
-# A handoff leaves one or two late batches. More of them say that nobody told this owner to stop.
-PATIENCE = 10
+# A handoff leaves one or two late batches. More of them mean that this owner was never told to stop.
+MAX_STALE_BATCHES = 10
 
 
 class OnStale(str, Enum):
-    """What becomes of a batch with rows of an ownership that is over."""
+    """What a sink does with rows whose epoch is fenced off."""
 
     DROP = "drop"
-    """The rows are left out and counted; after `PATIENCE` such batches under one epoch the query fails."""
+    """The rows are left out and counted; after `MAX_STALE_BATCHES` such batches under one epoch the query fails."""
     FAIL = "fail"
     """The query fails at the first such row, and nothing of the batch is written."""
 
@@ -43,7 +43,7 @@ def stale_policy(name: str) -> OnStale:
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
     """The rows of one partition in one batch: offsets from `first` to before `next_offset`, maybe with gaps.
 
-    With no rows it only says how far the batch had read.
+    Without rows it only tells how far the batch had read.
     """
 
     topic: str
@@ -59,7 +59,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fence(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sink remembers of one partition."""
+    """A sink's record of one partition."""
 
     epoch: int = 0
     next_offset: int = 0
@@ -70,14 +70,14 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
     refused_batches: int = 0
     """How many of that epoch's batches were refused. A replay of one counts once."""
     refused_rows: int = 0
-    """Rows refused ever."""
+    """All rows ever refused."""
 
 
-UNTOUCHED = Fence()
+UNWRITTEN = Fence()
 
 
 class StaleRows(StaleEpoch):
-    """Rows of an ownership that is over, in a sink that was told not to drop them, or not to drop them for ever."""
+    """Rows with a fenced epoch, in a sink whose policy is `fail`, or that dropped too many batches of them."""
 
     def __init__(self, part: Slice, fence: Fence) -> None:
         super().__init__(part.tp, part.epoch, fence.epoch)
@@ -90,12 +90,12 @@ class StaleRows(StaleEpoch):
 
 
 class FenceVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be written, decided against the fences as they were."""
+    """Which rows of a batch to write, and the fences after it."""
 
     fences: dict[TopicPartition, Fence]
-    """The fences of the batch as they are to be."""
+    """The fences of the batch's partitions after it."""
     floors: dict[TopicPartition, int]
-    """Partitions whose rows are taken, and the offset from which on."""
+    """Partitions whose rows are written, and the first offset to write."""
     stale: tuple[Slice, ...]
 
 
@@ -114,7 +114,7 @@ def judge(fences: Mapping[TopicPartition, Fence], slices: Iterable[Slice], on_st
     floors: dict[TopicPartition, int] = {}
     stale: list[Slice] = []
     for part in slices:
-        fence = fences.get(part.tp, UNTOUCHED)
+        fence = fences.get(part.tp, UNWRITTEN)
         if part.epoch < fence.epoch:
             raised[part.tp] = _refused(fence, part, on_stale)
             stale.append(part)
@@ -149,7 +149,7 @@ def _refused(fence: Fence, part: Slice, on_stale: OnStale) -> Fence:
     first_time = fence.refused_epoch != part.epoch
     until = 0 if first_time else fence.refused_until
     batches = (0 if first_time else fence.refused_batches) + (part.next_offset > until)
-    if on_stale is OnStale.FAIL or batches > PATIENCE:
+    if on_stale is OnStale.FAIL or batches > MAX_STALE_BATCHES:
         raise StaleRows(part, fence)
     return msgspec.structs.replace(
         fence,

@@ -1,4 +1,4 @@
-"""What became of a batch: how many rows were written, were there already, or came too late."""
+"""`Outcome` counts what a sink did with a batch: rows written, skipped because they were there already, and refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _log = get_logger(__name__)
 
 
 class StagedRowsLost(AssignerError):
-    """Staged rows are not there any more. Nothing was written; the batch can be repeated."""
+    """Staged rows have disappeared. Nothing was written; the batch can be repeated."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,11 +22,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     batch_id: int
     written: int = 0
     skipped: int = 0
-    """Rows that the sink had already: a replay, or what a predecessor wrote and did not report."""
+    """Rows that the sink had already: a replay, or rows that a previous owner wrote and did not report."""
     refused: int = 0
-    """Rows of ownerships that are over."""
+    """Rows with a fenced epoch."""
     stale: tuple[Slice, ...] = ()
-    """Whose rows were refused."""
+    """The slices that were refused."""
     states: int = 0
     """States of partitions that were stored."""
 
@@ -54,8 +54,8 @@ def outcome_of(batch_id: int, slices: list[Slice], verdict: FenceVerdict, *, wri
     )
 
 
-def tell(sink: str, outcome: Outcome, fences: FenceVerdict) -> None:
-    """Log what somebody should know of: refused rows always, skipped ones as a matter of course."""
+def log_outcome(sink: str, outcome: Outcome, fences: FenceVerdict) -> None:
+    """Log refused rows as a warning, skipped ones as information."""
     for part in outcome.stale:
         in_force = fences.fences[TopicPartition(part.topic, part.partition)].epoch
         _log.warning(

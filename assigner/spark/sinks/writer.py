@@ -1,10 +1,11 @@
-"""How rows get into a fenced place, in two steps: tasks stage, the driver commits. Spark's two ways of writing a
-stream, `foreachBatch` and a data source's writer, drive the same steps.
+"""How rows get into a fenced sink, in two steps: tasks stage rows, the driver commits them.
+
+Spark has two ways to write a stream, `foreachBatch` and the writer of a data source; both drive the same two steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, Protocol, TypeVar, cast
 
 import msgspec
@@ -13,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from assigner.errors import InvalidInput
 from assigner.model.keys import TopicPartition
 from assigner.spark.errors import without_traceback
 from assigner.spark.sinks.columns import check_columns
@@ -22,35 +24,37 @@ from assigner.spark.sinks.outcome import Outcome, Totals
 Staged = TypeVar("Staged", bound=WriterCommitMessage)
 # Rows in one message of a task; tells mapInArrow what comes back.
 _PACKED = "staged binary"
+# What Spark itself adds to the options of a data source.
+_SPARKS_OPTIONS = frozenset({"checkpointlocation", "queryname"})
 
 
 class SinkWriter(Protocol[Staged]):
-    """A place to write rows of one schema to. It is pickled to executors: it holds settings and no connections."""
+    """Writes rows of one schema to one place. It is pickled to executors: it holds settings and no connections."""
 
     @property
     def staged_type(self) -> type[Staged]:
-        """What `stage` returns. Results of tasks are decoded as nothing else."""
+        """What `stage` returns: results of tasks are decoded as this type."""
         ...
 
     def prepare(self) -> None:
-        """Called before tasks stage; makes what is missing. Any number of processes may do so at once."""
+        """Called before tasks stage: create missing tables or directories, concurrently with other processes."""
         ...
 
     def stage(self, batches: Iterable[pa.RecordBatch]) -> Staged | None:
-        """In a task: put rows where nobody sees them. None: there were none."""
+        """In a task: store rows where readers do not see them. None: there were no rows."""
         ...
 
     def commit(self, staged: list[Staged], batch_id: int) -> Outcome:
-        """In the driver: judge, and make what passes visible together with the fences."""
+        """In the driver: check the fences, and make accepted rows visible and move the fences in one atomic step."""
         ...
 
     def abort(self, staged: list[Staged]) -> None:
-        """In the driver: take back what was staged by the tasks that did not fail."""
+        """In the driver: delete what the successful tasks staged."""
         ...
 
 
 class FencedBatches(Generic[Staged]):
-    """A function for `foreachBatch`, with sums of what became of the rows."""
+    """A function for `foreachBatch` that counts written, skipped and refused rows."""
 
     def __init__(self, target: Callable[[StructType], SinkWriter[Staged]], ledger: Ledger) -> None:
         self._target = target
@@ -117,9 +121,26 @@ class FencedWriter(DataSourceArrowWriter, Generic[Staged]):
 
 
 class _Nothing(WriterCommitMessage):
-    """Of a task that had no rows: Spark wants a message all the same."""
+    """The message of a task without rows: Spark demands one."""
 
 
 def _present(messages: list[WriterCommitMessage | None]) -> list[Staged]:
     """What was staged. None stands for a task that failed."""
     return [cast(Staged, each) for each in messages if each is not None and not isinstance(each, _Nothing)]
+
+
+# --- options of the data sources -------------------------------------------------------------------------------------
+
+
+def check_options(
+    source: str, options: Mapping[str, str], required: tuple[str, ...], optional: tuple[str, ...]
+) -> None:
+    """Refuse missing and unknown options of a fenced data source."""
+    known = {name.lower(): name for name in (*required, *optional)}
+    given = {name.lower(): name for name in options}
+    for name in required:
+        if not options.get(name):
+            raise InvalidInput(f"{source} needs option {name}; required are {', '.join(required)}")
+    unknown = [given[name] for name in given if name not in known and name not in _SPARKS_OPTIONS]
+    if unknown:
+        raise InvalidInput(f"{source} has no option {', '.join(unknown)}; it knows {', '.join(known.values())}")

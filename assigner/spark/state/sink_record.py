@@ -16,8 +16,7 @@ from assigner.model.keys import TopicPartition
 from assigner.spark.options import SourceOptions
 from assigner.spark.sinks.columns import StateRow
 from assigner.spark.sinks.fence import Fence
-from assigner.spark.sinks.ledger import Ledger
-from assigner.spark.sinks.ledger_options import ledger_of
+from assigner.spark.sinks.ledger import Ledger, ledger_of
 
 
 class SinkUnreadable(SourceUnavailable):

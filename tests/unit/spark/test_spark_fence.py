@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from assigner.errors import InvalidInput
 from assigner.model.keys import TopicPartition
 from assigner.spark.sinks.columns import check_columns, data_rows, slices_of, state_rows
-from assigner.spark.sinks.fence import PATIENCE, Fence, OnStale, Slice, StaleRows, judge, merged, stale_policy
+from assigner.spark.sinks.fence import MAX_STALE_BATCHES, Fence, OnStale, Slice, StaleRows, judge, merged, stale_policy
 from tests.support.sink_rows import TOPIC, rows, with_states
 
 TP = TopicPartition(TOPIC, 0)
@@ -54,22 +54,22 @@ def test_told_to_fail_it_fails_at_the_first_stale_row() -> None:
 
 def test_an_owner_that_never_notices_is_dropped_for_some_batches_and_then_fails() -> None:
     fence = Fence(epoch=4, next_offset=20)
-    for number in range(PATIENCE):
+    for number in range(MAX_STALE_BATCHES):
         fence = judge({TP: fence}, [part(3, number, number + 1)], OnStale.DROP).fences[TP]
-    assert fence.refused_batches == PATIENCE
+    assert fence.refused_batches == MAX_STALE_BATCHES
     with pytest.raises(StaleRows):
-        judge({TP: fence}, [part(3, PATIENCE, PATIENCE + 1)], OnStale.DROP)
+        judge({TP: fence}, [part(3, MAX_STALE_BATCHES, MAX_STALE_BATCHES + 1)], OnStale.DROP)
 
 
 def test_a_stale_batch_that_is_replayed_over_and_over_counts_once() -> None:
     fence = Fence(epoch=4, next_offset=20)
-    for _ in range(PATIENCE * 2):
+    for _ in range(MAX_STALE_BATCHES * 2):
         fence = judge({TP: fence}, [part(3, 0, 10)], OnStale.DROP).fences[TP]
     assert fence.refused_batches == 1
 
 
 def test_another_late_owner_gets_patience_of_its_own() -> None:
-    fence = Fence(epoch=9, refused_epoch=3, refused_until=100, refused_batches=PATIENCE)
+    fence = Fence(epoch=9, refused_epoch=3, refused_until=100, refused_batches=MAX_STALE_BATCHES)
     fence = judge({TP: fence}, [part(4, 0, 10)], OnStale.DROP).fences[TP]
     assert (fence.refused_epoch, fence.refused_batches, fence.refused_until) == (4, 1, 10)
 
@@ -130,7 +130,7 @@ def test_whatever_owners_do_every_row_is_written_once_and_in_order(steps: list[t
 
 
 def _bears(fence: Fence, epoch: int) -> bool:
-    return not (fence.refused_epoch == epoch and fence.refused_batches >= PATIENCE)
+    return not (fence.refused_epoch == epoch and fence.refused_batches >= MAX_STALE_BATCHES)
 
 
 # --- what is read from rows ----------------------------------------------------------------------------------------

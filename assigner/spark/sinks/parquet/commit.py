@@ -13,6 +13,7 @@ import msgspec
 from assigner.errors import FailedPrecondition, InvalidInput
 from assigner.model.keys import TopicPartition
 from assigner.spark.sinks.fence import Fence, FenceVerdict, OnStale, Slice, judge, merged
+from assigner.spark.sinks.ledger import SinkId
 from assigner.spark.sinks.outcome import Outcome, StagedRowsLost, outcome_of
 from assigner.spark.sinks.parquet.files import FilesStaged, passing
 from assigner.spark.sinks.parquet.manifests import (
@@ -25,7 +26,6 @@ from assigner.spark.sinks.parquet.manifests import (
     ManifestLog,
     StateFile,
 )
-from assigner.spark.sinks.sink_id import SinkId
 
 # Each lost race is another member's commit, so this many say that something else is wrong.
 _TRIES = 1_000

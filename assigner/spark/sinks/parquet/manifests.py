@@ -25,7 +25,7 @@ import msgspec
 from assigner.errors import InvalidInput, UnreadableRecord
 from assigner.model.keys import TopicPartition
 from assigner.spark.sinks.fence import Fence
-from assigner.spark.sinks.sink_id import SinkId
+from assigner.spark.sinks.ledger import SinkId
 
 WHOLE_EVERY = 64
 # How long a removed file is remembered; a vacuum that comes later finds it as an orphan.

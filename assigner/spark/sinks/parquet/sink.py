@@ -26,7 +26,8 @@ from assigner.errors import FailedPrecondition, InvalidInput
 from assigner.model.keys import TopicPartition
 from assigner.spark.sinks.columns import StateRow, check_columns, data_columns
 from assigner.spark.sinks.fence import Fence, OnStale, stale_policy
-from assigner.spark.sinks.outcome import Outcome, tell
+from assigner.spark.sinks.ledger import SinkId
+from assigner.spark.sinks.outcome import Outcome, log_outcome
 from assigner.spark.sinks.parquet import files
 from assigner.spark.sinks.parquet.commit import Commit, fences_of
 from assigner.spark.sinks.parquet.files import FilesStaged
@@ -41,7 +42,6 @@ from assigner.spark.sinks.parquet.manifests import (
     StateFile,
     refuse_link,
 )
-from assigner.spark.sinks.sink_id import SinkId
 from assigner.spark.sinks.writer import FencedBatches
 
 _TRIES = 1_000
@@ -83,7 +83,7 @@ class ParquetTarget:
         outcome, verdict = Commit(place.directory, place.sink, stored_schema(self.schema), place.on_stale).run(
             staged, batch_id
         )
-        tell(str(place.sink), outcome, verdict)
+        log_outcome(str(place.sink), outcome, verdict)
         return outcome
 
     def abort(self, staged: list[FilesStaged]) -> None:

@@ -22,11 +22,10 @@ from pyspark.sql.types import StructType
 
 from assigner.errors import InvalidInput
 from assigner.spark.sinks.columns import check_columns
-from assigner.spark.sinks.options import checked
 from assigner.spark.sinks.parquet.files import FilesStaged
 from assigner.spark.sinks.parquet.manifests import DATA, refuse_link
 from assigner.spark.sinks.parquet.sink import ParquetTarget, committed, local_directory, parquet_place, schema_of
-from assigner.spark.sinks.writer import FencedStreamWriter, FencedWriter
+from assigner.spark.sinks.writer import FencedStreamWriter, FencedWriter, check_options
 
 NAME = "fenced_parquet"
 
@@ -52,11 +51,11 @@ class FencedParquetSource(DataSource):
         return FencedWriter(self._target(schema, overwrite))
 
     def _directory(self) -> Path:
-        checked(NAME, self.options, ("path",), ("group", "sink", "onStale"))
+        check_options(NAME, self.options, ("path",), ("group", "sink", "onStale"))
         return local_directory(self.options["path"])
 
     def _target(self, schema: StructType, overwrite: bool) -> ParquetTarget:
-        checked(NAME, self.options, ("path", "group"), ("sink", "onStale"))
+        check_options(NAME, self.options, ("path", "group"), ("sink", "onStale"))
         if overwrite:
             raise InvalidInput(f"{NAME} only appends; use outputMode or mode append")
         check_columns(schema.names)

@@ -1,8 +1,8 @@
-"""The one transaction of a batch: lock its fences, judge, move the staged rows that pass, raise the fences.
+"""The one transaction of a batch: lock its fences, apply the fencing rule, move accepted rows, raise the fences.
 
-Fences are locked in the order of topic and partition by everybody, so two members wait for each other and never for
-ever. A member that waited judges by what the other one left. If any staged row is missing (a crash of the server, a
-sweep) nothing is committed and Spark repeats the batch.
+All members lock fences in the order of topic and partition, so they wait for each other without deadlock. A member that
+waited decides by the fences that the other one left. If any staged row is missing (a crash of the server, a sweep)
+nothing is committed and Spark repeats the batch.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from assigner.model.keys import TopicPartition
 from assigner.spark.sinks.columns import StateRow
 from assigner.spark.sinks.fence import Fence, FenceVerdict, OnStale, judge, merged
+from assigner.spark.sinks.ledger import SinkId
 from assigner.spark.sinks.outcome import Outcome, StagedRowsLost, outcome_of
-from assigner.spark.sinks.sink_id import SinkId
 from assigner.spark.sinks.sql.database import is_postgresql
 from assigner.spark.sinks.sql.staging import Staged
 from assigner.spark.sinks.sql.tables import TOKEN, LedgerTables, SinkTables
@@ -49,7 +49,7 @@ def commit(
     ensure_fences(engine, tables, sink, partitions)
     with engine.begin() as connection:
         verdict = judge(lock_fences(connection, tables, sink, partitions), slices, on_stale)
-        # By the fences as they still are.
+        # By the fences in the table, which still are those before the batch.
         written = _move_rows(connection, tables, sink, tokens)
         states = _move_states(connection, tables, sink, tokens)
         _save_fences(connection, tables, sink, verdict)

@@ -18,8 +18,8 @@ from sqlalchemy import ColumnElement, Engine, Table, and_, delete
 from assigner.model.keys import TopicPartition
 from assigner.spark.sinks.columns import StateRow, check_columns
 from assigner.spark.sinks.fence import Fence, OnStale, stale_policy
-from assigner.spark.sinks.outcome import Outcome, tell
-from assigner.spark.sinks.sink_id import SinkId
+from assigner.spark.sinks.ledger import SinkId
+from assigner.spark.sinks.outcome import Outcome, log_outcome
 from assigner.spark.sinks.sql.commit import commit, read_fences, read_states
 from assigner.spark.sinks.sql.database import open_database, parsed_url
 from assigner.spark.sinks.sql.staging import ORPHAN_SECONDS, Staged, stage, sweep, unstage
@@ -78,7 +78,7 @@ class SqlTarget:
             return Outcome(batch_id=batch_id)
         place = self.place
         outcome, verdict = commit(self._engine, self._tables, place.sink, staged, place.on_stale, batch_id)
-        tell(str(place.sink), outcome, verdict)
+        log_outcome(str(place.sink), outcome, verdict)
         if batch_id % SWEEP_EVERY == 0:
             sweep(self._engine, self._tables, place.table)
         return outcome

@@ -13,10 +13,9 @@ from pyspark.sql.types import StructType
 
 from assigner.errors import InvalidInput
 from assigner.spark.sinks.columns import check_columns
-from assigner.spark.sinks.options import checked
 from assigner.spark.sinks.sql.sink import SqlTarget, sql_place
 from assigner.spark.sinks.sql.staging import Staged
-from assigner.spark.sinks.writer import FencedStreamWriter, FencedWriter
+from assigner.spark.sinks.writer import FencedStreamWriter, FencedWriter, check_options
 
 NAME = "fenced_sql"
 
@@ -35,7 +34,7 @@ class FencedSqlSource(DataSource):
         return FencedWriter(self._target(schema, overwrite))
 
     def _target(self, schema: StructType, overwrite: bool) -> SqlTarget:
-        checked(NAME, self.options, ("url", "table", "group"), ("sink", "onStale"))
+        check_options(NAME, self.options, ("url", "table", "group"), ("sink", "onStale"))
         if overwrite:
             raise InvalidInput(f"{NAME} only appends; use outputMode or mode append")
         check_columns(schema.names)

@@ -1,8 +1,8 @@
-"""Rows on their way: each task writes its rows to the staging table under a token of its own, in a transaction of its
-own, and tells the driver the token. What is staged counts for nothing until the driver's commit takes it.
+"""Tasks stage their rows in a table: each under a token of its own, in a transaction of its own.
 
-A task that is repeated stages under another token. Rows whose token no commit ever names are orphans: a crash, a failed
-task, a lost driver. Tokens begin with the time, so orphans can be told by their age and swept.
+The driver gets the tokens; staged rows have no effect until the driver's commit moves them. A task that is repeated
+stages under another token. Rows whose token no commit ever names are orphans: a crash, a failed task, a lost driver.
+Tokens begin with the time, so that orphans are recognised by their age and deleted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def new_token(now: float | None = None) -> str:
 
 
 def stage(engine: Engine, tables: SinkTables, batches: Iterable[pa.RecordBatch]) -> Staged | None:
-    """Stage a task's rows. None: it had none."""
+    """Stage a task's rows. None: the task had no rows."""
     token, slices, states = new_token(), list[Slice](), list[Slice]()
     with engine.begin() as connection:
         for batch in batches:
