@@ -18,7 +18,7 @@ from itertools import islice
 
 import msgspec
 
-from assigner.errors import FailedPrecondition, OutcomeUnknown, StoreUnavailable, UnknownTopic, UnreadableRecord
+from assigner.errors import FailedPrecondition, UnknownTopic, UnreadableRecord
 from assigner.logs import get_logger
 from assigner.model.keys import AssignmentKey, GroupKeys, HandoffKey, Keys, PlanKey, decode_segment
 from assigner.model.records import (
@@ -31,11 +31,12 @@ from assigner.model.records import (
     Offset,
     Plan,
     R,
+    Stored,
     decode,
     encode,
-    stored,
 )
 from assigner.storage.groups import GroupDirectory
+from assigner.storage.update import update
 from assigner.store import (
     Absent,
     Committed,
@@ -54,7 +55,6 @@ MOST_AT_ONCE = 20_000
 """Records removed by one call; the caller asks again for the rest."""
 _PAGE = 1_000
 _NAMED = 5
-_TRIES = 8
 
 log = get_logger("assigner.admin.deletion")
 
@@ -166,22 +166,12 @@ class GroupDeletion:
     async def _raise_floor(self, keys: GroupKeys, entries: Iterable[Entry]) -> None:
         """What is deleted must be below the floor that new groups begin at."""
         highest = max((self._epoch(keys, entry) for entry in entries), default=0)
-        for _ in range(_TRIES):
-            found = await self._store.get(self._keys.epochs)
-            floor = decode(EpochFloor, found.entry.value)[0].epoch_floor if isinstance(found, Found) else 0
-            if floor >= highest:
-                return
-            compare: Compare = (
-                ModRevisionIs(self._keys.epochs, found.entry.mod_revision)
-                if isinstance(found, Found)
-                else Absent(self._keys.epochs)
-            )
-            put = Put(self._keys.epochs, encode(EpochFloor(epoch_floor=highest)))
-            try:
-                await self._store.transact([compare], [put])
-            except OutcomeUnknown:
-                continue
-        raise StoreUnavailable("the floor of epochs is being raised by others too; try again")
+
+        def raised(current: Stored[EpochFloor] | None) -> EpochFloor | None:
+            floor = current.record.epoch_floor if current else 0
+            return EpochFloor(epoch_floor=highest) if floor < highest else None
+
+        await update(self._store, self._keys.epochs, EpochFloor, raised, what="the floor of epochs")
 
     # --- a topic -------------------------------------------------------------------------------------------------
 
@@ -230,20 +220,12 @@ class GroupDeletion:
 
     async def _raise_group_floor(self, keys: GroupKeys, entries: Iterable[Entry]) -> None:
         highest = max((self._epoch(keys, entry) for entry in entries), default=0)
-        for _ in range(_TRIES):
-            found = await self._store.get(keys.plan)
-            current = stored(Plan, found.entry) if isinstance(found, Found) else None
+
+        def raised(current: Stored[Plan] | None) -> Plan | None:
             plan = current.record if current else Plan()
-            if plan.epoch_floor >= highest:
-                return
-            raised = msgspec.structs.replace(plan, epoch_floor=highest)
-            compare: Compare = ModRevisionIs(keys.plan, current.mod_revision) if current else Absent(keys.plan)
-            value = current.encode(raised) if current else encode(raised)
-            try:
-                await self._store.transact([compare], [Put(keys.plan, value)])
-            except OutcomeUnknown:
-                continue
-        raise StoreUnavailable(f"the plan of group {keys.group!r} is being written by others too; try again")
+            return msgspec.structs.replace(plan, epoch_floor=highest) if plan.epoch_floor < highest else None
+
+        await update(self._store, keys.plan, Plan, raised, what=f"the plan of group {keys.group!r}")
 
     # --- pieces --------------------------------------------------------------------------------------------------
 

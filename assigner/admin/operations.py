@@ -24,20 +24,19 @@ from assigner.errors import (
     InvalidInput,
     NotRegistered,
     StoreError,
-    StoreUnavailable,
     UnreadableRecord,
 )
 from assigner.leader.history import read_history
 from assigner.leader.summaries import summary
 from assigner.members.registration import MemberService
 from assigner.model.keys import Keys, TopicPartition, decode_segment
-from assigner.model.records import GroupIndex, GroupOptions, HandoffMode, Step, TopicConfig, decode, encode
+from assigner.model.records import GroupIndex, GroupOptions, HandoffMode, Step, Stored, TopicConfig, decode
 from assigner.offsets.reset import OffsetReset
 from assigner.storage.groups import GroupDirectory
 from assigner.storage.mirror import GroupMirror, Mirrors
-from assigner.store import Absent, Committed, Compare, ModRevisionIs, Put, Remaining, Store, read_all
+from assigner.storage.update import Fenced, Updated, update
+from assigner.store import Remaining, Store, read_all
 
-TRIES = 8
 LIST_TOGETHER = 16
 MOST_SILENCES = 500
 """Consumers of a group whose leases are asked about when it is described: each is a request."""
@@ -191,40 +190,45 @@ class Operations:
 
     async def _change_options(self, group: str, change: Callable[[GroupOptions], GroupOptions]) -> GroupOptions:
         async with self._mirrors.of(group) as mirror:
-            for _ in range(TRIES):
-                current = mirror.state.stored_options
-                key = mirror.state.keys.options
-                if key in mirror.state.unreadable:
-                    raise InvalidInput(f"{key} can't be read ({mirror.state.unreadable[key]}); repair or delete it")
-                before, wanted = mirror.state.options, change(mirror.state.options)
-                if current and wanted == current.record:
-                    return wanted
-                becomes_exclusive = wanted.handoff_mode is HandoffMode.EXCLUSIVE is not before.handoff_mode
-                if becomes_exclusive:
-                    await mirror.resync()
-                    _check_all_renew(mirror)
-                compare: Compare = ModRevisionIs(key, current.mod_revision) if current else Absent(key)
-                value = current.encode(wanted) if current else encode(wanted)
-                result = await self._store.transact([compare], [Put(key, value)])
-                if isinstance(result, Committed):
-                    await mirror.wait_for(result.revision)
-                    if becomes_exclusive:
-                        await self._check_again(mirror, before)
-                    return wanted
+            key, before = mirror.state.keys.options, mirror.state.options
+            if key in mirror.state.unreadable:
+                raise InvalidInput(f"{key} can't be read ({mirror.state.unreadable[key]}); repair or delete it")
+            if _becomes_exclusive(before, change(before)):
                 await mirror.resync()
-        raise StoreUnavailable(f"the options of group {group!r} are being changed by others too; try again")
+
+            def changed(current: Stored[GroupOptions] | None) -> GroupOptions:
+                nonlocal before
+                before = current.record if current else mirror.state.defaults
+                wanted = change(before)
+                if _becomes_exclusive(before, wanted):
+                    _check_all_renew(mirror)
+                return wanted
+
+            what = f"the options of group {group!r}"
+            known = mirror.state.stored_options
+            result = await update(self._store, key, GroupOptions, changed, what=what, known=known)
+            assert not isinstance(result, Fenced), "no fences are given"
+            if isinstance(result, Updated):
+                await mirror.wait_for(result.revision)
+                if _becomes_exclusive(before, result.record):
+                    await self._check_again(mirror, before)
+            assert result.record is not None, "nothing is removed"
+            return result.record
 
     async def _check_again(self, mirror: GroupMirror, before: GroupOptions) -> None:
-        """Take the switch back if somebody registered on its way who does not renew. Nobody can any more: such a
-        registration compares the options."""
+        """Take the switch to exclusive back if a consumer that does not renew has registered meanwhile. None can from
+        now on, because such a registration compares the options."""
         await mirror.resync()
         try:
             _check_all_renew(mirror)
         except FailedPrecondition:
             written = mirror.state.stored_options
             if written:
-                compare = ModRevisionIs(written.key, written.mod_revision)
-                await self._store.transact([compare], [Put(written.key, written.encode(before))])
+
+                def taken_back(current: Stored[GroupOptions] | None) -> GroupOptions | None:
+                    return before if current and current.record == written.record else None
+
+                await update(self._store, written.key, GroupOptions, taken_back, known=written)
             raise
 
     async def set_loads(self, group: str, weights: Sequence[Weights], valid_for: float, *, keep_others: bool) -> int:
@@ -279,6 +283,10 @@ class _Watch:
 
     def changed(self, _: object) -> None:
         self.changed_since.set()
+
+
+def _becomes_exclusive(before: GroupOptions, after: GroupOptions) -> bool:
+    return after.handoff_mode is HandoffMode.EXCLUSIVE is not before.handoff_mode
 
 
 def _check_all_renew(mirror: GroupMirror) -> None:

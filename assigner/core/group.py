@@ -118,12 +118,12 @@ class GroupState:
         self.outgoing = PartitionsByName()
         self.copies = PartitionsByName()
         """Partitions of which the consumer is on record as a holder of a copy."""
-        self._defaults = defaults or GroupOptions()
+        self.defaults = defaults or GroupOptions()
         self._keys_seen: dict[str, int] = {}
 
     @property
     def options(self) -> GroupOptions:
-        return self.stored_options.record if self.stored_options else self._defaults
+        return self.stored_options.record if self.stored_options else self.defaults
 
     @property
     def plan(self) -> Plan:

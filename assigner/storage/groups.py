@@ -17,7 +17,6 @@ from assigner.errors import (
     InvalidInput,
     InvalidName,
     LimitReached,
-    OutcomeUnknown,
     StoreRefused,
     StoreUnavailable,
     UnknownGroup,
@@ -27,13 +26,13 @@ from assigner.logs import get_logger
 from assigner.model.keys import DEFAULT_ROOT, RESERVED_GROUPS, Keys, decode_segment, encode_segment, group_at
 from assigner.model.records import EpochFloor, GroupIndex, Plan, decode, encode
 from assigner.storage.prefix_mirror import PrefixMirror
-from assigner.store import Absent, Committed, Compare, Found, ModRevisionIs, Put, Store
+from assigner.storage.update import TRIES, Lost, Swapped, swap
+from assigner.store import Absent, Compare, Exists, Found, Put, Store, revision_of, unchanged
 
 ASSIGNER = "assigner"
 MAX_GROUPS = 10_000
 LOOKUPS = 64
 """Names that are looked up in the store at once: who makes them up must not take its requests from the others."""
-_TRIES = 5
 _PROBES = ("assignments/", "config/", "consumers/")
 """Branches that say that a group is one, where foreign keys come first."""
 
@@ -41,58 +40,53 @@ log = get_logger("assigner.storage.groups")
 
 
 async def make_known(store: Store, keys: Keys, group: str, kind: str = ASSIGNER) -> None:
-    """Enter the group in the index. Raises `FailedPrecondition` if it is there as another kind, is being deleted or
-    belongs to a
-    deployment of its own, and `InvalidInput` if it is there with its keys in another place."""
+    """Enter the group in the index, unless it is there.
+
+    Raises `FailedPrecondition` if it is there as another kind, is being deleted or belongs to a deployment of its own,
+    and `InvalidInput` if it is there with its keys in another place."""
     keys.check_group(group)
-    key, deleting, plan = keys.group_index(group), keys.deleting(group), keys.group(group).plan
-    own_root = keys.own_root(group)
+    deleting, plan, own_root = keys.deleting(group), keys.group(group).plan, keys.own_root(group)
+    index = GroupIndex(group=group, kind=kind, prefix=keys.special_prefix(group))
+    put = Put(keys.group_index(group), encode(index))
     apart: list[Compare] = [] if own_root == keys.incarnation else [Absent(own_root)]
-    put = Put(key, encode(GroupIndex(group=group, kind=kind, prefix=keys.special_prefix(group))))
     planned = False
-    for attempt in range(_TRIES):
-        compares, puts = await _above_the_floor(store, keys.epochs, "" if planned else plan)
-        try:
-            result = await store.transact(
-                [Absent(key), Absent(deleting), *apart, *compares],
-                [put, *puts],
-                otherwise=[key, deleting, plan, own_root],
-            )
-        except OutcomeUnknown:
-            # Once more does no harm: it is there, or it is put.
-            if attempt == _TRIES - 1:
-                raise
-            continue
-        if isinstance(result, Committed):
-            return
-        known, going, planned_before, deployed = result.reads
-        if isinstance(known, Found):
-            _check_known(keys, decode(GroupIndex, known.entry.value)[0], kind)
-            return
-        if isinstance(going, Found):
+    for _ in range(TRIES):
+        above_the_floor, puts = await _above_the_floor(store, keys.epochs, plan, planned=planned)
+        fences = [Absent(deleting), *apart, *above_the_floor]
+        result = await swap(store, put, 0, fences=fences, operations=puts)
+        match result:
+            case Swapped():
+                return
+            case Lost(found=Found(entry=entry)):
+                _check_known(keys, decode(GroupIndex, entry.value)[0], kind)
+                return
+            case Lost():
+                continue
+        present = {fence.key for fence, read in zip(fences, result.reads, strict=True) if isinstance(read, Found)}
+        if deleting in present:
             raise FailedPrecondition(
                 f"group {group!r} is being deleted; try again, or finish it with `assigner groups delete`"
             )
-        if apart and isinstance(deployed, Found):
+        if apart and own_root in present:
             raise FailedPrecondition(
                 f"group {group!r} belongs to a deployment of its own, whose root is {keys.group(group).prefix!r}; "
                 "connect to that one, or choose another group"
             )
-        planned = isinstance(planned_before, Found)
+        planned = plan in present
     raise StoreUnavailable(f"group {group!r} is being made or deleted by others too; try again")
 
 
-async def _above_the_floor(store: Store, epochs: str, plan: str) -> tuple[list[Compare], list[Put]]:
-    """What lets a new group's epochs begin above those of all that were deleted. No `plan`: it has one already, and
-    its epochs go on from there."""
+async def _above_the_floor(store: Store, epochs: str, plan: str, *, planned: bool) -> tuple[list[Compare], list[Put]]:
+    """Fences and writes that let a new group's epochs begin above those of all groups that were deleted. A group that
+    has a plan already goes on from its own epochs."""
     floor = await store.get(epochs)
+    fence = unchanged(epochs, revision_of(floor))
     if not isinstance(floor, Found):
-        return [Absent(epochs)], []
-    compares: list[Compare] = [ModRevisionIs(epochs, floor.entry.mod_revision)]
-    if not plan:
-        return compares, []
+        return [fence], []
+    if planned:
+        return [fence, Exists(plan)], []
     record = Plan(epoch_floor=decode(EpochFloor, floor.entry.value)[0].epoch_floor)
-    return [*compares, Absent(plan)], [Put(plan, encode(record))]
+    return [fence, Absent(plan)], [Put(plan, encode(record))]
 
 
 def _check_known(keys: Keys, known: GroupIndex, kind: str) -> None:

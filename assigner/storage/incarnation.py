@@ -20,7 +20,8 @@ from assigner.errors import OutcomeUnknown, StoreError, StoreReplaced, Unreadabl
 from assigner.logs import get_logger
 from assigner.model.keys import Keys
 from assigner.model.records import StoreLife, decode, encode
-from assigner.store import Absent, Committed, Compare, Entry, Found, GetResult, ModRevisionIs, Put, Store
+from assigner.storage.update import Lost, swap
+from assigner.store import Entry, Found, GetResult, Put, Store
 
 CHECK_SECONDS = 10.0
 """Between two looks at whether the store is still the same."""
@@ -40,23 +41,19 @@ class Incarnation:
     async def id(self) -> str:
         """The id of this life of the store; the first one to ask writes it."""
         if not self._id:
-            self._id = await self._settle(Absent(self._key))
+            self._id = await self._settle(0)
         return self._id
 
-    async def _settle(self, compare: Compare) -> str:
-        """The id that is there when the compare does not hold, else a new one."""
+    async def _settle(self, revision: int) -> str:
+        """Write a new id over the one at that revision (0: none); another instance's id counts where it was faster."""
         life = StoreLife(incarnation=secrets.token_hex(8), began_at=round(self._clock.wall() * 1000))
-        try:
-            result = await self._store.transact([compare], [Put(self._key, encode(life))], otherwise=[self._key])
-            if isinstance(result, Committed):
-                log.info("incarnation_created", incarnation=life.incarnation)
-                return life.incarnation
-            found = result.reads[0]
-        except OutcomeUnknown:
-            found = await self._store.get(self._key)
-        if not isinstance(found, Found):
-            raise OutcomeUnknown("the id of the store's life was taken away while it was read; try again")
-        return _id_of(found.entry)
+        result = await swap(self._store, Put(self._key, encode(life)), revision)
+        if isinstance(result, Lost):
+            if not isinstance(result.found, Found):
+                raise OutcomeUnknown("the id of the store's life was taken away while it was read; try again")
+            return _id_of(result.found.entry)
+        log.info("incarnation_created", incarnation=life.incarnation)
+        return life.incarnation
 
     async def replaced(self) -> StoreReplaced:
         """Wait until the store is another one than it was; returns how that shows."""
@@ -68,7 +65,7 @@ class Incarnation:
                 self._revision = max(self._revision, found.revision)
                 if why and isinstance(found, Found) and _id_of(found.entry) == known:
                     # A restored backup brings the old id back: others have to be able to tell.
-                    await self._settle(ModRevisionIs(self._key, found.entry.mod_revision))
+                    await self._settle(found.entry.mod_revision)
                 if why:
                     return StoreReplaced(
                         f"the store is not the one it was: {why}; "

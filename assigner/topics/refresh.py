@@ -21,7 +21,8 @@ from assigner.errors import AssignerError
 from assigner.logs import get_logger
 from assigner.model.keys import Keys
 from assigner.model.records import Stored, TopicConfig
-from assigner.store import Committed, Compare, CreateRevisionIs, ModRevisionIs, Put, Store
+from assigner.storage.update import Swapped, swap
+from assigner.store import CreateRevisionIs, Put, Store
 from assigner.topics.source import TopicAnswer, TopicMissing, TopicSource, TopicUnavailable
 from assigner.topics.writer import check_config
 
@@ -114,10 +115,10 @@ class TopicRefresher:
             return False
         check_config(now)
         self._doubts.pop(was.topic, None)
-        compares: list[Compare] = [self._fence, ModRevisionIs(known.key, known.mod_revision)]
-        result = await self._store.transact(compares, [Put(known.key, known.encode(now))])
-        if not isinstance(result, Committed):
-            # Another leader, or another word on the topic: either way the next look starts from what is there then.
+        put = Put(known.key, known.encode(now))
+        result = await swap(self._store, put, known.mod_revision, fences=[self._fence])
+        if not isinstance(result, Swapped):
+            # There is another leader, or the topic was set by somebody else: the next look starts from what is there.
             log.info("topic_write_conflicted", group=self._group, topic=was.topic)
             return False
         log.info(

@@ -18,7 +18,6 @@ from assigner.errors import (
     FailedPrecondition,
     InvalidInput,
     LimitReached,
-    OutcomeUnknown,
     SourceUnavailable,
     UnknownTopic,
     UnreadableRecord,
@@ -26,33 +25,45 @@ from assigner.errors import (
 from assigner.logs import get_logger
 from assigner.model.keys import Keys
 from assigner.model.names import check_topic
-from assigner.model.records import Stored, TopicConfig, encode, stored
-from assigner.store import Absent, Committed, Entry, Found, ModRevisionIs, Put, Store
+from assigner.model.records import Stored, TopicConfig, stored
+from assigner.storage.update import Fenced, Unchanged, Updated, update
+from assigner.store import Entry, Found, Store
 from assigner.topics.quota import TopicQuota
 from assigner.topics.source import TopicMissing, TopicSource, TopicUnavailable
-
-_TRIES = 10
 
 log = get_logger("assigner.topics")
 
 
 async def set_topic(store: Store, keys: Keys, group: str, config: TopicConfig, *, force: bool = False) -> TopicConfig:
-    """Write the topic's configuration and return it as it is now. Raises `FailedPrecondition` for fewer partitions than
-    there
-    are, unless forced, and `UnreadableRecord` for a record that only force may replace."""
+    """Write the topic's configuration and return it as it is now.
+
+    Raises `FailedPrecondition` for fewer partitions than there are, unless forced, and `UnreadableRecord` for a record
+    that only force may replace."""
     keys.check_group(group)
     check_config(config)
     key = keys.group(group).topic(config.topic)
-    for _ in range(_TRIES):
-        entry = await _entry(store, key)
-        before = _readable(entry, config.topic, force) if entry else None
-        after = _merged(before, config, group, force)
-        if before is not None and after == before.record:
-            return after
-        if await _put(store, key, entry, before.encode(after) if before else encode(after)):
-            log.info("topic_set", group=group, topic=after.topic, partitions=after.partition_count, source=after.source)
-            return after
-    raise FailedPrecondition(f"topic {config.topic!r} of group {group!r} kept changing while it was set; try again")
+
+    def merged(current: Stored[TopicConfig] | None) -> TopicConfig:
+        return _merged(current.record, config, group, force) if current else config
+
+    what = f"topic {config.topic!r} of group {group!r}"
+    try:
+        result = await update(store, key, TopicConfig, merged, what=what, replace_unreadable=force)
+    except UnreadableRecord as error:
+        raise UnreadableRecord(
+            f"the stored configuration of topic {config.topic!r} can't be read ({error}); "
+            f"repair {key!r}, or replace it by setting the topic with force"
+        ) from error
+    after = _record_of(result)
+    if isinstance(result, Updated):
+        log.info("topic_set", group=group, topic=after.topic, partitions=after.partition_count, source=after.source)
+    return after
+
+
+def _record_of(result: Updated[TopicConfig] | Unchanged[TopicConfig] | Fenced) -> TopicConfig:
+    assert not isinstance(result, Fenced), "no fences are given"
+    assert result.record is not None, "nothing is removed"
+    return result.record
 
 
 def check_config(config: TopicConfig) -> None:
@@ -68,22 +79,8 @@ async def _entry(store: Store, key: str) -> Entry | None:
     return found.entry if isinstance(found, Found) else None
 
 
-def _readable(entry: Entry, topic: str, force: bool) -> Stored[TopicConfig] | None:
-    try:
-        return stored(TopicConfig, entry)
-    except UnreadableRecord as error:
-        if force:
-            return None
-        raise UnreadableRecord(
-            f"the stored configuration of topic {topic!r} can't be read ({error}); "
-            f"repair {entry.key!r}, or replace it by setting the topic with force"
-        ) from error
-
-
-def _merged(before: Stored[TopicConfig] | None, config: TopicConfig, group: str, force: bool) -> TopicConfig:
-    if before is None:
-        return config
-    count, had = config.partition_count, before.record.partition_count
+def _merged(before: TopicConfig, config: TopicConfig, group: str, force: bool) -> TopicConfig:
+    count, had = config.partition_count, before.partition_count
     if count < had and not force:
         raise FailedPrecondition(
             f"topic {config.topic!r} of group {group!r} has {had} partitions; {count} would drop the ownership of "
@@ -91,19 +88,9 @@ def _merged(before: Stored[TopicConfig] | None, config: TopicConfig, group: str,
         )
     return msgspec.structs.replace(
         config,
-        topic_id=config.topic_id or before.record.topic_id,
-        replica_racks=config.replica_racks or before.record.replica_racks[:count],
+        topic_id=config.topic_id or before.topic_id,
+        replica_racks=config.replica_racks or before.replica_racks[:count],
     )
-
-
-async def _put(store: Store, key: str, entry: Entry | None, value: bytes) -> bool:
-    """Write over what was read. False if that has changed, or if the outcome is unknown: read again."""
-    compare = Absent(key) if entry is None else ModRevisionIs(key, entry.mod_revision)
-    try:
-        result = await store.transact([compare], [Put(key, value)])
-    except OutcomeUnknown:
-        return False
-    return isinstance(result, Committed)
 
 
 # --- topics that a consumer names --------------------------------------------------------------------------------
@@ -183,13 +170,13 @@ async def _discover(
 
 
 async def _write_new(store: Store, key: str, config: TopicConfig) -> TopicConfig:
-    """Write it unless somebody was faster; then theirs counts."""
+    """Write the configuration if there is none; otherwise the one that is there counts."""
     check_config(config)
-    for _ in range(_TRIES):
-        if await _put(store, key, None, encode(config)):
-            log.info("topic_discovered", topic=config.topic, partitions=config.partition_count, source=config.source)
-            return config
-        entry = await _entry(store, key)
-        if entry is not None:
-            return stored(TopicConfig, entry).record
-    raise FailedPrecondition(f"topic {config.topic!r} kept changing while it was written; try again")
+
+    def first(current: Stored[TopicConfig] | None) -> TopicConfig | None:
+        return None if current else config
+
+    result = await update(store, key, TopicConfig, first, what=f"topic {config.topic!r}")
+    if isinstance(result, Updated):
+        log.info("topic_discovered", topic=config.topic, partitions=config.partition_count, source=config.source)
+    return _record_of(result)

@@ -15,12 +15,13 @@ from assigner.errors import (
     InvalidName,
     OutcomeUnknown,
     SourceUnavailable,
+    StoreUnavailable,
     UnknownTopic,
     UnreadableRecord,
 )
 from assigner.model.keys import Keys
-from assigner.model.records import TopicConfig
-from assigner.store import Compare, Conflict, Found, Operation, Store, TransactionResult
+from assigner.model.records import TopicConfig, encode
+from assigner.store import Compare, Found, Operation, Store, TransactionResult
 from assigner.topics import SettingsSource, TopicAnswer, TopicMissing, TopicUnavailable, ensure_topic, set_topic
 
 KEYS = Keys()
@@ -172,16 +173,24 @@ async def test_a_write_of_unknown_outcome_is_looked_up() -> None:
     await store.close()
 
 
-class NeverAgreeing(MemoryStore):
+class AlwaysLater(MemoryStore):
+    """Somebody else writes the topic right before each transaction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = 0
+
     async def transact(
         self, compares: Sequence[Compare], operations: Sequence[Operation], *, otherwise: Sequence[str] = ()
     ) -> TransactionResult:
-        return Conflict(1)
+        self.written += 1
+        await self.put(KEY, encode(config(1, topic_id=str(self.written))))
+        return await super().transact(compares, operations, otherwise=otherwise)
 
 
-async def test_endless_conflicts_end_in_a_refusal() -> None:
-    store = NeverAgreeing()
-    with pytest.raises(FailedPrecondition, match="kept changing"):
+async def test_endless_conflicts_end_in_an_error_that_invites_another_try() -> None:
+    store = AlwaysLater()
+    with pytest.raises(StoreUnavailable, match="topic 't' of group 'g' is being written by others too; try again"):
         await set_topic(store, KEYS, "g", config(4))
     await store.close()
 
