@@ -100,7 +100,7 @@ class Instance:
         self.incarnation = Incarnation(self.store, self.keys, self.clock)
         self.directory = await stack.enter_async_context(self._directory().running())
         self.mirrors = await stack.enter_async_context(self._mirrors().running())
-        self.registry = StreamRegistry(self.mirrors, max_seats=settings.grpc.max_streams)
+        self.registry = StreamRegistry(max_streams=settings.grpc.max_streams)
         self.topics = self._group_topics()
         stack.push_async_callback(in_peace, self.topics.close, _CLOSE_WITHIN)
         self.load_reports = LoadReports(self.store, self.keys, self.clock, self.metrics, settings.loads)

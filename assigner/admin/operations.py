@@ -247,12 +247,11 @@ class Operations:
 
     async def drain(self, group: str, consumer: str) -> int:
         try:
-            mirror = await self._membership.drain(group, consumer)
+            return await self._membership.drain(group, consumer)
         except NotRegistered:
             raise NotRegistered(
                 f"consumer {consumer!r} is not registered in group {group!r}; `assigner describe` lists those who are"
             ) from None
-        return len(mirror.state.to_hand_over(consumer))
 
     async def drain_progress(self, group: str, consumer: str) -> AsyncIterator[int]:
         async with self._mirrors.of(group) as mirror, aclosing(_remaining(mirror, consumer)) as remaining:

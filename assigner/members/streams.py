@@ -1,55 +1,63 @@
-"""From the mirror to the streams: each consumer's outbox is a set of partitions that may look different to it now.
+"""Sends each consumer what changed for it: the streams at this instance, fed from the group mirrors.
 
-The set is compared with what was last sent when the stream is ready to send, so a slow consumer is coalesced by
-construction, none waits for another, and memory is bounded by the partitions a consumer has to do with.
+A stream's outbox is the set of partitions that may look different to its consumer by now. When the stream is ready to
+send, each is compared with what was last sent. So a slow consumer gets coalesced changes, no consumer waits for
+another, and memory is bounded by the partitions that a consumer is involved in.
 
-Not promised: that a consumer hears of every state in between, only of the last one, and that the order is right.
+Not promised: that a consumer is sent every state in between; it is sent the last one, in the order of the fields of
+`Commands`.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 
 import anyio
 
+from assigner.core import sessions
 from assigner.core.consumer_view import EMPTY_VIEW, CommandBuilder, PartitionView, view_of
 from assigner.core.group import Change
-from assigner.errors import AssignerError, Evicted, LimitReached, NotRegistered, StreamReplaced, Superseded
-from assigner.logs import get_logger
+from assigner.errors import AssignerError, LimitReached, StreamReplaced
 from assigner.model.commands import Commands
 from assigner.model.keys import AssignmentKey, ConsumerKey, HandoffKey, StandbyKey, TopicKey, TopicPartition
-from assigner.model.names import session_digest
-from assigner.model.records import Consumer, HandoffMode, Status, Stored
-from assigner.storage.mirror import GroupMirror, Mirrors
+from assigner.model.records import Consumer, HandoffMode
+from assigner.storage.mirror import GroupMirror
 
 MOST_AT_ONCE = 5_000
-"""Partitions told about in one go."""
-
-log = get_logger("assigner.members.streams")
+"""Partitions in one set of commands."""
+MAX_STREAMS = 50_000
 
 
 class ConsumerStream:
-    """One open stream. See `assigner.api.Seat`."""
+    """One open stream; see `assigner.api.CommandStream`. The registry opens it, and `leave` gives everything back."""
 
     def __init__(
-        self, mirror: GroupMirror, name: str, session: str, ttl: float, left: Callable[[ConsumerStream], None]
+        self,
+        mirror: GroupMirror,
+        consumer: Consumer,
+        resources: AsyncExitStack,
+        end_session: Callable[[], Awaitable[None]],
+        remove: Callable[[ConsumerStream], None],
     ) -> None:
+        """`resources`: what the stream needs while it is open, the group's mirror above all. `end_session` is awaited
+        when the stream is left by a drained consumer, `remove` is called when it is left at all."""
         self.group = mirror.group
-        self.name = name
-        self.session = session
-        self.ttl = ttl
+        self.name = consumer.consumer_name
+        self.session = consumer.session
+        self.ttl = consumer.ttl
         self.ever_targeted: set[TopicPartition] = set()
-        """Partitions it was told to warm, for clients that answer without a handoff id."""
-        self.hold: AsyncExitStack | None = None
-        """What the seat keeps alive: the group's mirror, its renewals."""
+        """Partitions that a Warm was sent for, for clients that ack without a handoff id."""
+        self.is_drained = False
         self._mirror = mirror
-        self._left = left
+        self._resources = resources
+        self._end_session = end_session
+        self._remove = remove
+        self._left = False
         self._sent: dict[TopicPartition, PartitionView] = {}
         self._dirty: set[TopicPartition] = set()
         self._wake = anyio.Event()
         self._ended: AssignerError | None = None
-        self.is_drained = False
 
     @property
     def exclusive(self) -> bool:
@@ -57,20 +65,22 @@ class ConsumerStream:
 
     @property
     def backlog(self) -> int:
+        """Partitions in the outbox."""
         return len(self._dirty)
 
     def touch(self, tp: TopicPartition) -> None:
+        """Put a partition into the outbox."""
         self._dirty.add(tp)
         self._wake.set()
 
     def end(self, error: AssignerError) -> None:
-        """The session is over: the stream ends with this."""
+        """End the stream with this error. The first one counts."""
         if self._ended is None:
             self._ended = error
             self._wake.set()
 
     def drained(self) -> None:
-        """Nothing is left to do: the stream ends well."""
+        """End the stream with OK, once its outbox is empty."""
         self.is_drained = True
         self._wake.set()
 
@@ -78,25 +88,28 @@ class ConsumerStream:
         self._dirty.clear()
         state = self._mirror.state
         everything = state.touching(self.name) | state.copies.get(self.name, set())
-        yield self._news(sorted(everything), full=True) or Commands(full=True)
+        yield self._changes(sorted(everything), full=True) or Commands(full=True)
         while True:
             self._wake = anyio.Event()
             if self._ended:
                 raise self._ended
             if self._dirty:
-                news = self._news(self._take())
-                if news:
-                    yield news
+                changes = self._changes(self._take())
+                if changes:
+                    yield changes
             elif self.is_drained:
                 return
             else:
                 await self._wake.wait()
 
     async def leave(self) -> None:
-        self._left(self)
-        if self.hold:
-            hold, self.hold = self.hold, None
-            await hold.aclose()
+        if self._left:
+            return
+        self._left = True
+        self._remove(self)
+        async with self._resources:
+            if self.is_drained:
+                await self._end_session()
 
     def _take(self) -> list[TopicPartition]:
         if len(self._dirty) <= MOST_AT_ONCE:
@@ -106,32 +119,34 @@ class ConsumerStream:
         self._dirty.difference_update(part)
         return part
 
-    def _news(self, tps: Iterable[TopicPartition], *, full: bool = False) -> Commands | None:
-        news = CommandBuilder(self._mirror.state, self.name)
+    def _changes(self, tps: Iterable[TopicPartition], *, full: bool = False) -> Commands | None:
+        """The commands that take the consumer from what it was last sent to what is mirrored now."""
+        builder = CommandBuilder(self._mirror.state, self.name)
         for tp in tps:
             before = self._sent.get(tp, EMPTY_VIEW)
             after = view_of(self._mirror.state, self.name, self.session, tp)
             if before == after:
                 continue
-            news.add(tp, before, after)
+            builder.add(tp, before, after)
             if after.target:
                 self.ever_targeted.add(tp)
             if after == EMPTY_VIEW:
                 del self._sent[tp]
             else:
                 self._sent[tp] = after
-        return news.commands(full=full)
+        return builder.commands(full=full)
 
 
 class GroupDispatcher:
-    """Tells the streams of one group at this instance what changes mean for them."""
+    """Listens to one group's mirror, and tells the streams it concerns of each change."""
 
     def __init__(self, mirror: GroupMirror) -> None:
-        self._mirror = mirror
-        self.seats: dict[str, ConsumerStream] = {}
+        self.mirror = mirror
+        self.streams: dict[str, ConsumerStream] = {}
+        """Consumer name -> its stream."""
 
     def changed(self, changes: Sequence[Change]) -> None:
-        if not self.seats:
+        if not self.streams:
             return
         touched: set[str] = set()
         for change in changes:
@@ -146,46 +161,26 @@ class GroupDispatcher:
                     touched.add(name)
                 case TopicKey():
                     # Whether there is anything to hand over depends on whether its topic can be read.
-                    touched.update(self.seats)
+                    touched.update(self.streams)
                 case _:
                     pass
         for name in touched:
-            if name in self.seats:
-                self.judge(self.seats[name])
+            if name in self.streams:
+                self.check_session(self.streams[name])
 
     def _touch(self, tp: TopicPartition, names: set[str]) -> set[str]:
-        here = names & self.seats.keys()
+        here = names & self.streams.keys()
         for name in here:
-            self.seats[name].touch(tp)
+            self.streams[name].touch(tp)
         return here
 
-    def judge(self, seat: ConsumerStream) -> None:
-        """Whether the session behind the stream is over, or has nothing left to do."""
-        consumer = self._mirror.state.consumers.get(seat.name)
-        if consumer is None:
-            if seat.name not in self._mirror.state.unreadable_consumers:
-                seat.end(NotRegistered(f"consumer {seat.name!r} is not registered any more; register again"))
-        elif consumer.record.session != seat.session:
-            seat.end(superseded(seat.group, consumer.record))
-        elif consumer.record.evicted:
-            seat.end(evicted(consumer.record))
-        elif consumer.record.status is Status.DRAINING and not self._mirror.state.to_hand_over(seat.name):
-            seat.drained()
-
-
-def superseded(group: str, by: Consumer) -> Superseded:
-    where = f" at {by.address}" if by.address else ""
-    return Superseded(
-        f"another process{where} registered as {by.consumer_name!r} in group {group!r} "
-        f"(session {session_digest(by.session)}); "
-        "give each process a name of its own"
-    )
-
-
-def evicted(consumer: Consumer) -> Evicted:
-    return Evicted(
-        f"consumer {consumer.consumer_name!r} was evicted: it {consumer.evicted}; register anew, with another session"
-    )
+    def check_session(self, stream: ConsumerStream) -> None:
+        """End the stream if its session is over, or has nothing left to hand over."""
+        error = sessions.ended(self.mirror.state, stream.name, stream.session)
+        if error:
+            stream.end(error)
+        elif sessions.is_drained(self.mirror.state, stream.name):
+            stream.drained()
 
 
 def _owners(change: Change) -> set[str]:
@@ -204,75 +199,74 @@ def _ends(change: Change) -> set[str]:
     return names
 
 
-# The streams at this instance: which consumer sits where, and the group mirrors they need.
-#
-# A seat is taken by name, and only by the session on record. A newer stream takes it over, and the older one's end
-# never touches the newer. Where both are of one session, the older is told to connect again: which of the two its
-# process still listens to, nobody here can know, because a call may arrive long after the one that followed it.
-
-
-MAX_SEATS = 50_000
-
-
 class StreamRegistry:
-    def __init__(self, mirrors: Mirrors, *, max_seats: int = MAX_SEATS) -> None:
-        self._mirrors = mirrors
-        self._max_seats = max_seats
-        self._relays: dict[str, GroupDispatcher] = {}
+    """The streams that are open at this instance: one per consumer name, for the session on record only.
+
+    A newer stream replaces an older one of the same name, and the older one's end never touches the newer. Where both
+    are of one session, the older ends with `StreamReplaced`, upon which a client connects again: the registry can't
+    know which of the two the process still reads, because a call may arrive long after one that was sent later.
+    """
+
+    def __init__(self, *, max_streams: int = MAX_STREAMS) -> None:
+        self._max_streams = max_streams
+        self._dispatchers: dict[str, GroupDispatcher] = {}
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def seats(self) -> Iterable[ConsumerStream]:
-        return [seat for relay in self._relays.values() for seat in relay.seats.values()]
+    def streams(self) -> Iterable[ConsumerStream]:
+        return [stream for dispatcher in self._dispatchers.values() for stream in dispatcher.streams.values()]
 
-    def seat(self, group: str, name: str) -> ConsumerStream | None:
-        relay = self._relays.get(group)
-        return relay.seats.get(name) if relay else None
+    def stream(self, group: str, name: str) -> ConsumerStream | None:
+        dispatcher = self._dispatchers.get(group)
+        return dispatcher.streams.get(name) if dispatcher else None
 
     @property
     def backlog(self) -> int:
-        return sum(seat.backlog for seat in self.seats())
+        return sum(stream.backlog for stream in self.streams())
 
     def check_room(self) -> None:
-        if self._count >= self._max_seats:
-            raise LimitReached(f"this instance serves {self._max_seats} streams already; connect to another one")
+        if self._count >= self._max_streams:
+            raise LimitReached(f"this instance serves {self._max_streams} streams already; connect to another one")
 
-    def take(self, mirror: GroupMirror, name: str, session: str, ttl: float, hold: AsyncExitStack) -> ConsumerStream:
-        """Seat a consumer. What `hold` keeps is the seat's from then on, and is let go when it is left. Raises
-        `Superseded` if another session has the name by now, whose seat is left alone."""
+    def open(
+        self,
+        mirror: GroupMirror,
+        consumer: Consumer,
+        resources: AsyncExitStack,
+        end_session: Callable[[], Awaitable[None]],
+    ) -> ConsumerStream:
+        """Open the consumer's stream, which from then on owns what is in `resources` (see `ConsumerStream`).
+
+        Raises `Superseded` if another session has the name by now; its stream is left alone."""
+        name, session = consumer.consumer_name, consumer.session
         current = mirror.state.consumers.get(name)
-        _check_on_record(current, session, mirror.group)
-        relay = self._relays.get(mirror.group)
-        if relay is None:
-            relay = self._relays[mirror.group] = GroupDispatcher(mirror)
-            mirror.listen(relay)
-        before = relay.seats.get(name)
+        sessions.check_on_record(current, session, mirror.group)
+        dispatcher = self._dispatchers.get(mirror.group)
+        if dispatcher is None:
+            dispatcher = self._dispatchers[mirror.group] = GroupDispatcher(mirror)
+            mirror.listen(dispatcher)
+        before = dispatcher.streams.get(name)
         if before:
             before.end(
-                superseded(mirror.group, current.record)
+                sessions.superseded(mirror.group, current.record)
                 if current and before.session != session
                 else StreamReplaced(f"a later stream of {name!r} took this one's place; connect again")
             )
         else:
             self._count += 1
-        seat = ConsumerStream(mirror, name, session, ttl, lambda left: self._left(mirror, relay, left))
-        seat.hold = hold.pop_all()
-        relay.seats[name] = seat
-        relay.judge(seat)
-        return seat
+        stream = ConsumerStream(mirror, consumer, resources.pop_all(), end_session, self._remove)
+        dispatcher.streams[name] = stream
+        dispatcher.check_session(stream)
+        return stream
 
-    def _left(self, mirror: GroupMirror, relay: GroupDispatcher, seat: ConsumerStream) -> None:
-        if relay.seats.get(seat.name) is not seat:
+    def _remove(self, stream: ConsumerStream) -> None:
+        if self.stream(stream.group, stream.name) is not stream:
             return
-        del relay.seats[seat.name]
+        dispatcher = self._dispatchers[stream.group]
+        del dispatcher.streams[stream.name]
         self._count -= 1
-        if not relay.seats:
-            mirror.unlisten(relay)
-            del self._relays[mirror.group]
-
-
-def _check_on_record(current: Stored[Consumer] | None, session: str, group: str) -> None:
-    if current and current.record.session != session:
-        raise superseded(group, current.record)
+        if not dispatcher.streams:
+            dispatcher.mirror.unlisten(dispatcher)
+            del self._dispatchers[stream.group]

@@ -39,7 +39,7 @@ from assigner.errors import (
     UnreadableRecord,
 )
 from assigner.logs import get_logger
-from assigner.members.callers import registered
+from assigner.members.callers import authorized
 from assigner.model.keys import Keys
 from assigner.model.records import ANY_SESSION, Assignment, Stored, stored
 from assigner.observability.metrics import Metrics
@@ -274,7 +274,7 @@ class OffsetService:
         try:
             async with self._mirrors.of(group) as mirror:
                 if session == ANY_SESSION:
-                    session = (await registered(self._store, mirror, name, session)).record.session
+                    session = (await authorized(self._store, mirror, name, session)).record.session
                 await self._keep_to_the_quota(group, commits)
                 who = Committer(group, name, session)
                 pending, refused = await self._admit(mirror, who, commits)

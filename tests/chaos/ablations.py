@@ -98,7 +98,7 @@ ABLATIONS: tuple[Ablation, ...] = (
     Ablation(
         2,
         "a stream takes its name's place whichever session is on record",
-        off.any_session_takes_the_seat,
+        off.any_session_takes_the_stream,
         races.test_rule_2_of_two_sessions_the_newer_stays_although_the_older_hears_of_its_registration_last,
     ),
     Ablation(

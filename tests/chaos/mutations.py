@@ -19,7 +19,7 @@ from assigner.aio.supervision import Supervisor, Work, is_cancelled, unending
 from assigner.aio.waiters import Waiters
 from assigner.api import Registration
 from assigner.backends.election.instance_lease import Hold, InstanceLease
-from assigner.core import writes
+from assigner.core import sessions, writes
 from assigner.core.client import partition
 from assigner.core.client.gate import Lease
 from assigner.core.client.state import ClientState
@@ -39,11 +39,11 @@ from assigner.core.transitions import Transitions
 from assigner.core.writes import Packed, PendingWrites, Write
 from assigner.errors import WatchEnded
 from assigner.leader.coordinator import Coordinator
-from assigner.members import registration as membership
 from assigner.members.registration import MemberService
 from assigner.members.streams import ConsumerStream, StreamRegistry
 from assigner.model.commands import Release
 from assigner.model.keys import TopicPartition
+from assigner.model.records import GroupOptions
 from assigner.storage.batch_writer import BatchWriter, Done
 from assigner.storage.mirror import GroupMirror
 from assigner.store import NO_LEASE, Absent, Compare, Delete, Exists, Limits, Put, Renewed
@@ -163,20 +163,20 @@ def every_change_wakes_all_who_wait(patch: Patch) -> None:
 
 
 def any_session_will_do(patch: Patch) -> None:
-    patch.setattr("assigner.members.callers.may_act", lambda consumer, session: True)
+    patch.setattr(sessions, "may_act", lambda consumer, session: True)
 
 
 def exclusive_takes_clients_without_a_session(patch: Patch) -> None:
-    original = membership._check_mode
+    original = sessions.check_mode
 
-    def changed(mirror: GroupMirror, registration: Registration) -> None:
-        original(mirror, msgspec.structs.replace(registration, session="any"))
+    def changed(options: GroupOptions, registration: Registration) -> None:
+        original(options, msgspec.structs.replace(registration, session="any"))
 
-    patch.setattr(membership, "_check_mode", changed)
+    patch.setattr(sessions, "check_mode", changed)
 
 
-def any_session_takes_the_seat(patch: Patch) -> None:
-    patch.setattr("assigner.members.streams._check_on_record", lambda current, session, group: None)
+def any_session_takes_the_stream(patch: Patch) -> None:
+    patch.setattr(sessions, "check_on_record", lambda current, session, group: None)
 
 
 def commits_compare_nothing(patch: Patch) -> None:
@@ -225,7 +225,7 @@ def an_open_stream_renews(patch: Patch) -> None:
 
 
 def exclusive_takes_everybody(patch: Patch) -> None:
-    patch.setattr(membership, "_check_mode", lambda mirror, registration: None)
+    patch.setattr(sessions, "check_mode", lambda options, registration: None)
 
 
 def leaders_write_unfenced(patch: Patch) -> None:
@@ -258,7 +258,7 @@ def draining_drops_the_lease(patch: Patch) -> None:
     def changed(key: str, value: bytes, lease: int = NO_LEASE) -> Put:
         return Put(key, value, NO_LEASE if b'"Draining"' in value else lease)
 
-    patch.setattr(membership, "Put", changed)
+    patch.setattr("assigner.storage.update.Put", changed)
 
 
 def unknown_outcomes_are_not_read_again(patch: Patch) -> None:

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from assigner.core.coordination.machine import Coordination
@@ -293,7 +294,8 @@ async def test_rule_14_a_slow_consumers_outbox_holds_each_partition_once(cluster
     await cluster.until_counts(a=1)
     mirror = instance.mirrors.get("g")
     assert mirror
-    unread = instance.registry.take(mirror, "slow", "s", TTL, AsyncExitStack())
+    slow = Consumer(consumer_name="slow", session="s", ttl=TTL)
+    unread = instance.registry.open(mirror, slow, AsyncExitStack(), anyio.lowlevel.checkpoint)
     for epoch in range(60, 110):
         record = Assignment(topic="t", partition=0, owner="slow", session="s", epoch=epoch)
         await cluster.store.put(cluster.group.assignment(tp(0)), encode(record))

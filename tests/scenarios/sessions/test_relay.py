@@ -262,7 +262,7 @@ async def test_a_newer_stream_of_the_same_session_ends_the_older_one_and_is_not_
     with pytest.raises(StreamReplaced):
         await _to_its_end(old)
     await first.leave()
-    assert cluster.instances["i1"].registry.seat("g", "a") is second
+    assert cluster.instances["i1"].registry.stream("g", "a") is second
     assert (await anext(new)).assigned == ((tp(0), 1),)
     await second.leave()
     assert len(cluster.instances["i1"].registry) == 0

@@ -5,12 +5,13 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from assigner.api import Registration
 from assigner.backends.memory import MemoryState, MemoryStore
 from assigner.clock import LoopClock
+from assigner.core.sessions import MOST_DISPLACED, Admission, takeover
 from assigner.core.writes import Moved
 from assigner.errors import InvalidInput
 from assigner.leader.history import LENGTH, HistoryWriter, read_history
-from assigner.members.registration import MOST_DISPLACED, _displaced
 from assigner.model.keys import Keys, TopicPartition
 from assigner.model.records import Cause, Consumer, Displaced, Stored
 from assigner.proto.kafka_assigner import v1
@@ -48,8 +49,10 @@ async def test_a_groups_history_keeps_the_last_moves_and_no_more() -> None:
 def test_a_record_remembers_the_last_displaced_sessions_and_no_more() -> None:
     many = tuple(Displaced(f"s{number}", number + 1) for number in range(MOST_DISPLACED))
     record = Consumer(consumer_name="c", session="now", displaced=many)
-    displaced = _displaced(Stored(record, "/c", 1, 1, 99), "next")
-    assert displaced == (*many[1:], Displaced("now", 99))
+    registration = Registration(group="g", name="c", session="next")
+    admission = Admission(registration=registration, session="next", instance="i", ttl=30.0, now=1)
+    taken = takeover(Stored(record, "/c", 1, 1, 99), admission)
+    assert taken.displaced == (*many[1:], Displaced("now", 99))
 
 
 def test_a_partition_number_past_nine_digits_is_refused() -> None:
