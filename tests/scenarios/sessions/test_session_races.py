@@ -9,7 +9,7 @@ import pytest
 
 from assigner.api import Registration
 from assigner.errors import AssignerError, StreamReplaced, Superseded
-from assigner.model.records import Consumer, HandoffMode
+from assigner.model.records import Consumer, HandoffMode, Status
 from assigner.store import Compare, DeleteEvent, Found, Operation, Put
 from assigner.testing.faults import AnswerAfter, Delay, EffectAfter, FaultyStore, Injected, LoseAnswer
 from assigner.testing.waiting import eventually
@@ -29,6 +29,11 @@ def registers(cluster: Cluster, session: str, name: str = "a") -> Callable[..., 
         )
 
     return where
+
+
+def drains(cluster: Cluster, name: str = "a") -> Callable[..., bool]:
+    """For `FaultyStore.inject`: the transaction that marks the name's registration as draining."""
+    return registers(cluster, Status.DRAINING.value, name)
 
 
 async def on_record(cluster: Cluster, name: str = "a") -> Consumer | None:
@@ -174,6 +179,52 @@ async def test_who_was_marked_while_its_registration_was_in_doubt_stays_register
         await any_cluster.instances["i1"].members.drain(GROUP, "a")
     await consumer.until("ends well", lambda c: c.ended == "drained")
     assert not ends
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
+async def test_a_drain_whose_outcome_is_unknown_is_resolved(cluster: Cluster, applied: bool) -> None:
+    await cluster.add_topic(partitions=2)
+    faults = await cluster.start_faulty()
+    consumer = await cluster.join("a", session="s")
+    await consumer.until("owns everything", lambda c: len(c.owned) == 2)
+    lost = faults.inject(LoseAnswer(applied=applied), kinds={"transact"}, where=drains(cluster))
+    assert await cluster.instances["i1"].members.drain(GROUP, "a") == 2
+    assert lost.hits == 1
+    record = await on_record(cluster)
+    assert record
+    assert record.status is Status.DRAINING
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
+async def test_a_deregistration_whose_outcome_is_unknown_is_resolved(cluster: Cluster, applied: bool) -> None:
+    faults = await cluster.start_faulty()
+    await cluster.join("a", session="s")
+    lost = faults.inject(LoseAnswer(applied=applied), kinds={"transact"}, where=drains(cluster))
+    assert not await cluster.instances["i1"].members.deregister(GROUP, "a", "s", gates_closed=True)
+    assert lost.hits == 1
+    assert await on_record(cluster) is None
+
+
+async def test_a_session_that_is_displaced_while_it_deregisters_does_not_drain_its_successor(cluster: Cluster) -> None:
+    faults = await cluster.start_faulty()
+    await cluster.join("a", session="older")
+    held = faults.inject(Delay(1.0), kinds={"transact"}, where=drains(cluster))
+    refused: list[AssignerError] = []
+
+    async def deregister() -> None:
+        try:
+            await cluster.instances["i1"].members.deregister(GROUP, "a", "older", gates_closed=True)
+        except AssignerError as error:
+            refused.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(deregister)
+        await eventually(lambda: held.hits == 1, within=20, what="the older session is about to be drained")
+        await cluster.join("a", session="newer")
+    assert isinstance(refused[0], Superseded)
+    record = await on_record(cluster)
+    assert record
+    assert (record.session, record.status) == ("newer", Status.READY)
 
 
 # --- what was seen -----------------------------------------------------------------------------------------------
