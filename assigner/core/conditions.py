@@ -1,7 +1,7 @@
-"""What somebody who looks at a group should know of it, because the group can't mend it by itself.
+"""Conditions of a group: what an operator should know, because the group can't repair it by itself.
 
-Most conditions can be seen in the records by whoever has them. What only the leader finds out, it puts into the plan's
-record, so that every instance can tell and a new leader finds it.
+Most conditions are derived from the records by every instance. What only the leader finds out, it puts into the plan
+record, so that every instance can report it and a new leader finds it.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ WRITE_TOO_LARGE = "write_too_large"
 NAMED = 5
 """Consumers or partitions that a condition names; the rest is counted."""
 MOST = 20
-"""Conditions of one kind that are told; the rest is counted."""
+"""Conditions of one kind that are listed; the rest is counted."""
 
 
 def conditions(state: GroupState) -> tuple[Condition, ...]:
-    """In a fixed order, so that they can be compared."""
+    """All conditions of the group, in a fixed order, so that they can be compared."""
     derived = (_not_exclusive_yet(state), _not_renewing(state), _too_large(state), _uneven(state))
     return (*(condition for found in derived for condition in _bounded(found)), *state.plan.conditions)
 
 
 def _not_exclusive_yet(state: GroupState) -> Iterator[Condition]:
-    """Only handoffs of before the switch are ever complete in an exclusive group."""
+    """In an exclusive group, only handoffs from before the switch to exclusive are ever complete."""
     if state.options.handoff_mode is not HandoffMode.EXCLUSIVE:
         return
     left = sorted(tp for tp, handoff in state.handoffs.items() if handoff.record.at is Step.COMPLETE)
@@ -56,7 +56,7 @@ def _not_renewing(state: GroupState) -> Iterator[Condition]:
 
 
 def not_renewing(state: GroupState) -> list[str]:
-    """Who must not be in an exclusive group, by name, quoted. Who can't be read might be anybody."""
+    """Consumers that must not be in an exclusive group, by name, quoted; with those that can't be read."""
     known = (name for name, consumer in state.consumers.items() if not consumer.record.keeps_a_session)
     return [repr(name) for name in sorted({*known, *state.unreadable_consumers})]
 
@@ -101,41 +101,41 @@ def _bounded(found: Iterable[Condition]) -> list[Condition]:
 class OversizedWrites:
     """Writes that do not fit into a transaction although they are alone in it, by the topics they are about.
 
-    The leader's own; what is known of them is in the plan's record too."""
+    Kept in the leader's memory; the conditions made of them are in the plan record too."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[str, ...], Condition] = {}
+        self._conditions: dict[tuple[str, ...], Condition] = {}
         self._held: dict[tuple[str, ...], set[TopicPartition]] = {}
 
     def __len__(self) -> int:
-        return len(self._told)
+        return len(self._conditions)
 
     def add(self, write: Write, why: str) -> None:
         topics = _topics(write)
         about = f"co-partition set of {topics[0]!r} ({len(topics)} topics)" if len(topics) > 1 else _one(write)
         self._held.setdefault(topics, set()).update(write.partitions)
-        self._told[topics] = Condition(
+        self._conditions[topics] = Condition(
             kind=WRITE_TOO_LARGE,
             message=f"a write ({write.purpose.value}) about the {about} is too large for the store: {why}; it is tried "
             "again now and then. Name smaller co-partition sets, or let the store take larger transactions",
         )
 
     def committed(self, write: Write) -> None:
-        """It fitted, so those before it would fit now."""
-        if self._told and write.partitions:
+        """A write about these topics fitted, so those before it would fit now."""
+        if self._conditions and write.partitions:
             topics = _topics(write)
-            self._told.pop(topics, None)
+            self._conditions.pop(topics, None)
             self._held.pop(topics, None)
 
     def forget(self) -> set[TopicPartition]:
-        """What writes are about has changed; the partitions that were held back."""
+        """Topics or sets have changed. Returns the partitions that were held back."""
         held = set().union(*self._held.values())
-        self._told.clear()
+        self._conditions.clear()
         self._held.clear()
         return held
 
     def conditions(self) -> tuple[Condition, ...]:
-        return tuple(_bounded(self._told[topics] for topics in sorted(self._told)))
+        return tuple(_bounded(self._conditions[topics] for topics in sorted(self._conditions)))
 
 
 def _topics(write: Write) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """One group's records in memory, kept by applying the store's events in order.
 
-A passive mirror: it knows what is stored, who owns what and what can't be read, and tells what each event changed. It
-draws no conclusions. A value that can't be read takes its partition, consumer or topic out of the picture and is
-listed in `unreadable`; nothing is ever deleted for being unreadable.
+A passive mirror: it knows what is stored, who owns what and what can't be read, and says what each event changed. It
+decides nothing. A value that can't be read takes its partition, consumer or topic out of the tables and is listed in
+`unreadable`; nothing is ever deleted for being unreadable.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 class PartitionsByName(dict[str, set[TopicPartition]]):
-    """Consumer name -> partitions. Who has none is not in it, or names would pile up with every deploy."""
+    """Consumer name -> partitions. Names without partitions are dropped, or they would pile up with every deploy."""
 
     def __missing__(self, name: str) -> set[TopicPartition]:
         return set()
@@ -107,17 +107,17 @@ class GroupState:
         self.highest_epoch = 0
         """Of all assignments that were ever mirrored, also those that were deleted or rewritten since."""
         self.departed: dict[str, Consumer] = {}
-        """Who went and still has something -> its last registration."""
+        """Consumers that are not registered any more and still own something -> their last registration."""
         self.unreadable: dict[str, str] = {}
         """Key -> why it can't be read."""
         self.unreadable_partitions: set[TopicPartition] = set()
         self.unreadable_consumers: set[str] = set()
-        # Who touches what, so that a consumer's coming and going costs only its own partitions.
+        # Indexes, so that a consumer that joins or leaves costs only its own partitions.
         self.owned = PartitionsByName()
         self.incoming = PartitionsByName()
         self.outgoing = PartitionsByName()
         self.copies = PartitionsByName()
-        """Partitions of which the consumer is on record as a holder of a copy."""
+        """Partitions whose record of standbys names the consumer."""
         self.defaults = defaults or GroupOptions()
         self._keys_seen: dict[str, int] = {}
 
@@ -131,7 +131,7 @@ class GroupState:
 
     @property
     def blocked(self) -> str:
-        """Why nothing may be planned: a record everything depends on can't be read."""
+        """Why nothing may be decided: the plan or the options can't be read; empty: they can."""
         for key in (self.keys.plan, self.keys.options):
             if key in self.unreadable:
                 return f"{key}: {self.unreadable[key]}"
@@ -141,27 +141,27 @@ class GroupState:
         return sum(topic.record.partition_count for topic in self.topics.values())
 
     def unowned(self) -> int:
-        """Partitions that nobody registered owns."""
+        """How many partitions have no registered owner."""
         owned = (len(tps) for name, tps in self.owned.items() if name in self.consumers)
         return max(0, self.partitions() - sum(owned))
 
     def touching(self, name: str) -> set[TopicPartition]:
-        """Every partition the consumer owns or that is on its way to or from it."""
+        """Every partition that the consumer owns, or that is in flight to or from it."""
         return self.owned[name] | self.incoming[name] | self.outgoing[name]
 
     def to_hand_over(self, name: str) -> set[TopicPartition]:
-        """What the consumer has to leave before it is drained. What can't be read, or is of a topic that can't be
-        read, is left alone by everybody: nobody could hand it over."""
+        """What the consumer has to leave before it is drained. Partitions whose records or topic can't be read do not
+        count: nobody could hand them over."""
         return {tp for tp in self.touching(name) if not self.is_left_alone(tp)}
 
     def is_left_alone(self, tp: TopicPartition) -> bool:
-        """A record that says what may happen to the partition can't be read."""
+        """Whether a record that decides about the partition can't be read."""
         return tp in self.unreadable_partitions or (
             tp.topic not in self.topics and self.keys.topic(tp.topic) in self.unreadable
         )
 
     def involved(self) -> set[str]:
-        """Everybody who owns something or is an end of a handoff."""
+        """The names of all owners, and of both owners of every handoff."""
         return {*self.owned, *self.incoming, *self.outgoing}
 
     def holding_sessions(self) -> set[tuple[str, str]]:
@@ -173,7 +173,7 @@ class GroupState:
     # --- keeping it up to date -----------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> Change | None:
-        """Take one event in. None: it is not about anything we know, or nothing we can read changed."""
+        """Apply one event. None: its key is not one of ours, or nothing that can be read changed."""
         match event:
             case PutEvent(entry):
                 self._keys_seen[entry.key] = entry.mod_revision
@@ -183,7 +183,7 @@ class GroupState:
                 return self._delete(key)
 
     def replace(self, entries: Iterable[Entry]) -> list[Event]:
-        """The events that lead from what is mirrored to what a fresh listing shows. Nothing is applied yet."""
+        """The events that lead from what is mirrored to what a new listing shows. Nothing is applied yet."""
         listed: set[str] = set()
         events: list[Event] = []
         for entry in entries:
@@ -229,10 +229,10 @@ class GroupState:
     def _store(self, key: GroupKey, record: Stored[Any] | None, unreadable: bool) -> Stored[Any] | None:
         match key:
             case AssignmentKey(tp):
-                self._mark_partition(tp, self.keys.handoff(tp), unreadable)
+                self._set_unreadable(tp, self.keys.handoff(tp), unreadable)
                 return self._store_assignment(tp, record)
             case HandoffKey(tp):
-                self._mark_partition(tp, self.keys.assignment(tp), unreadable)
+                self._set_unreadable(tp, self.keys.assignment(tp), unreadable)
                 return self._store_handoff(tp, record)
             case ConsumerKey(name):
                 (self.unreadable_consumers.add if unreadable else self.unreadable_consumers.discard)(name)
@@ -255,7 +255,7 @@ class GroupState:
                 before_leader, self.leader = self.leader, record
                 return before_leader
 
-    def _mark_partition(self, tp: TopicPartition, other: str, unreadable: bool) -> None:
+    def _set_unreadable(self, tp: TopicPartition, other: str, unreadable: bool) -> None:
         if unreadable:
             self.unreadable_partitions.add(tp)
         elif other not in self.unreadable:
@@ -265,16 +265,16 @@ class GroupState:
         before = _swap(self.consumers, name, record)
         if record:
             self.departed.pop(name, None)
-        elif before and self._has_something(name):
+        elif before and self._is_involved(name):
             self.departed[name] = before.record
         return before
 
-    def _has_something(self, name: str) -> bool:
+    def _is_involved(self, name: str) -> bool:
         return any(name in table for table in (self.owned, self.incoming, self.outgoing))
 
     def _forget_departed(self, *names: str) -> None:
         for name in names:
-            if name in self.departed and not self._has_something(name):
+            if name in self.departed and not self._is_involved(name):
                 del self.departed[name]
 
     def _store_assignment(self, tp: TopicPartition, record: Stored[Assignment] | None) -> Stored[Any] | None:
@@ -326,7 +326,7 @@ def _swap(table: dict[K, Stored[R]], key: K, record: Stored[R] | None) -> Stored
 
 
 def _check_identity(key: GroupKey, record: Any) -> None:
-    """A record that names another subject than its key would be acted upon in the wrong place."""
+    """Raise for a record that names another subject than its key: it would be acted upon in the wrong place."""
     match key:
         case AssignmentKey(tp) | HandoffKey(tp) | StandbyKey(tp):
             if record.topic != tp.topic or record.partition != tp.partition:

@@ -1,9 +1,9 @@
-"""Who holds a copy of a partition beside its owner, as far as the records tell.
+"""Reads from the records who holds a copy of a partition beside its owner.
 
 A record of standbys names consumers, not sessions: a copy lies on a disk and outlives the process that made it. It may
-name the owner, who then needs telling nothing; that is how an old owner keeps its copy once it lets go.
+name the owner, to which it means nothing until the partition moves; so an old owner keeps its copy once it releases.
 
-Not promised: that a copy is complete. Nobody reports that; a holder is somebody who was told to have one.
+Not promised: that a copy is complete. Nobody reports that; a holder is a consumer that was told to have one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def is_of_topic(record: Standbys, topic: TopicConfig) -> bool:
 
 
 def holders(state: GroupState, tp: TopicPartition) -> tuple[str, ...]:
-    """Whom the record names; nobody, if it is about an earlier topic of the same name."""
+    """The consumers that the record names; none, if it is about an earlier topic of the same name."""
     stored = state.standbys.get(tp)
     if stored is None:
         return ()
@@ -38,6 +38,6 @@ def is_standby(state: GroupState, tp: TopicPartition, name: str) -> bool:
 
 
 def copy_is_elsewhere(state: GroupState, tp: TopicPartition, name: str) -> bool:
-    """Whether somebody registered stands by, and `name` does not."""
+    """Whether a registered consumer stands by, and `name` does not."""
     named = holders(state, tp)
     return name not in named and any(other in state.consumers and is_standby(state, tp, other) for other in named)

@@ -1,10 +1,14 @@
-"""Brings the records of standbys to where a plan wants them, without ever taking a copy away that is still needed.
+"""Reconciles the records of standbys with a plan, without ever taking a copy away that is still needed.
 
-While a partition is on its way from one owner to the next, holders are only added: the target keeps the copy it starts
-from, and the old owner is on record in time to keep its own. Once the partition is where the plan wanted it, the record
-says what the plan said. A partition that ends up elsewhere waits for the next plan.
+`targets` turns a solution into the records that have to change. Holders are compared as sets of names, so the order in
+which a strategy lists them changes nothing. It may run on a worker thread beside the event loop: it looks records up
+and never iterates over them, and what it finds is checked again before anything is written.
 
-What a plan wants is forgotten with the next one and with the leader; everything that counts is in the records.
+`StandbyReconciler` writes them. While a partition is in flight, holders are only added: the new owner keeps the copy it
+starts from, and the old owner is on record in time to keep its own. Once the partition is where the plan wanted it, the
+record says what the plan said. A partition that ends up elsewhere waits for the next plan.
+
+What a plan wants is dropped with the next plan and with the leader; everything that counts is in the records.
 """
 
 from __future__ import annotations
@@ -25,13 +29,6 @@ from assigner.model.keys import TopicPartition
 from assigner.model.records import Standbys
 from assigner.strategy import NONE, Solution
 
-# From a solution to the records of standbys that have to change.
-#
-# Holders are compared as sets of names: only records that say something else are touched, whatever order a strategy
-# lists them in. May run beside the event loop: it looks records up and never walks over them, and what it finds is
-# looked at again before anything is written.
-
-
 _AT_ONCE = 10_000
 """Rows turned into Python numbers in one go; bounds the memory."""
 
@@ -39,13 +36,13 @@ _AT_ONCE = 10_000
 class StandbyTarget(msgspec.Struct, frozen=True, gc=False):
     tp: TopicPartition
     owner: str
-    """Whom the plan wants as the owner these holders stand by for; empty: nobody."""
+    """The owner that the plan wants for the partition; empty: nobody."""
     holders: tuple[str, ...]
     """In name order."""
 
 
 def targets(request: Request, solution: Solution, state: GroupState) -> list[StandbyTarget]:
-    """What the solution changes about standbys."""
+    """The records of standbys that the solution changes."""
     if not state.standbys and not (solution.standbys.size and (solution.standbys != NONE).any()):
         return []
     names = _Names(request)
@@ -57,7 +54,7 @@ def targets(request: Request, solution: Solution, state: GroupState) -> list[Sta
 
 
 def differs(state: GroupState, tp: TopicPartition, holders: tuple[str, ...]) -> bool:
-    """Whether the record says something else than these holders, in name order."""
+    """Whether the record names others than these holders, which are in name order."""
     stored = state.standbys.get(tp)
     return bool(holders) if stored is None else not _says(state, stored.record, holders)
 
@@ -77,7 +74,7 @@ def _rows(request: Request, solution: Solution) -> Iterator[tuple[TopicPartition
 
 
 class _Names:
-    """Names behind the numbers. The same few combinations come again and again: each is spelled once."""
+    """The names behind a solution's numbers. The same few combinations recur, so each is made once."""
 
     def __init__(self, request: Request) -> None:
         self._members = request.members
@@ -104,23 +101,23 @@ class StandbyReconciler:
         self._pending = context.pending
         self._in_flight = in_flight
         self._wanted: dict[TopicPartition, StandbyTarget] = {}
-        """What the plan said and the records do not say yet."""
-        self._look: dict[TopicPartition, None] = {}
-        """Which of these to look at, in order."""
+        """What the plan wants and the records do not say yet."""
+        self._queue: dict[TopicPartition, None] = {}
+        """Which of these to examine, in order."""
         self._writing: dict[str, TopicPartition] = {}
-        """Keys with a write under way."""
+        """Keys with a write in flight."""
 
     def begin(self, targets: Iterable[StandbyTarget]) -> None:
         """A new plan, in place of what is left of the old one."""
         self._wanted = {target.tp: target for target in targets}
-        self._look = dict.fromkeys(self._wanted)
+        self._queue = dict.fromkeys(self._wanted)
 
     def abandon(self) -> None:
         self.begin(())
 
     @property
     def urgent(self) -> bool:
-        return bool(self._look)
+        return bool(self._queue)
 
     @property
     def writing(self) -> int:
@@ -128,13 +125,13 @@ class StandbyReconciler:
 
     @property
     def waiting(self) -> int:
-        """Records that wait for their partition to arrive."""
+        """How many records wait for their partition to arrive."""
         return len(self._wanted)
 
     def enqueue(self, tps: Iterable[TopicPartition]) -> None:
         """Look at these partitions again, if a plan wants something of them."""
         if self._wanted:
-            self._look.update((tp, None) for tp in tps if tp in self._wanted)
+            self._queue.update((tp, None) for tp in tps if tp in self._wanted)
 
     def settled(self, write: Write, *, refused: bool = False) -> None:
         """The write's outcome is known, and mirrored if it went in. One that was `refused` waits for the next plan:
@@ -144,7 +141,7 @@ class StandbyReconciler:
             self.enqueue((tp,))
 
     def drop(self, tp: TopicPartition) -> Write | None:
-        """The topic is gone: nobody needs a copy. One whose config can't be read is not gone."""
+        """Delete the record of a topic that is gone. A topic whose config can't be read is not gone."""
         key = self._state.keys.standby(tp)
         if self._state.keys.topic(tp.topic) in self._state.unreadable or tp not in self._state.standbys:
             return None
@@ -154,13 +151,13 @@ class StandbyReconciler:
         return self._transitions.standbys(tp, ())
 
     def writes(self, now: float, budget: int) -> Iterator[Write]:
-        """At most `budget` writes. Looks at no more than a few times as many partitions, so that others get a turn."""
-        if self._look and self._liveness.after_an_outage(now):
-            # A plan without them spreads their copies over the others; there will be another one.
+        """At most `budget` writes. Examines at most five times as many partitions, so that others get their turn."""
+        if self._queue and self._liveness.after_an_outage(now):
+            # A plan without the absent consumers spreads their copies over the others; another plan will follow.
             self._work.timers.sooner(Timer.GRACE_PERIOD, self._liveness.grace_period_ends)
             self.abandon()
         given = 0
-        for _ in range(min(5 * budget, len(self._look))):
+        for _ in range(min(5 * budget, len(self._queue))):
             if given >= budget:
                 return
             write = self._write(self._next())
@@ -169,8 +166,8 @@ class StandbyReconciler:
                 yield write
 
     def _next(self) -> TopicPartition:
-        tp = next(iter(self._look))
-        del self._look[tp]
+        tp = next(iter(self._queue))
+        del self._queue[tp]
         return tp
 
     def _write(self, tp: TopicPartition) -> Write | None:
@@ -184,14 +181,14 @@ class StandbyReconciler:
         return self._transitions.standbys(tp, wanted)
 
     def _is_unreadable(self, tp: TopicPartition, key: str) -> bool:
-        """What can't be read is left alone, and so is what names somebody who can't be read."""
+        """A record that can't be read is left alone, and so is one that names a consumer that can't be read."""
         state = self._state
         if key in state.unreadable or tp in state.unreadable_partitions or tp.topic not in state.topics:
             return True
         return any(name in state.unreadable_consumers for name in holders(state, tp))
 
     def _holders(self, target: StandbyTarget) -> tuple[str, ...] | None:
-        """Who is to be on record now; None: that can't be said yet."""
+        """Whom the record is to name now; None: that can't be decided yet."""
         tp = target.tp
         if tp in self._state.handoffs or self._in_flight.is_starting(tp):
             return tuple(sorted({*holders(self._state, tp), *target.holders}))

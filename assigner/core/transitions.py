@@ -1,7 +1,8 @@
-"""Every change of ownership, spelled as a write: what it compares and what it puts.
+"""Every change of ownership as a write: its preconditions and its operations.
 
-Each function turns a decision into the records that carry it out. None of them decides. Epochs only go up:
-`next_epoch` is the one place that makes one.
+Each method turns a decision into the records that carry it out. None of them decides. The preconditions say that
+nothing the decision was made on has changed: the `_..._unchanged` methods at the end. Epochs only go up: `next_epoch`
+is the one place that makes one.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Transitions:
     # --- ownership -----------------------------------------------------------------------------------------------
 
     def assign(self, tps: Partitions, target: Stored[Consumer], cause: Cause) -> Write:
-        """Give partitions that nobody alive holds to `target`, ending any handoff that was under way."""
+        """Make `target` the owner of partitions without a living owner, and delete any handoff they are in."""
         compares: list[Compare] = [
             self._liveness.registration_unchanged(target.record.consumer_name),
             *self._mode_unchanged(),
@@ -64,7 +65,7 @@ class Transitions:
         return Write(Purpose.ASSIGN, _unique(compares), tuple(operations), tuple(tps), tuple(moves), self._acks(tps))
 
     def bump_epoch(self, tps: Partitions, target: Stored[Consumer]) -> Write:
-        """The same name, a new session: raise the epoch so that the old session is fenced off."""
+        """Make the owner's new session the owner, under a higher epoch that fences the old session off."""
         compares: list[Compare] = [
             self._liveness.registration_unchanged(target.record.consumer_name),
             *self._mode_unchanged(),
@@ -76,7 +77,7 @@ class Transitions:
             operations.append(self._put_assignment(tp, assignment))
             handoff = self._state.handoffs.get(tp)
             if handoff and handoff.record.at is Step.WARMING:
-                # The epoch too: told to release an older one, the new session would say yes and go on.
+                # The epoch too: a new session that is asked to release an older epoch would ack and go on working.
                 moved = msgspec.structs.replace(
                     handoff.record, old_session=assignment.session, old_epoch=assignment.epoch
                 )
@@ -84,7 +85,8 @@ class Transitions:
         return Write(Purpose.BUMP_EPOCH, _unique(compares), tuple(operations), tuple(tps))
 
     def recreate(self, tps: Partitions) -> Write:
-        """The topic is another one now: keep the owner, raise the epoch, drop handoff, offset and standbys."""
+        """The topic was deleted and created again: keep the owner, bump the epoch, drop handoff, offset and
+        standbys."""
         compares: list[Compare] = []
         operations: list[Operation] = []
         for tp in tps:
@@ -103,10 +105,10 @@ class Transitions:
     # --- handoffs ------------------------------------------------------------------------------------------------
 
     def start(self, tps: Partitions, target: Stored[Consumer], cause: Cause, started_at: int) -> Write:
-        """Begin a handoff from the present owner, in place of whatever handoff there was.
+        """Begin a handoff from the present owner to `target`, in place of any handoff there was.
 
-        An owner that was told to let go gets another epoch: what it let go of stays so, and somebody has to do the
-        work while the new target warms."""
+        An owner that was asked to release gets a higher epoch: its release stays valid, and under the new epoch it
+        goes on working while the new target warms."""
         handoff_id = self._next_id()
         compares: list[Compare] = [self._liveness.registration_unchanged(target.record.consumer_name)]
         operations: list[Operation] = []
@@ -138,8 +140,8 @@ class Transitions:
         return Write(Purpose.HANDOFF, _unique(compares), tuple(operations), tuple(tps), cleanup=self._acks(tps))
 
     def release_to_nobody(self, tps: Partitions, cause: Cause, started_at: int) -> Write:
-        """Have the present owner, one for all of them, let go although nobody takes over. One that was told to let go
-        already, or did, is not told again: only who was to follow is nobody now."""
+        """Have the present owner, one for all partitions, release them although nobody takes over. One that was asked
+        to release already, or did, is not asked again: its handoff only loses its new owner."""
         handoff_id = self._next_id()
         owner = self._state.assignments[tps[0]].record.owner
         compares: list[Compare] = [self._liveness.registration_unchanged(owner)]
@@ -147,8 +149,8 @@ class Transitions:
         for tp in tps:
             compares += self._unchanged(tp)
             held, current = self._state.assignments[tp].record, self._state.handoffs.get(tp)
-            told = current.record if current and current.record.at in (Step.RELEASING, Step.RELEASED) else None
-            step = told.at if told else Step.RELEASING
+            asked = current.record if current and current.record.at in (Step.RELEASING, Step.RELEASED) else None
+            step = asked.at if asked else Step.RELEASING
             handoff = Handoff(
                 topic=tp.topic,
                 partition=tp.partition,
@@ -159,7 +161,7 @@ class Transitions:
                 phase=step.phase,
                 step=step,
                 started_at=started_at,
-                handoff_id=told.handoff_id if told else handoff_id,
+                handoff_id=asked.handoff_id if asked else handoff_id,
                 cause=cause,
             )
             operations.append(Put(self._keys.handoff(tp), encode(handoff, current.extra if current else None)))
@@ -176,7 +178,8 @@ class Transitions:
         return Write(Purpose.ADVANCE, _unique(compares), tuple(operations), tuple(tps))
 
     def flip(self, tps: Partitions, target: Stored[Consumer], *, released: bool) -> Write:
-        """Make the new owner the owner. The handoff stays, Complete, until the old owner lets go, if it still must."""
+        """Cut over: make the new owner the owner. Unless the old owner has `released`, the handoff stays, complete,
+        until it does."""
         compares: list[Compare] = [
             self._liveness.registration_unchanged(target.record.consumer_name),
             *self._mode_unchanged(),
@@ -200,7 +203,7 @@ class Transitions:
         return Write(Purpose.FLIP, _unique(compares), tuple(operations), tuple(tps), tuple(moves), self._acks(tps))
 
     def reassert_owner(self, tps: Partitions) -> Write:
-        """Cancel handoffs by saying again, with a higher epoch, that the old end is the owner."""
+        """Cancel handoffs: the old owner is the owner, under a higher epoch."""
         compares: list[Compare] = []
         operations: list[Operation] = []
         for tp in tps:
@@ -221,7 +224,7 @@ class Transitions:
         return Write(Purpose.REASSERT_OWNER, _unique(compares), tuple(operations), tuple(tps), cleanup=self._acks(tps))
 
     def finish(self, tps: Partitions) -> Write:
-        """Nobody has to answer this handoff any more."""
+        """Delete handoffs that nobody has to ack any more."""
         compares: list[Compare] = []
         operations: list[Operation] = []
         for tp in tps:
@@ -233,7 +236,7 @@ class Transitions:
     # --- members, plan, removal ----------------------------------------------------------------------------------
 
     def evict(self, consumer: Stored[Consumer], reason: str) -> Write:
-        """Tell the session's instance to end it. The key keeps its lease: its end is what everybody waits for."""
+        """Have the consumer's instance end its session. The key keeps its lease, whose end everybody waits for."""
         gone = msgspec.structs.replace(consumer.record, evicted=reason, status=Status.DRAINING)
         return Write(
             Purpose.EVICT,
@@ -243,13 +246,14 @@ class Transitions:
         )
 
     def publish(self, plan: Plan, purpose: Purpose) -> Write:
+        """Replace the plan record."""
         current = self._state.stored_plan
         compare: Compare = ModRevisionIs(current.key, current.mod_revision) if current else Absent(self._keys.plan)
         value = current.encode(plan) if current else encode(plan)
         return Write(purpose, (compare,), (Put(self._keys.plan, value),), subject=PlanSubject())
 
     def standbys(self, tp: TopicPartition, holders: tuple[str, ...]) -> Write:
-        """Say who is to hold a copy. About nothing else: nobody's ownership depends on it."""
+        """Name the holders of copies. The write blocks no partition: no ownership depends on it."""
         current, topic = self._state.standbys.get(tp), self._state.topics.get(tp.topic)
         if not holders:
             return Write(Purpose.STANDBYS, tuple(self._standbys_unchanged(tp)), tuple(self._drop_standbys(tp)))
@@ -263,10 +267,10 @@ class Transitions:
         return Write(Purpose.STANDBYS, (compare,), (put,))
 
     def remove(self, tps: Partitions) -> Write:
-        """Forget assignments and standbys. The floor must already be at or above the epochs.
+        """Delete assignments, handoffs and standbys. The floor must already be at or above the epochs.
 
-        Whoever held them must still be gone when it takes effect: one that is back was told that it owns them. Only
-        what exists no more goes whoever is there."""
+        Whoever held them must still be gone when the write takes effect: a consumer that is back was told that it owns
+        them. Partitions that do not exist any more go in any case."""
         compares: list[Compare] = self._mode_unchanged()
         operations: list[Operation] = []
         for tp in tps:
@@ -278,19 +282,20 @@ class Transitions:
         return Write(Purpose.REMOVE, _unique(compares), tuple(operations), tuple(tps), cleanup=self._acks(tps))
 
     def is_current(self, write: Write) -> bool:
-        """Whether the mirror still shows what the write was decided on: then it has not gone in, so far."""
+        """Whether the write's preconditions still hold in the mirror: then it has not gone in so far."""
         return all(compare in write.compares for tp in write.partitions for compare in self._unchanged(tp))
 
-    # --- pieces --------------------------------------------------------------------------------------------------
+    # --- parts of writes ---------------------------------------------------------------------------------------------
 
     def _next_id(self) -> str:
         self._handoffs_begun += 1
         return f"{self._term:x}-{self._handoffs_begun:x}"
 
     def next_epoch(self, tp: TopicPartition) -> int:
+        """Higher than every epoch of the partition so far."""
         held = self._state.assignments.get(tp)
         if held is None:
-            # The floor covers what we deleted, and lags a little; somebody else's hand knows of no floor.
+            # The floor covers what this service deleted, and lags a little; other writers know of no floor.
             return max(self._state.highest_epoch, self._state.plan.epoch_floor) + 1
         return max(held.record.epoch, self._state.plan.epoch_floor) + 1
 
@@ -310,6 +315,7 @@ class Transitions:
         return Put(self._keys.assignment(tp), encode(assignment, held.extra if held else None))
 
     def _unchanged(self, tp: TopicPartition) -> list[Compare]:
+        """The partition's assignment and handoff are what the decision was made on."""
         held = self._state.assignments.get(tp)
         handoff = self._state.handoffs.get(tp)
         return [
@@ -318,15 +324,15 @@ class Transitions:
         ]
 
     def _mode_unchanged(self) -> list[Compare]:
-        """A decision that two may hold a partition for a while must not take effect in a group that has become
-        exclusive meanwhile."""
+        """A decision by which two consumers may hold a partition for a while must not take effect in a group that has
+        become exclusive meanwhile."""
         if self._state.options.handoff_mode is HandoffMode.EXCLUSIVE:
             return []
         options = self._state.stored_options
         return [ModRevisionIs(options.key, options.mod_revision) if options else Absent(self._keys.options)]
 
     def _owner_unchanged(self, tp: TopicPartition) -> list[Compare]:
-        """An owner taken for dead must still be gone when its partition is given away."""
+        """An owner that was decided to be dead must still be gone when its partition is given away."""
         held = self._state.assignments.get(tp)
         return [self._liveness.registration_unchanged(held.record.owner)] if held else []
 
@@ -337,7 +343,7 @@ class Transitions:
         return [*self._owner_unchanged(tp), *map(self._liveness.registration_unchanged, ends)]
 
     def _exists(self, tp: TopicPartition) -> bool:
-        """As far as is known: a topic whose config can't be read is not gone."""
+        """Whether the partition exists as far as is known: a topic whose config can't be read is not gone."""
         topic = self._state.topics.get(tp.topic)
         if topic is None:
             return self._keys.topic(tp.topic) in self._state.unreadable
@@ -347,7 +353,8 @@ class Transitions:
         return [Delete(self._keys.handoff(tp))] if tp in self._state.handoffs else []
 
     def _acks(self, tps: Partitions) -> tuple[Operation, ...]:
-        """Acknowledgements are about one handoff and void without it: there may be more of them than there is room."""
+        """Deletions of the routers' acks, which are void without their handoff. There may be more than a transaction
+        has room for."""
         return tuple(Delete(ack.key) for tp in tps for ack in self._state.acks.get(tp, {}).values())
 
     def _standbys_unchanged(self, tp: TopicPartition) -> list[Compare]:

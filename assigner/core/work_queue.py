@@ -1,4 +1,8 @@
-"""The leader's work queue: partitions to examine, timers, cooldowns, and when the next plan is due and why."""
+"""The leader's work queue: partitions to examine, timers, cooldowns, and when the next plan is due and why.
+
+The core never looks at a clock. Whatever is due later is put into a `Schedule`, and `next_wake` says when the driver
+has to come back. A partition that is enqueued several times before it is examined is examined once.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,11 @@ from assigner.core.group import GroupState
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Cause
 
-# When things are due: one heap of wake-ups, for a core that never looks at a clock itself.
-
-
 K = TypeVar("K", bound=Hashable)
 
 
 class Schedule(Generic[K]):
-    """At most one due time per key; a later `set` replaces an earlier one."""
+    """Due times by key on one heap. A key has at most one; a later `set` replaces an earlier one."""
 
     def __init__(self) -> None:
         self._due: dict[K, float] = {}
@@ -64,27 +65,29 @@ class Schedule(Generic[K]):
 
 
 RETRY = 0.05
-"""After a conflict: long enough for the mirror to show what it conflicted with."""
+"""Seconds after a conflict: long enough for the mirror to show what the write conflicted with."""
 
 
 class Timer(Enum):
+    """What the leader wakes up for, besides partitions and plans. Each is set at most once at a time."""
+
     GRACE_PERIOD = auto()
-    """Somebody who was waited for is given up."""
+    """The grace period of an absent session is over."""
     EMPTY = auto()
-    """Nobody has been registered for so long that ownership is forgotten."""
+    """Nobody has been registered for so long that ownership is removed."""
     LEASES = auto()
-    """Leases whose end is awaited are asked about."""
+    """Leases whose end decides about a session are asked about again."""
     LOADS = auto()
-    """Loads may have become worth a plan."""
+    """Loads may have changed enough for a plan."""
     FLOOR = auto()
-    """The epoch floor is to follow the epochs."""
+    """The epoch floor has to be raised."""
     PLAN = auto()
-    """The plan's record was written by somebody else; the mirror will show it."""
+    """The plan record was written by another writer, or was too large: it is not written before."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """Something a person should be able to read in the log."""
+    """A decision that an operator should find in the log."""
 
     event: str
     tp: TopicPartition | None = None
@@ -96,10 +99,10 @@ class WorkQueue:
     def __init__(self, state: GroupState, now: float) -> None:
         self._state = state
         self.dirty: dict[TopicPartition, None] = {}
-        """Partitions to examine, in order."""
+        """Partitions to examine, in the order they were enqueued."""
         self.timers: Schedule[Timer] = Schedule()
         self.cooldowns: Schedule[TopicPartition] = Schedule()
-        """Partitions whose move was given up, until they may be moved again."""
+        """Partitions whose move was abandoned, until they may be moved again."""
         self.plan_due: float | None = now
         self._planned_at = now - RETRY
         self._causes: set[Cause] = set()
@@ -120,7 +123,7 @@ class WorkQueue:
             self._retries.set(tp, now + RETRY)
 
     def want_plan(self, cause: Cause | None, now: float, delay: float | None = None) -> None:
-        """Open the debounce window, or leave it as it is if it is open."""
+        """Ask for a plan within the debounce time. A plan that is due earlier stays due earlier."""
         if cause:
             self._causes.add(cause)
         at = now + (self._state.options.debounce if delay is None else delay)
@@ -132,14 +135,14 @@ class WorkQueue:
         self.want_plan(None, now, delay)
 
     def plan_is_due(self, now: float) -> bool:
-        """Never two plans in a row without a pause, however short the debounce."""
+        """Whether to plan now. Two plans are at least `RETRY` apart, however short the debounce."""
         if self.plan_due is None:
             return False
         self.plan_due = max(self.plan_due, self._planned_at + RETRY)
         return now >= self.plan_due
 
     def take_plan(self, now: float) -> set[Cause]:
-        """A plan is made now; its causes."""
+        """Begin the plan that was asked for. Returns its causes."""
         self.plan_due, self._planned_at = None, now
         causes, self._causes = self._causes, set()
         return causes
@@ -158,7 +161,7 @@ class WorkQueue:
         self.cooldowns = Schedule()
 
     def wake(self, now: float) -> list[Timer]:
-        """Mark what is due; the timers that went off."""
+        """Enqueue what is due. Returns the timers that went off."""
         self.enqueue(self._retries.pop_due(now))
         free = self.cooldowns.pop_due(now)
         if free:

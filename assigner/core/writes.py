@@ -1,7 +1,7 @@
-"""Writes that belong together, and how many of them fit in one transaction.
+"""The unit of work of a leader: a write, how many writes fit in one transaction, and the writes in flight.
 
-A `Write` is applied whole or not at all, and only if nothing it was decided on has changed. Several may share a
-transaction for speed; `pack` says which, and nothing about their meaning changes by it.
+A `Write` is applied whole or not at all, and only if its preconditions hold: nothing it was decided on has changed.
+Several may share a transaction for speed; `pack` says which, and nothing about their meaning changes by it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from assigner.store import Compare, Limits, Operation, Put
 
 
 class Purpose(Enum):
+    """Which decision a write carries out; one per method of `Transitions`, and the consumers' acks."""
+
     ASSIGN = "assign"
     BUMP_EPOCH = "bump_epoch"
     HANDOFF = "handoff"
@@ -45,6 +47,7 @@ class ConsumerSubject(msgspec.Struct, frozen=True, gc=False):
 
 
 Subject = PlanSubject | ConsumerSubject
+"""What a write is about where that is no partition. Two types, so that no name of a consumer is taken for the plan."""
 
 
 class Moved(msgspec.Struct, frozen=True, gc=False):
@@ -58,20 +61,22 @@ class Moved(msgspec.Struct, frozen=True, gc=False):
     warm: bool = False
     """The new owner held a copy."""
     cold: bool = False
-    """It did not, while somebody registered did."""
+    """It did not, while a registered consumer did."""
 
 
 class Write(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """Operations with their preconditions. Two writes are equal only if they are the same object."""
+
     purpose: Purpose
     compares: tuple[Compare, ...]
     operations: tuple[Operation, ...]
     partitions: tuple[TopicPartition, ...] = ()
-    """Partitions that must not be decided upon again before the outcome is known."""
+    """Partitions that nothing else is decided about before the outcome is known."""
     moves: tuple[Moved, ...] = ()
     cleanup: tuple[Operation, ...] = ()
-    """What is left out, from its end, if the transaction has no room for it: it does no harm where it is."""
+    """Deletions that are left out, from the end, if the transaction has no room: what stays does no harm."""
     subject: Subject | None = None
-    """What it is about, where that is not a partition."""
+    """What else nothing is decided about before the outcome is known."""
 
 
 class Packed(msgspec.Struct, frozen=True):
@@ -83,7 +88,7 @@ class Packed(msgspec.Struct, frozen=True):
 def pack(waiting: Sequence[Write], limits: Limits, fence: Compare | None = None) -> Packed:
     """The longest prefix of `waiting` that one transaction can hold; at least one write.
 
-    It ends before a write that touches a key already written, because a transaction may write a key once and because
+    It ends before a write that concerns a key already written, because a transaction may write a key once, and because
     the later write was decided on what the earlier one replaces.
     """
     compares: dict[Compare, None] = {fence: None} if fence else {}

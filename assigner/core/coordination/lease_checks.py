@@ -21,14 +21,14 @@ class LeaseChecks:
 
     def due(self, now: float) -> tuple[int, ...]:
         """The leases to ask about now."""
-        if not self._liveness.wanted or Timer.LEASES in self._work.timers:
+        if not self._liveness.leases_to_check or Timer.LEASES in self._work.timers:
             return ()
         self._work.timers.set(Timer.LEASES, now + INTERVAL)
-        return tuple(sorted(self._liveness.wanted))
+        return tuple(sorted(self._liveness.leases_to_check))
 
     def answered(self, lease: int, *, over: bool, now: float) -> None:
         """The store said whether the lease is over."""
         if over:
             self._liveness.lease_over(lease)
-        elif self._liveness.wanted:
+        elif self._liveness.leases_to_check:
             self._work.timers.sooner(Timer.LEASES, now + INTERVAL)

@@ -21,7 +21,8 @@ from assigner.core.coordination.plan_cycle import PlanCycle
 from assigner.core.coordination.publishing import PlanPublisher
 from assigner.core.coordination.removal import OwnershipRemoval
 from assigner.core.group import Change, GroupState
-from assigner.core.handoff.progress import HandoffProgress, WarmFailures
+from assigner.core.handoff.progress import HandoffProgress
+from assigner.core.handoff.warm_failures import WarmFailures
 from assigner.core.leader_context import LeaderContext
 from assigner.core.liveness import SessionLiveness, is_same_member
 from assigner.core.loads.trigger import LoadTrigger

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import assert_never
 
 from assigner.core.coordination.removal import OwnershipRemoval
-from assigner.core.handoff.progress import HandoffProgress, WarmFailures
+from assigner.core.handoff.progress import HandoffProgress
+from assigner.core.handoff.warm_failures import WarmFailures
 from assigner.core.leader_context import LeaderContext
 from assigner.core.liveness import SessionState
 from assigner.core.writes import Write

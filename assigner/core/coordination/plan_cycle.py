@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from assigner.core.handoff.progress import WarmFailures
+from assigner.core.handoff.warm_failures import WarmFailures
 from assigner.core.leader_context import LeaderContext
 from assigner.core.loads.trigger import LoadTrigger
 from assigner.core.planning.request import Builder, Request

@@ -18,7 +18,7 @@ import msgspec
 
 from assigner.core.conditions import OversizedWrites
 from assigner.core.group import GroupState
-from assigner.core.handoff.progress import WarmFailures
+from assigner.core.handoff.warm_failures import WarmFailures
 from assigner.core.leader_context import LeaderContext
 from assigner.core.work_queue import RETRY, Timer, WorkQueue
 from assigner.core.writes import PlanSubject, Purpose, Write

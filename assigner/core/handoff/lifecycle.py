@@ -1,10 +1,10 @@
-"""What a handoff needs next.
+"""Decides what a handoff needs next: the leader's edges of the state machine, and how long a step may take.
 
     warming -> ready -> [freezing] -> [releasing -> released] -> complete -> (deleted)
 
-`next_action` looks at one handoff, both its ends and its deadline, and says what should happen. Partitions that move as
-one (a co-partition set with one handoff id) are judged together: the slowest decides. The same verdicts come out
-whoever leads, because everything but the deadline is stored.
+`next_action` looks at one handoff, the sessions of its old and new owner and its deadline, and says what is to be done.
+Partitions that move as one (a co-partition set with one handoff id) are decided together: the slowest one decides.
+Every leader comes to the same action, because everything but the deadline is stored.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ class HandoffAction(Enum):
     FREEZE = "freeze"
     RELEASE = "release"
     FLIP = "flip"
-    """Make the new owner the owner; the old one still has to let go."""
+    """Make the new owner the owner; the old one still has to release."""
     FLIP_RELEASED = "flip_released"
-    """Make the new owner the owner; the old one has let go."""
+    """Make the new owner the owner; the old one has released."""
     ASSIGN = "assign"
     """The old owner is gone: give the partition to the pinned target at once."""
     BUMP_EPOCH = "bump_epoch"
-    """The old owner's name has a new session: it goes on as the old end."""
+    """The old owner has a new session, which takes its place in the handoff under a higher epoch."""
     RETARGET = "retarget"
-    """The target's name has a new session: start again with it."""
+    """The new owner has a new session: start again with it."""
     FIND_TARGET = "find_target"
-    """The target is gone or leaving: the plan must name another."""
-    TRY_ELSEWHERE = "try_elsewhere"
-    """The target could not warm the partition."""
+    """The new owner is gone or leaving: a plan must name another."""
+    RETRY_ELSEWHERE = "retry_elsewhere"
+    """The new owner failed to warm the partition."""
     REASSERT_OWNER = "reassert_owner"
-    """Give the move up: the old end stays the owner."""
+    """Abandon the move: the old owner stays the owner, under a higher epoch."""
     EVICT = "evict"
-    """The old session had its time: end it."""
+    """The old session did not release in time: end it."""
     FINISH = "finish"
-    """Nobody has to let go any more."""
+    """Nobody has to release any more: delete the handoff."""
     REMOVE = "remove"
-    """Nobody holds the partition any more and nobody was to follow: its ownership may go."""
+    """The partition was released to nobody: its assignment may be removed."""
     SUPERSEDED = "superseded"
-    """The assignment says something else: the handoff is void."""
+    """The assignment names another owner than the handoff starts from: the handoff is void."""
 
 
 _ORDER = [Step.FAILED, Step.WARMING, Step.READY, Step.FREEZING, Step.RELEASING, Step.RELEASED, Step.COMPLETE]
@@ -72,7 +72,7 @@ def timeout(state: GroupState, step: Step) -> float | None:
 def next_action(
     state: GroupState, liveness: SessionLiveness, tps: Sequence[TopicPartition], *, overdue: bool, now: float
 ) -> HandoffAction:
-    """`tps`: partitions of one handoff id. `overdue`: the step's deadline has passed."""
+    """What is to be done about one handoff. `tps`: its partitions. `overdue`: the step's deadline has passed."""
     handoff = state.handoffs[tps[0]].record
     step = slowest([state.handoffs[tp].record.at for tp in tps])
     old = liveness.session_state(handoff.old_owner, handoff.old_session, now)
@@ -86,7 +86,7 @@ def next_action(
     if target is not HandoffAction.WAIT:
         return HandoffAction.FIND_TARGET if old is SessionState.DEAD and target is HandoffAction.RETARGET else target
     if step is Step.FAILED:
-        return HandoffAction.TRY_ELSEWHERE
+        return HandoffAction.RETRY_ELSEWHERE
     if old is SessionState.DEAD:
         return HandoffAction.ASSIGN
     if old is SessionState.REPLACED:
@@ -97,14 +97,14 @@ def next_action(
 
 
 def _names_the_owner(state: GroupState, tp: TopicPartition) -> bool:
-    """Whether the handoff starts from the owner on record. If not, somebody moved the partition past it."""
+    """Whether the handoff starts from the owner on record. If not, the partition was moved past it."""
     held = state.assignments.get(tp)
     handoff = state.handoffs[tp].record
     return bool(held and held.record.owner == handoff.old_owner and held.record.session == handoff.old_session)
 
 
 def _target(liveness: SessionLiveness, handoff: Handoff, now: float) -> HandoffAction:
-    """WAIT: the target is fine."""
+    """What the state of the new owner asks for; WAIT: it is as the handoff expects."""
     eligible = liveness.eligible(handoff.new_owner)
     if eligible and not eligible.record.wants(handoff.topic):
         return HandoffAction.FIND_TARGET
@@ -113,11 +113,8 @@ def _target(liveness: SessionLiveness, handoff: Handoff, now: float) -> HandoffA
     if eligible:
         return HandoffAction.RETARGET
     # One that was absent when the term began may come back and go on warming.
-    return (
-        HandoffAction.WAIT
-        if liveness.in_grace_period(handoff.new_owner, handoff.new_session, now)
-        else HandoffAction.FIND_TARGET
-    )
+    waits = liveness.in_grace_period(handoff.new_owner, handoff.new_session, now)
+    return HandoffAction.WAIT if waits else HandoffAction.FIND_TARGET
 
 
 def _release_to_nobody(
@@ -126,7 +123,7 @@ def _release_to_nobody(
     if step is Step.RELEASED or old is SessionState.DEAD:
         return HandoffAction.REMOVE
     if old is SessionState.REPLACED:
-        # The new session starts from what the name has; whether it has to leave that is for a plan to say.
+        # The new session takes over what the name owns; whether it has to leave that is for a plan to say.
         return HandoffAction.FINISH
     if overdue and old is SessionState.ALIVE and not state.consumers[handoff.old_owner].record.evicted:
         return HandoffAction.EVICT
@@ -179,7 +176,7 @@ def _after_flip(
     if old in (SessionState.DEAD, SessionState.REPLACED):
         return HandoffAction.FINISH
     held = state.assignments.get(tp)
-    owner = liveness.session_state(held.record.owner, held.record.session, now) if held else SessionState.DEAD
+    owner = liveness.owner_state(held.record, now) if held else SessionState.DEAD
     if owner is SessionState.DEAD and old is SessionState.ALIVE:
         return HandoffAction.REASSERT_OWNER
     if overdue and old is SessionState.ALIVE and not state.consumers[handoff.old_owner].record.evicted:
@@ -187,13 +184,12 @@ def _after_flip(
     return HandoffAction.WAIT
 
 
-# How long each handoff may stay in its step, on the leader's own clock.
-#
-# A deadline starts when the leader first sees the step, so a new leader gives every step its full time again: a change
-# of leader must not cost anybody a warm that was nearly done.
-
-
 class Deadlines:
+    """How long each handoff may still stay in its step, on the leader's own clock.
+
+    A deadline starts when the leader first sees the step. So a new leader gives every step its full time again: a
+    change of leader must not cost a consumer a warm that was nearly done."""
+
     def __init__(self) -> None:
         self._armed: dict[TopicPartition, tuple[str, Step]] = {}
         self._due: Schedule[TopicPartition] = Schedule()

@@ -1,11 +1,16 @@
-"""Takes care of handoffs under way: turns what `handoffs.judge` says into the write that carries it out."""
+"""Turns the next action of a handoff in flight into the write that carries it out.
+
+`lifecycle.next_action` says what a handoff needs; here that becomes a call of `Transitions`, together with what goes
+with it: a deadline armed, a failure counted, a cooldown set, a plan asked for. At most one write per call and handoff.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import assert_never
 
-from assigner.core.group import GroupState
 from assigner.core.handoff.lifecycle import Deadlines, HandoffAction, next_action, slowest, timeout
+from assigner.core.handoff.warm_failures import WarmFailures
 from assigner.core.leader_context import LeaderContext
 from assigner.core.liveness import SessionState
 from assigner.core.planning.copartitions import CopartitionUnits
@@ -14,57 +19,7 @@ from assigner.core.standby_copies import holders
 from assigner.core.work_queue import Note, Timer
 from assigner.core.writes import ConsumerSubject, Write
 from assigner.model.keys import TopicPartition
-from assigner.model.records import Cause, Consumer, Handoff, Plan, Quarantined, Step, Stored
-
-# Warms that failed, and the partitions that nobody could warm.
-#
-# Counted per partition by distinct consumer. The count is the leader's own; what it leads to, the quarantine, is stored
-# in the plan, so that it survives the leader and is seen by operators.
-
-
-class WarmFailures:
-    def __init__(self, state: GroupState) -> None:
-        self._state = state
-        self._by_partition: dict[TopicPartition, dict[str, str]] = {}
-        self._read_from: Plan | None = None
-        self._quarantined: frozenset[TopicPartition] = frozenset()
-
-    def add(self, tp: TopicPartition, consumer: str, reason: str) -> bool:
-        """Whether enough consumers have failed to quarantine the partition."""
-        failed = self._by_partition.setdefault(tp, {})
-        failed[consumer] = reason
-        return len(failed) >= self._state.options.quarantine_after or tp in self.quarantined
-
-    def of(self, tp: TopicPartition) -> dict[str, str]:
-        return self._by_partition.get(tp, {})
-
-    def clear(self) -> None:
-        self._by_partition.clear()
-
-    def forget(self, settled: Callable[[TopicPartition], bool]) -> None:
-        for tp in [tp for tp in self._by_partition if settled(tp) and tp not in self.quarantined]:
-            del self._by_partition[tp]
-
-    @property
-    def quarantined(self) -> frozenset[TopicPartition]:
-        plan = self._state.plan
-        if plan is not self._read_from:
-            self._read_from = plan
-            self._quarantined = frozenset(TopicPartition(q.topic, q.partition) for q in plan.quarantined)
-        return self._quarantined
-
-    def next_quarantine(self) -> tuple[Quarantined, ...]:
-        """What the plan should list: what it lists already, unless an operator asked to forgive, and what is new."""
-        options, plan = self._state.options, self._state.plan
-        kept = () if options.rebalance_requests > plan.forgiven else plan.quarantined
-        known = {(q.topic, q.partition) for q in kept}
-        fresh = tuple(
-            Quarantined(topic=tp.topic, partition=tp.partition, failed=tuple(failed), reason=[*failed.values()][-1])
-            for tp, failed in self._by_partition.items()
-            if len(failed) >= options.quarantine_after and (tp.topic, tp.partition) not in known
-        )
-        return (*kept, *fresh)
-
+from assigner.model.records import Cause, Consumer, Handoff, Step, Stored
 
 Partitions = tuple[TopicPartition, ...]
 
@@ -90,38 +45,40 @@ class HandoffProgress:
         self.deadlines = Deadlines()
 
     def advance(self, tp: TopicPartition, now: float, wall: float) -> Write | None:
+        """The write that brings the partition's handoff forward; None: it has to wait."""
         handoff = self._state.handoffs[tp].record
         tps = self._units.in_flight(tp, handoff.handoff_id)
         if any(other in self._pending for other in tps):
             return None
         step = slowest([self._state.handoffs[other].record.at for other in tps])
         self.deadlines.arm(tp, handoff.handoff_id, step, timeout(self._state, step), now)
-        verdict = next_action(self._state, self._liveness, tps, overdue=self.deadlines.overdue(tp), now=now)
-        return self._carry_out(verdict, tps, handoff, now, wall)
+        action = next_action(self._state, self._liveness, tps, overdue=self.deadlines.overdue(tp), now=now)
+        return self._carry_out(action, tps, handoff, now, wall)
 
     def _carry_out(
-        self, verdict: HandoffAction, tps: Partitions, handoff: Handoff, now: float, wall: float
+        self, action: HandoffAction, tps: Partitions, handoff: Handoff, now: float, wall: float
     ) -> Write | None:
         target = self._state.consumers.get(handoff.new_owner)
-        match verdict:
+        match action:
             case HandoffAction.WAIT:
-                return self._while_waiting(tps, handoff, now)
+                return self._wait(tps, handoff, now)
             case HandoffAction.FREEZE:
                 return self._transitions.advance(tps, Step.FREEZING)
             case HandoffAction.RELEASE:
                 return self._transitions.advance(tps, Step.RELEASING)
-            case HandoffAction.FLIP | HandoffAction.FLIP_RELEASED if target:
-                return self._transitions.flip(tps, target, released=verdict is HandoffAction.FLIP_RELEASED)
-            case HandoffAction.ASSIGN if target:
-                return self._transitions.assign(tps, target, handoff.cause)
+            case HandoffAction.FLIP | HandoffAction.FLIP_RELEASED:
+                released = action is HandoffAction.FLIP_RELEASED
+                return self._transitions.flip(tps, target, released=released) if target else None
+            case HandoffAction.ASSIGN:
+                return self._transitions.assign(tps, target, handoff.cause) if target else None
             case HandoffAction.BUMP_EPOCH:
                 return self._transitions.bump_epoch(tps, self._state.consumers[handoff.old_owner])
-            case HandoffAction.RETARGET if target:
-                return self._transitions.start(tps, target, handoff.cause, int(wall))
+            case HandoffAction.RETARGET:
+                return self._transitions.start(tps, target, handoff.cause, int(wall)) if target else None
             case HandoffAction.FIND_TARGET:
                 return self._find_target(tps, handoff, now)
-            case HandoffAction.TRY_ELSEWHERE:
-                return self._try_elsewhere(tps, handoff, now, wall)
+            case HandoffAction.RETRY_ELSEWHERE:
+                return self._retry_elsewhere(tps, handoff, now, wall)
             case HandoffAction.REASSERT_OWNER:
                 return self._abandon(tps, handoff, now, wall)
             case HandoffAction.EVICT:
@@ -132,15 +89,13 @@ class HandoffProgress:
             case HandoffAction.FINISH | HandoffAction.SUPERSEDED:
                 return self._transitions.finish(tps)
             case _:
-                return None
+                assert_never(action)
 
-    def _while_waiting(self, tps: Partitions, handoff: Handoff, now: float) -> Write | None:
-        for tp in tps:
+    def _wait(self, tps: Partitions, handoff: Handoff, now: float) -> Write | None:
+        for tp in tps if handoff.at is Step.COMPLETE else ():
             held = self._state.assignments.get(tp)
-            if held and handoff.at is Step.COMPLETE:
-                session_state = self._liveness.session_state(held.record.owner, held.record.session, now)
-                if session_state is SessionState.REPLACED:
-                    return self._transitions.bump_epoch((tp,), self._state.consumers[held.record.owner])
+            if held and self._liveness.owner_state(held.record, now) is SessionState.REPLACED:
+                return self._transitions.bump_epoch((tp,), self._state.consumers[held.record.owner])
         self._context.recheck_session(handoff.old_owner, handoff.old_session, now)
         if self._liveness.in_grace_period(handoff.new_owner, handoff.new_session, now):
             self._work.timers.sooner(Timer.GRACE_PERIOD, self._liveness.grace_period_ends)
@@ -150,31 +105,31 @@ class HandoffProgress:
         return self._liveness.session_state(handoff.old_owner, handoff.old_session, now)
 
     def _find_target(self, tps: Partitions, handoff: Handoff, now: float) -> Write | None:
-        """The plan names the next target. Where no plan will be made, the owner stays the owner."""
+        """A plan names the next target. Where no plan will be made, the old owner stays the owner."""
         no_plan = self._state.options.paused or not any(map(self._liveness.eligible, self._state.consumers))
         if no_plan and self._old_session_state(handoff, now) is SessionState.ALIVE:
             return self._transitions.reassert_owner(tps)
         self._work.want_plan(Cause.LEFT, now)
         return None
 
-    def _try_elsewhere(self, tps: Partitions, handoff: Handoff, now: float, wall: float) -> Write | None:
+    def _retry_elsewhere(self, tps: Partitions, handoff: Handoff, now: float, wall: float) -> Write | None:
         reason = next((r for tp in tps if (r := self._state.handoffs[tp].record.failure)), "no reason given")
         self._work.note(Note("warm_failed", tps[0], handoff.new_owner, reason))
-        # All of them, for they stay together: a set half in quarantine would be torn apart.
+        # Counted for every partition of the set: a set half in quarantine would be torn apart.
         enough = [self._failures.add(tp, handoff.new_owner, reason) for tp in tps]
         if any(enough):
             self._work.note(Note("partition_quarantined", tps[0], handoff.new_owner, reason))
             return self._abandon(tps, handoff, now, wall)
-        target = self._elsewhere(tps[0], handoff)
+        target = self._next_target(tps[0], handoff)
         if target is None:
             return self._abandon(tps, handoff, now, wall)
         if self._old_session_state(handoff, now) is SessionState.DEAD:
             return self._transitions.assign(tps, target, handoff.cause)
         return self._transitions.start(tps, target, handoff.cause, int(wall))
 
-    def _elsewhere(self, tp: TopicPartition, handoff: Handoff) -> Stored[Consumer] | None:
-        """The least loaded consumer that wants the topic and has not failed at it; one with a copy, if there is one.
-        During a rollout those that it holds back come last."""
+    def _next_target(self, tp: TopicPartition, handoff: Handoff) -> Stored[Consumer] | None:
+        """The least loaded consumer that subscribes to the topic and has not failed to warm the partition; one with a
+        copy, if there is one. During a rollout, consumers that it holds back come last."""
         failed, named = self._failures.of(tp), holders(self._state, tp)
         eligible = [found for name in self._state.consumers if (found := self._liveness.eligible(name))]
         rollout = rollout_of(self._state, [consumer.record for consumer in eligible])
@@ -197,7 +152,7 @@ class HandoffProgress:
         return len(self._state.touching(name)) / consumer.record.capacity, name
 
     def _abandon(self, tps: Partitions, handoff: Handoff, now: float, wall: float) -> Write:
-        """The old end stays the owner, and the partition is left in peace for a while; if it is leaving, it lets go."""
+        """The old owner stays the owner, and the partition is in cooldown; an old owner that is leaving releases it."""
         if handoff.at is Step.COMPLETE:
             self._work.want_plan(Cause.LEFT, now)
             return self._transitions.reassert_owner(tps)
@@ -207,17 +162,15 @@ class HandoffProgress:
         self._work.note(Note("move_abandoned", tps[0], handoff.new_owner, handoff.failure or "deadline"))
         for tp in tps:
             self._work.cooldowns.set(tp, now + self._state.options.balance_backoff)
-        return (
-            self._transitions.finish(tps)
-            if self._old_session_state(handoff, now) is SessionState.DEAD
-            else self._transitions.reassert_owner(tps)
-        )
+        if self._old_session_state(handoff, now) is SessionState.DEAD:
+            return self._transitions.finish(tps)
+        return self._transitions.reassert_owner(tps)
 
     def _evict(self, tp: TopicPartition, handoff: Handoff, now: float) -> Write | None:
         consumer = self._state.consumers[handoff.old_owner]
         self.deadlines.restart(tp, timeout(self._state, handoff.at), now)
         if self._pending.concerns(ConsumerSubject(handoff.old_owner)):
             return None
-        reason = f"did not let go of {tp} in time"
+        reason = f"did not release {tp} in time"
         self._work.note(Note("consumer_evicted", tp, handoff.old_owner, reason))
         return self._transitions.evict(consumer, reason)

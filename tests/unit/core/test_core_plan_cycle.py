@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from assigner.core.coordination.plan_cycle import PlanCycle
-from assigner.core.handoff.progress import WarmFailures
+from assigner.core.handoff.warm_failures import WarmFailures
 from assigner.core.leader_context import LeaderContext
 from assigner.core.loads.trigger import LoadTrigger
 from assigner.core.planning.request import Request, flat_partitions

@@ -6,7 +6,7 @@ import msgspec
 
 from assigner.core.conditions import OversizedWrites
 from assigner.core.coordination.publishing import LAG, PlanPublisher
-from assigner.core.handoff.progress import WarmFailures
+from assigner.core.handoff.warm_failures import WarmFailures
 from assigner.core.leader_context import LeaderContext
 from assigner.core.work_queue import RETRY
 from assigner.core.writes import Purpose, Write

@@ -5,7 +5,7 @@ from __future__ import annotations
 from assigner.core.conditions import OversizedWrites
 from assigner.core.coordination.publishing import PlanPublisher
 from assigner.core.coordination.removal import OwnershipRemoval
-from assigner.core.handoff.progress import WarmFailures
+from assigner.core.handoff.warm_failures import WarmFailures
 from assigner.core.leader_context import LeaderContext
 from assigner.core.work_queue import RETRY, Timer
 from assigner.core.writes import PlanSubject, Purpose, Write
