@@ -74,8 +74,8 @@ def _within_caps(
     round but the last takes someone off, so this ends."""
     size = units.size[now.row]
     room = np.where(members.cap == NONE, np.iinfo(np.int32).max, members.cap).astype(np.int64)
-    stuck = owner != NONE
-    room -= np.bincount(owner[stuck], size[stuck], members.count).astype(np.int64)
+    immovable = owner != NONE
+    room -= np.bincount(owner[immovable], size[immovable], members.count).astype(np.int64)
     listed = eligible & (room > 0)
     while True:
         full = np.zeros(members.count, np.bool_)

@@ -41,8 +41,8 @@ class Range:
 def _assign(units: Units, members: Members, now: CurrentOwners) -> IntArray:
     owner = np.where(now.fixed, now.owner, np.int32(NONE))
     room = np.where(members.cap == NONE, np.iinfo(np.int32).max, members.cap).astype(np.int64)
-    stuck = owner != NONE
-    room -= np.bincount(owner[stuck], units.size[now.row[stuck]], members.count).astype(np.int64)
+    immovable = owner != NONE
+    room -= np.bincount(owner[immovable], units.size[now.row[immovable]], members.count).astype(np.int64)
     capped = bool((members.cap != NONE).any())
     offsets = units.offsets.tolist()
     for row in range(units.count):

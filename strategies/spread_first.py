@@ -51,7 +51,7 @@ class _Cut:
     base: IntArray
     open: BoolArray
     """Racks that may get one unit more."""
-    extra: BoolArray
+    remainder: BoolArray
     sticky: BoolArray
     """Racks that have that one unit now."""
 
@@ -66,9 +66,9 @@ def part_sizes(units: Units, members: Members, now: CurrentOwners, rack: IntArra
     mine = np.where(now.fixed & (mine == NONE), np.int32(0), mine)
     have, fixed = _count(units, now, mine, racks, mine != NONE), _count(units, now, mine, racks, now.fixed)
     cut = _cut(units, takers, have, fixed)
-    load = (units.size @ (cut.base + cut.extra)).astype(np.float64)
+    load = (units.size @ (cut.base + cut.remainder)).astype(np.float64)
     _even_out(units, cut, load, np.maximum(takers.max(axis=0), 1).astype(np.float64))
-    return mine, (cut.base + cut.extra).astype(np.int32)
+    return mine, (cut.base + cut.remainder).astype(np.int32)
 
 
 def _count(units: Units, now: CurrentOwners, mine: IntArray, racks: int, which: BoolArray) -> IntArray:
@@ -79,7 +79,7 @@ def _count(units: Units, now: CurrentOwners, mine: IntArray, racks: int, which: 
 def _cut(units: Units, takers: IntArray, have: IntArray, fixed: IntArray) -> _Cut:
     shape = takers.shape
     base, open_ = fixed.copy(), np.zeros(shape, np.bool_)
-    extra, load = np.zeros(shape, np.bool_), np.zeros(shape[1])
+    remainder, load = np.zeros(shape, np.bool_), np.zeros(shape[1])
     for row, total in enumerate(units.partitions.tolist()):
         served = int(takers[row].sum())
         if served:
@@ -87,9 +87,9 @@ def _cut(units: Units, takers: IntArray, have: IntArray, fixed: IntArray) -> _Cu
             high = np.maximum(low, -(-total // served) * takers[row])
             base[row], open_[row] = _levels(total, low, high, fixed[row])
             wish = load / np.maximum(takers[row], 1) - 1e9 * (have[row] > base[row])
-            extra[row, lowest(wish, open_[row], total - int(base[row].sum()))] = True
-        load += units.size[row] * (base[row] + extra[row])
-    return _Cut(base, open_, extra, (have > base) & open_)
+            remainder[row, lowest(wish, open_[row], total - int(base[row].sum()))] = True
+        load += units.size[row] * (base[row] + remainder[row])
+    return _Cut(base, open_, remainder, (have > base) & open_)
 
 
 def _levels(total: int, low: IntArray, high: IntArray, fixed: IntArray) -> tuple[IntArray, BoolArray]:
@@ -106,20 +106,20 @@ def _levels(total: int, low: IntArray, high: IntArray, fixed: IntArray) -> tuple
 def _even_out(units: Units, cut: _Cut, load: FloatArray, size: FloatArray) -> None:
     """Gifts from fuller racks to emptier ones, those that cost no move first."""
     while True:
-        gift = _best_gift(units, cut, load, size)
-        if gift is None:
+        transfer = _best_transfer(units, cut, load, size)
+        if transfer is None:
             return
-        row, giver, taker = gift
-        cut.extra[row, giver], cut.extra[row, taker] = False, True
+        row, giver, taker = transfer
+        cut.remainder[row, giver], cut.remainder[row, taker] = False, True
         load[giver] -= units.size[row]
         load[taker] += units.size[row]
 
 
-def _best_gift(units: Units, cut: _Cut, load: FloatArray, size: FloatArray) -> tuple[int, int, int] | None:
+def _best_transfer(units: Units, cut: _Cut, load: FloatArray, size: FloatArray) -> tuple[int, int, int] | None:
     order = np.argsort(load / size, kind="stable")
     for giver in order[::-1].tolist():
         for taker in order.tolist():
-            rows = np.flatnonzero(cut.extra[:, giver] & cut.open[:, taker] & ~cut.extra[:, taker])
+            rows = np.flatnonzero(cut.remainder[:, giver] & cut.open[:, taker] & ~cut.remainder[:, taker])
             gain = _gain(units.size[rows].astype(np.float64), load[giver], size[giver], load[taker], size[taker])
             rows = rows[gain > EPSILON]
             if len(rows):
@@ -177,7 +177,7 @@ class SpreadFirst:
     def assign(self, problem: Problem) -> Solution:
         check(problem)
         refuse_unknown(self.name, problem.options)
-        owner = _settle(problem) if (problem.members.cap != NONE).any() else _spread(problem)
+        owner = _until_stable(problem) if (problem.members.cap != NONE).any() else _spread(problem)
         return Solution(owner, place_standbys(problem, owner), Explanation(problem, owner, must_move(problem)))
 
     def place_standbys(self, problem: Problem, owner: IntArray) -> IntArray:
@@ -192,7 +192,7 @@ def _spread(problem: Problem) -> IntArray:
     return unfold(units, problem, owner)
 
 
-def _settle(problem: Problem) -> IntArray:
+def _until_stable(problem: Problem) -> IntArray:
     """With caps one pass is not always the last word: go on while the result gets better, by a measure that can't
     fall for ever."""
     present, worth = problem.owner, _unevenness(problem, problem.owner)
@@ -270,10 +270,10 @@ def _members(units: Units, members: Members, rack: IntArray, racks: int, part_of
 
 def _beyond_racks(problem: Problem, owner: IntArray) -> IntArray:
     """What caps kept out of its rack goes to whoever has room."""
-    alike = replace(problem.members, capacity=np.ones(problem.members.count))
+    uniform_problem = replace(problem.members, capacity=np.ones(problem.members.count))
     topics = replace(problem.topics, weight=None, replica_racks=None)
     pinned = problem.pinned | (owner != NONE)
-    return sticky_balanced.assign(Problem(alike, topics, owner, pinned, options={"balance": "topic"})).owner
+    return sticky_balanced.assign(Problem(uniform_problem, topics, owner, pinned, options={"balance": "topic"})).owner
 
 
 strategy = SpreadFirst()

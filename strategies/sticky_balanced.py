@@ -34,7 +34,7 @@ from __future__ import annotations
 import numpy as np
 
 from assigner.strategies.problem.member_order import original, renumbered, serving_order
-from assigner.strategies.problem.options import must_move, priorities
+from assigner.strategies.problem.options import must_move, objective_order
 from assigner.strategies.problem.rack_classes import Classes, rack_classes
 from assigner.strategies.problem.units import Units, fold, split_slots, unfold
 from assigner.strategies.problem.validation import check
@@ -58,14 +58,14 @@ class StickyBalanced:
 
     def _owners(self, problem: Problem) -> Explanation:
         """New owners, a lower bound on the moves, and whether that was proved to be the best."""
-        wishes = priorities(self.name, problem.options)
+        chosen = objective_order(self.name, problem.options)
         if problem.members.count == 0:
             return Explanation(problem, np.full(len(problem.owner), NONE, np.int32), 0)
         order = serving_order(problem.members.load)
         given = problem if order is None else renumbered(problem, order)
         units = fold(given)
-        classes = None if wishes.racks == "ignore" else rack_classes(units, given)
-        found = solve(units, given.members, wishes, classes, problem.options)
+        classes = None if chosen.racks == "ignore" else rack_classes(units, given)
+        found = solve(units, given.members, chosen, classes, problem.options)
         kind = _kind(units, given, classes, found.unproved)
         owner = prefer_standby_holders(units, given.members, found.owner, kind)
         owner = unfold(units, given, owner)

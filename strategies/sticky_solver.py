@@ -14,11 +14,11 @@ import numpy as np
 
 from assigner.strategies.exact import solver
 from assigner.strategies.problem.components import components
-from assigner.strategies.problem.options import Priorities
+from assigner.strategies.problem.options import ObjectiveOrder
 from assigner.strategies.problem.rack_classes import Classes
 from assigner.strategies.problem.units import Units
-from assigner.strategies.uniform import solver as one_subscription
-from assigner.strategies.uniform.solver import Quick
+from assigner.strategies.uniform import solver as uniform
+from assigner.strategies.uniform.solver import SolverResult
 from assigner.strategies.weighted import solver as weighted
 from assigner.strategy import NONE, IntArray, Members
 
@@ -40,15 +40,15 @@ class Solved:
 
 
 def solve(
-    units: Units, members: Members, wishes: Priorities, classes: Classes | None, options: Mapping[str, Any]
+    units: Units, members: Members, order: ObjectiveOrder, classes: Classes | None, options: Mapping[str, Any]
 ) -> Solved:
     if _weights_differ(units):
         heavy = weighted.solve(units, members, options)
         return Solved(heavy.owner, heavy.lower_bound)
     units = replace(units, weight=None)
-    if classes is None and units.wanted_alike is None and free(units, members):
-        return _by_component(units, members, wishes)
-    return _solve(units, members, wishes, classes)
+    if classes is None and units.wanted_by_all is None and free(units, members):
+        return _by_component(units, members, order)
+    return _solve(units, members, order, classes)
 
 
 def _weights_differ(units: Units) -> bool:
@@ -64,13 +64,13 @@ def free(units: Units, members: Members) -> bool:
     return not (members.hold.any() or (members.cap != NONE).any() or units.pinned.any())
 
 
-def _by_component(units: Units, members: Members, wishes: Priorities) -> Solved:
+def _by_component(units: Units, members: Members, order: ObjectiveOrder) -> Solved:
     parts = components(units, members)
     if len(parts) == 1 and len(parts[0].which_units) == len(units.owner):
-        return _solve(units, members, wishes, None)
+        return _solve(units, members, order, None)
     owner, bound, unproved = np.full(len(units.owner), NONE, np.int32), 0, False
     for part in parts:
-        found = _solve(part.units, part.members, wishes, None)
+        found = _solve(part.units, part.members, order, None)
         mine = np.append(part.which_members, np.int32(NONE))
         owner[part.which_units] = mine[found.owner]
         bound += found.lower_bound
@@ -78,14 +78,14 @@ def _by_component(units: Units, members: Members, wishes: Priorities) -> Solved:
     return Solved(owner, bound, unproved)
 
 
-def _solve(units: Units, members: Members, wishes: Priorities, classes: Classes | None) -> Solved:
+def _solve(units: Units, members: Members, order: ObjectiveOrder, classes: Classes | None) -> Solved:
     """Where the best was not found from what is, it may be from what was found; if not, that stays. So the next plan,
     which begins there, has nothing to add."""
-    found = _search(units, members, wishes, classes)
+    found = _search(units, members, order, classes)
     for _ in range(_TURNS):
         if not found.unproved or found.owner is units.owner:
             break
-        again = _search(replace(units, owner=found.owner), members, wishes, classes)
+        again = _search(replace(units, owner=found.owner), members, order, classes)
         if bool((again.owner == found.owner).all()):
             break
         bound = solver.fewest_moves(units, members, again.owner)
@@ -95,23 +95,23 @@ def _solve(units: Units, members: Members, wishes: Priorities, classes: Classes 
     return found
 
 
-def _search(units: Units, members: Members, wishes: Priorities, classes: Classes | None) -> Solved:
+def _search(units: Units, members: Members, order: ObjectiveOrder, classes: Classes | None) -> Solved:
     start = None
     if classes is None:
-        quick = one_subscription.solve(units, replace(members, load=None), wishes.balance)
+        quick = uniform.solve(units, replace(members, load=None), order.balance)
         if quick is not None:
-            if _good_enough(units, quick, wishes):
+            if _good_enough(units, quick, order):
                 return Solved(quick.owner, quick.lower_bound, _moves(units, quick.owner) > quick.lower_bound)
             start = quick.owner
-    found = solver.solve(units, members, wishes.levels, classes, start)
+    found = solver.solve(units, members, order.objectives, classes, start)
     bound = _moves(units, found.owner) if found.proved else found.lower_bound
     return Solved(found.owner, bound, not found.proved)
 
 
-def _good_enough(units: Units, quick: Quick, wishes: Priorities) -> bool:
+def _good_enough(units: Units, quick: SolverResult, order: ObjectiveOrder) -> bool:
     cells = units.wanted.size
     # By `global`, topics are spread as long as that costs nothing: no move, and no time either.
-    spread = wishes.balance != "global" or cells > FEW_CELLS
+    spread = order.balance != "global" or cells > FEW_CELLS
     return cells > solver.MOST_CELLS or (spread and _moves(units, quick.owner) == quick.lower_bound)
 
 

@@ -36,10 +36,10 @@ def place(table: Table, potential: Potential) -> None:
 def _shed(table: Table, member: int) -> None:
     """Give up units that would be new first, then of the row with the most."""
     while table.load[member] > table.room[member] + EPSILON:
-        loose = _loose(table, member)
+        loose = _movable(table, member)
         if not len(loose):
             return
-        count = table.base[loose, member] + table.extra[loose, member]
+        count = table.base[loose, member] + table.remainder[loose, member]
         new = count - table.held[loose, member]
         row = int(loose[np.lexsort((loose, -count, -new))[0]])
         _drop(table, row, member)
@@ -47,22 +47,22 @@ def _shed(table: Table, member: int) -> None:
         table.unplaced[row] += 1
 
 
-def _loose(table: Table, member: int) -> Indices:
+def _movable(table: Table, member: int) -> Indices:
     """Rows of which the member has a unit that can move."""
-    return np.flatnonzero(table.base[:, member] + table.extra[:, member] > table.fixed[:, member])
+    return np.flatnonzero(table.base[:, member] + table.remainder[:, member] > table.fixed[:, member])
 
 
 def _drop(table: Table, row: int, member: int) -> None:
-    if table.extra[row, member]:
-        table.extra[row, member] = False
+    if table.remainder[row, member]:
+        table.remainder[row, member] = False
     else:
         table.base[row, member] -= 1
     table.load[member] -= table.size[row]
 
 
 def _take(table: Table, row: int, member: int) -> None:
-    if table.open[row, member] and not table.extra[row, member]:
-        table.extra[row, member] = True
+    if table.open[row, member] and not table.remainder[row, member]:
+        table.remainder[row, member] = True
     else:
         table.base[row, member] += 1
     table.load[member] += table.size[row]
@@ -89,7 +89,7 @@ def _make_room(table: Table, row: int) -> bool:
     frontier = list(came)
     while frontier:
         giver = frontier.pop(0)
-        for other in _loose(table, giver).tolist():
+        for other in _movable(table, giver).tolist():
             if other not in unused:
                 continue
             unused.remove(other)
@@ -98,13 +98,13 @@ def _make_room(table: Table, row: int) -> bool:
                     continue
                 came[member] = (other, giver)
                 if room[member]:
-                    _hand_along(table, came, member)
+                    _augment(table, came, member)
                     return True
                 frontier.append(member)
     return False
 
 
-def _hand_along(table: Table, came: dict[int, tuple[int, int] | None], end: int) -> None:
+def _augment(table: Table, came: dict[int, tuple[int, int] | None], end: int) -> None:
     step = came[end]
     while step is not None:
         row, giver = step

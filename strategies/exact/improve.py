@@ -14,54 +14,54 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assigner.strategies.exact.network import UNLIMITED, AugmentStep, Network, NetworkStage, Way
-from assigner.strategies.exact.objectives import Balance, Halves, Level
+from assigner.strategies.exact.network import UNLIMITED, AugmentingPath, AugmentStep, Network, NetworkStage
+from assigner.strategies.exact.objectives import Balance, Halves, Objective
 from assigner.strategies.exact.racked_search import RackedSearch
 from assigner.strategies.exact.residual_search import Budget, Search, multiplied
 from assigner.strategies.problem.shares import Indices
 from assigner.strategy import BoolArray
 
 
-def improve(network: Network, levels: Sequence[Level], budget: Budget) -> bool:
+def improve(network: Network, objectives: Sequence[Objective], budget: Budget) -> bool:
     """Make the network's counts the best there are; whether that is proved for all levels."""
-    return all(_settle(network, level, budget) for level in levels)
+    return all(_optimise(network, objective, budget) for objective in objectives)
 
 
-def _settle(network: Network, level: Level, budget: Budget) -> bool:
-    search = _search(network, level, budget)
-    if not search.settled():
+def _optimise(network: Network, objective: Objective, budget: Budget) -> bool:
+    search = _search(network, objective, budget)
+    if not search.is_optimal():
         while True:
-            ways = search.ways()
-            if not ways:
+            paths = search.paths()
+            if not paths:
                 break
-            if isinstance(level, Balance):
-                _even_out(network, level, _between(level, ways), budget)
-                search = _search(network, level, budget)
+            if isinstance(objective, Balance):
+                _balance(network, objective, _limit_between(objective, paths), budget)
+                search = _search(network, objective, budget)
             else:
-                search.took(_take(_like(ways, search), level, level.stage(network)))
+                search.applied(_apply(_like(paths, search), objective, objective.stage(network)))
         if budget.gone:
             return False
     search.narrow()
     return True
 
 
-def _search(network: Network, level: Level, budget: Budget) -> Search:
-    return Search(network, level, budget) if network.topic is None else RackedSearch(network, level, budget)
+def _search(network: Network, objective: Objective, budget: Budget) -> Search:
+    return Search(network, objective, budget) if network.topic is None else RackedSearch(network, objective, budget)
 
 
-def _even_out(network: Network, balance: Balance, limit: float, budget: Budget) -> None:
+def _balance(network: Network, balance: Balance, limit: float, budget: Budget) -> None:
     """From all above the limit to all below it, as far as ways lead."""
     search = _search(network, Halves(balance, limit), budget)
     while True:
-        ways = search.ways()
-        if not ways:
+        paths = search.paths()
+        if not paths:
             return
-        search.took(_take(_like(ways, search), balance, network.load))
+        search.applied(_apply(_like(paths, search), balance, network.load))
 
 
-def _between(balance: Balance, ways: list[Way]) -> float:
+def _limit_between(balance: Balance, paths: list[AugmentingPath]) -> float:
     """Between what the first way's giver and its taker have."""
-    taker, giver = ways[0][0], ways[0][-1]
+    taker, giver = paths[0][0], paths[0][-1]
     prices = [
         balance.price(np.array([step.place]), step.stage.count[[step.place]] - (0 if step.more else 1))[0]
         for step in (taker, giver)
@@ -69,27 +69,29 @@ def _between(balance: Balance, ways: list[Way]) -> float:
     return float(sum(prices) / 2)
 
 
-def _like(ways: list[Way], search: Search) -> list[Way]:
-    return multiplied(ways, search.prices(), len(search.of_member))
+def _like(paths: list[AugmentingPath], search: Search) -> list[AugmentingPath]:
+    return multiplied(paths, search.prices(), len(search.of_member))
 
 
 # --- taking ways -------------------------------------------------------------------------------------------------
 
 
-def _take(ways: list[Way], level: Level, stage: NetworkStage) -> list[AugmentStep]:
+def _apply(paths: list[AugmentingPath], objective: Objective, stage: NetworkStage) -> list[AugmentStep]:
     """Each as often as it helps. `stage`: where the level's costs are."""
-    steps = [step for way in ways for step in way]
-    number = np.repeat(np.arange(len(ways)), [len(way) for way in ways])
-    times = _times(steps, number, level, stage)
+    steps = [step for path in paths for step in path]
+    number = np.repeat(np.arange(len(paths)), [len(path) for path in paths])
+    times = _times(steps, number, objective, stage)
     for step, often in zip(steps, times[number].tolist(), strict=True):
         step.stage.count.reshape(-1)[step.place] += often if step.more else -often
     return steps
 
 
-def _times(steps: list[AugmentStep], number: Indices, level: Level, stage: NetworkStage) -> Indices:
+def _times(steps: list[AugmentStep], number: Indices, objective: Objective, stage: NetworkStage) -> Indices:
     most = np.full(int(number[-1]) + 1, UNLIMITED, np.int64)
     np.minimum.at(most, number, [_room(step) for step in steps])
-    paid = _Paid.of([at for at, step in enumerate(steps) if step.stage is stage], steps, number, level, stage)
+    paid = _PricedSteps.of(
+        [at for at, step in enumerate(steps) if step.stage is stage], steps, number, objective, stage
+    )
     # The cost is convex, so what the last turn still wins decides.
     enough = np.ones(len(most), np.int64)
     while (enough < most).any():
@@ -106,25 +108,27 @@ def _room(step: AugmentStep) -> int:
 
 
 @dataclass(frozen=True)
-class _Paid:
+class _PricedSteps:
     """Those steps of some ways that cost or win something."""
 
-    level: Level
-    way: Indices
+    objective: Objective
+    path: Indices
     place: Indices
     count: Indices
     more: BoolArray
 
     @classmethod
-    def of(cls, chosen: list[int], steps: list[AugmentStep], way: Indices, level: Level, stage: NetworkStage) -> _Paid:
+    def of(
+        cls, chosen: list[int], steps: list[AugmentStep], path: Indices, objective: Objective, stage: NetworkStage
+    ) -> _PricedSteps:
         place = np.array([steps[at].place for at in chosen], np.int64)
         more = np.array([steps[at].more for at in chosen], np.bool_)
-        return cls(level, way[chosen], place, stage.count.reshape(-1)[place].astype(np.int64), more)
+        return cls(objective, path[chosen], place, stage.count.reshape(-1)[place].astype(np.int64), more)
 
     def turn(self, number: Indices) -> NDArray[Any]:
         """[way] what taking it for the `number`-th time costs."""
-        turns = number[self.way]
-        price = self.level.price(self.place, self.count + np.where(self.more, turns - 1, -turns))
-        total = np.zeros(len(number), self.level.dtype)
-        np.add.at(total, self.way, np.where(self.more, price, -price))
+        turns = number[self.path]
+        price = self.objective.price(self.place, self.count + np.where(self.more, turns - 1, -turns))
+        total = np.zeros(len(number), self.objective.dtype)
+        np.add.at(total, self.path, np.where(self.more, price, -price))
         return total

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from assigner.strategies.exact import caps
-from assigner.strategies.exact.model import FlowProblem, worth
+from assigner.strategies.exact.model import FlowProblem, costs_above_moves
 from assigner.strategies.exact.table import Potential, Table
 from assigner.strategies.exact.targets import NO_TARGET, CountTargets, Quotas
 from assigner.strategies.problem.shares import EPSILON, Indices, fair_shares, lowest, relative
@@ -25,12 +25,12 @@ from assigner.strategy import BoolArray, FloatArray, IntArray, Members
 # `assigner.strategies.exact.initial`.
 
 
-def deal(table: Table, potential: Potential, target: FloatArray) -> None:
-    if _settled(table):
-        table.extra[:] = table.sticky
-        table.load += table.size @ table.extra
+def assign_remainders(table: Table, potential: Potential, target: FloatArray) -> None:
+    if _is_solved(table):
+        table.remainder[:] = table.sticky
+        table.load += table.size @ table.remainder
         return
-    rows = np.flatnonzero(table.extras)
+    rows = np.flatnonzero(table.remainders)
     takers = table.taker[rows].sum(axis=1)
     ahead = (table.size[rows] @ table.open[rows]).astype(np.float64)
     # Without a target everybody may have more, and nobody has to.
@@ -38,15 +38,15 @@ def deal(table: Table, potential: Potential, target: FloatArray) -> None:
     for row in rows[np.argsort(takers, kind="stable")].tolist():
         chosen = _choose(table, potential, row, target - table.load, ahead)
         ahead = ahead - table.size[row] * table.open[row]
-        table.extra[row, chosen] = True
+        table.remainder[row, chosen] = True
         table.load[chosen] += table.size[row]
 
 
-def _settled(table: Table) -> bool:
+def _is_solved(table: Table) -> bool:
     """Whether the present ownership is an answer already, so far as single rows are concerned."""
     most = table.base + table.open
     fits = bool(((table.held >= table.base) & (table.held <= most)).all())
-    return fits and bool((table.sticky.sum(axis=1) == table.extras).all())
+    return fits and bool((table.sticky.sum(axis=1) == table.remainders).all())
 
 
 def _choose(
@@ -59,7 +59,7 @@ def _choose(
     open_, sticky = table.open[row], table.sticky[row]
     short = missing > EPSILON
     urgent = open_ & short & (missing >= ahead - EPSILON)
-    count = int(table.extras[row])
+    count = int(table.remainders[row])
     keepers = sticky & short
     if int(keepers.sum()) == count and not (urgent & ~sticky).any():
         return np.flatnonzero(keepers)
@@ -86,7 +86,7 @@ _ROUNDS = 2
 """Times each row is poured anew: the second hands on what the first brought to members with other rows."""
 
 
-def pour(table: Table, total: IntArray, weight: FloatArray, first: IntArray) -> IntArray:
+def water_fill(table: Table, total: IntArray, weight: FloatArray, first: IntArray) -> IntArray:
     """[row, member] counts, from `first` on. `total` is what each row has for its takers, `weight` what each member
     should have of the whole, relatively."""
     count = first.copy()
@@ -95,17 +95,17 @@ def pour(table: Table, total: IntArray, weight: FloatArray, first: IntArray) -> 
     rows = rows[np.argsort(table.taker[rows].sum(axis=1), kind="stable")]
     short = np.where(table.taker, count, 0).sum(axis=1) < total
     for row in rows[short[rows]].tolist():
-        _pour(row, count, load, table, int(total[row]), weight, count[row])
+        _water_fill(row, count, load, table, int(total[row]), weight, count[row])
     for _ in range(_ROUNDS):
         before = count.copy()
         for row in rows.tolist():
-            _pour(row, count, load, table, int(total[row]), weight, table.fixed[row])
+            _water_fill(row, count, load, table, int(total[row]), weight, table.fixed[row])
         if bool((before == count).all()):
             break
     return count
 
 
-def _pour(
+def _water_fill(
     row: int, count: IntArray, load: FloatArray, table: Table, total: int, weight: FloatArray, least: IntArray
 ) -> None:
     """Deal the row so that its takers' loads are level, but nobody has less than `least` of it."""
@@ -115,9 +115,9 @@ def _pour(
     if total < int(least[who].sum()):
         return
     share = fair_shares(float(other.sum() + size * total), weight[who], low)
-    dealt = _whole((share - other) / size, least[who], count[row, who], total)
-    load[who] = other + size * dealt
-    count[row, who] = dealt
+    assigned = _whole((share - other) / size, least[who], count[row, who], total)
+    load[who] = other + size * assigned
+    count[row, who] = assigned
 
 
 def _whole(share: FloatArray, least: IntArray, have: IntArray, total: int) -> IntArray:
@@ -157,9 +157,9 @@ def taking(table: Table, potential: Potential, size: float) -> FloatArray:
 
 def _pair_all(table: Table, potential: Potential, target: FloatArray | None) -> bool:
     changed = False
-    for row in _hopeful(table, potential):
+    for row in _candidates(table, potential):
         size = float(table.size[row])
-        gives, takes = table.extra[row], table.open[row] & ~table.extra[row]
+        gives, takes = table.remainder[row], table.open[row] & ~table.remainder[row]
         if target is not None:
             gives = gives & (table.load > target + EPSILON)
             takes = takes & (table.load < target - EPSILON)
@@ -179,15 +179,15 @@ def _pair_all(table: Table, potential: Potential, target: FloatArray | None) -> 
     return changed
 
 
-def _hopeful(table: Table, potential: Potential) -> IntArray:
+def _candidates(table: Table, potential: Potential) -> IntArray:
     """Rows worth a look: none, if the fullest member could not even give to the emptiest."""
-    dealt = np.flatnonzero(table.extras)
-    hopeful = [np.zeros(0, np.int64)]
-    for size in np.unique(table.size[dealt]):
+    assigned = np.flatnonzero(table.remainders)
+    candidates = [np.zeros(0, np.int64)]
+    for size in np.unique(table.size[assigned]):
         giving = potential.giving(table.load, float(size)).max()
         if giving > taking(table, potential, float(size)).min() + EPSILON:
-            hopeful.append(dealt[table.size[dealt] == size])
-    return np.sort(np.concatenate(hopeful)).astype(np.int32)
+            candidates.append(assigned[table.size[assigned] == size])
+    return np.sort(np.concatenate(candidates)).astype(np.int32)
 
 
 # Save moves without making the loads less even: a member that lost an extra it has now takes it back from one to
@@ -210,10 +210,10 @@ def save_moves(table: Table, potential: Potential) -> None:
 def _take_back(table: Table, potential: Potential) -> int:
     """Directly, from a giver that is at least as full."""
     saved = 0
-    lost = table.sticky & ~table.extra
+    lost = table.sticky & ~table.remainder
     for row in np.flatnonzero(lost.any(axis=1)).tolist():
         size = float(table.size[row])
-        givers = np.flatnonzero(table.extra[row] & ~table.sticky[row])
+        givers = np.flatnonzero(table.remainder[row] & ~table.sticky[row])
         takers = np.flatnonzero(lost[row])
         giving, rank = potential.giving(table.load, size), taking(table, potential, size)
         givers = givers[np.lexsort((-givers, -giving[givers]))]
@@ -225,46 +225,52 @@ def _take_back(table: Table, potential: Potential) -> int:
     return saved
 
 
-def first_counts(plan: Quotas, case: FlowProblem, members: Members, levels: Sequence[str]) -> IntArray:
+def first_counts(plan: Quotas, problem: FlowProblem, members: Members, objectives: Sequence[str]) -> IntArray:
     """[row, member]. Changes the plan's table."""
     table = plan.table
-    total = (table.base * table.taker).sum(axis=1) + table.extras
+    total = (table.base * table.taker).sum(axis=1) + table.remainders
     if bool(np.isfinite(table.room).any()):
-        return _deal(plan, levels)
+        return _assign(plan, objectives)
     present = np.where(table.taker, table.held, table.fixed).astype(np.int32)
     weight = relative(members.capacity)
-    if levels.index("moves") < levels.index("spread"):
-        return pour(table, total, weight, present)
-    dealt = _deal(plan, levels)
+    if objectives.index("moves") < objectives.index("spread"):
+        return water_fill(table, total, weight, present)
+    assigned = _assign(plan, objectives)
     whole = bool((np.where(table.taker, present, 0).sum(axis=1) == total).all())
-    if whole and worth(case, present, levels) <= worth(case, dealt, levels):
+    if whole and costs_above_moves(problem, present, objectives) <= costs_above_moves(problem, assigned, objectives):
         return present
-    if levels[:2] == ("unowned", "spread") or _nearly_even(plan.goals, (case.size @ dealt).astype(np.float64)):
-        return dealt
+    if objectives[:2] == ("unowned", "spread") or _nearly_even(
+        plan.targets, (problem.size @ assigned).astype(np.float64)
+    ):
+        return assigned
     # Where topics and totals are at odds, the start that is less uneven per topic once totals are even.
-    poured = pour(table, total, weight, present)
-    level = pour(table, total, weight, dealt)
+    filled = water_fill(table, total, weight, present)
+    refilled = water_fill(table, total, weight, assigned)
     spread = ("spread", "moves")
-    return poured if worth(case, poured, spread) <= worth(case, level, spread) else dealt
+    return (
+        filled
+        if costs_above_moves(problem, filled, spread) <= costs_above_moves(problem, refilled, spread)
+        else assigned
+    )
 
 
-def _nearly_even(goals: CountTargets, load: FloatArray) -> bool:
+def _nearly_even(targets: CountTargets, load: FloatArray) -> bool:
     """Whether loads are about as even as they could be if everybody could take everything."""
-    ideal, free = goals.potential.goal.copy(), goals.target == NO_TARGET
-    scale = goals.potential.scale[free]
+    ideal, free = targets.potential.goal.copy(), targets.target == NO_TARGET
+    scale = targets.potential.scale[free]
     ideal[free] = load[free].sum() * scale / scale.sum()
     return bool((np.abs(load - ideal) <= 1 + EPSILON).all())
 
 
-def _deal(plan: Quotas, levels: Sequence[str]) -> IntArray:
-    table, potential = plan.table, plan.goals.potential
-    deal(table, potential, plan.goals.target)
+def _assign(plan: Quotas, objectives: Sequence[str]) -> IntArray:
+    table, potential = plan.table, plan.targets.potential
+    assign_remainders(table, potential, plan.targets.target)
     over = bool((table.load > table.room).any())
     if over:
         caps.enforce(table, potential)
-    if "balance" in levels:
-        balance(table, potential, plan.goals.target)
+    if "balance" in objectives:
+        balance(table, potential, plan.targets.target)
     if over:
         caps.place(table, potential)
     save_moves(table, potential)
-    return np.asarray(table.base + table.extra)
+    return np.asarray(table.base + table.remainder)

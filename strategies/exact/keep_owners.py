@@ -29,56 +29,56 @@ _SWEEPS = 10_000
 costs are rounded differently, this is what ends it."""
 
 
-def keep_and_fill(case: FlowProblem, supply: IntArray, levels: Sequence[str]) -> IntArray:
+def keep_and_fill(problem: FlowProblem, supply: IntArray, objectives: Sequence[str]) -> IntArray:
     """[row, member] counts. `supply`: what each row has for its takers, and what is fixed to others."""
-    kept = _Kept(case, levels)
+    kept = _KeepOwners(problem, objectives)
     kept.shed_above_caps()
     kept.fill(supply)
     kept.give()
     return kept.count
 
 
-def only_gifts(case: FlowProblem, count: IntArray, levels: Sequence[str]) -> IntArray:
+def improve_by_transfers(problem: FlowProblem, count: IntArray, objectives: Sequence[str]) -> IntArray:
     """The counts, made better by single gifts."""
-    kept = _Kept(case, levels, count)
+    kept = _KeepOwners(problem, objectives, count)
     kept.give()
     return kept.count
 
 
-class _Kept:
-    def __init__(self, case: FlowProblem, levels: Sequence[str], count: IntArray | None = None) -> None:
-        self._case = case
-        self._levels = [name for name in levels[: levels.index("moves")] if name != "unowned"]
-        present = np.where(case.taker, case.held, case.fixed) if count is None else count
+class _KeepOwners:
+    def __init__(self, problem: FlowProblem, objectives: Sequence[str], count: IntArray | None = None) -> None:
+        self._flow_problem = problem
+        self._levels = [name for name in objectives[: objectives.index("moves")] if name != "unowned"]
+        present = np.where(problem.taker, problem.held, problem.fixed) if count is None else count
         self.count = np.array(present, np.int32)
-        self._load: FloatArray = (case.size @ self.count).astype(np.float64)
-        self._room = np.maximum(case.room, (case.size @ case.fixed).astype(np.float64))
-        goal = case.potential.goal
-        self._weight: FloatArray = np.maximum(np.where(goal > 0, goal, case.potential.scale), _LEAST_WEIGHT)
-        self._topic = np.arange(len(self.count)) if case.parent is None else case.parent
+        self._load: FloatArray = (problem.size @ self.count).astype(np.float64)
+        self._room = np.maximum(problem.room, (problem.size @ problem.fixed).astype(np.float64))
+        goal = problem.potential.goal
+        self._weight: FloatArray = np.maximum(np.where(goal > 0, goal, problem.potential.scale), _LEAST_WEIGHT)
+        self._topic = np.arange(len(self.count)) if problem.parent is None else problem.parent
         self._cells = self.count
         """[topic, member], where rows are not topics; else the counts themselves."""
-        if case.parent is not None:
-            self._cells = np.add.reduceat(self.count, np.flatnonzero(np.diff(case.parent, prepend=-1)), axis=0)
+        if problem.parent is not None:
+            self._cells = np.add.reduceat(self.count, np.flatnonzero(np.diff(problem.parent, prepend=-1)), axis=0)
 
     def _add(self, row: int, who: Indices, often: IntArray) -> None:
         self.count[row, who] += often
         if self._cells is not self.count:
             self._cells[self._topic[row], who] += often
-        self._load[who] += self._case.size[row] * often
+        self._load[who] += self._flow_problem.size[row] * often
 
     # --- shedding ------------------------------------------------------------------------------------------------
 
     def shed_above_caps(self) -> None:
         for member in np.flatnonzero(self._load > self._room + EPSILON).tolist():
-            case, have = self._case, self.count[:, member]
-            loose = have - case.fixed[:, member]
+            problem, have = self._flow_problem, self.count[:, member]
+            loose = have - problem.fixed[:, member]
             row = np.repeat(np.arange(len(have)), loose)
             above = np.concatenate([np.arange(n, 0, -1) for n in loose.tolist()] or [np.zeros(0)])
             # First of the rows of which it has the most, so that the rest is spread.
             order = np.argsort(-above, kind="stable")
             excess = self._load[member] - self._room[member]
-            before = np.cumsum(case.size[row[order]]) - case.size[row[order]]
+            before = np.cumsum(problem.size[row[order]]) - problem.size[row[order]]
             gone = np.bincount(row[order][before < excess - EPSILON], minlength=len(have)).astype(np.int32)
             for number in np.flatnonzero(gone).tolist():
                 self._add(number, np.array([member]), -gone[[number]])
@@ -87,13 +87,13 @@ class _Kept:
 
     def fill(self, supply: IntArray) -> None:
         missing = supply - self.count.sum(axis=1)
-        choice = self._case.taker.sum(axis=1)
+        choice = self._flow_problem.taker.sum(axis=1)
         rows = np.flatnonzero((missing > 0) & (choice > 0))
         for row in rows[np.argsort(choice[rows], kind="stable")].tolist():
             self._fill(row, int(missing[row]))
 
     def _fill(self, row: int, missing: int) -> None:
-        missing -= self._pour(row, missing)
+        missing -= self._water_fill(row, missing)
         while missing > 0:
             takers = self._takers(row)
             if not len(takers):
@@ -103,9 +103,9 @@ class _Kept:
             self._add(row, first, np.ones(len(first), np.int32))
             missing -= len(first)
 
-    def _pour(self, row: int, missing: int) -> int:
+    def _water_fill(self, row: int, missing: int) -> int:
         """The whole units that bring the takers to one level; what is left is less than one for each."""
-        who, size = self._takers(row), float(self._case.size[row])
+        who, size = self._takers(row), float(self._flow_problem.size[row])
         if not len(who):
             return 0
         weight = self._weight[who]
@@ -122,20 +122,20 @@ class _Kept:
         return int(often.sum())
 
     def _takers(self, row: int) -> Indices:
-        size = self._case.size[row]
-        return np.flatnonzero(self._case.taker[row] & (self._load + size <= self._room + EPSILON))
+        size = self._flow_problem.size[row]
+        return np.flatnonzero(self._flow_problem.taker[row] & (self._load + size <= self._room + EPSILON))
 
     # --- gifts ---------------------------------------------------------------------------------------------------
 
     def give(self) -> None:
-        rows = np.flatnonzero(self._case.taker.any(axis=1)).tolist()
+        rows = np.flatnonzero(self._flow_problem.taker.any(axis=1)).tolist()
         for _ in range(_SWEEPS):
             if sum(map(self._give, rows)) == 0:
                 return
 
     def _give(self, row: int) -> bool:
         takers = self._takers(row)
-        givers = np.flatnonzero(self._case.taker[row] & (self.count[row] > self._case.fixed[row]))
+        givers = np.flatnonzero(self._flow_problem.taker[row] & (self.count[row] > self._flow_problem.fixed[row]))
         if not len(takers) or not len(givers):
             return False
         costs = self._taking(row, takers, np.zeros(len(takers)))
@@ -155,10 +155,10 @@ class _Kept:
 
     def _often(self, row: int, givers: Indices, takers: Indices) -> IntArray:
         """How often each pair repeats its gift: while that helps, and both keep about their share of the topic."""
-        case, topic, size = self._case, self._topic[row], self._case.size[row]
+        problem, topic, size = self._flow_problem, self._topic[row], self._flow_problem.size[row]
         cells = self._cells[topic]
-        above, below = cells[givers] - case.floor[topic, givers], case.ceil[topic, takers] - cells[takers]
-        loose = self.count[row, givers] - case.fixed[row, givers]
+        above, below = cells[givers] - problem.floor[topic, givers], problem.ceil[topic, takers] - cells[takers]
+        loose = self.count[row, givers] - problem.fixed[row, givers]
         room = np.minimum(np.floor((self._room[takers] - self._load[takers]) / size + EPSILON), loose)
         most = np.maximum(np.minimum(np.minimum(above, below), room), 1).astype(np.int64)
         enough = np.ones(len(most), np.int64)
@@ -182,18 +182,18 @@ class _Kept:
 
     def _costs(self, row: int, who: Indices, more: FloatArray) -> FloatArray:
         """What the first unit costs on top of what there is and `more`."""
-        case, topic, size = self._case, self._topic[row], float(self._case.size[row])
-        goal, scale = case.potential.goal[who], case.potential.scale[who]
+        problem, topic, size = self._flow_problem, self._topic[row], float(self._flow_problem.size[row])
+        goal, scale = problem.potential.goal[who], problem.potential.scale[who]
         costs = np.zeros((len(self._levels), len(who)))
-        for level, name in enumerate(self._levels):
+        for objective, name in enumerate(self._levels):
             if name == "balance":
                 low, high = np.floor(goal + EPSILON), np.ceil(goal - EPSILON)
-                costs[level] = _step(self._load[who] + size * more, size, low, high) / scale
+                costs[objective] = _step(self._load[who] + size * more, size, low, high) / scale
             elif name == "spread":
-                low, high = case.floor[topic, who].astype(np.float64), case.ceil[topic, who].astype(np.float64)
-                costs[level] = _step(self._cells[topic, who] + more, 1.0, low, high)
-            elif case.miss is not None:
-                costs[level] = case.miss[row, who]
+                low, high = problem.floor[topic, who].astype(np.float64), problem.ceil[topic, who].astype(np.float64)
+                costs[objective] = _step(self._cells[topic, who] + more, 1.0, low, high)
+            elif problem.miss is not None:
+                costs[objective] = problem.miss[row, who]
         return np.round(costs, _DIGITS)
 
 
@@ -207,16 +207,16 @@ def _below(costs: FloatArray) -> BoolArray:
     """[member], for costs [level, member]: whether the first level that is not nothing is less than nothing."""
     result = np.zeros(costs.shape[1], np.bool_)
     open_ = np.ones(costs.shape[1], np.bool_)
-    for level in costs:
-        result |= open_ & (level < -EPSILON)
-        open_ &= np.abs(level) <= EPSILON
+    for objective in costs:
+        result |= open_ & (objective < -EPSILON)
+        open_ &= np.abs(objective) <= EPSILON
     return result
 
 
 def _least(costs: FloatArray) -> FloatArray:
     """[level, 1]: the lowest, the first level decides first."""
-    for level in range(len(costs)):
-        costs = costs[:, costs[level] == costs[level].min()]
+    for objective in range(len(costs)):
+        costs = costs[:, costs[objective] == costs[objective].min()]
     return costs[:, :1]
 
 

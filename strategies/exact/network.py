@@ -62,7 +62,7 @@ class AugmentStep:
     more: bool
 
 
-Way = list[AugmentStep]
+AugmentingPath = list[AugmentStep]
 """Steps that together leave every total as it is."""
 
 

@@ -21,7 +21,7 @@ Places = Any
 """Which places of a stage: flat indices, or `...` for all of them."""
 
 
-class Level(Protocol):
+class Objective(Protocol):
     @property
     def dtype(self) -> Any:
         """Of costs; whole numbers where sums of many must be exact."""

@@ -15,28 +15,28 @@ from assigner.strategies.exact.network import UNLIMITED
 from assigner.strategy import IntArray
 
 
-def split_by_class(case: FlowProblem, total: IntArray, supply: IntArray, moves_first: bool) -> IntArray:
+def split_by_class(problem: FlowProblem, total: IntArray, supply: IntArray, moves_first: bool) -> IntArray:
     """[class, member]. `total` is [topic, member]; `supply` what each class has for members, fixed units included."""
-    assert case.miss is not None
-    parent = np.arange(len(supply)) if case.parent is None else case.parent
+    assert problem.miss is not None
+    parent = np.arange(len(supply)) if problem.parent is None else problem.parent
     first = np.flatnonzero(np.diff(parent, prepend=-1)).tolist()
-    count = case.fixed.astype(np.int32)
+    count = problem.fixed.astype(np.int32)
     for topic, (low, high) in enumerate(zip(first, [*first[1:], len(parent)], strict=True)):
         rows = slice(low, high)
-        deal = _Deal(count[rows], total[topic] - count[rows].sum(axis=0), supply[rows] - count[rows].sum(axis=1))
-        near = case.miss[rows] == 0
-        order = np.argsort((near * deal.open).sum(axis=1), kind="stable").tolist()
-        held, anything = case.held[rows], np.full_like(case.held[rows], UNLIMITED)
+        split = _ClassSplit(count[rows], total[topic] - count[rows].sum(axis=0), supply[rows] - count[rows].sum(axis=1))
+        near = problem.miss[rows] == 0
+        order = np.argsort((near * split.open).sum(axis=1), kind="stable").tolist()
+        held, anything = problem.held[rows], np.full_like(problem.held[rows], UNLIMITED)
         if moves_first:
-            deal.give(order, held - count[rows])
-        deal.give(order, np.where(near, held - count[rows], 0))
-        deal.give(order, np.where(near, anything, 0))
-        deal.give(order, held - count[rows])
-        deal.give(order, anything)
+            split.give(order, held - count[rows])
+        split.give(order, np.where(near, held - count[rows], 0))
+        split.give(order, np.where(near, anything, 0))
+        split.give(order, held - count[rows])
+        split.give(order, anything)
     return count
 
 
-class _Deal:
+class _ClassSplit:
     """Of one topic; changes `count` in place."""
 
     def __init__(self, count: IntArray, open_: IntArray, left: IntArray) -> None:

@@ -10,23 +10,25 @@ from __future__ import annotations
 import numpy as np
 
 from assigner.strategies.exact.network import AugmentStep, Network, NetworkStage
-from assigner.strategies.exact.objectives import Level
-from assigner.strategies.exact.residual_search import OUT, Budget, Prices, Search
+from assigner.strategies.exact.objectives import Objective
+from assigner.strategies.exact.residual_search import SINK, Budget, Prices, Search
 from assigner.strategies.problem.shares import Indices
 from assigner.strategy import NONE
 
-BY_MEMBER = OUT
+BY_MEMBER = SINK
 """The cell came from its member."""
 
 
 class RackedSearch(Search):
-    def __init__(self, network: Network, level: Level, budget: Budget) -> None:
-        super().__init__(network, level, budget)
+    def __init__(self, network: Network, objective: Objective, budget: Budget) -> None:
+        super().__init__(network, objective, budget)
         assert network.topic is not None
         assert network.parent is not None
         self._topic: NetworkStage = network.topic
         self._parent: Indices = network.parent.astype(np.intp)
-        self.cell = Prices.of(self._topic, level if level.stage(network) is self._topic else None, self.of_member.dtype)
+        self.cell = Prices.of(
+            self._topic, objective if objective.stage(network) is self._topic else None, self.of_member.dtype
+        )
         self.of_cell = np.zeros(self._topic.count.shape, self.of_member.dtype)
         self.cell_from = np.full(self._topic.count.shape, NONE)
         self._changed = np.ones(len(self._topic.count), np.bool_)
@@ -119,7 +121,7 @@ class RackedSearch(Search):
         came[some] = self._behind(self._parent[some], self.row_from[some])
         inside = np.flatnonzero(self.member_from >= 0)
         came[rows + inside] = self._behind(self.member_from[inside], inside)
-        outside = rows + np.flatnonzero(self.member_from == OUT)
+        outside = rows + np.flatnonzero(self.member_from == SINK)
         came[outside] = outside
         return came
 

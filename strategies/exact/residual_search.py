@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assigner.strategies.exact.network import AugmentStep, Network, NetworkStage, Way
-from assigner.strategies.exact.objectives import Costs, Level
+from assigner.strategies.exact.network import AugmentingPath, AugmentStep, Network, NetworkStage
+from assigner.strategies.exact.objectives import Costs, Objective
 from assigner.strategies.problem.shares import Indices
 from assigner.strategy import NONE, BoolArray
 
-OUT = -2
+SINK = -2
 """Came from outside the members: the node into which all loads run."""
 
 
@@ -43,15 +43,15 @@ class Prices:
     """Of one unit more and of one less at every place of a stage; prohibitive where that may not be."""
 
     stage: NetworkStage
-    level: Level | None
+    objective: Objective | None
     """None: steps at this stage are free."""
     more: Costs
     less: Costs
 
     @classmethod
-    def of(cls, stage: NetworkStage, level: Level | None, dtype: Any) -> Prices:
+    def of(cls, stage: NetworkStage, objective: Objective | None, dtype: Any) -> Prices:
         shape = stage.count.shape
-        prices = cls(stage, level, np.zeros(shape, dtype), np.zeros(shape, dtype))
+        prices = cls(stage, objective, np.zeros(shape, dtype), np.zeros(shape, dtype))
         prices.renew(...)
         return prices
 
@@ -59,8 +59,8 @@ class Prices:
         count, low, high = (_pick(a, places) for a in (self.stage.count, self.stage.low, self.stage.high))
         more: Any = 0
         less: Any = 0
-        if self.level is not None:
-            more, less = self.level.price(places, count), -self.level.price(places, count - 1)
+        if self.objective is not None:
+            more, less = self.objective.price(places, count), -self.objective.price(places, count - 1)
         forbidden = prohibitive(self.more.dtype)
         _put(self.more, places, np.where(count < high, more, forbidden))
         _put(self.less, places, np.where(count > low, less, forbidden))
@@ -87,11 +87,11 @@ def _put(target: NDArray[Any], places: Any, values: NDArray[Any]) -> None:
 class Search:
     """Rows and members as nodes, where rows are topics."""
 
-    def __init__(self, network: Network, level: Level, budget: Budget) -> None:
-        self.network, self.level, self.budget = network, level, budget
-        stage, dtype = level.stage(network), np.dtype(level.dtype)
-        self.row = Prices.of(network.row, level if stage is network.row else None, dtype)
-        self.load = Prices.of(network.load, level if stage is network.load else None, dtype)
+    def __init__(self, network: Network, objective: Objective, budget: Budget) -> None:
+        self.network, self.objective, self.budget = network, objective, budget
+        stage, dtype = objective.stage(network), np.dtype(objective.dtype)
+        self.row = Prices.of(network.row, objective if stage is network.row else None, dtype)
+        self.load = Prices.of(network.load, objective if stage is network.load else None, dtype)
         rows, members = network.row.count.shape
         self.of_row, self.of_member = np.zeros(rows, dtype), np.zeros(members, dtype)
         self.of_out = dtype.type(0)
@@ -100,30 +100,30 @@ class Search:
 
     # --- what is asked of it -------------------------------------------------------------------------------------
 
-    def settled(self) -> bool:
+    def is_optimal(self) -> bool:
         """Whether no step costs less than nothing, so that nothing can be won."""
         return all(bool((p.more >= 0).all()) and bool((p.less >= 0).all()) for p in self.prices())
 
-    def ways(self) -> list[Way]:
+    def paths(self) -> list[AugmentingPath]:
         """Ways that lower the cost, no two of which meet; none if there are none at all, or the budget is gone."""
         self._forget()
-        self._from_out()
+        self._from_sink()
         self._to_rows(np.arange(len(self.of_member)))
         rows, turn = np.arange(len(self.of_row)), 0
         while not self.budget.gone:
             members, turn = self._to_members(rows), turn + 1
             if turn % 2 == 0 or not len(members):
-                found = self._rounds()
+                found = self._cycles()
                 if found:
                     return found
-                if self._to_out():
-                    members = np.union1d(members, self._from_out())
+                if self._to_sink():
+                    members = np.union1d(members, self._from_sink())
                 elif not len(members) and not self._pending():
                     return []
             rows = self._to_rows(members)
         return []
 
-    def took(self, steps: list[AugmentStep]) -> None:
+    def applied(self, steps: list[AugmentStep]) -> None:
         """These steps were taken: prices there are others now."""
         for prices in self.prices():
             places = np.array([step.place for step in steps if step.stage is prices.stage], np.int64)
@@ -187,15 +187,15 @@ class Search:
             self.member_from[better] = rows[block[:, better].argmin(axis=0)]
         return better
 
-    def _from_out(self) -> Indices:
+    def _from_sink(self) -> Indices:
         """A member's load goes down."""
         best = self.load.less + self.of_out
         better = np.flatnonzero(best < self.of_member)
         self.of_member[better] = best[better]
-        self.member_from[better] = OUT
+        self.member_from[better] = SINK
         return better
 
-    def _to_out(self) -> bool:
+    def _to_sink(self) -> bool:
         best = (self.of_member + self.load.more).min(initial=prohibitive(self.of_member.dtype))
         if best < self.of_out:
             self.of_out = best
@@ -212,12 +212,12 @@ class Search:
         came = np.empty(nowhere + 1, np.int64)
         came[:rows] = np.where(self.row_from == NONE, nowhere, rows + self.row_from)
         came[rows:nowhere] = np.where(self.member_from == NONE, nowhere, self.member_from)
-        outside = rows + np.flatnonzero(self.member_from == OUT)
+        outside = rows + np.flatnonzero(self.member_from == SINK)
         came[outside] = outside
         came[nowhere] = nowhere
         return came
 
-    def _rounds(self) -> list[Way]:
+    def _cycles(self) -> list[AugmentingPath]:
         came = self._came_from()
         origin = came
         for _ in range(len(came).bit_length()):
@@ -225,42 +225,42 @@ class Search:
         self.budget.spend(len(came))
         nowhere, rows = len(came) - 1, len(self.of_row)
         outside = np.zeros(len(came), np.bool_)
-        outside[rows:nowhere] = self.member_from == OUT
+        outside[rows:nowhere] = self.member_from == SINK
         turning = np.unique(origin[~outside[origin] & (origin != nowhere)])
-        return self._circles(came, turning.tolist()) + self._through_out(came, origin, outside)
+        return self._simple_cycles(came, turning.tolist()) + self._paths_through_sink(came, origin, outside)
 
-    def _circles(self, came: Indices, turning: list[int]) -> list[Way]:
-        ways: list[Way] = []
+    def _simple_cycles(self, came: Indices, turning: list[int]) -> list[AugmentingPath]:
+        paths: list[AugmentingPath] = []
         seen: set[int] = set()
         for start in turning:
             if start in seen:
                 continue
-            way: Way = []
+            path: AugmentingPath = []
             node = start
             while node not in seen:
                 seen.add(node)
-                way += self._steps(node)
+                path += self._steps(node)
                 node = int(came[node])
-            ways.append(way)
-        return ways
+            paths.append(path)
+        return paths
 
-    def _through_out(self, came: Indices, origin: Indices, outside: NDArray[np.bool_]) -> list[Way]:
+    def _paths_through_sink(self, came: Indices, origin: Indices, outside: NDArray[np.bool_]) -> list[AugmentingPath]:
         """From outside to a member and on, and out again where that is worth it; of each branch the best."""
         rows, nowhere = len(self.of_row), len(came) - 1
         total = self.of_member + self.load.more
         ends = np.flatnonzero((total < self.of_out) & outside[origin[rows:nowhere]])
         ends = ends[np.argsort(total[ends], kind="stable")]
         _, best = np.unique(origin[rows + ends], return_index=True)
-        ways: list[Way] = []
+        paths: list[AugmentingPath] = []
         for end in ends[np.sort(best)].tolist():
-            way: Way = [AugmentStep(self.network.load, end, True)]
+            path: AugmentingPath = [AugmentStep(self.network.load, end, True)]
             node = rows + end
             while not outside[node]:
-                way += self._steps(node)
+                path += self._steps(node)
                 node = int(came[node])
-            way.append(AugmentStep(self.network.load, node - rows, False))
-            ways.append(way)
-        return ways
+            path.append(AugmentStep(self.network.load, node - rows, False))
+            paths.append(path)
+        return paths
 
     def _steps(self, node: int) -> list[AugmentStep]:
         """By which the node was reached."""
@@ -276,8 +276,8 @@ class Search:
         stage, count = prices.stage, prices.stage.count
         low = np.zeros_like(count)
         high = stage.high
-        if prices.level is not None:
-            low, high = prices.level.reach(stage)
+        if prices.objective is not None:
+            low, high = prices.objective.reach(stage)
         stage.narrow(
             np.where(prices.less + there - here > 0, count, low).astype(np.int32),
             np.where(prices.more + here - there > 0, count, high).astype(np.int32),
@@ -291,23 +291,23 @@ class Search:
 # gain.
 
 
-def multiplied(ways: list[Way], prices: list[Prices], members: int) -> list[Way]:
+def multiplied(paths: list[AugmentingPath], prices: list[Prices], members: int) -> list[AugmentingPath]:
     """The ways and as many others like them as there are; no two share a member."""
     used = np.zeros(members, np.bool_)
-    used[[step.place % members for way in ways for step in way]] = True
-    copies: list[Way] = []
-    for way in ways:
-        copies += _others(way, prices, used)
-    return ways + copies
+    used[[step.place % members for path in paths for step in path]] = True
+    copies: list[AugmentingPath] = []
+    for path in paths:
+        copies += _others(path, prices, used)
+    return paths + copies
 
 
-def _others(way: Way, prices: list[Prices], used: BoolArray) -> list[Way]:
-    at = np.array([step.place % len(used) for step in way])
+def _others(path: AugmentingPath, prices: list[Prices], used: BoolArray) -> list[AugmentingPath]:
+    at = np.array([step.place % len(used) for step in path])
     found: dict[int, Indices] = {}
     taken, count = used.copy(), len(used)
     for member in np.unique(at).tolist():
         same = ~taken
-        for step in way:
+        for step in path:
             if step.place % len(used) == member:
                 same &= _same_price(step, prices, len(used))
         found[member] = np.flatnonzero(same)[:count]
@@ -319,7 +319,7 @@ def _others(way: Way, prices: list[Prices], used: BoolArray) -> list[Way]:
         used[others[:count]] = True
     shifts = np.stack([found[int(member)][:count] - member for member in at], axis=1)
     return [
-        [AugmentStep(step.stage, step.place + shift, step.more) for step, shift in zip(way, row, strict=True)]
+        [AugmentStep(step.stage, step.place + shift, step.more) for step, shift in zip(path, row, strict=True)]
         for row in shifts.tolist()
     ]
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from assigner.strategies.exact.initial import first_counts
-from assigner.strategies.exact.keep_owners import keep_and_fill, only_gifts
-from assigner.strategies.exact.model import FlowProblem, cost, settle, with_nobody
+from assigner.strategies.exact.keep_owners import improve_by_transfers, keep_and_fill
+from assigner.strategies.exact.model import FlowProblem, cost, optimise, with_dummy
 from assigner.strategies.exact.placement import place
 from assigner.strategies.exact.rack_initial import split_by_class
 from assigner.strategies.exact.residual_search import Budget
@@ -38,35 +38,35 @@ from assigner.strategy import NONE, IntArray, Members
 # Only what the result at hand keeps to counts: if it leaves some share, another one might, and might save moves by it.
 
 
-def lower_bound(case: FlowProblem, count: IntArray) -> int:
+def lower_bound(problem: FlowProblem, count: IntArray) -> int:
     """In partitions."""
-    return max(_by_row(case, count), _over_all(case, count), _one_apart(case, count))
+    return max(_by_row(problem, count), _over_all(problem, count), _one_apart(problem, count))
 
 
-def _by_row(case: FlowProblem, count: IntArray) -> int:
-    if bool((count < case.floor).any()) or bool((count > case.ceil).any()):
+def _by_row(problem: FlowProblem, count: IntArray) -> int:
+    if bool((count < problem.floor).any()) or bool((count > problem.ceil).any()):
         return 0
-    over = np.maximum(case.held - case.floor, 0).sum(axis=1)
-    extras = (count - case.floor).sum(axis=1)
-    kept = np.minimum(((case.held > case.floor) & (case.ceil > case.floor)).sum(axis=1), extras)
-    return int(case.size @ (over - kept))
+    over = np.maximum(problem.held - problem.floor, 0).sum(axis=1)
+    remainders = (count - problem.floor).sum(axis=1)
+    kept = np.minimum(((problem.held > problem.floor) & (problem.ceil > problem.floor)).sum(axis=1), remainders)
+    return int(problem.size @ (over - kept))
 
 
-def _over_all(case: FlowProblem, count: IntArray) -> int:
-    goal = case.potential.goal
+def _over_all(problem: FlowProblem, count: IntArray) -> int:
+    goal = problem.potential.goal
     most = np.ceil(goal - EPSILON)
-    load = case.size @ count
+    load = problem.size @ count
     if bool((load > most).any()) or bool((load < np.floor(goal + EPSILON)).any()):
         return 0
-    return int(np.maximum(case.size @ case.held - most, 0).sum())
+    return int(np.maximum(problem.size @ problem.held - most, 0).sum())
 
 
-def _one_apart(case: FlowProblem, count: IntArray) -> int:
+def _one_apart(problem: FlowProblem, count: IntArray) -> int:
     """Where all have a number or one more: as even is only what has that one more as often."""
-    who = np.asarray(case.taker.any(axis=0))
-    load, have = count.sum(axis=0)[who], case.held.sum(axis=0)[who]
-    alike = bool((case.size == 1).all()) and len(load) > 0 and np.ptp(case.potential.scale[who]) == 0
-    if not alike or np.ptp(load) > 1:
+    who = np.asarray(problem.taker.any(axis=0))
+    load, have = count.sum(axis=0)[who], problem.held.sum(axis=0)[who]
+    uniform_problem = bool((problem.size == 1).all()) and len(load) > 0 and np.ptp(problem.potential.scale[who]) == 0
+    if not uniform_problem or np.ptp(load) > 1:
         return 0
     least = int(load.min())
     return int(np.maximum(have - least, 0).sum()) - min(int((load > least).sum()), int((have > least).sum()))
@@ -92,14 +92,14 @@ class Exact:
 def solve(
     units: Units,
     members: Members,
-    levels: Sequence[str],
+    objectives: Sequence[str],
     classes: Classes | None,
     start: IntArray | None = None,
 ) -> Exact:
     """`start`: owners to begin with, if somebody knows good ones."""
     budget = Budget(BUDGET)
-    first = _Attempt(units, members, levels, classes)
-    if first.flawless(units.owner):
+    first = _Attempt(units, members, objectives, classes)
+    if first.is_evidently_best(units.owner):
         return Exact(units.owner, True, 0)
     owner, proved = units.owner, False
     if first.fresh or not first.large:
@@ -108,21 +108,21 @@ def solve(
         owner = first.kept(owner)
     else:
         owner = _until_no_better(owner, proved, first, budget)
-    return Exact(owner, proved, 0 if proved else lower_bound(first.case, first.count(owner)))
+    return Exact(owner, proved, 0 if proved else lower_bound(first.problem, first.count(owner)))
 
 
 def fewest_moves(units: Units, members: Members, owner: IntArray) -> int:
     """A lower bound on moves, in partitions, from what `units` says to anything as even as `owner`."""
     attempt = _Attempt(units, members, (), None)
-    return lower_bound(attempt.case, attempt.count(owner))
+    return lower_bound(attempt.problem, attempt.count(owner))
 
 
 def _until_no_better(owner: IntArray, proved: bool, first: _Attempt, budget: Budget) -> IntArray:
     """Sets of different sizes are not traded for each other: what came out may look different in its own light."""
     attempts = len(owner)
-    while not (proved or budget.gone or first.flawless(owner)) and attempts > 1:
+    while not (proved or budget.gone or first.is_evidently_best(owner)) and attempts > 1:
         units = replace(first.units, owner=owner)
-        better, _ = _Attempt(units, first.members, first.levels, first.classes).run(None, budget)
+        better, _ = _Attempt(units, first.members, first.objectives, first.classes).run(None, budget)
         if better is owner:
             break
         owner, attempts = better, attempts - 1
@@ -132,12 +132,12 @@ def _until_no_better(owner: IntArray, proved: bool, first: _Attempt, budget: Bud
 class _Attempt:
     """One pass, from the owners that `units` names."""
 
-    def __init__(self, units: Units, members: Members, levels: Sequence[str], classes: Classes | None) -> None:
-        self.units, self.members, self.levels, self.classes = units, members, levels, classes
+    def __init__(self, units: Units, members: Members, objectives: Sequence[str], classes: Classes | None) -> None:
+        self.units, self.members, self.objectives, self.classes = units, members, objectives, classes
         self.now = held(units, members)
         self.plan = quotas(units, members, self.now)
-        self.case = _case(self.plan, units)
-        self.large = self.case.held.size > MOST_CELLS
+        self.problem = _flow_problem(self.plan, units)
+        self.large = self.problem.held.size > MOST_CELLS
         self.blind = classes is not None and classes.units.count * members.count > MOST_CELLS
         self.fresh = bool((self.now.owner == NONE).all())
         """Nobody has anything to keep."""
@@ -150,62 +150,66 @@ class _Attempt:
             return self.units.owner, False
         return owner, proved
 
-    def kept(self, dealt: IntArray) -> IntArray:
+    def kept(self, assigned: IntArray) -> IntArray:
         """Owners where nothing is dealt anew; the very array of `units` if none changes. `dealt`: the best deal found,
         for when nobody has anything."""
-        case, now, rows, order = self.case, self.now, self.units, np.arange(len(self.units.owner), dtype=np.int32)
+        problem, now, rows, order = self.problem, self.now, self.units, np.arange(len(self.units.owner), dtype=np.int32)
         if self.classes is not None and not self.blind:
             rows, order = self.classes.units, self.classes.order
             now = self._in_classes(self.classes)
-            case = _class_case(self.case, self.classes, now)
+            problem = _class_problem(self.problem, self.classes, now)
         supply = rows.partitions - np.bincount(now.row[now.fixed & (now.owner == NONE)], minlength=rows.count)
-        count = keep_and_fill(case, supply.astype(np.int32), self.levels)
+        count = keep_and_fill(problem, supply.astype(np.int32), self.objectives)
         owner = np.empty_like(self.units.owner)
-        owner[order] = place(now, count, case.held)
+        owner[order] = place(now, count, problem.held)
         if self.fresh:
-            count = only_gifts(case, _count(now.row, dealt[order], case.held.shape), self.levels)
+            count = improve_by_transfers(problem, _count(now.row, assigned[order], problem.held.shape), self.objectives)
             other = np.empty_like(owner)
-            other[order] = place(now, count, case.held)
+            other[order] = place(now, count, problem.held)
             owner = min(owner, other, key=self._worth)
         return self.units.owner if bool((owner == self.units.owner).all()) else owner
 
-    def flawless(self, owner: IntArray) -> bool:
+    def is_evidently_best(self, owner: IntArray) -> bool:
         """Whether one look tells that nothing could be better but moves."""
-        if self.classes is not None or bool(np.isfinite(self.case.room).any()) or bool((self.case.size != 1).any()):
+        if (
+            self.classes is not None
+            or bool(np.isfinite(self.problem.room).any())
+            or bool((self.problem.size != 1).any())
+        ):
             return False
         if owner is self.units.owner and bool((owner != self.now.owner).any()):
             return False
-        wanted = np.asarray(self.case.taker.any(axis=1))
+        wanted = np.asarray(self.problem.taker.any(axis=1))
         if bool(((owner == NONE) & ~self.now.fixed & wanted[self.now.row]).any()):
             return False
         count = self.count(owner)
-        even = bool((count >= self.case.floor).all()) and bool((count <= self.case.ceil).all())
-        return even and self.plan.goals.met(count.sum(axis=0).astype(np.float64))
+        even = bool((count >= self.problem.floor).all()) and bool((count <= self.problem.ceil).all())
+        return even and self.plan.targets.met(count.sum(axis=0).astype(np.float64))
 
     def _first(self) -> IntArray:
-        return first_counts(self.plan, self.case, self.members, self.levels)
+        return first_counts(self.plan, self.problem, self.members, self.objectives)
 
     def count(self, owner: IntArray) -> IntArray:
-        return _count(self.now.row, owner, self.case.held.shape)
+        return _count(self.now.row, owner, self.problem.held.shape)
 
     def _made_exact(self, count: IntArray, budget: Budget) -> tuple[IntArray, bool]:
         if self.classes is not None and not self.blind:
             return self._by_class(self.classes, count, budget)
         proved = False
         if not self.large:
-            count, proved = _settled(self.case, self.now, count, self.units.partitions, self.levels, budget)
-        return place(self.now, count, self.case.held), proved and not self.blind
+            count, proved = _optimised(self.problem, self.now, count, self.units.partitions, self.objectives, budget)
+        return place(self.now, count, self.problem.held), proved and not self.blind
 
     def _by_class(self, classes: Classes, total: IntArray, budget: Budget) -> tuple[IntArray, bool]:
         now = self._in_classes(classes)
-        case = _class_case(self.case, classes, now)
-        stuck = np.bincount(now.row[now.fixed & (now.owner == NONE)], minlength=len(classes.row))
-        moves_first = self.levels.index("moves") < self.levels.index("racks")
+        problem = _class_problem(self.problem, classes, now)
+        immovable = np.bincount(now.row[now.fixed & (now.owner == NONE)], minlength=len(classes.row))
+        moves_first = self.objectives.index("moves") < self.objectives.index("racks")
         topics = np.unique(classes.row)
-        count = split_by_class(case, total[topics], classes.units.partitions - stuck, moves_first)
-        count, proved = _settled(case, now, count, classes.units.partitions, self.levels, budget)
+        count = split_by_class(problem, total[topics], classes.units.partitions - immovable, moves_first)
+        count, proved = _optimised(problem, now, count, classes.units.partitions, self.objectives, budget)
         owner = np.empty_like(self.units.owner)
-        owner[classes.order] = place(now, count, case.held)
+        owner[classes.order] = place(now, count, problem.held)
         return owner, proved
 
     def _in_classes(self, classes: Classes) -> CurrentOwners:
@@ -217,11 +221,13 @@ class _Attempt:
         # What members must not keep is not in `now`.
         broken = int((self.now.owner != owner).sum()) if owner is self.units.owner else 0
         count = self.count(owner)
-        broken += int((self.case.size @ count > np.maximum(self.case.room, self.case.size @ self.case.fixed)).sum())
-        wanted = np.asarray(self.case.taker.any(axis=1))
+        broken += int(
+            (self.problem.size @ count > np.maximum(self.problem.room, self.problem.size @ self.problem.fixed)).sum()
+        )
+        wanted = np.asarray(self.problem.taker.any(axis=1))
         unowned = int(((owner == NONE) & ~self.now.fixed & wanted[self.now.row]).sum())
-        above = self.levels[: self.levels.index("moves")]
-        costs = [self._mismatches(owner) if name == "racks" else cost(name, self.case, count) for name in above]
+        above = self.objectives[: self.objectives.index("moves")]
+        costs = [self._mismatches(owner) if name == "racks" else cost(name, self.problem, count) for name in above]
         return broken, unowned, *costs
 
     def _mismatches(self, owner: IntArray) -> float:
@@ -229,25 +235,25 @@ class _Attempt:
         return 0.0 if self.classes is None else float(self.classes.miss[self.classes.of_units[mine], owner[mine]].sum())
 
 
-def _case(plan: Quotas, units: Units) -> FlowProblem:
-    table, potential = plan.table, plan.goals.potential
+def _flow_problem(plan: Quotas, units: Units) -> FlowProblem:
+    table, potential = plan.table, plan.targets.potential
     # A copy, because caps change the table.
     floor, ceil = table.base.copy(), table.base + table.open
     return FlowProblem(table.held, table.fixed, table.taker, units.size, None, floor, ceil, None, potential, table.room)
 
 
-def _class_case(case: FlowProblem, classes: Classes, now: CurrentOwners) -> FlowProblem:
-    shape = (classes.units.count, case.held.shape[1])
+def _class_problem(problem: FlowProblem, classes: Classes, now: CurrentOwners) -> FlowProblem:
+    shape = (classes.units.count, problem.held.shape[1])
     topics, parent = np.unique(classes.row, return_inverse=True)
     return replace(
-        case,
+        problem,
         held=_count(now.row, now.owner, shape),
         fixed=_count(now.row, np.where(now.fixed, now.owner, np.int32(NONE)), shape),
-        taker=case.taker[classes.row],
+        taker=problem.taker[classes.row],
         size=classes.units.size,
         parent=parent.astype(np.int32) if len(topics) < len(parent) else None,
-        floor=case.floor[topics],
-        ceil=case.ceil[topics],
+        floor=problem.floor[topics],
+        ceil=problem.ceil[topics],
         miss=classes.miss,
     )
 
@@ -258,14 +264,19 @@ def _count(row: IntArray, owner: IntArray, shape: tuple[int, ...]) -> IntArray:
     return np.bincount(cell, minlength=shape[0] * shape[1]).astype(np.int32).reshape(shape)
 
 
-def _settled(
-    case: FlowProblem, now: CurrentOwners, count: IntArray, units: IntArray, levels: Sequence[str], budget: Budget
+def _optimised(
+    problem: FlowProblem,
+    now: CurrentOwners,
+    count: IntArray,
+    units: IntArray,
+    objectives: Sequence[str],
+    budget: Budget,
 ) -> tuple[IntArray, bool]:
-    if not np.isfinite(case.room).any():
-        return settle(case, count, levels, budget)
+    if not np.isfinite(problem.room).any():
+        return optimise(problem, count, objectives, budget)
     # Under caps somebody may have to go without: what is not fixed and not dealt is nobody's.
-    stuck = np.bincount(now.row[now.fixed & (now.owner == NONE)], minlength=len(units))
-    nobodys = np.where(case.taker.any(axis=1), units - stuck - count.sum(axis=1), 0)
-    count = np.concatenate((count, nobodys[:, None].astype(np.int32)), axis=1)
-    count, proved = settle(with_nobody(case), count, levels, budget)
+    immovable = np.bincount(now.row[now.fixed & (now.owner == NONE)], minlength=len(units))
+    unowned = np.where(problem.taker.any(axis=1), units - immovable - count.sum(axis=1), 0)
+    count = np.concatenate((count, unowned[:, None].astype(np.int32)), axis=1)
+    count, proved = optimise(with_dummy(problem), count, objectives, budget)
     return count[:, :-1], proved

@@ -61,8 +61,8 @@ class Table:
     base: IntArray
     open: BoolArray
     """Who may have an extra of the row."""
-    extra: BoolArray
-    extras: IntArray
+    remainder: BoolArray
+    remainders: IntArray
     """[row] extras to deal."""
     taker: BoolArray
     """Who may be given anything of the row."""
@@ -76,11 +76,11 @@ class Table:
     """Extras that cost nothing: the member has such a unit already."""
 
     def count(self, row: int) -> IntArray:
-        return np.asarray(self.base[row] + self.extra[row])
+        return np.asarray(self.base[row] + self.remainder[row])
 
     def move(self, row: int, givers: Indices, takers: Indices) -> None:
         """Hand one extra of the row from each giver to the taker beside it."""
-        self.extra[row, givers] = False
-        self.extra[row, takers] = True
+        self.remainder[row, givers] = False
+        self.remainder[row, takers] = True
         self.load[givers] -= self.size[row]
         self.load[takers] += self.size[row]

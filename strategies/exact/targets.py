@@ -40,7 +40,7 @@ class CountTargets:
         return bool(within[~free].all()) and bool(even)
 
 
-def goals(units: Units, now: CurrentOwners, taker: BoolArray, weight: FloatArray, room: FloatArray) -> CountTargets:
+def targets(units: Units, now: CurrentOwners, taker: BoolArray, weight: FloatArray, room: FloatArray) -> CountTargets:
     """`weight` is relative capacity; `room` the most partitions a member may have."""
     members = len(weight)
     of_row, of_member = _groups(units, taker)
@@ -76,9 +76,9 @@ def _totals(units: Units, now: CurrentOwners, of_row: IntArray, of_member: IntAr
     """[group]: partitions of units that its members share: those they may take, less those stuck elsewhere; and what
     is stuck to them is their load too."""
     group = of_row[now.row]
-    stuck = np.flatnonzero(now.fixed)
-    holder = now.owner[stuck]
-    group[stuck] = np.where(holder == NONE, np.int32(NONE), of_member[holder])
+    immovable = np.flatnonzero(now.fixed)
+    holder = now.owner[immovable]
+    group[immovable] = np.where(holder == NONE, np.int32(NONE), of_member[holder])
     some = group != NONE
     return np.bincount(group[some], units.size[now.row[some]], max(1, units.count)).astype(np.float64)
 
@@ -118,14 +118,14 @@ def _target(goal: FloatArray, load: FloatArray) -> FloatArray:
 @dataclass(frozen=True)
 class Quotas:
     table: Table
-    goals: CountTargets
+    targets: CountTargets
 
 
 def quotas(units: Units, members: Members, now: CurrentOwners) -> Quotas:
     room = np.where(members.cap == NONE, np.inf, members.cap.astype(np.float64))
     counted, fixed = _count(units, members.count, now)
     taker = units.wanted & ~members.hold & (room > 0)
-    wanted = goals(units, now, taker, relative(members.capacity), room)
+    wanted = targets(units, now, taker, relative(members.capacity), room)
     return Quotas(_table(units, now, counted, fixed, taker, wanted.weight, room), wanted)
 
 
@@ -135,10 +135,10 @@ def _count(units: Units, members: int, now: CurrentOwners) -> tuple[IntArray, In
     mine = now.owner != NONE
     cell = now.row[mine].astype(np.int64) * members + now.owner[mine]
     counted = np.bincount(cell, minlength=units.count * members).astype(np.int32).reshape(shape)
-    stuck = now.fixed[mine]
-    if not stuck.any():
+    immovable = now.fixed[mine]
+    if not immovable.any():
         return counted, np.broadcast_to(np.int32(0), shape)
-    fixed = np.bincount(cell[stuck], minlength=units.count * members)
+    fixed = np.bincount(cell[immovable], minlength=units.count * members)
     return counted, fixed.astype(np.int32).reshape(shape)
 
 
@@ -153,7 +153,7 @@ def _table(
 ) -> Table:
     shape = counted.shape
     base, open_ = fixed.copy(), np.zeros(shape, np.bool_)
-    extras, unplaced = np.zeros(shape[0], np.int32), np.zeros(shape[0], np.int32)
+    remainders, unplaced = np.zeros(shape[0], np.int32), np.zeros(shape[0], np.int32)
     totals = _to_place(units, now, fixed, taker)
     bent = np.asarray(fixed.any(axis=1))
     known: dict[tuple[int, bytes], tuple[IntArray, BoolArray, int]] = {}
@@ -170,17 +170,17 @@ def _table(
             found = _split(total, who, weight, fixed[row])
             if not bent[row]:
                 known[kind] = found
-        base[row], open_[row], extras[row] = found
+        base[row], open_[row], remainders[row] = found
     load = (units.size @ base).astype(np.float64)
-    extra = np.zeros(shape, np.bool_)
+    remainder = np.zeros(shape, np.bool_)
     sticky = (counted > base) & open_
-    return Table(units.size, counted, fixed, base, open_, extra, extras, taker, load, room, unplaced, sticky)
+    return Table(units.size, counted, fixed, base, open_, remainder, remainders, taker, load, room, unplaced, sticky)
 
 
 def _to_place(units: Units, now: CurrentOwners, fixed: IntArray, taker: BoolArray) -> IntArray:
     """[row]: units that takers are to have, those they can't give up included."""
-    nobodys = np.bincount(now.row[now.fixed & (now.owner == NONE)], minlength=units.count)
-    total = units.partitions - nobodys
+    unowned = np.bincount(now.row[now.fixed & (now.owner == NONE)], minlength=units.count)
+    total = units.partitions - unowned
     if fixed.any():
         total = total - np.where(taker, 0, fixed).sum(axis=1)
     return total.astype(np.int32)

@@ -32,7 +32,7 @@ def one_of(strategy: str, options: Mapping[str, Any], name: str, values: tuple[s
 BALANCES = ("both", "topic", "topic_only", "global")
 RACKS = ("before_moves", "after_moves", "ignore")
 
-_LEVELS = {
+_OBJECTIVES = {
     "both": ("unowned", "balance", "spread", "moves"),
     "topic": ("unowned", "spread", "balance", "moves"),
     "topic_only": ("unowned", "spread", "moves"),
@@ -41,24 +41,24 @@ _LEVELS = {
 
 
 @dataclass(frozen=True)
-class Priorities:
+class ObjectiveOrder:
     balance: str
     racks: str
 
     @property
-    def levels(self) -> tuple[str, ...]:
+    def objectives(self) -> tuple[str, ...]:
         """Names of levels for `assigner.strategies.exact.model`, the most important one first."""
-        levels = list(_LEVELS[self.balance])
+        objectives = list(_OBJECTIVES[self.balance])
         if self.racks != "ignore":
-            moves = levels.index("moves")
-            levels.insert(moves if self.racks == "before_moves" else moves + 1, "racks")
-        return tuple(levels)
+            moves = objectives.index("moves")
+            objectives.insert(moves if self.racks == "before_moves" else moves + 1, "racks")
+        return tuple(objectives)
 
 
-def priorities(strategy: str, options: Mapping[str, Any]) -> Priorities:
+def objective_order(strategy: str, options: Mapping[str, Any]) -> ObjectiveOrder:
     """Raises `InvalidInput` for what nobody knows. The tolerance is read by `assigner.strategies.weighted.solver`."""
     refuse_unknown(strategy, options, ("balance", "racks", "tolerance"))
-    return Priorities(one_of(strategy, options, "balance", BALANCES), one_of(strategy, options, "racks", RACKS))
+    return ObjectiveOrder(one_of(strategy, options, "balance", BALANCES), one_of(strategy, options, "racks", RACKS))
 
 
 # What strategies have in common when they say what they did.

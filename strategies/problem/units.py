@@ -46,7 +46,7 @@ class Units:
         return len(self.partitions)
 
     @cached_property
-    def wanted_alike(self) -> BoolArray | None:
+    def wanted_by_all(self) -> BoolArray | None:
         """[row]: wanted by every member, and the other rows by nobody; None: members want different rows."""
         if self.wanted.strides == _NO_STRIDES:
             return np.ones(self.count, np.bool_)

@@ -180,9 +180,9 @@ class Costs:
         self._slots = slots
         self._limits, self._row_limits = PairLimits(given), RowLimits(given)
         self.wrong = WRONG * copies.width
-        ghosts = slots.count - slots.ghosts
-        self.owner = np.append(copies.owner, np.full(ghosts, members.count, np.int32))
-        self.row = np.append(copies.row, np.full(ghosts, copies.units.count, np.int32))
+        dummies = slots.count - slots.first_dummy
+        self.owner = np.append(copies.owner, np.full(dummies, members.count, np.int32))
+        self.row = np.append(copies.row, np.full(dummies, copies.units.count, np.int32))
         self._wanted = np.concatenate((copies.units.wanted, np.ones((1, members.count), np.bool_)))
         racks = members.rack[given.wanted.any(axis=0)]
         self._racks = len(np.unique(racks[racks != NONE])) > 1
@@ -227,7 +227,7 @@ class Costs:
         """What is wrong with this copy of the unit if it is on the member, pairs aside."""
         slots, copies = self._slots, self._copies
         keys = copies.key(unit, member)
-        new = ~contains(copies.held, keys) & (unit < slots.ghosts)
+        new = ~contains(copies.held, keys) & (unit < slots.first_dummy)
         wrong = self.owner[unit] == member
         if copies.members.hold.any():
             wrong |= copies.members.hold[member] & new
@@ -295,7 +295,7 @@ class Costs:
     def weight(self, unit: Numbers) -> Keys:
         """Of one copy too many in a pair. Two ghosts on a member, which then has too few copies, are better than a copy
         where it must not be, and worse than anything else."""
-        return np.where(unit < self._slots.ghosts, COLD, self.wrong // 2)
+        return np.where(unit < self._slots.first_dummy, COLD, self.wrong // 2)
 
     def avoidable(self) -> BoolArray:
         """[slot]: whether there are too many of the pair, and not just because the members' shares are so large."""
@@ -349,7 +349,7 @@ class Costs:
             excess = excess + rows / self._row_pairs.of(self.row_pair(unit, member))
         return excess
 
-    def gifts(self) -> Keys:
+    def transfers(self) -> Keys:
         """[slot, slot]: what changes if the copy of the first goes to the place of the second, whose own goes away."""
         slots, count = self._slots, len(self._slots.unit)
         giver, taker = np.repeat(np.arange(count), count), np.tile(np.arange(count), count)

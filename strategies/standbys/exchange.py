@@ -70,7 +70,7 @@ def _round_trip(came: list[int]) -> list[int]:
 
 
 _ROUNDS = 64
-_PATIENCE = 4
+_BARREN_ROUNDS = 4
 """Rounds of exchanging in bulk, and how many in a row may bring nearly nothing."""
 _BUDGET = 300_000
 """Pairs of slots to look at, and as many again for every slot as `_EACH`; bounds the time."""
@@ -107,11 +107,11 @@ class Exchange:
     def run(self) -> None:
         changed = len(self._slots.unit) > 1
         while changed and self._budget > 0:
-            self._slots.settle()
+            self._slots.normalise()
             self._costs.count()
             changed = self._in_bulk()
             changed |= self._one_by_one()
-            changed |= self._bring_home()
+            changed |= self._reuse_existing()
             changed = changed or self._in_rings()
 
     def wrong(self) -> Numbers:
@@ -128,15 +128,15 @@ class Exchange:
         """First what must not be, then whatever is bad: with another such slot, which may put both right; then with
         any; then with those whose copies have to be built anyway."""
         everyone = np.arange(len(self._slots.unit))
-        changed = self._rounds(self.wrong(), _PATIENCE)
-        changed |= self._rounds(self.wrong(), 4 * _PATIENCE, everyone)
-        changed |= self._rounds(self._bad(), _PATIENCE)
-        changed |= self._rounds(self._bad(), _PATIENCE, everyone)
-        return self._rounds(self._bad(), _PATIENCE, np.flatnonzero(self._costs.built())) or changed
+        changed = self._rounds(self.wrong(), _BARREN_ROUNDS)
+        changed |= self._rounds(self.wrong(), 4 * _BARREN_ROUNDS, everyone)
+        changed |= self._rounds(self._bad(), _BARREN_ROUNDS)
+        changed |= self._rounds(self._bad(), _BARREN_ROUNDS, everyone)
+        return self._rounds(self._bad(), _BARREN_ROUNDS, np.flatnonzero(self._costs.built())) or changed
 
-    def _rounds(self, bad: Numbers, patience: int, others: Numbers | None = None) -> bool:
+    def _rounds(self, bad: Numbers, barren_rounds: int, others: Numbers | None = None) -> bool:
         """`others`: with whom to exchange; None: with each other."""
-        changed, left = False, patience
+        changed, left = False, barren_rounds
         for turn in range(1, _ROUNDS):
             among = bad if others is None else others
             if not len(bad) or not len(among) or not left or self._budget <= 0:
@@ -144,7 +144,7 @@ class Exchange:
             self._budget -= len(bad)
             trial = self._weigh(bad, _partners(bad, among, turn))
             made = self._apart(trial)
-            left = patience if 50 * len(made) > len(bad) else left - 1
+            left = barren_rounds if 50 * len(made) > len(bad) else left - 1
             if len(made):
                 self._costs.exchange(trial.first[made], trial.second[made])
                 bad = bad[self._costs.bad(bad)]
@@ -234,7 +234,7 @@ class Exchange:
         slots, costs = self._slots, self._costs
         if len(slots.unit) > _RINGS or not (len(self._bad()) or len(self._unused()[0])):
             return False
-        found = ring(costs.gifts())
+        found = ring(costs.transfers())
         self._budget -= len(slots.unit) ** 2
         before = costs.total()
         steps = [(np.array(found[:1]), np.array([slot])) for slot in found[1:]]
@@ -250,9 +250,9 @@ class Exchange:
     def _unused(self) -> tuple[Numbers, Numbers]:
         """(slot, member): copies to be built though the unit has one on the member that is not used."""
         slots, copies = self._slots, self._copies
-        seated = np.flatnonzero(slots.unit < slots.ghosts)
-        keys = copies.key(slots.unit[seated], slots.member[seated])
-        building = seated[~contains(copies.held, keys)]
+        occupied = np.flatnonzero(slots.unit < slots.first_dummy)
+        keys = copies.key(slots.unit[occupied], slots.member[occupied])
+        building = occupied[~contains(copies.held, keys)]
         unit, member = copies.split(copies.held[~contains(np.sort(keys), copies.held)])
         home = np.full((slots.count, slots.place.shape[1]), NONE, np.int32)
         home[slots.unit[building], slots.column[building]] = building
@@ -275,7 +275,7 @@ class Exchange:
         here = self._slots.member[slot].astype(np.int64)
         return contains(np.unique(here * count + member), member.astype(np.int64) * count + here)
 
-    def _bring_home(self) -> bool:
+    def _reuse_existing(self) -> bool:
         """Use copies that exist instead of new ones."""
         slots, changed = self._slots, False
         for slot, member in np.stack(self._away(), axis=1).tolist():

@@ -29,8 +29,8 @@ import numpy as np
 from assigner.strategies.standbys.costs import Costs
 from assigner.strategies.standbys.demand import Copies, Keys, Numbers, copies, unit_of_partition
 from assigner.strategies.standbys.exchange import Exchange
-from assigner.strategies.standbys.shares import Pool, pool, settled, unevenness
-from assigner.strategies.standbys.slots import Slots, ranks, seat
+from assigner.strategies.standbys.shares import Pool, is_even, pool, unevenness
+from assigner.strategies.standbys.slots import Slots, initial_placement, ranks
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Problem
 
 _ATTEMPTS = 8
@@ -66,7 +66,7 @@ def _place(given: Copies, size: int, load: FloatArray) -> IntArray:
         return present
     # Where shares were not the whole story, what came out may look different in the light of itself.
     attempts = 1 if len(here.unit) > _LARGE else _ATTEMPTS
-    for _ in range(0 if _as_dealt(here, table) else attempts):
+    for _ in range(0 if _is_stable(here, table) else attempts):
         here = pool(replace(given, held=_keys(given, table)), size, load)
         if _good_enough(here, table):
             break
@@ -78,13 +78,13 @@ def _place(given: Copies, size: int, load: FloatArray) -> IntArray:
 
 
 def _attempt(here: Pool) -> IntArray:
-    slots = seat(here)
+    slots = initial_placement(here)
     exchange = Exchange(here, slots)
     exchange.run()
-    seated = slots.unit < slots.ghosts
-    seated[exchange.wrong()] = False
-    table = _table(here.copies, slots.unit[seated], slots.member[seated])
-    _make_do(here, table)
+    occupied = slots.unit < slots.first_dummy
+    occupied[exchange.wrong()] = False
+    table = _table(here.copies, slots.unit[occupied], slots.member[occupied])
+    _place_leftovers(here, table)
     return table
 
 
@@ -102,7 +102,7 @@ def _present(here: Pool) -> IntArray | None:
 def _good_enough(here: Pool, table: IntArray) -> bool:
     """Nothing is wrong for which a copy would be built anew."""
     missing, uneven, near = _worth(here, table)
-    return not (missing or near or (uneven and len(here.wanted) == 1)) and settled(here, _counted(here, table))
+    return not (missing or near or (uneven and len(here.wanted) == 1)) and is_even(here, _counted(here, table))
 
 
 def _counted(here: Pool, table: IntArray) -> IntArray:
@@ -112,7 +112,7 @@ def _counted(here: Pool, table: IntArray) -> IntArray:
     return np.bincount(cell, minlength=here.most.size).reshape(here.most.shape).astype(np.int32)
 
 
-def _as_dealt(here: Pool, table: IntArray) -> bool:
+def _is_stable(here: Pool, table: IntArray) -> bool:
     """Whether shares look the same in the light of the table, everyone has its own, and no ring was missed."""
     copied = np.bincount(table[table != NONE], minlength=len(here.load))
     same = len(here.wanted) == 1 and not here.copies.members.hold.any()
@@ -159,7 +159,7 @@ def _copied(given: Copies, table: IntArray) -> FloatArray:
     return np.bincount(table[unit, column], size, given.members.count).astype(np.float64)
 
 
-def _make_do(here: Pool, table: IntArray) -> None:
+def _place_leftovers(here: Pool, table: IntArray) -> None:
     """Copies for which shares left no valid place go to the emptiest member that may have them."""
     given, size = here.copies, here.size
     have = (table[here.unit] != NONE).sum(axis=1)

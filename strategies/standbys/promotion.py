@@ -85,8 +85,8 @@ def _warm(owner: IntArray, holds: IntArray) -> BoolArray:
 def _in_bulk(owner: IntArray, who: Numbers, holds: IntArray, classes: IntArray, members: int) -> IntArray:
     """First come, first served: the places of a class go to units of the class that have a standby there."""
     seats = classes.astype(np.int64) * members + owner[who]
-    kinds, seat = np.unique(seats, return_inverse=True)
-    left = np.bincount(seat, minlength=len(kinds))
+    kinds, initial_placement = np.unique(seats, return_inverse=True)
+    left = np.bincount(initial_placement, minlength=len(kinds))
     given = np.full(len(who), NONE, np.int64)
     for wish in (np.where(_warm(owner[who], holds), owner[who], NONE), *holds.T, owner[who]):
         asking = np.flatnonzero((given == NONE) & (wish != NONE))
@@ -192,7 +192,7 @@ class _PromotionRow:
         self._copies: dict[tuple[int, int], list[int]] = defaultdict(list)
         """(kind, member): units that the member has a standby of."""
         for unit, holders in self._holders.items():
-            self._seat(unit, int(plan.owner[unit]))
+            self._put(unit, int(plan.owner[unit]))
             for holder in holders:
                 self._copies[self._kind[unit], holder].append(unit)
 
@@ -202,7 +202,7 @@ class _PromotionRow:
             self._trade_all()
             gained = not self._plan.counts_stay and self._shift_all()
 
-    def _seat(self, unit: int, member: int) -> None:
+    def _put(self, unit: int, member: int) -> None:
         side = self._warm if member in self._holders[unit] else self._cold
         side[self._kind[unit], member].add(unit)
 
@@ -211,9 +211,9 @@ class _PromotionRow:
         side = self._warm if before in self._holders[unit] else self._cold
         side[self._kind[unit], before].remove(unit)
         self._plan.give(unit, member)
-        self._seat(unit, member)
+        self._put(unit, member)
 
-    def _hopeful(self) -> list[int]:
+    def _candidates(self) -> list[int]:
         """Units that go to a member without a standby though somebody has one."""
         return sorted(u for seats in self._cold.values() for u in seats if self._holders[u])
 
@@ -226,22 +226,22 @@ class _PromotionRow:
         while gained and self._plan.budget > 0:
             gained = False
             closed: dict[int, set[int]] = defaultdict(set)
-            for unit in self._hopeful():
+            for unit in self._candidates():
                 kind = self._kind[unit]
                 if unit not in self._warm[kind, int(self._plan.owner[unit])]:
                     gained |= self._trade(unit, closed[kind])
 
     def _trade(self, unit: int, closed: set[int]) -> bool:
-        kind, seat = self._kind[unit], int(self._plan.owner[unit])
+        kind, initial_placement = self._kind[unit], int(self._plan.owner[unit])
         came, end = self._reach(unit, closed, stop=True)
         closed |= came.keys() - {end}
         if end == NONE:
             return False
         # A way round ends where it began: the unit found there is `unit` itself, and nobody is left to take its place.
-        other = NONE if end == seat else min(self._cold[kind, end])
-        self._hand_along(end, came)
+        other = NONE if end == initial_placement else min(self._cold[kind, end])
+        self._augment(end, came)
         if other != NONE:
-            self._give(other, seat)
+            self._give(other, initial_placement)
         return True
 
     def _reach(self, unit: int, closed: set[int], *, stop: bool) -> tuple[dict[int, tuple[int, int]], int]:
@@ -261,7 +261,7 @@ class _PromotionRow:
                 frontier += [(other, member) for other in sorted(self._warm[kind, member])]
         return came, NONE
 
-    def _hand_along(self, end: int, came: dict[int, tuple[int, int]]) -> None:
+    def _augment(self, end: int, came: dict[int, tuple[int, int]]) -> None:
         while end != NONE:
             going, source = came[end]
             self._give(going, end)
@@ -271,7 +271,7 @@ class _PromotionRow:
 
     def _shift_all(self) -> bool:
         gained = False
-        for unit in self._hopeful():
+        for unit in self._candidates():
             if self._plan.budget <= 0:
                 break
             if unit not in self._warm[self._kind[unit], int(self._plan.owner[unit])]:
@@ -315,11 +315,11 @@ class _PromotionRow:
     def _leave(self, unit: int) -> dict[int, tuple[int, int]]:
         """Members that could go short by way of holders, as member -> (unit that leaves it, member it goes to). The
         first ones have a unit that can take the place of `unit`, which then leaves for NONE."""
-        kind, seat = self._kind[unit], int(self._plan.owner[unit])
+        kind, initial_placement = self._kind[unit], int(self._plan.owner[unit])
         count, least, _ = self._plan.cells(self._row)
-        came: dict[int, tuple[int, int]] = {seat: (unit, NONE)}
+        came: dict[int, tuple[int, int]] = {initial_placement: (unit, NONE)}
         for (other_kind, member), units in sorted(self._cold.items()):
-            if other_kind == kind and units and member != seat:
+            if other_kind == kind and units and member != initial_placement:
                 came[member] = (min(units), NONE)
         frontier, ends = list(came), sum(bool(count[member] > least[member]) for member in came)
         for member in frontier:
@@ -342,15 +342,15 @@ class _PromotionRow:
         came: dict[int, tuple[int, int]],
         left: dict[int, tuple[int, int]],
     ) -> None:
-        seat = int(self._plan.owner[unit])
+        initial_placement = int(self._plan.owner[unit])
         short: list[tuple[int, int]] = []
         while giver != NONE:
             leaving, target = left[giver]
             short.append((leaving, target))
             giver = target
-        self._hand_along(taker, came)
+        self._augment(taker, came)
         for leaving, target in reversed(short):
             if target != NONE:
                 self._give(leaving, target)
             elif leaving != unit:
-                self._give(leaving, seat)
+                self._give(leaving, initial_placement)

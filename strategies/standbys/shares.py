@@ -18,7 +18,7 @@ from assigner.strategies.problem.shares import EPSILON, fair_shares, lowest
 from assigner.strategies.standbys.demand import Copies, Numbers
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray
 
-_CHAINS = 20_000
+_MAX_PATHS = 20_000
 """Chains of gifts before the search for more is given up: bounds the time."""
 
 
@@ -42,8 +42,8 @@ class Pool:
     @property
     def demand(self) -> IntArray:
         """[cohort] copies"""
-        wishes = np.bincount(self.cohort[self.unit], self.copies.demand[self.unit], len(self.wanted))
-        return wishes.astype(np.int32)
+        missing_units = np.bincount(self.cohort[self.unit], self.copies.demand[self.unit], len(self.wanted))
+        return missing_units.astype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Room:
 
     least: IntArray
     open: BoolArray
-    extras: int
+    remainders: int
     """How many of the open ones are to be used; all or none where cohorts differ."""
 
 
@@ -70,11 +70,11 @@ def room(given: Pool, kept: IntArray) -> Room:
     if len(given.wanted) == 1:
         return _even(given)
     table = _top_up(given, kept)
-    _hand_on(given, table)
+    _transfer_on(given, table)
     return Room(table, np.zeros(table.shape, np.bool_), 0)
 
 
-def settled(given: Pool, kept: IntArray) -> bool:
+def is_even(given: Pool, kept: IntArray) -> bool:
     """Whether these counts are as even as they can be."""
     shares = room(given, kept)
     return bool(((kept >= shares.least) & (kept <= shares.least + shares.open)).all())
@@ -185,10 +185,10 @@ def _top_up(given: Pool, kept: IntArray) -> IntArray:
     return table
 
 
-def _hand_on(given: Pool, table: IntArray) -> None:
-    for _ in range(_CHAINS):
+def _transfer_on(given: Pool, table: IntArray) -> None:
+    for _ in range(_MAX_PATHS):
         load = given.load + given.size * table.sum(axis=0)
-        chain = _Chain(given, table, load).find()
+        chain = _PathSearch(given, table, load).find()
         if not chain:
             return
         giver, taker = chain[0][1], chain[-1][2]
@@ -204,7 +204,7 @@ def _hand_on(given: Pool, table: IntArray) -> None:
             table[kind, target] += count
 
 
-class _Chain:
+class _PathSearch:
     """Breadth first from the fullest member on; what it can't reach anybody emptier through, no other can either."""
 
     def __init__(self, given: Pool, table: IntArray, load: FloatArray) -> None:

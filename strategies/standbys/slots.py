@@ -25,21 +25,21 @@ class Slots:
 
     def __init__(self, copies: Copies, member: Numbers, unit: Numbers) -> None:
         """`unit` is NONE for an empty slot."""
-        self.ghosts = len(copies.row)
+        self.first_dummy = len(copies.row)
         self.member = member.astype(np.int32)
         self.unit = unit.astype(np.int32)
         empty = np.flatnonzero(unit == NONE)
-        self.unit[empty] = self.ghosts + np.arange(len(empty), dtype=np.int32)
-        self.count = self.ghosts + len(empty)
+        self.unit[empty] = self.first_dummy + np.arange(len(empty), dtype=np.int32)
+        self.count = self.first_dummy + len(empty)
         self._width = max(copies.width, 1)
         self.column = np.zeros(len(unit), np.int32)
         self.place = np.zeros((0, 0), np.int32)
-        self.settle()
+        self.normalise()
 
-    def settle(self) -> None:
+    def normalise(self) -> None:
         """Put slots in the order of member and unit, so that what follows depends on who sits where and no more."""
-        seated = np.where(self.unit < self.ghosts, self.unit, np.int32(self.ghosts))
-        order = np.lexsort((seated, self.member))
+        occupied = np.where(self.unit < self.first_dummy, self.unit, np.int32(self.first_dummy))
+        order = np.lexsort((occupied, self.member))
         self.member, self.unit = self.member[order], self.unit[order]
         self.column = ranks(self.unit)
         self.place = np.full((self.count, self._width), NONE, np.int32)
@@ -62,7 +62,7 @@ def ranks(values: Numbers) -> IntArray:
     return rank
 
 
-def seat(given: Pool) -> Slots:
+def initial_placement(given: Pool) -> Slots:
     copies = given.copies
     unit, member = copies.split(copies.held)
     mine = given.cohort[unit] != NONE
@@ -108,7 +108,7 @@ def _claims(shares: Room, kept: IntArray) -> IntArray:
     most = shares.least.copy()
     wish = shares.open & (kept > most)
     if wish.any():
-        lucky = np.flatnonzero(wish[0])[: shares.extras]
+        lucky = np.flatnonzero(wish[0])[: shares.remainders]
         most[0, lucky] += 1
     return most
 
@@ -131,24 +131,24 @@ def _within(given: Pool, unit: IntArray, member: IntArray, cell: IntArray, most:
 def _fill(given: Pool, unit: IntArray, member: IntArray, kept: IntArray, shares: Room, most: IntArray) -> Slots:
     copies = given.copies
     target = np.maximum(most, kept)
-    spare = shares.extras - int((target > shares.least).sum()) if shares.open.any() else 0
-    ghosts = (
+    spare = shares.remainders - int((target > shares.least).sum()) if shares.open.any() else 0
+    dummies = (
         np.flatnonzero(shares.open[0] & (target[0] <= shares.least[0])) if shares.open.any() else np.zeros(0, np.int64)
     )
     if spare > 0:
         # Those that own the least can be promoted the most.
-        emptiest = ghosts[np.argsort(copies.active[ghosts] / copies.members.capacity[ghosts], kind="stable")]
+        emptiest = dummies[np.argsort(copies.active[dummies] / copies.members.capacity[dummies], kind="stable")]
         target[0, emptiest[:spare]] += 1
-        ghosts = np.sort(emptiest[spare:])
+        dummies = np.sort(emptiest[spare:])
     missing = copies.demand - np.bincount(unit, minlength=len(copies.row))
-    members: list[Numbers] = [member, ghosts]
-    units: list[Numbers] = [unit, np.full(len(ghosts), NONE)]
+    members: list[Numbers] = [member, dummies]
+    units: list[Numbers] = [unit, np.full(len(dummies), NONE)]
     for kind in range(len(target)):
         turns = _turns(target[kind] - kept[kind])
-        wishes = _wishes(copies, given.unit[given.cohort[given.unit] == kind], missing)
-        count = min(len(turns), len(wishes))
+        missing_units = _missing_copies(copies, given.unit[given.cohort[given.unit] == kind], missing)
+        count = min(len(turns), len(missing_units))
         members.append(turns[:count])
-        units.append(wishes[:count])
+        units.append(missing_units[:count])
     return Slots(copies, np.concatenate(members), np.concatenate(units))
 
 
@@ -160,7 +160,7 @@ def _turns(places: IntArray) -> IntArray:
     return np.roll(member[np.lexsort((member, turn))], -1).astype(np.int32)
 
 
-def _wishes(copies: Copies, unit: IntArray, missing: IntArray) -> IntArray:
+def _missing_copies(copies: Copies, unit: IntArray, missing: IntArray) -> IntArray:
     """Units as often as copies are missing, owner by owner. Copies of a unit come together, so that turns separate
     them.
 

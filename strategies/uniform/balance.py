@@ -17,7 +17,7 @@ import numpy as np
 
 from assigner.strategies.problem.shares import Indices
 from assigner.strategies.uniform.model import HAD, HAS, LOCKED, Counts, Flags, Remainders
-from assigner.strategies.uniform.round_robin import deal
+from assigner.strategies.uniform.round_robin import round_robin
 from assigner.strategy import BoolArray
 
 # Hand extras on from members that have too many to members that have too few, each within its topic.
@@ -35,10 +35,10 @@ def may_take(flags: Flags) -> BoolArray:
 
 
 class Transfers:
-    def __init__(self, extras: Remainders) -> None:
-        self.extras = extras
-        self.floor = extras.floor
-        above = extras.load - (self.floor + 1)
+    def __init__(self, remainders: Remainders) -> None:
+        self.remainders = remainders
+        self.floor = remainders.floor
+        above = remainders.load - (self.floor + 1)
         self._above = int(above[above > 0].sum())
         self._below = int(-(above + 1)[above < -1].sum())
 
@@ -47,17 +47,17 @@ class Transfers:
         return max(self._above, self._below)
 
     @property
-    def settled_in_number(self) -> bool:
+    def has_right_ceilings(self) -> bool:
         """Whether as many members as should are above the floor, though perhaps not the right ones."""
         return self._above == self._below
 
     def too_few(self) -> BoolArray:
         """[member]: may be given one."""
-        return np.asarray(self.extras.load < self.floor + (self._above > self._below))
+        return np.asarray(self.remainders.load < self.floor + (self._above > self._below))
 
     def too_many(self) -> BoolArray:
         """[member]: may be asked for one."""
-        return np.asarray(self.extras.load > self.floor + (self._above >= self._below))
+        return np.asarray(self.remainders.load > self.floor + (self._above >= self._below))
 
     def make(self, topics: Indices, most: Counts | None, giver: int | None = None, taker: int | None = None) -> int:
         """Gifts of these topics, at most so many of each, between cells with these flags (None: any that may)."""
@@ -66,29 +66,29 @@ class Transfers:
         for index, topic in enumerate(topics.tolist()):
             if not self.needed:
                 break
-            flags = self.extras.cells[topic, 1:]
+            flags = self.remainders.cells[topic, 1:]
             to = self._able(np.flatnonzero(few & (may_take(flags) if taker is None else flags == taker)), -1)
             if not len(to):
                 continue
             by = self._able(np.flatnonzero(many & (may_give(flags) if giver is None else flags == giver))[::-1], 1)
             count = min(len(to), len(by), len(to) if most is None else int(most[index]))
             if count:
-                self.extras.take(topic, by[:count])
-                self.extras.give(topic, to[:count])
-                self.note(by[:count], to[:count])
+                self.remainders.take(topic, by[:count])
+                self.remainders.give(topic, to[:count])
+                self.record(by[:count], to[:count])
                 made += count
         return made
 
-    def note(self, givers: Indices, takers: Indices) -> None:
+    def record(self, givers: Indices, takers: Indices) -> None:
         """One extra has gone from each of these, by whatever way, to each of those."""
-        load = self.extras.load
+        load = self.remainders.load
         self._above -= int(np.count_nonzero(load[givers] > self.floor))
         self._below -= int(np.count_nonzero(load[takers] <= self.floor))
 
     def _able(self, members: Indices, sign: int) -> Indices:
         """Those that still have too many (sign 1) or too few (-1), the worst first; and of those in between, as many
         as are needed."""
-        beyond = sign * (self.extras.load[members] - self.floor) - (sign > 0)
+        beyond = sign * (self.remainders.load[members] - self.floor) - (sign > 0)
         more = sign * (self._below - self._above)
         worst = members[beyond > 0]
         if len(worst) > 1:
@@ -105,11 +105,11 @@ _SOURCE, _SWAP = -1, -2
 """Instead of a topic: the chain starts here; or it goes on from another member at the ceiling."""
 
 
-def hand_along(gifts: Transfers, filled: Indices, dropped: Indices) -> bool:
+def augment(transfers: Transfers, filled: Indices, dropped: Indices) -> bool:
     """Make all chains there are of topics that got extras or lost some; False: gave up before."""
     effort = 0
-    while gifts.needed and (len(filled) or len(dropped)):
-        search = _Search(gifts, filled, dropped)
+    while transfers.needed and (len(filled) or len(dropped)):
+        search = _Search(transfers, filled, dropped)
         if not search.run():
             return True
         effort += search.effort
@@ -119,15 +119,15 @@ def hand_along(gifts: Transfers, filled: Indices, dropped: Indices) -> bool:
 
 
 class _Search:
-    def __init__(self, gifts: Transfers, filled: Indices, dropped: Indices) -> None:
-        self._gifts = gifts
-        self._extras = gifts.extras
+    def __init__(self, transfers: Transfers, filled: Indices, dropped: Indices) -> None:
+        self._transfers = transfers
+        self._remainders = transfers.remainders
         self._waiting = [(topic, True) for topic in filled.tolist()] + [(topic, False) for topic in dropped.tolist()]
-        self._ends = gifts.too_few()
-        self._reached = gifts.too_many()
+        self._ends = transfers.too_few()
+        self._reached = transfers.too_many()
         self._came_by = np.where(self._reached, _SOURCE, 0)
         self._came_from = np.zeros(len(self._reached), np.int64)
-        self._may_swap = gifts.settled_in_number
+        self._may_swap = transfers.has_right_ceilings
         self.effort = 0
 
     def run(self) -> int:
@@ -146,7 +146,7 @@ class _Search:
         """Whoever can be given something by those reached so far."""
         before, waiting, grown = self._reached.copy(), [], False
         for topic, is_filled in self._waiting:
-            flags = self._extras.cells[topic, 1:]
+            flags = self._remainders.cells[topic, 1:]
             givers = np.flatnonzero(before & _gives(flags, is_filled))
             self.effort += 2 * len(flags)
             if not len(givers):
@@ -162,12 +162,12 @@ class _Search:
     def _swap(self) -> bool:
         if not self._may_swap:
             return False
-        load = self._extras.load
-        at_floor = np.flatnonzero(self._reached & (load == self._gifts.floor))
+        load = self._remainders.load
+        at_floor = np.flatnonzero(self._reached & (load == self._transfers.floor))
         if not len(at_floor):
             return False
         self._may_swap = False
-        new = np.flatnonzero(~self._reached & (load == self._gifts.floor + 1))
+        new = np.flatnonzero(~self._reached & (load == self._transfers.floor + 1))
         self._mark(new, _SWAP, np.resize(at_floor, len(new)))
         return len(new) > 0
 
@@ -184,25 +184,25 @@ class _Search:
             giver = int(self._came_from[taker])
             steps.append((int(self._came_by[taker]), giver, taker))
             taker = giver
-        if not self._whole(steps, taker, end):
+        if not self._is_intact(steps, taker, end):
             return 0
         for topic, giver, to in steps:
             if topic != _SWAP:
-                self._extras.take(topic, np.array([giver]))
-                self._extras.give(topic, np.array([to]))
-        self._gifts.note(np.array([taker]), np.array([end]))
+                self._remainders.take(topic, np.array([giver]))
+                self._remainders.give(topic, np.array([to]))
+        self._transfers.record(np.array([taker]), np.array([end]))
         return 1
 
-    def _whole(self, steps: list[tuple[int, int, int]], start: int, end: int) -> bool:
-        if not self._gifts.needed or not self._gifts.too_many()[start] or not self._gifts.too_few()[end]:
+    def _is_intact(self, steps: list[tuple[int, int, int]], start: int, end: int) -> bool:
+        if not self._transfers.needed or not self._transfers.too_many()[start] or not self._transfers.too_few()[end]:
             return False
-        return all(self._stands(*step) for step in steps)
+        return all(self._is_valid(*step) for step in steps)
 
-    def _stands(self, topic: int, giver: int, taker: int) -> bool:
+    def _is_valid(self, topic: int, giver: int, taker: int) -> bool:
         if topic == _SWAP:
-            load, floor = self._extras.load, self._gifts.floor
+            load, floor = self._remainders.load, self._transfers.floor
             return bool(load[giver] == floor and load[taker] == floor + 1)
-        flags = self._extras.flags(topic, np.array([giver, taker]))
+        flags = self._remainders.flags(topic, np.array([giver, taker]))
         is_new = flags[0] == HAS
         return bool(may_give(flags)[0] and may_take(flags)[1] and (is_new or flags[1] == HAD))
 
@@ -224,13 +224,13 @@ def _takes(flags: Flags, is_filled: bool) -> BoolArray:
 # always possible, pins aside. Every chain and every gift lowers the sum of the squares of the loads, so it ends.
 
 
-def even_topics(extras: Remainders) -> None:
+def balance_topics(remainders: Remainders) -> None:
     """As many extras of every topic as there are to be."""
-    _drop(extras, np.flatnonzero(extras.taken > extras.quota))
-    if extras.taken.any():
-        _fill(extras, np.flatnonzero(extras.taken < extras.quota))
+    _drop(remainders, np.flatnonzero(remainders.taken > remainders.quota))
+    if remainders.taken.any():
+        _fill(remainders, np.flatnonzero(remainders.taken < remainders.quota))
     else:
-        _deal_all(extras)
+        _assign_all(remainders)
 
 
 @dataclass(frozen=True)
@@ -241,47 +241,50 @@ class BalanceOutcome:
     """Whether no plan has less of both."""
 
 
-def even_all(extras: Remainders) -> BalanceOutcome | None:
+def balance_all(remainders: Remainders) -> BalanceOutcome | None:
     """As many extras of every topic, and for every member, give or take one; None: pins stand in the way."""
-    dropped, filled = np.flatnonzero(extras.taken > extras.quota), np.flatnonzero(extras.taken < extras.quota)
-    even_topics(extras)
-    gifts = Transfers(extras)
-    gifts.make(filled, None, giver=HAS)
-    gifts.make(dropped, None, taker=HAD)
-    exact = hand_along(gifts, filled, dropped)
-    paid = gifts.needed
-    topics = np.flatnonzero(extras.quota)
+    dropped, filled = (
+        np.flatnonzero(remainders.taken > remainders.quota),
+        np.flatnonzero(remainders.taken < remainders.quota),
+    )
+    balance_topics(remainders)
+    transfers = Transfers(remainders)
+    transfers.make(filled, None, giver=HAS)
+    transfers.make(dropped, None, taker=HAD)
+    exact = augment(transfers, filled, dropped)
+    paid = transfers.needed
+    topics = np.flatnonzero(remainders.quota)
     # Start elsewhere for every size of group, so that newcomers don't all get the same topics.
-    start = int(len(topics) * (len(extras.load) * 0.6180339887 % 1.0))
+    start = int(len(topics) * (len(remainders.load) * 0.6180339887 % 1.0))
     topics = np.concatenate((topics[start:], topics[:start]))
-    gifts.make(topics, _fair_part(extras, paid)[topics])
-    while gifts.needed:
-        if not gifts.make(topics, None):
+    transfers.make(topics, _fair_part(remainders, paid)[topics])
+    while transfers.needed:
+        if not transfers.make(topics, None):
             return None
     return BalanceOutcome(paid, exact)
 
 
-def _drop(extras: Remainders, topics: Indices) -> None:
+def _drop(remainders: Remainders, topics: Indices) -> None:
     for topic in topics.tolist():
-        holders = np.flatnonzero(may_give(extras.cells[topic, 1:]))[::-1]
-        count = int(extras.taken[topic] - extras.quota[topic])
-        extras.take(topic, holders[_smallest(-extras.load[holders], count)])
+        holders = np.flatnonzero(may_give(remainders.cells[topic, 1:]))[::-1]
+        count = int(remainders.taken[topic] - remainders.quota[topic])
+        remainders.take(topic, holders[_smallest(-remainders.load[holders], count)])
 
 
-def _fill(extras: Remainders, topics: Indices) -> None:
-    line = _Line(extras)
+def _fill(remainders: Remainders, topics: Indices) -> None:
+    line = _LeastLoaded(remainders)
     # Topics that most members have leave the least choice, so they come first.
-    for topic in topics[np.argsort(-extras.quota[topics], kind="stable")].tolist():
-        able = may_take(extras.cells[topic, 1:])
-        extras.give(topic, line.next(able, int(extras.quota[topic] - extras.taken[topic])))
+    for topic in topics[np.argsort(-remainders.quota[topics], kind="stable")].tolist():
+        able = may_take(remainders.cells[topic, 1:])
+        remainders.give(topic, line.next(able, int(remainders.quota[topic] - remainders.taken[topic])))
 
 
-class _Line:
+class _LeastLoaded:
     """Members with the least first. Most of them have one of two loads, so that they need not be sorted every time."""
 
-    def __init__(self, extras: Remainders) -> None:
-        self._load = extras.load
-        self._stand(int(extras.load.min()))
+    def __init__(self, remainders: Remainders) -> None:
+        self._load = remainders.load
+        self._set_level(int(remainders.load.min()))
 
     def next(self, able: BoolArray, count: int) -> Indices:
         first = np.flatnonzero(able & self._behind)
@@ -290,24 +293,26 @@ class _Line:
         if len(first) < count:
             others = np.flatnonzero(able)
             first = others[_smallest(self._load[others], count)]
-            self._stand(int(self._load[first].max()))
+            self._set_level(int(self._load[first].max()))
         first = first[:count]
         self._behind[first] = False
         self._level[first] = False
         return np.asarray(first)
 
-    def _stand(self, level: int) -> None:
+    def _set_level(self, level: int) -> None:
         self._behind = self._load < level
         self._level = self._load == level
 
 
-def _deal_all(extras: Remainders) -> None:
-    members = deal(extras.quota, len(extras.load))
-    width = len(extras.load) + 1
-    extras.cells.reshape(-1)[np.repeat(np.arange(len(extras.quota)) * width + 1, extras.quota) + members] |= HAS
-    extras.changed |= extras.quota > 0
-    extras.taken[:] = extras.quota
-    extras.load[:] = np.bincount(members, minlength=len(extras.load))
+def _assign_all(remainders: Remainders) -> None:
+    members = round_robin(remainders.quota, len(remainders.load))
+    width = len(remainders.load) + 1
+    remainders.cells.reshape(-1)[
+        np.repeat(np.arange(len(remainders.quota)) * width + 1, remainders.quota) + members
+    ] |= HAS
+    remainders.changed |= remainders.quota > 0
+    remainders.taken[:] = remainders.quota
+    remainders.load[:] = np.bincount(members, minlength=len(remainders.load))
 
 
 def _smallest(values: Counts, count: int) -> Indices:
@@ -323,6 +328,6 @@ def _smallest(values: Counts, count: int) -> Indices:
     return np.concatenate((below, np.flatnonzero(values == limit)[: count - len(below)]))
 
 
-def _fair_part(extras: Remainders, gifts: int) -> Counts:
+def _fair_part(remainders: Remainders, count: int) -> Counts:
     """[topic]: its part of so many gifts, rounded up. Taking them all from a few topics would hand these over whole."""
-    return np.asarray(-(-gifts * extras.quota // max(1, int(extras.quota.sum()))))
+    return np.asarray(-(-count * remainders.quota // max(1, int(remainders.quota.sum()))))

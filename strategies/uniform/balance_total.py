@@ -9,33 +9,33 @@ from __future__ import annotations
 import numpy as np
 
 from assigner.strategies.problem.shares import EPSILON, Indices
-from assigner.strategies.uniform.model import Alike, Counts, narrow
+from assigner.strategies.uniform.model import Counts, UniformProblem, narrow
 from assigner.strategy import NONE, BoolArray, IntArray
 
 
-def even_total(problem: Alike) -> tuple[IntArray, int] | None:
+def balance_total(problem: UniformProblem) -> tuple[IntArray, int] | None:
     """New owners and the moves; None: what is pinned stands in the way."""
     holder = problem.owner + np.int32(1)
     held = np.bincount(holder, minlength=problem.members + 1)
-    stuck = np.zeros_like(held)
+    immovable = np.zeros_like(held)
     if problem.pinned is not None:
-        stuck = np.bincount(holder[problem.pinned], minlength=problem.members + 1)
-    quota = _quotas(problem, held[1:], stuck[1:], len(holder) - int(stuck[0]))
-    if (stuck[1:] > quota).any():
+        immovable = np.bincount(holder[problem.pinned], minlength=problem.members + 1)
+    quota = _quotas(problem, held[1:], immovable[1:], len(holder) - int(immovable[0]))
+    if (immovable[1:] > quota).any():
         return None
     moves = int(np.maximum(held[1:] - quota, 0).sum())
-    if moves == 0 and held[0] == stuck[0]:
+    if moves == 0 and held[0] == immovable[0]:
         return problem.owner, 0
     owner = problem.owner.copy()
     if moves:
-        owner[_surplus(problem, holder, held, stuck, quota)] = NONE
+        owner[_surplus(problem, holder, held, immovable, quota)] = NONE
     free = owner == NONE if problem.pinned is None else (owner == NONE) & ~problem.pinned
     takers = _round(np.maximum(quota - held[1:], 0), len(problem.partitions) == 1)
     owner[np.flatnonzero(free)] = takers
     return owner, moves
 
 
-def _quotas(problem: Alike, held: Counts, stuck: Counts, total: int) -> Counts:
+def _quotas(problem: UniformProblem, held: Counts, immovable: Counts, total: int) -> Counts:
     """Floors in proportion to capacity. What is left over goes to those that have more than their floor already
     (first those that can't give it up), then to the largest remainders, then to the first."""
     share = total * (problem.capacity / problem.capacity.sum())
@@ -44,12 +44,12 @@ def _quotas(problem: Alike, held: Counts, stuck: Counts, total: int) -> Counts:
     if left:
         rest = np.round(share - floor, 9)
         may = np.flatnonzero(rest > EPSILON)
-        order = np.lexsort((-rest[may], held[may] <= floor[may], stuck[may] <= floor[may]))
+        order = np.lexsort((-rest[may], held[may] <= floor[may], immovable[may] <= floor[may]))
         floor[may[order[:left]]] += 1
     return np.asarray(floor)
 
 
-def _surplus(problem: Alike, holder: IntArray, held: Counts, stuck: Counts, quota: Counts) -> Indices:
+def _surplus(problem: UniformProblem, holder: IntArray, held: Counts, immovable: Counts, quota: Counts) -> Indices:
     """What members have above their quotas. Of one topic these are the last units; of several, each member's own
     choice of them, or all would lose units of the same topics."""
     over = np.concatenate((np.zeros(1, np.bool_), held[1:] > quota))
@@ -59,11 +59,11 @@ def _surplus(problem: Alike, holder: IntArray, held: Counts, stuck: Counts, quot
     units = np.flatnonzero(theirs)
     units = units[np.argsort(narrow(holder[units]), kind="stable")]
     members = np.flatnonzero(over)
-    each = (held - stuck)[members]
+    each = (held - immovable)[members]
     shift = (members * 0.6180339887 % 1.0 * each).astype(np.int64) if len(problem.partitions) > 1 else 0 * each
     place = np.arange(len(units)) - np.repeat(np.cumsum(each) - each - shift, each)
     place -= np.where(place >= np.repeat(each, each), np.repeat(each, each), 0)
-    return np.asarray(units[place >= np.repeat(quota[members - 1] - stuck[members], each)])
+    return np.asarray(units[place >= np.repeat(quota[members - 1] - immovable[members], each)])
 
 
 def _round(missing: Counts, in_ranges: bool) -> Indices:

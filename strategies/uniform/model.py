@@ -27,7 +27,7 @@ Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Alike:
+class UniformProblem:
     partitions: Counts
     """[topic]"""
     owner: IntArray
@@ -46,30 +46,30 @@ class Alike:
         """Whether all members are to have the same."""
         return bool((self.capacity == self.capacity[0]).all())
 
-    def to_deal(self) -> Counts:
+    def to_assign(self) -> Counts:
         """[topic]: units that some member is to have; those pinned to nobody are not."""
         if self.pinned is None:
             return self.partitions
-        nobodys = np.flatnonzero(self.pinned & (self.owner == NONE))
-        return self.partitions - np.bincount(self.topics_of(nobodys), minlength=len(self.partitions))
+        unowned = np.flatnonzero(self.pinned & (self.owner == NONE))
+        return self.partitions - np.bincount(self.topics_of(unowned), minlength=len(self.partitions))
 
     def topics_of(self, units: Indices) -> Indices:
         return np.searchsorted(np.cumsum(self.partitions), units, side="right")
 
 
-def alike(units: Units, members: Members) -> Alike | None:
+def uniform_problem(units: Units, members: Members) -> UniformProblem | None:
     """The units as such a problem, without those of topics that nobody wants; None: it is not of this kind."""
     plain = units.rows is None and units.weight is None and members.count > 0
-    if not plain or units.wanted_alike is None or members.hold.any() or (members.cap != NONE).any():
+    if not plain or units.wanted_by_all is None or members.hold.any() or (members.cap != NONE).any():
         return None
-    wanted = units.wanted_alike
+    wanted = units.wanted_by_all
     partitions, owner, pinned = units.partitions.astype(np.int64), units.owner, units.pinned
     if not wanted.all():
         theirs = np.repeat(wanted, partitions)
         if bool((pinned & ~theirs & (owner != NONE)).any()):
             return None
         partitions, owner, pinned = partitions[wanted], owner[theirs], pinned[theirs]
-    return Alike(partitions, owner, pinned if pinned.any() else None, members.capacity)
+    return UniformProblem(partitions, owner, pinned if pinned.any() else None, members.capacity)
 
 
 def first_of_each(holder: IntArray, cell: Counts, keep: Counts) -> BoolArray:
@@ -186,7 +186,7 @@ class Large:
     """Where each unit's cell is in `held`, with a column for nobody in front."""
     held: Counts
     """[topic, member]"""
-    stuck: Counts | None
+    immovable: Counts | None
     """[topic, member]: of these, pinned; None: nothing is."""
     floor: Counts
     """[topic, 1]"""
@@ -194,7 +194,7 @@ class Large:
 
 @dataclass(frozen=True)
 class Tally:
-    extras: Remainders
+    remainders: Remainders
     small: Small | None
     large: Large | None
     excess: int
@@ -203,46 +203,48 @@ class Tally:
     @property
     def even(self) -> bool:
         """Whether every topic is as it should be, and nothing is to be dealt."""
-        done = bool((self.extras.taken == self.extras.quota).all()) and self.excess == 0
+        done = bool((self.remainders.taken == self.remainders.quota).all()) and self.excess == 0
         return done and (self.large is None or bool((self.large.held >= self.large.floor).all()))
 
 
-def tally(problem: Alike) -> Tally | None:
+def tally(problem: UniformProblem) -> Tally | None:
     """None: what is pinned stands in the way of even shares."""
     count, topics = problem.members, len(problem.partitions)
-    floor, quota = np.divmod(problem.to_deal(), count)
+    floor, quota = np.divmod(problem.to_assign(), count)
     cells = np.zeros((topics, count + 1), np.uint8)
-    extras = Remainders(cells, quota, np.zeros(topics, np.int64), np.zeros(count, np.int64), np.zeros(topics, np.bool_))
+    remainders = Remainders(
+        cells, quota, np.zeros(topics, np.int64), np.zeros(count, np.int64), np.zeros(topics, np.bool_)
+    )
     is_large = floor > 0
-    small = None if is_large.all() else _count_small(problem, ~is_large, extras)
-    large = _count_large(problem, is_large, floor, extras) if is_large.any() else None
+    small = None if is_large.all() else _count_small(problem, ~is_large, remainders)
+    large = _count_large(problem, is_large, floor, remainders) if is_large.any() else None
     excess = len(small.repeated) if small is not None else 0
     if large is not None:
         excess += int(np.maximum(large.held - large.floor - 1, 0).sum())
-    if problem.pinned is not None and not _lock(problem.pinned, extras, small, large):
+    if problem.pinned is not None and not _lock(problem.pinned, remainders, small, large):
         return None
-    return Tally(extras, small, large, excess)
+    return Tally(remainders, small, large, excess)
 
 
-def _count_small(problem: Alike, which: BoolArray, extras: Remainders) -> Small:
+def _count_small(problem: UniformProblem, which: BoolArray, remainders: Remainders) -> Small:
     topics = np.flatnonzero(which)
     units, owner = _of(problem, which)
     width = problem.members + 1
     cell = np.repeat(topics * width + 1, problem.partitions[topics])
     cell += owner
-    flat = extras.cells.reshape(-1)
+    flat = remainders.cells.reshape(-1)
     flat[cell] = HAS | HAD
-    extras.cells[:, 0] = 0
+    remainders.cells[:, 0] = 0
     load = np.bincount(owner + 1, minlength=width)
-    nobodys = np.flatnonzero(owner == NONE) if load[0] else np.zeros(0, np.intp)
+    unowned = np.flatnonzero(owner == NONE) if load[0] else np.zeros(0, np.intp)
     distinct = int(np.count_nonzero(flat.view(np.bool_)))
     repeated = np.zeros(0, np.intp)
-    if distinct < len(owner) - len(nobodys):
+    if distinct < len(owner) - len(unowned):
         repeated = _repeated(owner, cell, None if problem.pinned is None else part(problem.pinned, units))
-    idle = np.concatenate((nobodys, repeated))
-    extras.load += load[1:] - np.bincount(owner[repeated], minlength=problem.members)
-    extras.taken[topics] = problem.partitions[topics]
-    extras.taken -= np.bincount((cell[idle] - 1 - owner[idle]) // width, minlength=len(which))
+    idle = np.concatenate((unowned, repeated))
+    remainders.load += load[1:] - np.bincount(owner[repeated], minlength=problem.members)
+    remainders.taken[topics] = problem.partitions[topics]
+    remainders.taken -= np.bincount((cell[idle] - 1 - owner[idle]) // width, minlength=len(which))
     return Small(topics, units, owner, cell, repeated)
 
 
@@ -255,7 +257,7 @@ def _repeated(owner: IntArray, cell: Counts, pinned: BoolArray | None) -> Indice
     return np.asarray(some[~first_of_each(owner[some], cell[some], keep)])
 
 
-def _count_large(problem: Alike, which: BoolArray, floor: Counts, extras: Remainders) -> Large:
+def _count_large(problem: UniformProblem, which: BoolArray, floor: Counts, remainders: Remainders) -> Large:
     topics = np.flatnonzero(which)
     units, owner = _of(problem, which)
     width, shape = problem.members + 1, (len(topics), problem.members + 1)
@@ -263,43 +265,43 @@ def _count_large(problem: Alike, which: BoolArray, floor: Counts, extras: Remain
     cell += owner
     held = np.bincount(cell, minlength=shape[0] * width).reshape(shape)[:, 1:]
     over = held > floor[topics, None]
-    extras.cells[topics, 1:] = over * np.uint8(HAS | HAD)
-    extras.load += over.sum(axis=0)
-    extras.taken[topics] = over.sum(axis=1)
-    stuck = None
+    remainders.cells[topics, 1:] = over * np.uint8(HAS | HAD)
+    remainders.load += over.sum(axis=0)
+    remainders.taken[topics] = over.sum(axis=1)
+    immovable = None
     if problem.pinned is not None:
         pinned = part(problem.pinned, units)
-        stuck = np.bincount(cell[pinned], minlength=shape[0] * width).reshape(shape)[:, 1:]
-    return Large(topics, units, owner, cell, held, stuck, floor[topics, None])
+        immovable = np.bincount(cell[pinned], minlength=shape[0] * width).reshape(shape)[:, 1:]
+    return Large(topics, units, owner, cell, held, immovable, floor[topics, None])
 
 
-def _lock(pinned: BoolArray, extras: Remainders, small: Small | None, large: Large | None) -> bool:
+def _lock(pinned: BoolArray, remainders: Remainders, small: Small | None, large: Large | None) -> bool:
     """Mark the extras that can't move; False: there are too many of them somewhere."""
-    width = extras.cells.shape[1]
+    width = remainders.cells.shape[1]
     locked = [np.zeros(0, np.int64)]
     if small is not None:
         mine = part(pinned, small.units) & (small.owner != NONE)
         locked.append(small.cell[mine])
-    if large is not None and large.stuck is not None:
-        if (large.stuck > large.floor + 1).any():
+    if large is not None and large.immovable is not None:
+        if (large.immovable > large.floor + 1).any():
             return False
-        row, member = np.divmod(np.flatnonzero(large.stuck > large.floor), width - 1)
+        row, member = np.divmod(np.flatnonzero(large.immovable > large.floor), width - 1)
         locked.append(large.topics[row] * width + member + 1)
     cells = np.concatenate(locked)
-    extras.cells.reshape(-1)[cells] |= LOCKED
-    return _leave_room(extras, cells)
+    remainders.cells.reshape(-1)[cells] |= LOCKED
+    return _leave_room(remainders, cells)
 
 
-def _leave_room(extras: Remainders, locked: Counts) -> bool:
-    topic, column = np.divmod(locked, extras.cells.shape[1])
-    by_topic = np.bincount(topic, minlength=len(extras.quota))
+def _leave_room(remainders: Remainders, locked: Counts) -> bool:
+    topic, column = np.divmod(locked, remainders.cells.shape[1])
+    by_topic = np.bincount(topic, minlength=len(remainders.quota))
     by_member = np.bincount(column, minlength=1)
-    full = int(np.count_nonzero(by_member > extras.floor))
-    fits = int(by_member.max()) <= extras.floor + 1 and full <= extras.ceilings
-    return fits and bool((by_topic <= extras.quota).all()) and len(np.unique(locked)) == len(locked)
+    full = int(np.count_nonzero(by_member > remainders.floor))
+    fits = int(by_member.max()) <= remainders.floor + 1 and full <= remainders.ceilings
+    return fits and bool((by_topic <= remainders.quota).all()) and len(np.unique(locked)) == len(locked)
 
 
-def _of(problem: Alike, which: BoolArray) -> tuple[Indices | None, IntArray]:
+def _of(problem: UniformProblem, which: BoolArray) -> tuple[Indices | None, IntArray]:
     if which.all():
         return None, problem.owner
     units = np.flatnonzero(np.repeat(which, problem.partitions))

@@ -16,15 +16,15 @@ from assigner.strategies.uniform.model import Counts
 from assigner.strategy import IntArray
 
 
-def deal_fresh(partitions: Counts, members: int) -> IntArray:
+def assign_fresh(partitions: Counts, members: int) -> IntArray:
     """Owners of units that nobody has: even per topic and over all. What is a member's floor of a topic is a range."""
-    floor, extras = np.divmod(partitions, members)
-    line = deal(extras, members)
+    floor, remainders = np.divmod(partitions, members)
+    line = round_robin(remainders, members)
     if not floor.any():
         return line
-    of_large = np.repeat(floor > 0, extras)
+    of_large = np.repeat(floor > 0, remainders)
     large = np.flatnonzero(floor)
-    row = np.repeat(np.arange(len(large)), extras[large])
+    row = np.repeat(np.arange(len(large)), remainders[large])
     count = np.bincount(row * members + line[of_large], minlength=len(large) * members)
     count += np.repeat(floor[large], members)
     shares = np.repeat(np.tile(np.arange(members, dtype=np.int32), len(large)), count)
@@ -37,19 +37,19 @@ def deal_fresh(partitions: Counts, members: int) -> IntArray:
     return owner
 
 
-def deal(extras: Counts, members: int) -> IntArray:
+def round_robin(remainders: Counts, members: int) -> IntArray:
     """The members that get each topic's extras, topic after topic. `extras`: fewer per topic than there are members."""
-    total = int(extras.sum())
-    ends = np.cumsum(extras)
-    laps = -(-total // members)
-    line = np.empty(laps * members, np.int32)
-    shuffled = _Shuffled(members, laps)
-    for lap in range(laps):
-        now = lap * members
+    total = int(remainders.sum())
+    ends = np.cumsum(remainders)
+    rounds = -(-total // members)
+    line = np.empty(rounds * members, np.int32)
+    shuffled = _Shuffled(members, rounds)
+    for round_ in range(rounds):
+        now = round_ * members
         # The last lap may be cut short; what is over goes to the first members then.
-        order = shuffled[0 if lap == laps - 1 else lap]
+        order = shuffled[0 if round_ == rounds - 1 else round_]
         topic = int(np.searchsorted(ends, now, side="right"))
-        before = line[int(ends[topic] - extras[topic]) : now]
+        before = line[int(ends[topic] - remainders[topic]) : now]
         line[now : now + members] = _last(order, before) if len(before) else order
     return line[:total]
 
@@ -65,18 +65,18 @@ def _last(order: Indices, some: IntArray) -> Indices:
 class _Shuffled:
     """Orders of members, the first as they are, the others as if by chance: each composed of two out of a few."""
 
-    def __init__(self, members: int, laps: int) -> None:
-        self._few = math.isqrt(laps) + 1
+    def __init__(self, members: int, rounds: int) -> None:
+        self._few = math.isqrt(rounds) + 1
         # Up to three members, every order has the same sets of neighbours.
         count = self._few if members > 3 else 1
         numbers = _scatter(np.arange(count * members, dtype=np.uint32)).reshape(count, members)
         self._orders = np.argsort(numbers, axis=1, kind="stable")
         self._orders[0] = np.arange(members)
 
-    def __getitem__(self, lap: int) -> Indices:
+    def __getitem__(self, round_: int) -> Indices:
         if len(self._orders) == 1:
             return np.asarray(self._orders[0])
-        return np.asarray(self._orders[lap // self._few][self._orders[lap % self._few]])
+        return np.asarray(self._orders[round_ // self._few][self._orders[round_ % self._few]])
 
 
 def _scatter(numbers: np.ndarray[tuple[int], np.dtype[np.uint32]]) -> np.ndarray[tuple[int], np.dtype[np.uint16]]:

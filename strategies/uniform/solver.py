@@ -18,64 +18,64 @@ from dataclasses import dataclass
 import numpy as np
 
 from assigner.strategies.problem.units import Units
-from assigner.strategies.uniform.balance import even_all, even_topics
-from assigner.strategies.uniform.balance_total import even_total
-from assigner.strategies.uniform.model import Alike, alike, tally
-from assigner.strategies.uniform.placement import settle
-from assigner.strategies.uniform.round_robin import deal_fresh
+from assigner.strategies.uniform.balance import balance_all, balance_topics
+from assigner.strategies.uniform.balance_total import balance_total
+from assigner.strategies.uniform.model import UniformProblem, tally, uniform_problem
+from assigner.strategies.uniform.placement import place
+from assigner.strategies.uniform.round_robin import assign_fresh
 from assigner.strategy import NONE, IntArray, Members
 
 
 @dataclass(frozen=True)
-class Quick:
+class SolverResult:
     owner: IntArray
     """New owner per unit; the very array of the problem if nothing changes."""
     lower_bound: int
     """Fewest moves, among units whose owner may keep them, of any result as even as this."""
 
 
-def solve(units: Units, members: Members, balance: str) -> Quick | None:
+def solve(units: Units, members: Members, balance: str) -> SolverResult | None:
     """`balance`: `global`, `both`, `topic` or `topic_only`. None: not this kind of problem."""
-    problem = alike(units, members)
+    problem = uniform_problem(units, members)
     if problem is None or (balance != "global" and not problem.even):
         return None
     found = _solve(problem, balance)
     return found if found is None or len(problem.owner) == len(units.owner) else _with_unwanted(found, units)
 
 
-def _solve(problem: Alike, balance: str) -> Quick | None:
+def _solve(problem: UniformProblem, balance: str) -> SolverResult | None:
     if not len(problem.owner):
-        return Quick(problem.owner, 0)
+        return SolverResult(problem.owner, 0)
     if problem.even and problem.pinned is None and int(problem.owner.max()) == NONE:
-        return Quick(deal_fresh(problem.partitions, problem.members), 0)
+        return SolverResult(assign_fresh(problem.partitions, problem.members), 0)
     if balance == "global":
-        found = even_total(problem)
-        return None if found is None else Quick(*found)
+        found = balance_total(problem)
+        return None if found is None else SolverResult(*found)
     return _even_per_topic(problem, over_all=balance != "topic_only")
 
 
-def _even_per_topic(problem: Alike, over_all: bool) -> Quick | None:
+def _even_per_topic(problem: UniformProblem, over_all: bool) -> SolverResult | None:
     counted = tally(problem)
     if counted is None:
         return None
-    extras = counted.extras
-    bound = counted.excess + extras.lower_bound(per_topic_only=not over_all)
-    if bound == 0 and counted.even and (not over_all or int(np.ptp(extras.load)) <= 1):
-        return Quick(problem.owner, 0)
+    remainders = counted.remainders
+    bound = counted.excess + remainders.lower_bound(per_topic_only=not over_all)
+    if bound == 0 and counted.even and (not over_all or int(np.ptp(remainders.load)) <= 1):
+        return SolverResult(problem.owner, 0)
     if over_all:
-        least = counted.excess + extras.lower_bound(per_topic_only=True)
-        outcome = even_all(extras)
+        least = counted.excess + remainders.lower_bound(per_topic_only=True)
+        outcome = balance_all(remainders)
         if outcome is None:
             return None
         if outcome.exact:
             bound = least + outcome.paid
     else:
-        even_topics(extras)
-    return Quick(settle(problem, counted), bound)
+        balance_topics(remainders)
+    return SolverResult(place(problem, counted), bound)
 
 
-def _with_unwanted(found: Quick, units: Units) -> Quick:
+def _with_unwanted(found: SolverResult, units: Units) -> SolverResult:
     """Units of topics that nobody wants have no owner."""
     owner = np.full(len(units.owner), NONE, np.int32)
     owner[np.repeat(units.wanted.any(axis=1), units.partitions)] = found.owner
-    return Quick(units.owner if bool((owner == units.owner).all()) else owner, found.lower_bound)
+    return SolverResult(units.owner if bool((owner == units.owner).all()) else owner, found.lower_bound)

@@ -59,11 +59,11 @@ def _most(part: Part) -> FloatArray | None:
         return None
     held = np.bincount(part.owner[part.owner >= 0], part.size[part.owner >= 0], part.count)
     mean = part.weight.sum() / max(1, part.size.sum())
-    return np.asarray(part.stuck + np.maximum(part.room + held, 0.0) * mean)
+    return np.asarray(part.immovable + np.maximum(part.room + held, 0.0) * mean)
 
 
 def _one_kind(part: Part, high: FloatArray | None) -> FloatArray:
-    capacity, low = part.capacity, part.stuck
+    capacity, low = part.capacity, part.immovable
     largest = np.argsort(-capacity, kind="stable")
     heaviest = _heaviest(part.weight, part.count - 1)
     whole = np.concatenate((np.zeros(1), np.cumsum(heaviest)))
@@ -97,7 +97,7 @@ def _many_kinds(part: Part, high: FloatArray | None) -> WeightGoals:
     of_member: IntArray = cohort.reshape(-1).astype(np.int32)
     takes = part.takes[:, first]
     amount = np.bincount(part.kind, part.weight, len(part.takes))
-    capacity, low = (np.bincount(of_member, each, len(first)) for each in (part.capacity, part.stuck))
+    capacity, low = (np.bincount(of_member, each, len(first)) for each in (part.capacity, part.immovable))
     most = None if high is None else np.bincount(of_member, high, len(first))
     poured = np.zeros(takes.shape)
     order = np.argsort(takes.sum(axis=1), kind="stable").tolist()
@@ -119,5 +119,5 @@ def _within_cohorts(part: Part, cohort: IntArray, total: FloatArray, high: Float
     for number in range(len(total)):
         who = np.flatnonzero(cohort == number)
         top = None if high is None else high[who]
-        goal[who] = fair_shares(float(total[number]), part.capacity[who], part.stuck[who], top)
+        goal[who] = fair_shares(float(total[number]), part.capacity[who], part.immovable[who], top)
     return goal

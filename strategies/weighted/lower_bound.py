@@ -22,7 +22,7 @@ def lower_bound(part: Part, goal: FloatArray, wide: FloatArray) -> int:
     owned = np.flatnonzero(part.home != NONE)
     if bool((part.home[owned] == part.owner[owned]).all()):
         return 0
-    before = part.stuck + np.bincount(part.home[owned], part.weight[owned], part.count)
+    before = part.immovable + np.bincount(part.home[owned], part.weight[owned], part.count)
     most, least = _as_balanced(part, goal, np.abs(before - goal) > wide)
     slack = _SLACK * (1.0 + before)
     above, spare = before - most - slack, np.maximum(before - least + slack, 0.0)

@@ -42,7 +42,7 @@ class Part:
     owner: IntArray
     """[unit] who has it now, or NONE. Changes."""
     capacity: FloatArray
-    stuck: FloatArray
+    immovable: FloatArray
     """[member] weight that can't move."""
     load: FloatArray
     """[member] weight, all in all. Changes."""
@@ -127,8 +127,8 @@ def split(units: Units, members: Members, now: CurrentOwners, weight: FloatArray
 
 def _kinds(takes: BoolArray, size: IntArray | None) -> tuple[IntArray, BoolArray]:
     """The kind of each row, and [kind, member] who takes it. With caps, rows of one kind are of one size too."""
-    alike = len(takes) == 0 or bool((takes == takes[0]).all())
-    if alike and (size is None or len(np.unique(size)) <= 1):
+    uniform_problem = len(takes) == 0 or bool((takes == takes[0]).all())
+    if uniform_problem and (size is None or len(np.unique(size)) <= 1):
         return np.zeros(len(takes), np.int32), takes[:1]
     key = np.packbits(takes, axis=1)
     if size is not None:
@@ -184,8 +184,8 @@ def _part(
     mine, size = weight[which], units.size[now.row[which]]
     stuck_units = np.flatnonzero(now.fixed & (local[now.owner] != NONE))
     holder = local[now.owner[stuck_units]]
-    stuck = np.bincount(holder, weight[stuck_units], len(who)).astype(np.float64)
-    load = stuck + np.bincount(owner[kept], mine[kept], len(who))
+    immovable = np.bincount(holder, weight[stuck_units], len(who)).astype(np.float64)
+    load = immovable + np.bincount(owner[kept], mine[kept], len(who))
     room = np.full(len(who), np.inf)
     if capped:
         cap = members.cap[who]
@@ -193,4 +193,4 @@ def _part(
         taken = taken + np.bincount(owner[kept], size[kept], len(who))
         room = np.where(cap == NONE, np.inf, cap - taken)
     capacity = members.capacity[who]
-    return Part(which, who, mine, size, kind, takes, owner, owner.copy(), capacity, stuck, load, room, capped)
+    return Part(which, who, mine, size, kind, takes, owner, owner.copy(), capacity, immovable, load, room, capped)

@@ -28,12 +28,12 @@ _STRETCH = 2048
 
 def place(part: Part, goal: WeightGoals) -> int:
     """Give every unit an owner, as far as anybody may have it. How many have one now that had none."""
-    nobodys = part.owner == NONE
-    if not nobodys.any():
+    unowned = part.owner == NONE
+    if not unowned.any():
         return 0
-    free = part.sort(nobodys)
+    free = part.sort(unowned)
     order = np.argsort(part.takes.sum(axis=1), kind="stable").tolist()
-    coming = _coming(part, goal, free)
+    coming = _expected(part, goal, free)
     for kind in order:
         mine = free if len(part.takes) == 1 else free[part.kind[free] == kind]
         if len(mine):
@@ -44,7 +44,7 @@ def place(part: Part, goal: WeightGoals) -> int:
     return int((part.owner[free] != NONE).sum())
 
 
-def _coming(part: Part, goal: WeightGoals, free: Indices) -> FloatArray:
+def _expected(part: Part, goal: WeightGoals, free: Indices) -> FloatArray:
     """[member] what it is likely to get of the kinds that are still to be placed."""
     coming = np.zeros(part.count)
     for kind in np.unique(part.kind[free]).tolist():
@@ -63,12 +63,12 @@ def _place_kind(part: Part, kind: int, units: Indices, level: FloatArray) -> Non
     who = np.flatnonzero(part.takes[kind])
     # With caps, all units of a kind are of one size.
     rounds = np.floor(part.room[who] / part.size[units[0]]) if part.capped else np.full(len(who), np.inf)
-    taker = deal(level[who], rounds, part.weight[units])
+    taker = place_greedily(level[who], rounds, part.weight[units])
     dealt = taker != NONE
     part.give(units[dealt], who[taker[dealt]].astype(np.int32))
 
 
-def deal(level: FloatArray, room: FloatArray, weight: FloatArray) -> IntArray:
+def place_greedily(level: FloatArray, room: FloatArray, weight: FloatArray) -> IntArray:
     """Who takes each unit: the one at the lowest level then, which rises by the unit's weight; NONE when no one has
     room. `weight` falls, `room` is how many units each may take."""
     level, room = level.copy(), room.copy()
@@ -82,7 +82,7 @@ def deal(level: FloatArray, room: FloatArray, weight: FloatArray) -> IntArray:
         next_ = weight[at : at + len(line)]
         run = max(1, int((level[line] - next_ < level[line[0]]).sum()))
         if run < _SHORT_RUN and run < len(weight) - at:
-            at = _deal_one_by_one(level, room, weight, taker, at)
+            at = _place_one_by_one(level, room, weight, taker, at)
             continue
         line = line[:run]
         taker[at : at + run] = line
@@ -92,7 +92,7 @@ def deal(level: FloatArray, room: FloatArray, weight: FloatArray) -> IntArray:
     return taker
 
 
-def _deal_one_by_one(level: FloatArray, room: FloatArray, weight: FloatArray, taker: IntArray, at: int) -> int:
+def _place_one_by_one(level: FloatArray, room: FloatArray, weight: FloatArray, taker: IntArray, at: int) -> int:
     open_ = np.flatnonzero(room > 0).tolist()
     heap = list(zip(level[open_].tolist(), open_, strict=True))
     heapq.heapify(heap)
@@ -133,7 +133,7 @@ def _make_room(part: Part, unit: int) -> bool:
     line = list(came)
     for giver in line:
         if part.room[giver] >= size:
-            _hand_along(part, came, giver, unit)
+            _augment(part, came, giver, unit)
             return True
         mine = np.flatnonzero((part.owner == giver) & (part.size == size))
         for kind in np.unique(part.kind[mine]).tolist():
@@ -145,7 +145,7 @@ def _make_room(part: Part, unit: int) -> bool:
     return False
 
 
-def _hand_along(part: Part, came: dict[int, tuple[int, int] | None], end: int, unit: int) -> None:
+def _augment(part: Part, came: dict[int, tuple[int, int] | None], end: int, unit: int) -> None:
     step = came[end]
     while step is not None:
         given, giver = step

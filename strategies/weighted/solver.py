@@ -48,7 +48,7 @@ import numpy as np
 from assigner.errors import InvalidInput
 from assigner.strategies.problem.current_owners import held
 from assigner.strategies.problem.units import Units
-from assigner.strategies.uniform.solver import Quick
+from assigner.strategies.uniform.solver import SolverResult
 from assigner.strategies.weighted.goals import WeightGoals, goals
 from assigner.strategies.weighted.local_search import MoveLimits, Steps
 from assigner.strategies.weighted.lower_bound import lower_bound
@@ -62,7 +62,7 @@ _ROUNDING = 1e-9
 """Differences smaller than this, in shares or heaviest units, are none."""
 
 
-def solve(units: Units, members: Members, options: Mapping[str, Any]) -> Quick:
+def solve(units: Units, members: Members, options: Mapping[str, Any]) -> SolverResult:
     """For units with weights. Raises `InvalidInput` for a tolerance that is none."""
     tolerance = _tolerance(options)
     now = held(units, members)
@@ -71,10 +71,10 @@ def solve(units: Units, members: Members, options: Mapping[str, Any]) -> Quick:
     if units.weight is not None and len(units.weight):
         weight = np.maximum(units.weight / units.weight.max(), LIGHTEST)
         for part in split(units, members, now, weight):
-            bound += _settle(part, units, tolerance)
+            bound += _solve_part(part, units, tolerance)
             mine = part.owner != NONE
             owner[part.units[mine]] = part.members[part.owner[mine]]
-    return Quick(units.owner if np.array_equal(owner, units.owner) else owner, bound)
+    return SolverResult(units.owner if np.array_equal(owner, units.owner) else owner, bound)
 
 
 def _tolerance(options: Mapping[str, Any]) -> float:
@@ -86,7 +86,7 @@ def _tolerance(options: Mapping[str, Any]) -> float:
     return float(value)
 
 
-def _settle(part: Part, units: Units, tolerance: float) -> int:
+def _solve_part(part: Part, units: Units, tolerance: float) -> int:
     """Decide the owners of a part; a lower bound of the moves."""
     if not len(part.units):
         return 0
@@ -116,13 +116,13 @@ def _rebalance(part: Part, fair: WeightGoals, wide: MoveLimits, narrow: MoveLimi
     if len(part.takes) == 1:
         shed(part, fair.load, wide.band, narrow.band)
         place(part, fair)
-        _send_home(part, fair.load, narrow.band)
+        _undo_needless_moves(part, fair.load, narrow.band)
     Steps(part, fair.load, wide, narrow).run(outside)
-    if _send_home(part, fair.load, narrow.band):
+    if _undo_needless_moves(part, fair.load, narrow.band):
         Steps(part, fair.load, wide, narrow).run(outside)
 
 
-def _send_home(part: Part, goal: FloatArray, band: FloatArray) -> bool:
+def _undo_needless_moves(part: Part, goal: FloatArray, band: FloatArray) -> bool:
     """What left its owner for nothing goes back: neither has to leave its band for that. Whether anything did."""
     away = np.flatnonzero((part.home != NONE) & (part.home != part.owner) & (part.owner != NONE))
     excess, weight = part.load - goal, part.weight[away]

@@ -57,7 +57,7 @@ class _Measures:
         units = fold(given)
         plan = quotas(units, given.members, held(units, given.members))
         base = plan.table.base
-        return cls(given, plan.goals.potential.goal, plan.goals.potential.scale, base, base + plan.table.open)
+        return cls(given, plan.targets.potential.goal, plan.targets.potential.scale, base, base + plan.table.open)
 
     def value(self, name: str, owner: IntArray) -> float:
         mine = owner != NONE

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from assigner.errors import InvalidInput
 from assigner.strategies.exact import solver
-from assigner.strategies.problem.options import BALANCES, RACKS, priorities
+from assigner.strategies.problem.options import BALANCES, RACKS, objective_order
 from assigner.strategies.sticky_balanced import strategy
 from assigner.strategy import NONE, Problem
 from tests.support.move_oracle import cost, least_cost, missed
@@ -26,7 +26,7 @@ def assert_best(given: Problem, **options: str) -> None:
     asked = replace(given, options=options)
     solution = strategy.assign(asked)
     assert_valid(asked, solution)
-    levels = priorities(strategy.name, options).levels
+    levels = objective_order(strategy.name, options).objectives
     assert cost(asked, solution.owner, levels) == pytest.approx(least_cost(asked, levels), abs=1e-4)
     assert solution.explanation.lower_bound == solution.explanation.moves
     again = strategy.assign(replace(asked, owner=solution.owner))

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from assigner.strategies.problem.units import fold
-from assigner.strategies.uniform import balance as chains
-from assigner.strategies.uniform.solver import Quick, solve
+from assigner.strategies.uniform import balance as balancing
+from assigner.strategies.uniform.solver import SolverResult, solve
 from assigner.strategy import NONE, IntArray, Problem
 from tests.support.strategy_problems import assert_even_per_topic, assert_rounded, loads, problem, problems, topic_of
 
@@ -26,7 +26,7 @@ many = settings(max_examples=150, deadline=None, derandomize=True)
 BALANCES = ("both", "topic", "topic_only", "global")
 
 
-def solved(given: Problem, balance: str = "both") -> Quick:
+def solved(given: Problem, balance: str = "both") -> SolverResult:
     given.owner.setflags(write=False)
     found = solve(fold(given), given.members, balance)
     assert found is not None
@@ -311,7 +311,7 @@ def test_pins_in_a_large_group_cost_nothing(topics: int, balance: str) -> None:
 
 
 def test_a_search_that_gives_up_claims_no_more_than_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chains, "_EFFORT", 0)
+    monkeypatch.setattr(balancing, "_EFFORT", 0)
     chooser = np.random.default_rng(5)
     partitions = chooser.integers(1, 40, 30).tolist()
     given = problem(partitions, 25, chooser.integers(NONE, 25, sum(partitions)).astype(np.int32))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from assigner.strategies.sticky_balanced import strategy as sticky_balanced
 from assigner.strategies.weighted import local_search
-from assigner.strategies.weighted.placing import deal
+from assigner.strategies.weighted.placing import place_greedily
 from assigner.strategy import NONE, FloatArray, Problem
 from tests.support.strategy_problems import again, assert_valid, assign, group, problem, weigh, weighed, weights
 
@@ -38,7 +38,7 @@ def test_dealing_in_runs_is_dealing_one_by_one(
     level = np.round(dice.uniform(0, 1, members) * scatter, 1)
     room = dice.integers(0, 9, members).astype(np.float64) if capped else np.full(members, np.inf)
     weight = np.sort(np.round(dice.exponential(1, units) + 0.1, 1))[::-1]
-    assert deal(level, room, weight).tolist() == list(dealt_one_by_one(level, room, weight))
+    assert place_greedily(level, room, weight).tolist() == list(dealt_one_by_one(level, room, weight))
 
 
 def dealt_one_by_one(level: FloatArray, room: FloatArray, weight: FloatArray) -> Iterator[int]:
