@@ -32,13 +32,13 @@ from assigner.client import AssignerConsumer, Handler, Timing
 from assigner.errors import AssignerError
 from assigner.testing.waiting import eventually
 from bench.soak_report import Sample, compare, shortcomings, table
-from tests.support.etcd_history import EtcdTruth
+from tests.support.clients.threaded_consumers import Crew
+from tests.support.clients.worker_process import Sink
+from tests.support.network.tcp_proxy import TcpProxy, proxied
 from tests.support.servers.etcd import EtcdServer
+from tests.support.servers.etcd_history import EtcdTruth
 from tests.support.servers.ports import free_port
 from tests.support.servers.process import ServerProcess
-from tests.support.tcp_proxy import TcpProxy, proxied
-from tests.support.threaded_consumers import Crew
-from tests.support.worker_process import Sink
 
 INSTANCES = ("soak-1", "soak-2")
 GROUPS = {"soak-overlap": "overlap", "soak-exclusive": "exclusive"}

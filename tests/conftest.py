@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.support.project.skip_rule import SkipRule, is_ci, read_allowed
 from tests.support.servers.etcd import (
     ContainerEtcd,
     EtcdCluster,
@@ -22,7 +23,6 @@ from tests.support.servers.etcd import (
 )
 from tests.support.servers.kafka import KafkaBroker, KafkaUnavailableError
 from tests.support.servers.postgres import PostgresServer, PostgresUnavailableError
-from tests.support.skip_rule import SkipRule, is_ci, read_allowed
 
 pytest_plugins = ["pytester", "assigner.testing.plugin", "tests.support.measurement"]
 

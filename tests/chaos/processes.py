@@ -22,10 +22,10 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from assigner.model.keys import AssignmentKey, PlanKey, TopicPartition
 from assigner.model.records import Assignment, Offset, Plan, decode
+from tests.support.network.tcp_proxy import TcpProxy
 from tests.support.servers.etcd import EtcdServer
 from tests.support.servers.process import answers
 from tests.support.service_processes import CONSUMER_TTL, Child, Effect, Fleet, until
-from tests.support.tcp_proxy import TcpProxy
 
 INSTANCES = ("a", "b", "c")
 PARTITIONS = 8

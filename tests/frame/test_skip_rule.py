@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.skip_rule import AllowedSkip, Skip, read_allowed
+from tests.support.project.skip_rule import AllowedSkip, Skip, read_allowed
 
 CONFTEST = """
 from pathlib import Path
-from tests.support.skip_rule import SkipRule, is_ci, read_allowed
+from tests.support.project.skip_rule import SkipRule, is_ci, read_allowed
 
 def pytest_configure(config):
     allowed = read_allowed(Path(__file__).with_name("allowed_skips.toml"))

@@ -19,8 +19,8 @@ from assigner.model.keys import TopicPartition
 from assigner.spark.sinks import SqlLedger, next_offsets, sql_place
 from tests.spark.driver_process import TABLE, Order
 from tests.spark.drivers import SPARK_SUBMIT, Driver
-from tests.support.fake_spark_query import GROUP, an_assigner
 from tests.support.servers.mock_kafka import MockKafka
+from tests.support.spark.fake_query import GROUP, an_assigner
 
 TOPIC = "orders"
 

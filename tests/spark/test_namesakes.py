@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.spark import jvms
-from tests.support.installation import Environment, build_wheel, copy_sources, everything
-from tests.support.namesakes import write_namesakes
+from tests.support.project.installation import Environment, build_wheel, copy_sources, everything
+from tests.support.project.namesakes import write_namesakes
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

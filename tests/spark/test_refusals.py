@@ -10,8 +10,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from assigner.spark import register
-from tests.support.fake_spark_query import GROUP, an_assigner
 from tests.support.servers.mock_kafka import MockKafka
+from tests.support.spark.fake_query import GROUP, an_assigner
 
 PATIENCE = 90
 NOBODY = "127.0.0.1:1"

@@ -26,7 +26,7 @@ from assigner.spark.sinks import (
 from assigner.spark.sinks.sql.database import open_database
 from tests.spark.feeds import Feed, records, run
 from tests.support.servers.postgres import PostgresServer
-from tests.support.sink_rows import SCHEMA
+from tests.support.spark.sink_rows import SCHEMA
 
 TP = TopicPartition("orders", 0)
 

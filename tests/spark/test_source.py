@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from assigner.embedded import EmbeddedAssigner
 from assigner.spark import drain, drain_on_sigterm, register
-from tests.support.fake_spark_query import GROUP, an_assigner
 from tests.support.servers.mock_kafka import MockKafka
+from tests.support.spark.fake_query import GROUP, an_assigner
 
 TOPICS = ("a", "b", "c", "d")
 PATIENCE = 90

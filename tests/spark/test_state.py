@@ -13,9 +13,9 @@ from assigner.spark import drain, register
 from assigner.spark.sinks import fenced_sql
 from assigner.spark.state import with_partition_state
 from tests.spark.test_source import PATIENCE, eventually, options, owned
-from tests.support.fake_spark_query import GROUP, an_assigner
-from tests.support.fake_spark_state import Tally, TallyTable
 from tests.support.servers.mock_kafka import PARTITIONS, MockKafka
+from tests.support.spark.fake_query import GROUP, an_assigner
+from tests.support.spark.fake_state import Tally, TallyTable
 
 
 def test_counts_go_on_when_a_query_joins_and_when_one_is_drained(stateful: SparkSession, tmp_path: Path) -> None:

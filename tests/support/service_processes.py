@@ -23,12 +23,12 @@ import pytest
 
 from assigner.core.leader_spread import spread
 from assigner.model.keys import TopicPartition
-from tests.support.etcd_history import EtcdTruth
+from tests.support.clients.threaded_consumers import Crew, Worker
+from tests.support.clients.worker_process import Sink
 from tests.support.servers.etcd import RunningEtcd
+from tests.support.servers.etcd_history import EtcdTruth
 from tests.support.servers.ports import free_port
 from tests.support.servers.process import ServerProcess, answers
-from tests.support.threaded_consumers import Crew, Worker
-from tests.support.worker_process import Sink
 
 ROOT = Path(__file__).parents[2]
 CONSUMER_TTL = 3.0
@@ -258,7 +258,7 @@ class Fleet:
         """A consumer of the groups in a process of its own. `extra`: further options of the program."""
         child = Child(name, self.directory / f"consumer-{name}-{len(self.consumers)}.log")
         options = {"name": name, "groups": groups, "addresses": self.addresses(at), "sink": str(self.sink), **extra}
-        child.run(["-m", "tests.support.worker_process", json.dumps(options)])
+        child.run(["-m", "tests.support.clients.worker_process", json.dumps(options)])
         self.consumers.append(child)
         return child
 

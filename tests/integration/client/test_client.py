@@ -13,8 +13,8 @@ from assigner.client import AssignerConsumer, GateClosed, Handler, Shut, StaleEp
 from assigner.errors import FailedPrecondition, InvalidInput, InvalidName
 from assigner.proto.kafka_assigner import v1
 from assigner.testing.waiting import eventually
-from tests.support.client_handler import Recorder, consuming, owns
-from tests.support.scripted_assigner import TOPIC, UNAVAILABLE, Refusal, ScriptedAssigner, Seat, packed
+from tests.support.clients.recording_handler import Recorder, consuming, owns
+from tests.support.fakes.scripted_assigner import TOPIC, UNAVAILABLE, Refusal, ScriptedAssigner, Seat, packed
 
 # --- registering ---------------------------------------------------------------------------------------------------
 

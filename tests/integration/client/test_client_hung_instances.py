@@ -14,8 +14,8 @@ import pytest
 from assigner.client import AssignerConsumer, Timing
 from assigner.clock import LoopClock
 from assigner.testing.waiting import eventually
-from tests.support.client_handler import Recorder
-from tests.support.scripted_assigner import TOPIC, ScriptedAssigner
+from tests.support.clients.recording_handler import Recorder
+from tests.support.fakes.scripted_assigner import TOPIC, ScriptedAssigner
 
 pytestmark = pytest.mark.virtual_time(sockets="local")
 BEGINS_AT_THE_FIRST = "x"

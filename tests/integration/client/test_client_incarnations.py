@@ -14,8 +14,8 @@ import pytest
 from assigner.client import AssignerConsumer, Handler
 from assigner.model.keys import TopicPartition
 from assigner.testing.waiting import eventually
-from tests.support.client_handler import QUICK, Recorder, consuming, owns
-from tests.support.scripted_assigner import ScriptedAssigner
+from tests.support.clients.recording_handler import QUICK, Recorder, consuming, owns
+from tests.support.fakes.scripted_assigner import ScriptedAssigner
 from tests.support.servers.ports import free_port
 from tests.support.servers.process import ServerProcess
 

@@ -9,7 +9,7 @@ import pytest
 from assigner.client import Superseded
 from assigner.client.rpc import ConsumerRpc, Dialling, Unavailable, close_channel, parse_address
 from tests.integration.client.test_client_service import COUNT, holds, member, serving
-from tests.support.client_handler import Recorder
+from tests.support.clients.recording_handler import Recorder
 
 
 async def test_a_late_registration_of_its_own_session_costs_a_consumer_a_reconnect_and_nothing_else() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from assigner.client import Ending, GateClosed, Handler, Shut
 from assigner.proto.kafka_assigner import v1
-from tests.support.client_handler import QUICK, Recorder, consuming, owns
-from tests.support.scripted_assigner import TOPIC, ScriptedAssigner
+from tests.support.clients.recording_handler import QUICK, Recorder, consuming, owns
+from tests.support.fakes.scripted_assigner import TOPIC, ScriptedAssigner
 
 
 async def test_leaving_shuts_the_gates_tells_the_handler_and_the_service() -> None:

@@ -27,7 +27,7 @@ from assigner.client.offsets import BYTES_IN_A_CALL, IN_A_CALL, IN_A_LIST, commi
 from assigner.embedded import EmbeddedAssigner
 from assigner.errors import InvalidInput, LimitReached, UnreadableRecord
 from assigner.model.records import HandoffMode
-from tests.support.client_handler import QUICK
+from tests.support.clients.recording_handler import QUICK
 
 GROUP, TOPIC, COUNT = "billing", "orders", 8
 Mixed = dict[Ownership | TopicPartition, int]

@@ -12,7 +12,7 @@ import pytest
 from assigner.client import AssignerConsumer, Ending, GateClosed, Handler, Ownership, Release, Superseded
 from assigner.embedded import EmbeddedAssigner
 from assigner.model.records import HandoffMode
-from tests.support.client_handler import QUICK, Recorder
+from tests.support.clients.recording_handler import QUICK, Recorder
 
 GROUP, TOPIC, COUNT = "billing", "orders", 8
 

@@ -16,8 +16,8 @@ from assigner.clock import SystemClock
 from assigner.errors import FailedPrecondition
 from assigner.proto.kafka_assigner import v1
 from assigner.testing.waiting import eventually
-from tests.support.client_handler import QUICK, Recorder, consuming, owns
-from tests.support.scripted_assigner import (
+from tests.support.clients.recording_handler import QUICK, Recorder, consuming, owns
+from tests.support.fakes.scripted_assigner import (
     EVICTED,
     NOT_REGISTERED,
     SUPERSEDED,

@@ -17,7 +17,7 @@ from assigner.backends.etcd.streams import converse
 from assigner.errors import StoreError
 from assigner.store import Absent, Put, Store
 from tests.conftest import StartEtcd
-from tests.support.etcd_access import opened
+from tests.support.servers.etcd_access import opened
 
 _REQUESTS: dict[str, Callable[[Store], Awaitable[object]]] = {
     "get": lambda store: store.get("/a"),

@@ -21,8 +21,8 @@ from assigner.errors import StoreError
 from assigner.store import Batch, Event, PutEvent, Renewed
 from assigner.testing.waiting import eventually
 from tests.conftest import StartEtcd
-from tests.support.etcd_access import Gateway, end_all_tokens, opened
-from tests.support.tcp_proxy import TcpProxy, proxied
+from tests.support.network.tcp_proxy import TcpProxy, proxied
+from tests.support.servers.etcd_access import Gateway, end_all_tokens, opened
 
 pytestmark = pytest.mark.processes
 

@@ -29,10 +29,10 @@ from assigner.store import (
 )
 from assigner.testing.waiting import eventually
 from tests.conftest import StartEtcd, StartEtcdCluster
-from tests.support.etcd_access import events_of, gauge, opened
+from tests.support.network.tcp_proxy import TcpProxy, proxied
 from tests.support.servers.etcd import EtcdCluster, EtcdServer, RunningEtcd
+from tests.support.servers.etcd_access import events_of, gauge, opened
 from tests.support.servers.ports import free_port
-from tests.support.tcp_proxy import TcpProxy, proxied
 
 pytestmark = pytest.mark.processes
 

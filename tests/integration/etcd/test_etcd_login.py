@@ -14,8 +14,8 @@ from assigner.errors import StoreRefused, WatchEnded
 from assigner.store import Found, Missing, Renewed, Written
 from assigner.testing.waiting import eventually
 from tests.conftest import StartEtcd
-from tests.support.etcd_access import Gateway, b64, end_all_tokens, events_of, opened
 from tests.support.servers.etcd import EtcdServer, RunningEtcd
+from tests.support.servers.etcd_access import Gateway, b64, end_all_tokens, events_of, opened
 
 
 def as_app(etcd: RunningEtcd, *, hang_timeout: float = 1.0) -> AbstractAsyncContextManager[EtcdStore]:

@@ -13,8 +13,8 @@ from assigner.aio import supervision
 from assigner.backends.etcd.store import EtcdStore
 from assigner.store import Found, Renewed
 from assigner.testing.waiting import eventually
-from tests.support.etcd_access import events_of, opened
 from tests.support.servers.etcd import RunningEtcd
+from tests.support.servers.etcd_access import events_of, opened
 
 LOOPS: dict[str, Callable[[EtcdStore], tuple[Any, str]]] = {
     "etcd connection": lambda store: (store._link, "_watch_over"),

@@ -20,8 +20,8 @@ from assigner.errors import (
 )
 from assigner.store import Absent, Committed, Delete, Found, Missing, Put, Written, read_all
 from tests.conftest import StartEtcd
-from tests.support.etcd_access import Gateway, opened
 from tests.support.servers.etcd import EtcdServer, RunningEtcd
+from tests.support.servers.etcd_access import Gateway, opened
 from tests.support.servers.ports import free_port
 
 

@@ -13,8 +13,8 @@ from assigner.errors import StoreError, StoreUnavailable
 from assigner.store import Written
 from assigner.testing.waiting import eventually
 from tests.conftest import StartEtcd
-from tests.support.etcd_access import events_of, opened
 from tests.support.servers.etcd import EtcdServer, EtcdTls
+from tests.support.servers.etcd_access import events_of, opened
 
 
 class Files:

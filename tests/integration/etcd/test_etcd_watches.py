@@ -15,9 +15,9 @@ from assigner.errors import Compacted, WatchEnded
 from assigner.store import Batch, Progress, Put, PutEvent, WatchItem
 from assigner.testing.waiting import eventually
 from tests.conftest import StartEtcd
-from tests.support.etcd_access import Gateway, events_of, gauge, opened
+from tests.support.network.tcp_proxy import proxied
 from tests.support.servers.etcd import EtcdServer, RunningEtcd
-from tests.support.tcp_proxy import proxied
+from tests.support.servers.etcd_access import Gateway, events_of, gauge, opened
 
 WATCHERS = "etcd_debugging_mvcc_watcher_total"
 STREAMS = "etcd_debugging_mvcc_watch_stream_total"

@@ -20,8 +20,8 @@ from assigner.service import Service
 from assigner.settings import HttpSettings, Settings, StoreSection
 from assigner.testing.waiting import eventually
 from tests.conftest import StartEtcd
-from tests.support.etcd_access import Gateway
 from tests.support.servers.etcd import EtcdServer
+from tests.support.servers.etcd_access import Gateway
 
 pytestmark = pytest.mark.etcd
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.installation import build_wheel, copy_sources
+from tests.support.project.installation import build_wheel, copy_sources
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dockerfile import Stage, Step, read_dockerfile
+from tests.support.project.dockerfile import Stage, Step, read_dockerfile
 from tests.support.servers.ports import free_port
 from tests.support.servers.process import ServerProcess, answers
 

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 
 from assigner.__main__ import SERVER_MODULES
 from assigner.embedded import EmbeddedAssigner
-from tests.support.installation import ROOT, Environment, required_by
+from tests.support.project.installation import ROOT, Environment, required_by
 
 pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("wheel")]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.installation import Environment, build_sdist, build_wheel, everything
-from tests.support.namesakes import write_namesakes
+from tests.support.project.installation import Environment, build_sdist, build_wheel, everything
+from tests.support.project.namesakes import write_namesakes
 
 ROOT = Path(__file__).parents[3]
 

@@ -15,7 +15,7 @@ from bench.strategy_bounds import imbalance
 from bench.strategy_grid import Operation, Shape, Sizes, Subscriptions, changed, dealt, fresh
 from bench.strategy_timing import ONCE, Failed
 from tests.support.servers.kafka import KafkaUnavailableError, ensure_kafka
-from tests.support.strategy_problems import assert_valid
+from tests.support.strategies.problems import assert_valid
 
 pytestmark = [pytest.mark.kafka, pytest.mark.processes]
 

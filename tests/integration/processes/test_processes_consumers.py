@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.clients.worker_process import SUPERSEDED
 from tests.support.servers.etcd import RunningEtcd
 from tests.support.service_processes import CONSUMER_TTL, UP_WITHIN, Child, Fleet, at, shown_on_failure, until
-from tests.support.worker_process import SUPERSEDED
 
 pytestmark = [pytest.mark.processes, pytest.mark.etcd, pytest.mark.xdist_group("processes-consumers")]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from assigner.model.keys import AssignmentKey, HandoffKey, PlanKey
-from tests.support.holding_proxy import HoldingProxy
+from tests.support.network.holding_proxy import HoldingProxy
 from tests.support.servers.etcd import RunningEtcd
 from tests.support.service_processes import LEADER_TTL, UP_WITHIN, Fleet, at, shown_on_failure, until
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.support.clients.threaded_consumers import Worker
 from tests.support.servers.etcd import EtcdServer, EtcdUnavailableError
 from tests.support.service_processes import CONSUMER_TTL, UP_WITHIN, Fleet, shown_on_failure, until
-from tests.support.threaded_consumers import Worker
 
 pytestmark = [pytest.mark.processes, pytest.mark.etcd, pytest.mark.xdist_group("processes-outages")]
 

@@ -22,8 +22,8 @@ from assigner.server.services.admin import AdminService
 from assigner.server.services.consumers import ConsumerService
 from assigner.server.services.offsets import OffsetCalls
 from assigner.server.services.requests import Requests
-from tests.support.fake_service import FakeAdministration, FakeMembers, FakeOffsets
-from tests.support.grpc_serving import Serving, eventually, serving
+from tests.support.fakes.fake_service import FakeAdministration, FakeMembers, FakeOffsets
+from tests.support.fakes.grpc_serving import Serving, eventually, serving
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 7)
 

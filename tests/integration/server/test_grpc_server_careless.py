@@ -14,8 +14,8 @@ from assigner.model.records import TopicConfig
 from assigner.proto.kafka_assigner import v1
 from assigner.server.transport import connection as connection_module
 from assigner.server.transport import send_buffers as sending_module
-from tests.support.grpc_serving import Serving, eventually, serving
-from tests.support.raw_http2 import framed, raw_peer
+from tests.support.fakes.grpc_serving import Serving, eventually, serving
+from tests.support.network.raw_http2 import framed, raw_peer
 
 RENEWAL = framed(bytes(v1.RenewRequest(consumer_name="c")))
 LIST_TOPICS = "/kafka_assigner.v1.Admin/ListTopics"

@@ -15,9 +15,9 @@ from grpclib.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from assigner.model.commands import Commands
 from assigner.model.keys import TopicPartition
 from assigner.proto.kafka_assigner import v1
-from tests.support.grpc_serving import Serving, eventually, serving
-from tests.support.raw_http2 import REGISTER, framed, raw_peer
-from tests.support.upstream_client import upstream_clients
+from tests.support.clients.upstream_client import upstream_clients
+from tests.support.fakes.grpc_serving import Serving, eventually, serving
+from tests.support.network.raw_http2 import REGISTER, framed, raw_peer
 
 SHUTDOWN = "instance is shutting down, reconnect elsewhere"
 

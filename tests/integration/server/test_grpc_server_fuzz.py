@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from assigner.proto.kafka_assigner import v1
-from tests.support.grpc_serving import Serving, eventually, serving
-from tests.support.raw_http2 import REGISTER, RENEW, RawPeer, framed
+from tests.support.fakes.grpc_serving import Serving, eventually, serving
+from tests.support.network.raw_http2 import REGISTER, RENEW, RawPeer, framed
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"

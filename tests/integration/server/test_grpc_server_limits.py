@@ -25,9 +25,9 @@ from assigner.server.transport import connection as connection_module
 from assigner.server.transport.codec import ReadyBytesCodec
 from assigner.server.transport.connection import PeerProtocol
 from assigner.server.transport.traffic import Traffic
-from tests.support.grpc_serving import Serving, eventually, serving
+from tests.support.fakes.grpc_serving import Serving, eventually, serving
 from tests.support.measurement import counted_calls
-from tests.support.raw_http2 import REGISTER, framed, raw_peer
+from tests.support.network.raw_http2 import REGISTER, framed, raw_peer
 
 REGISTRATION = bytes(v1.RegisterRequest(consumer_name="raw"))
 

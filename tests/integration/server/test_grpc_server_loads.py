@@ -17,7 +17,7 @@ from assigner.embedded import EmbeddedAssigner
 from assigner.errors import InvalidInput
 from assigner.proto.kafka_assigner import v1
 from assigner.server.services.loads import DAY, MAX_PUBLISHED, MAX_REPORTED, MAX_TOLD
-from tests.support.grpc_serving import Serving, serving
+from tests.support.fakes.grpc_serving import Serving, serving
 
 NAN, INF = float("nan"), float("inf")
 

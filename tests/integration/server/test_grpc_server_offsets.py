@@ -13,7 +13,7 @@ from assigner.model.keys import TopicPartition
 from assigner.model.records import Offset
 from assigner.proto.kafka_assigner import v1
 from assigner.server.services.offsets import MAX_METADATA, MAX_PARTITIONS
-from tests.support.grpc_serving import Serving, serving
+from tests.support.fakes.grpc_serving import Serving, serving
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from assigner.model.records import (
 )
 from assigner.proto.kafka_assigner import v1
 from assigner.server.services.group_description import described
-from tests.support.grpc_serving import Serving, eventually, serving
+from tests.support.fakes.grpc_serving import Serving, eventually, serving
 from tests.support.measurement import counted_calls
 
 

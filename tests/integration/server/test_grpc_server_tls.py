@@ -17,9 +17,9 @@ from assigner.model.commands import Commands
 from assigner.model.keys import TopicPartition
 from assigner.proto.kafka_assigner import v1
 from assigner.server import GrpcServer, ServerSettings
-from tests.support.fake_service import FakeAdministration, FakeMembers, FakeOffsets
-from tests.support.grpc_serving import Serving, eventually, serving
-from tests.support.raw_http2 import RawPeer
+from tests.support.fakes.fake_service import FakeAdministration, FakeMembers, FakeOffsets
+from tests.support.fakes.grpc_serving import Serving, eventually, serving
+from tests.support.network.raw_http2 import RawPeer
 
 
 class Files:

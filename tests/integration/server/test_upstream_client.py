@@ -13,8 +13,8 @@ from assigner.api import RejectedAck
 from assigner.model.commands import CancelWarm, Commands, Release, Warm
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Cause
-from tests.support.grpc_serving import Serving, eventually, serving
-from tests.support.upstream_client import CallFailed, UpstreamClients, UpstreamConsumer, upstream_clients
+from tests.support.clients.upstream_client import CallFailed, UpstreamClients, UpstreamConsumer, upstream_clients
+from tests.support.fakes.grpc_serving import Serving, eventually, serving
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 7)
 

@@ -14,7 +14,7 @@ from assigner.store import Found, Store
 from assigner.testing.counting import CountingStore
 from assigner.testing.faults import FaultyStore, Refuse
 from assigner.testing.waiting import eventually
-from tests.support.client_lanes import NOW, A, B, Lanes, owned, release
+from tests.support.clients.state_driver import NOW, A, B, Lanes, owned, release
 from tests.support.cluster import Cluster, cluster_on
 
 

@@ -13,8 +13,8 @@ from assigner.clock import LoopClock
 from assigner.model.records import GroupOptions
 from assigner.proto.kafka_assigner import v1
 from assigner.service import Service
+from tests.support.clients.stream_clients import TIMING, until
 from tests.support.cluster import GROUP, Cluster
-from tests.support.stream_clients import TIMING, until
 
 OPTIONS = GroupOptions(debounce=0.1, standby_count=1)
 pytestmark = [

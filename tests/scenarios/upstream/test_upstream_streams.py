@@ -18,8 +18,8 @@ from assigner.model.records import Phase
 from assigner.model.records import Status as ConsumerStatus
 from assigner.proto.kafka_assigner import v1
 from assigner.service import Service
+from tests.support.clients.stream_clients import Clients, StreamConsumer, clients_of, until
 from tests.support.cluster import BOTH_STORES, Cluster, cluster_on
-from tests.support.stream_clients import Clients, StreamConsumer, clients_of, until
 
 ALL = {("t", number) for number in range(8)}
 CASES = [

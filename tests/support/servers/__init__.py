@@ -1,0 +1,1 @@
+"""Real servers as child processes: etcd, Kafka, PostgreSQL."""

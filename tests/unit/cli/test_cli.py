@@ -19,7 +19,7 @@ from assigner.cli.commands.group_view import SUMMARY_COLUMNS
 from assigner.cli.output import ranges
 from assigner.errors import FailedPrecondition, InvalidInput, NotRegistered, StoreUnavailable
 from assigner.server.settings import ServerSettings
-from tests.support.cli_service import ScriptedAdministration, serving
+from tests.support.fakes.cli_service import ScriptedAdministration, serving
 
 PAGE = Path(__file__).parents[3] / "docs/reference/cli.md"
 

@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 
 from assigner.cli import main
 from assigner.errors import FailedPrecondition
-from tests.support.cli_service import ScriptedAdministration, serving
-from tests.support.fake_service import FakeOffsets
+from tests.support.fakes.cli_service import ScriptedAdministration, serving
+from tests.support.fakes.fake_service import FakeOffsets
 
 Run = Callable[..., Result]
 

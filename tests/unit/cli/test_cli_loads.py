@@ -14,7 +14,7 @@ from assigner.api import Weights
 from assigner.cli import main
 from assigner.cli.commands.loads import IN_A_CALL, IN_A_LIST, calls
 from assigner.proto.kafka_assigner.v1 import TopicWeights
-from tests.support.cli_service import ScriptedAdministration, serving
+from tests.support.fakes.cli_service import ScriptedAdministration, serving
 
 Run = Callable[..., Result]
 

@@ -16,8 +16,8 @@ from assigner.cli.commands.offsets import IN_A_LIST, MAX_FILE_BYTES, MAX_SET, ne
 from assigner.errors import FailedPrecondition
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Offset
-from tests.support.cli_service import ScriptedAdministration, serving
-from tests.support.fake_service import FakeOffsets
+from tests.support.fakes.cli_service import ScriptedAdministration, serving
+from tests.support.fakes.fake_service import FakeOffsets
 
 Run = Callable[..., Result]
 

@@ -22,7 +22,7 @@ from assigner.proto.kafka_assigner.v1 import (
     TopicOwnership,
     TopicStandbys,
 )
-from tests.support.cli_service import ScriptedAdministration, serving
+from tests.support.fakes.cli_service import ScriptedAdministration, serving
 
 GROUP = {
     "topics": [{"name": "orders", "partitions": 10}],

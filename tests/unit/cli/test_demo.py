@@ -17,7 +17,7 @@ from assigner.demo.recording import animated, frame_text, save
 from assigner.demo.scene import Cast, Cell, Moving, Scene, SceneLine, State, Worker, seen
 from assigner.demo.show import selection
 from assigner.demo.stage import NAMES, Pace
-from tests.support.cli_service import description
+from tests.support.fakes.cli_service import description
 
 
 def scene(**fields: object) -> Scene:

@@ -44,7 +44,7 @@ from bench.strategy_racks import fewest_mismatches
 from bench.strategy_sheets import BEGIN, END, Sheet, cells_sheet, grid_sheets, page, terminal, write_between
 from bench.strategy_targets import Target
 from bench.strategy_timing import ONCE, Answer, Effort, Failed, timed
-from tests.support.strategy_problems import loads, problem, problems, topic_of
+from tests.support.strategies.problems import loads, problem, problems, topic_of
 
 
 def moved(given: Problem, owner: IntArray) -> int:

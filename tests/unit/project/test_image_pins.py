@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dockerfile import read_dockerfile
+from tests.support.project.dockerfile import read_dockerfile
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

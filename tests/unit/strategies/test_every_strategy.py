@@ -22,7 +22,7 @@ from assigner.core.whatif.sketch import Sketch, SketchedMember, SketchedTopic
 from assigner.errors import InvalidInput
 from assigner.strategy import NONE, Problem, Strategy
 from assigner.strategy.registry import installed, load
-from tests.support.strategy_problems import assert_valid, problem, problems
+from tests.support.strategies.problems import assert_valid, problem, problems
 
 NAMES = ("copartitioned", "jump_hash", "range", "rendezvous", "spread_first", "sticky_balanced")
 ROOT = Path(__file__).parents[3]

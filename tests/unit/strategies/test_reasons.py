@@ -14,7 +14,7 @@ from assigner.strategies.sticky_balanced import strategy as sticky_balanced
 from assigner.strategy import NONE, Problem
 from assigner.strategy.explanation import Explanation
 from assigner.strategy.reasons import MoveReason
-from tests.support.strategy_problems import problem, problems
+from tests.support.strategies.problems import problem, problems
 
 
 def why(given: Problem, owner: Sequence[int], *, by_rule: bool = False) -> list[MoveReason]:

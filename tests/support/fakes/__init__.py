@@ -1,0 +1,1 @@
+"""Stand-ins for the service: scripted servers, and fakes behind a real gRPC server."""

@@ -1,0 +1,83 @@
+"""A gRPC server with fakes behind it, and what tests need to talk to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from grpclib.client import Channel
+from grpclib.config import Configuration
+
+from assigner.clock import SystemClock
+from assigner.model.keys import Keys
+from assigner.proto.kafka_assigner import v1
+from assigner.server import GrpcServer, ServerSettings
+from tests.support.fakes.fake_service import FakeAdministration, FakeMembers, FakeOffsets, FakeSeat
+
+ROOMY = Configuration(http2_connection_window_size=64 * 1024 * 1024, http2_stream_window_size=1024 * 1024)
+
+
+class Serving:
+    """A running server and its clients."""
+
+    def __init__(
+        self, server: GrpcServer, members: FakeMembers, administration: FakeAdministration, offsets: FakeOffsets
+    ) -> None:
+        self.server = server
+        self.members = members
+        self.administration = administration
+        self.offsets = offsets
+        self._channels: list[Channel] = []
+
+    def channel(self, **options: Any) -> Channel:
+        options.setdefault("config", ROOMY)
+        channel = Channel("127.0.0.1", self.server.port, **options)
+        self._channels.append(channel)
+        return channel
+
+    def consumer(self, **options: Any) -> v1.KafkaAssignerStub:
+        return v1.KafkaAssignerStub(self.channel(**options))
+
+    def admin(self) -> v1.AdminStub:
+        return v1.AdminStub(self.channel())
+
+    def refused(self, reason: str) -> int:
+        return self.server.statistics().refused[reason]
+
+    async def seat(self, name: str) -> FakeSeat:
+        await eventually(lambda: name in self.members.seats)
+        return self.members.seats[name]
+
+    def hang_up(self) -> None:
+        for channel in self._channels:
+            channel.close()
+
+
+@asynccontextmanager
+async def serving(ready: Callable[[], bool] = lambda: True, **settings: Any) -> AsyncIterator[Serving]:
+    members, administration, offsets = FakeMembers(), FakeAdministration(), FakeOffsets()
+    server = GrpcServer(
+        ServerSettings(port=0, **settings),
+        members,
+        administration,
+        offsets,
+        default_group="default",
+        clock=SystemClock(),
+        ready=ready,
+        check_group=Keys().check_group,
+    )
+    await server.start()
+    running = Serving(server, members, administration, offsets)
+    try:
+        yield running
+    finally:
+        running.hang_up()
+        await server.close()
+
+
+async def eventually(condition: Callable[[], bool], within: float = 15.0) -> None:
+    async with asyncio.timeout(within):
+        while not condition():  # noqa: ASYNC110 - the conditions are of many kinds
+            await asyncio.sleep(0.005)

@@ -1,0 +1,1 @@
+"""The project seen from outside: its Dockerfile, its wheel, its rule about skipped tests."""

@@ -1,0 +1,1 @@
+"""Spark's part, played without Spark: queries, state, rows for sinks."""

@@ -1,0 +1,1 @@
+"""Problems for strategies, and what the best answer to them costs."""
