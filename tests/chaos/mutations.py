@@ -34,7 +34,7 @@ from assigner.core.liveness import SessionLiveness, SessionState
 from assigner.core.offset_commits import Committer, PendingCommit, judge
 from assigner.core.planning.copartitions import CopartitionUnits
 from assigner.core.planning.execution import PlanExecution
-from assigner.core.planning.request import Builder
+from assigner.core.planning.request import RequestBuilder
 from assigner.core.transitions import Transitions
 from assigner.core.writes import Packed, PendingWrites, Write
 from assigner.errors import WatchEnded
@@ -135,14 +135,14 @@ def targets_are_names(patch: Patch) -> None:
         verdict: HandoffAction = original(*args)
         return HandoffAction.WAIT if verdict is HandoffAction.RETARGET else verdict
 
-    begin: Any = Builder.__init__
+    begin: Any = RequestBuilder.__init__
 
     def forgetting_sessions(self: Any, *args: Any, **kwargs: Any) -> None:
         begin(self, *args, **kwargs)
         self._sessions = dict.fromkeys(self._sessions, ANY)
 
     patch.setattr(lifecycle, "_target", changed)
-    patch.setattr(Builder, "__init__", forgetting_sessions)
+    patch.setattr(RequestBuilder, "__init__", forgetting_sessions)
 
 
 def every_change_wakes_all_who_wait(patch: Patch) -> None:
@@ -427,14 +427,14 @@ def a_lease_that_is_gone_counts_as_renewed(patch: Patch) -> None:
 
 
 def partitions_in_flight_are_not_pinned(patch: Patch) -> None:
-    def changed(self: Builder, tp: TopicPartition) -> None:
+    def changed(self: RequestBuilder, tp: TopicPartition) -> None:
         held = self._state.assignments.get(tp)
         if held is None:
             self._put(-1, pinned=False)
         else:
             self._add_held(tp, held.record.owner, held.record.session)
 
-    patch.setattr(Builder, "_add", changed)
+    patch.setattr(RequestBuilder, "_add", changed)
 
 
 def copartitions_flip_one_by_one(patch: Patch) -> None:

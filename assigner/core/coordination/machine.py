@@ -219,7 +219,7 @@ class Coordination:
         if not self.state.blocked:
             self._reconcile_partitions(out, now, wall, budget)
             self._emit(out, self._removal.writes(budget - len(out.writes)))
-            self._execution.take_up(now, 5 * budget)
+            self._execution.queue_moves(now, 5 * budget)
             for write in self._execution.writes(now, wall, budget - len(out.writes)):
                 self._publisher.begun(write)
                 self._emit(out, (write,))

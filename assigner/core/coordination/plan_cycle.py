@@ -13,7 +13,7 @@ from collections.abc import Callable
 from assigner.core.handoff.warm_failures import WarmFailures
 from assigner.core.leader_context import LeaderContext
 from assigner.core.loads.trigger import LoadTrigger
-from assigner.core.planning.request import Builder, Request
+from assigner.core.planning.request import Request, RequestBuilder
 from assigner.core.work_queue import Timer
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Cause
@@ -40,7 +40,7 @@ class PlanCycle:
         self._failures = failures
         self._loads = loads
         self._partitions = partitions
-        self._builder: Builder | None = None
+        self._builder: RequestBuilder | None = None
         self._causes: set[Cause] = set()
         """Of the plan being made."""
         self._replan_causes: set[Cause] | None = None
@@ -83,7 +83,7 @@ class PlanCycle:
         if not_all_back:
             self._postponed |= self._causes
             self._work.timers.sooner(Timer.GRACE_PERIOD, self._liveness.grace_period_ends)
-        self._builder = Builder(
+        self._builder = RequestBuilder(
             self._state,
             self._liveness,
             now,

@@ -1,11 +1,10 @@
-"""Which topics move as one: the sets an operator named and, under `copartitioned`, those that look alike.
+"""Finds the co-partition sets: topics whose partitions of the same number move as one.
 
-Topics look alike if they have as many partitions and the same subscribers. So such sets come and go with consumers;
-partitions already in flight go on as they began.
+A set is named by an operator or, under the strategy `copartitioned`, found by likeness: topics with equal partition
+counts and the same subscribers. So such sets change with the consumers; partitions in flight finish as they began.
 
 What moves as one is written as one, so no set is larger than a transaction of the store allows. Larger ones are cut, in
-name order: topics that look alike as a matter of course, named ones only if they are on record from elsewhere, for an
-operator who names one is refused.
+name order. An operator that names a larger set is refused; one on record from another writer is cut like the others.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from assigner.model.keys import TopicPartition
 from assigner.store import Limits
 
 BY_LIKENESS = "copartitioned"
-"""The strategy that joins topics by itself."""
+"""The strategy that finds sets by likeness."""
 _PER_TOPIC = 2
-"""What a write compares for each topic of a set: the assignment and the handoff. It puts no more than that."""
+"""Preconditions of a write for each topic of a set: the assignment and the handoff. It has no more operations."""
 _BESIDES = 4
-"""What it may compare besides: the leader's term, both ends' registrations, the group's options."""
+"""Its other preconditions: the leader's term, both owners' registrations, the group's options."""
 
 
 def largest_set(limits: Limits) -> int:
@@ -36,13 +35,13 @@ def copartition_sets(state: GroupState) -> list[tuple[str, ...]]:
     for topics in state.options.copartitioned:
         sets += _cut(state, sorted({topic for topic in topics if topic in state.topics}))
     if state.options.strategy == BY_LIKENESS:
-        sets += _alike(state, {topic for topics in sets for topic in topics})
+        sets += _by_likeness(state, {topic for topics in sets for topic in topics})
     return sets
 
 
 def slots(state: GroupState, topics: tuple[str, ...]) -> int:
-    """How many partitions of each topic move as one. Topics of a set never grow at the same instant: what the others
-    do not have yet moves by itself until they do."""
+    """How many partitions of each topic move as one. Topics of a set never grow at the same instant: partitions that
+    the others do not have yet move by themselves until they do."""
     return min(state.topics[topic].record.partition_count for topic in topics)
 
 
@@ -58,7 +57,7 @@ def _cut(state: GroupState, topics: list[str]) -> Iterator[tuple[str, ...]]:
             yield part
 
 
-def _alike(state: GroupState, taken: set[str]) -> Iterator[tuple[str, ...]]:
+def _by_likeness(state: GroupState, taken: set[str]) -> Iterator[tuple[str, ...]]:
     subscribers = _subscribers(state)
     found: defaultdict[tuple[int, tuple[int, ...]], list[str]] = defaultdict(list)
     for topic in sorted(state.topics):
@@ -69,8 +68,8 @@ def _alike(state: GroupState, taken: set[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _subscribers(state: GroupState) -> dict[str, tuple[int, ...]]:
-    """Topic -> the kinds of consumers that name it. Those that want everything tell no topic from another, and those
-    that want the same are one kind."""
+    """Topic -> the subscriptions that name it, by number. Equal subscriptions count once, and those to all topics tell
+    no topic from another."""
     kinds = sorted({consumer.record.topics for consumer in state.consumers.values() if consumer.record.topics})
     named: defaultdict[str, list[int]] = defaultdict(list)
     for number, topics in enumerate(kinds):
@@ -79,10 +78,10 @@ def _subscribers(state: GroupState) -> dict[str, tuple[int, ...]]:
     return {topic: tuple(numbers) for topic, numbers in named.items()}
 
 
-# Partitions that move as one: the same number in each topic of a co-partition set. One flip, one pin.
-
-
 class CopartitionUnits:
+    """Says which partitions move as one: the same number in each topic of a co-partition set. They are pinned, handed
+    over and cut over together."""
+
     def __init__(self, state: GroupState) -> None:
         self._state = state
         self._known: Mapping[str, tuple[str, ...]] | None = None
@@ -97,13 +96,13 @@ class CopartitionUnits:
 
     @property
     def _topics(self) -> Mapping[str, tuple[str, ...]]:
-        # Worked out when it is needed: many consumers may come at once.
+        # Computed when it is needed: many consumers may join at once.
         if self._known is None:
             self._known = companions_by_topic(self._state)
         return self._known
 
     def of(self, tp: TopicPartition) -> str:
-        """The name of the set the partition moves with; none: it moves by itself."""
+        """The name of the set that the partition moves with; empty: it moves by itself."""
         topics = self._topics.get(tp.topic)
         return topics[0] if topics and tp.partition < slots(self._state, topics) else ""
 

@@ -1,6 +1,6 @@
-"""Carries a plan out: from what it wants to moves, and from moves to writes, no faster than the group allows.
+"""Carries a plan out: turns its targets into moves, and moves into writes, no faster than the group's limits allow.
 
-The plan was made a moment ago and is advisory. Each move is checked again when it begins; one that makes no sense any
+The plan was made a moment ago and is advisory. Each move is checked again when it begins; one that does not apply any
 more is dropped, and another plan is asked for.
 """
 
@@ -22,13 +22,8 @@ from assigner.core.writes import Write
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Cause, Status, Step
 
-# Moves that a plan wants and that have not begun, let through no faster than the group allows.
-#
-# A queue per target, because the limit that usually binds is how much one consumer warms at a time. Asking for the next
-# moves costs as much as there are targets with something waiting, not as there are moves.
 
-
-class PlannedMove(msgspec.Struct, frozen=True, gc=False):
+class QueuedMove(msgspec.Struct, frozen=True, gc=False):
     tps: tuple[TopicPartition, ...]
     """More than one where a co-partition set moves as one."""
     target: str
@@ -36,8 +31,13 @@ class PlannedMove(msgspec.Struct, frozen=True, gc=False):
 
 
 class MoveQueue:
+    """Moves that wait for room under the limits.
+
+    One queue per target, because the limit that usually binds is how much one consumer warms at a time. Taking the next
+    moves costs as much as there are targets with moves waiting, not as there are moves."""
+
     def __init__(self) -> None:
-        self._by_target: dict[str, deque[PlannedMove]] = {}
+        self._by_target: dict[str, deque[QueuedMove]] = {}
         self._waiting = 0
 
     def __len__(self) -> int:
@@ -47,14 +47,14 @@ class MoveQueue:
         self._by_target.clear()
         self._waiting = 0
 
-    def add(self, move: PlannedMove) -> None:
+    def add(self, move: QueuedMove) -> None:
         self._by_target.setdefault(move.target, deque()).append(move)
         self._waiting += 1
 
-    def take(self, warming: Callable[[str], int], most: int, total: int) -> Iterator[PlannedMove]:
-        """Moves to begin now, turn by turn over the targets: until `total` partitions are on their way, and as long as
-        none of the targets warms more than `most`. What moves as one begins whatever its size where nothing else is
-        warmed, because it never gets smaller."""
+    def take(self, warming: Callable[[str], int], most: int, total: int) -> Iterator[QueuedMove]:
+        """Moves to begin now, round-robin over the targets: until `total` partitions are in flight, and as long as no
+        target warms more than `most`. A co-partition set larger than `most` begins where nothing else is warmed,
+        because it never gets smaller."""
         busy = {target: warming(target) for target in self._by_target}
         while total > 0 and busy:
             for target in list(busy):
@@ -71,8 +71,8 @@ class MoveQueue:
                 yield move
 
 
-_BY_WEIGHT = (Cause.OPERATOR, Cause.JOINED, Cause.TOPIC_GREW, Cause.LOAD, Cause.DRAINING, Cause.LEFT)
-"""Which of several causes a move made for balance is put down to."""
+_CAUSES_OF_BALANCE = (Cause.OPERATOR, Cause.JOINED, Cause.TOPIC_GREW, Cause.LOAD, Cause.DRAINING, Cause.LEFT)
+"""Which of a plan's causes a move for balance is attributed to: the first that applies."""
 
 
 class PlanExecution:
@@ -94,25 +94,24 @@ class PlanExecution:
         self._must_stay = must_stay
         self._causes: set[Cause] = set()
         self._begun: set[str] = set()
-        """Topics that were owned when the plan was made: what is unowned of them is new."""
+        """Topics that had an owner when the plan was made: their partitions without one are new."""
         self._new_generation: str | None = None
-        """Of the rollout that was on when the plan was made."""
+        """The generation that takes over, if a rollout was in progress when the plan was made."""
         self._targets: deque[request.OwnerTarget] = deque()
-        """What the plan wants and has not yet been looked at."""
-        self._joint: dict[tuple[str, str, int, tuple[str, str]], PlannedMove] = {}
-        """Moves of partitions that move as one, being put together from the targets: those of one owner, because a
-        handoff has one."""
-        self._at_once: deque[PlannedMove] = deque()
-        """Moves that wait for no room: nobody holds the partition, or it is in flight already."""
+        """Targets of the plan that are not yet turned into moves."""
+        self._joint: dict[tuple[str, str, int, tuple[str, str]], QueuedMove] = {}
+        """Moves of co-partition sets, being put together from the targets: per owner, because a handoff has one."""
+        self._immediate: deque[QueuedMove] = deque()
+        """Moves that no limit applies to: the partition has no owner, or is in flight already."""
         self._queue = MoveQueue()
         self.placements = 0
         """Plans whose standbys are still being placed. Meanwhile no handoff begins: until it is on record whether the
         old owner keeps its copy, it would be told to drop it. Partitions without an owner do not wait."""
 
-    # --- what there is to do -------------------------------------------------------------------------------------
+    # --- the plan -------------------------------------------------------------------------------------
 
     def begin(self, targets: Iterable[request.OwnerTarget], causes: set[Cause]) -> None:
-        """A new plan, in place of what is left of the old one."""
+        """Carry out a new plan, in place of what is left of the old one."""
         self.abandon()
         self._causes = causes
         self._begun = {topic for topic in self._state.topics if TopicPartition(topic, 0) in self._state.assignments}
@@ -121,16 +120,16 @@ class PlanExecution:
         self._targets = deque(targets)
 
     def abandon(self) -> None:
-        """Leave what has not begun to the next plan."""
+        """Drop the moves that have not begun; the next plan decides about them."""
         self._queue.clear()
-        self._at_once.clear()
+        self._immediate.clear()
         self._joint.clear()
         self._targets.clear()
 
     @property
     def urgent(self) -> bool:
-        """There is something that can be decided at once."""
-        return bool(self._targets or self._at_once)
+        """Whether there is something to decide that waits for no room."""
+        return bool(self._targets or self._immediate)
 
     @property
     def finished(self) -> bool:
@@ -142,36 +141,37 @@ class PlanExecution:
 
     # --- from targets to moves -----------------------------------------------------------------------------------
 
-    def take_up(self, now: float, budget: int) -> None:
-        """Turn what the plan wants into moves. Partitions that move as one wait for each other."""
+    def queue_moves(self, now: float, budget: int) -> None:
+        """Turn at most `budget` targets into moves. The moves of a co-partition set wait until all targets are
+        known."""
         if not self._targets:
             return
         for _ in range(min(budget, len(self._targets))):
             target = self._targets.popleft()
-            if not target.owner and not self._has_to_go(target.tp, now):
+            if not target.owner and not self._must_leave(target.tp, now):
                 continue
-            move = PlannedMove((target.tp,), target.owner, self._cause(target.tp, now))
+            move = QueuedMove((target.tp,), target.owner, self._cause(target.tp, now))
             unit = self._units.of(target.tp)
             if not unit:
                 self._add(move, now)
                 continue
             key = (unit, target.owner, target.tp.partition, self._holder(target.tp))
             joined = self._joint.get(key)
-            self._joint[key] = PlannedMove((*joined.tps, target.tp), joined.target, joined.cause) if joined else move
+            self._joint[key] = QueuedMove((*joined.tps, target.tp), joined.target, joined.cause) if joined else move
         if not self._targets:
             for move in self._joint.values():
                 self._add(move, now)
             self._joint.clear()
 
-    def _add(self, move: PlannedMove, now: float) -> None:
+    def _add(self, move: QueuedMove, now: float) -> None:
         if any(self._must_stay(tp, now) for tp in move.tps):
             return
         in_flight = any(tp in self._state.handoffs for tp in move.tps)
         if self._is_free(move.tps[0], now) or in_flight or not move.target:
-            self._at_once.append(move)
+            self._immediate.append(move)
             return
         held = self._state.assignments[move.tps[0]].record
-        if self._liveness.session_state(held.owner, held.session, now) is SessionState.ALIVE:
+        if self._liveness.owner_state(held, now) is SessionState.ALIVE:
             self._queue.add(move)
 
     def _cause(self, tp: TopicPartition, now: float) -> Cause:
@@ -179,16 +179,16 @@ class PlanExecution:
         if held is None:
             grown = bool(self._state.assignments) and Cause.JOINED not in self._causes
             return Cause.TOPIC_GREW if grown or tp.topic in self._begun else Cause.JOINED
-        if self._liveness.session_state(held.record.owner, held.record.session, now) is SessionState.DEAD:
+        if self._liveness.owner_state(held.record, now) is SessionState.DEAD:
             return Cause.LEFT
         owner = self._state.consumers.get(held.record.owner)
         if owner and owner.record.status is Status.DRAINING:
             replaced = self._new_generation is not None and owner.record.generation != self._new_generation
             return Cause.ROLLOUT if replaced else Cause.DRAINING
-        return next((cause for cause in _BY_WEIGHT if cause in self._causes), Cause.JOINED)
+        return next((cause for cause in _CAUSES_OF_BALANCE if cause in self._causes), Cause.JOINED)
 
-    def _has_to_go(self, tp: TopicPartition, now: float) -> bool:
-        """Whether a plan that names nobody asks for anything: an owner that wants the partition keeps it."""
+    def _must_leave(self, tp: TopicPartition, now: float) -> bool:
+        """Whether a target of nobody asks for a move: an owner that is not leaving keeps the partition."""
         held = self._state.assignments.get(tp)
         void = tp in self._state.handoffs and self._is_free(tp, now)
         return void or bool(held and self._liveness.is_leaving(held.record))
@@ -198,20 +198,17 @@ class PlanExecution:
         return (held.record.owner, held.record.session) if held else ("", "")
 
     def _is_free(self, tp: TopicPartition, now: float) -> bool:
-        """Nobody alive holds it, so it needs no handoff."""
+        """Whether no living session owns the partition, so that it needs no handoff."""
         held = self._state.assignments.get(tp)
-        return (
-            held is None
-            or self._liveness.session_state(held.record.owner, held.record.session, now) is SessionState.DEAD
-        )
+        return held is None or self._liveness.owner_state(held.record, now) is SessionState.DEAD
 
     # --- from moves to writes ------------------------------------------------------------------------------------
 
     def writes(self, now: float, wall: float, budget: int) -> Iterator[Write]:
         """At most `budget` writes that begin moves."""
         given = 0
-        while self._at_once and given < budget:
-            write = self._begin(self._at_once.popleft(), now, wall)
+        while self._immediate and given < budget:
+            write = self._begin(self._immediate.popleft(), now, wall)
             if write:
                 given += 1
                 yield write
@@ -220,16 +217,16 @@ class PlanExecution:
             if write:
                 yield write
 
-    def _with_room(self, budget: int) -> list[PlannedMove]:
+    def _with_room(self, budget: int) -> list[QueuedMove]:
         options = self._state.options
         if self.placements or not len(self._queue):
             return []
         room = min(options.max_concurrent_handoffs - len(self._in_flight), budget)
         return list(self._queue.take(self._in_flight.warming, options.warm_concurrency, room)) if room > 0 else []
 
-    def _begin(self, move: PlannedMove, now: float, wall: float) -> Write | None:
+    def _begin(self, move: QueuedMove, now: float, wall: float) -> Write | None:
         if not move.target:
-            return self._let_go(move, now, wall)
+            return self._release(move, now, wall)
         target = self._liveness.eligible(move.target)
         if target is None or any(tp in self._pending for tp in move.tps):
             self._work.want_plan(None, now)
@@ -246,9 +243,9 @@ class PlanExecution:
         self._in_flight.begin(write, move.target)
         return write
 
-    def _let_go(self, move: PlannedMove, now: float, wall: float) -> Write | None:
-        """Nobody can take what its owner has to leave."""
-        if any(tp in self._pending for tp in move.tps) or not all(self._has_to_go(tp, now) for tp in move.tps):
+    def _release(self, move: QueuedMove, now: float, wall: float) -> Write | None:
+        """Nobody can take over what its owner has to leave."""
+        if any(tp in self._pending for tp in move.tps) or not all(self._must_leave(tp, now) for tp in move.tps):
             self._work.want_plan(None, now)
             return None
         if all(self._is_free(tp, now) for tp in move.tps):

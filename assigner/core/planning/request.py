@@ -1,8 +1,8 @@
-"""Where strings become integers and back: a group's state as a strategy's problem, and its solution as moves.
+"""Translates a group's state into a strategy's problem, names to numbers, and the solution back into targets.
 
 Members and topics are taken in name order, so the result depends on nothing but the state. What must not move now is
-pinned: partitions in flight to their target, those whose owner may yet come back, those given up on for a while, and
-all that have an owner during a rollout and after an outage of the service.
+pinned: partitions in flight to their new owner, those whose owner may still come back, those in cooldown or quarantine,
+and all that have an owner during a rollout and after an outage of the service.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ from assigner.model.keys import TopicPartition
 from assigner.model.records import Consumer, Handoff, Step
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Members, Problem, Solution, Topics, name_keys
 
-# Racks as numbers: those of members and those of partitions' replicas share one numbering, in name order.
-#
-# Partitions are taken in some at a time, as a plan is built; few kinds of replica sets make many partitions, so each
-# kind is worked out once.
-
-
 Racks = tuple[str, ...]
 
 
 class ReplicaRacks:
+    """Numbers for racks: those of members and those of partitions' replicas share one numbering, in name order.
+
+    Partitions are added in slices, as the problem is built. Many partitions share few sets of replica racks, so each
+    set is translated once."""
+
     def __init__(self, by_topic: Mapping[str, tuple[Racks, ...]], partitions: int) -> None:
-        """`by_topic`: the racks of each partition's replicas, as far as they are known. `partitions`: of all topics."""
+        """`by_topic`: the racks of each partition's replicas, as far as known. `partitions`: how many in all topics."""
         self._by_topic = {topic: racks for topic, racks in by_topic.items() if any(map(any, racks))}
         self._kinds: dict[Racks, int] = {(): 0}
         self._kind = np.zeros(partitions if self._by_topic else 0, np.int32)
@@ -43,11 +42,11 @@ class ReplicaRacks:
 
     @property
     def known(self) -> bool:
-        """Some replica's rack is known; else there is nothing to take in."""
+        """Whether any replica's rack is known; if not, nothing need be added."""
         return bool(self._by_topic)
 
     def add(self, tps: Sequence[TopicPartition]) -> None:
-        """The next partitions in the order of the flat arrays."""
+        """Add the next partitions in the order of the flat arrays."""
         kinds, number = [self._of(tp) for tp in tps], self._kinds
         self._kind[self._done : self._done + len(tps)] = [number.setdefault(kind, len(number)) for kind in kinds]
         self._done += len(tps)
@@ -57,7 +56,7 @@ class ReplicaRacks:
         return racks[tp.partition] if tp.partition < len(racks) else ()
 
     def numbered(self, others: Iterable[str]) -> tuple[dict[str, int], tuple[IntArray, IntArray] | None]:
-        """Numbers for these and the `others`' racks, and the replicas' as `Topics.replica_racks`."""
+        """A number for each of these racks and the `others`, and the replicas' racks as `Topics.replica_racks`."""
         names = sorted({rack for kind in (*self._kinds, tuple(others)) for rack in kind if rack})
         numbers = {rack: number for number, rack in enumerate(names)}
         return numbers, self._arrays(numbers) if self.known else None
@@ -71,13 +70,6 @@ class ReplicaRacks:
         return starts, rows[rows != NONE]
 
 
-# Topics as the rows of a strategy's problem.
-#
-# A topic is a row. One that has more partitions than others of its co-partition set have yet is two: what moves as one
-# with them, and the rest, which moves by itself. So every set a strategy is told of has topics of equal counts, and the
-# flat order of partitions stays what it is.
-
-
 class _TopicRow(msgspec.Struct, frozen=True, gc=False):
     name: str
     topic: int
@@ -88,6 +80,12 @@ class _TopicRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class TopicRows:
+    """Topics as the rows of a strategy's problem.
+
+    A topic is one row, or two if it has more partitions than other topics of its co-partition set have yet: those that
+    move as one with the others, and the rest, which move by themselves. So the topics of every set in the problem have
+    equal partition counts, and the flat order of partitions is not affected."""
+
     def __init__(self, state: GroupState) -> None:
         sets = copartition_sets(state)
         self._by_likeness = state.options.strategy == BY_LIKENESS
@@ -120,8 +118,8 @@ class TopicRows:
         """Set number per row; None: every topic moves by itself."""
         numbers = [row.joined for row in self._rows]
         if self._by_likeness:
-            # It would join by itself what is not in a set, by the members of the plan alone. Partitions move as one
-            # where the sets here say so, and the two must agree.
+            # The strategy would join topics outside a set by itself, by the members of the plan alone. Partitions
+            # move as one by the sets given here, and the two must agree.
             alone = iter(range(len(self._slots), len(self._slots) + len(self._rows)))
             numbers = [next(alone) if number == NONE else number for number in numbers]
         return np.asarray(numbers, np.int32) if any(number != NONE for number in numbers) else None
@@ -136,15 +134,15 @@ class Request:
     members: tuple[str, ...]
     partitions: tuple[TopicPartition, ...]
     lost: tuple[TopicPartition, ...]
-    """Partitions in flight to a consumer that can't take them any more: they need an answer even if it is `stay`."""
-    away: int = 0
-    """How many of the members, at the end, are absent: they are there for what they have and can be given nothing."""
+    """Partitions in flight to a consumer that can't take them any more: the plan says where they go, or stay."""
+    absent: int = 0
+    """How many of the members, the last ones, are absent: they keep what they have and can be given nothing."""
     rollout: Rollout | None = None
-    """The rolling deploy whose wishes are in the problem; `rollout.solve` knows when they have to yield."""
+    """The rolling deploy whose constraints are in the problem; `rollout.solve` knows when to relax them."""
     leaving: tuple[TopicPartition, ...] = ()
-    """Partitions whose owner is here and leaving: if nobody can take them, they are to be let go."""
+    """Partitions whose owner is registered and leaving: if nobody can take them, they are released to nobody."""
     all_are_back: bool = True
-    """Nobody is waited for who might yet take what nobody here can."""
+    """Whether no absent consumer may come back and take what nobody registered can."""
 
 
 class OwnerTarget(msgspec.Struct, frozen=True, gc=False):
@@ -162,11 +160,11 @@ def flat_partitions(state: GroupState) -> list[TopicPartition]:
     ]
 
 
-class Builder:
-    """Turns the state into a problem, some partitions at a time, so that a large group keeps nobody waiting.
+class RequestBuilder:
+    """Builds the problem in slices of partitions, so that a large group keeps nobody waiting.
 
-    What changes meanwhile may or may not be seen. That is fine: the plan is advisory, and each of its writes compares
-    what it was decided on.
+    What changes meanwhile may or may not be seen. That is fine: the plan is advisory, and each of its writes has
+    preconditions of its own.
     """
 
     def __init__(
@@ -181,8 +179,8 @@ class Builder:
         wall: float = 0.0,
         only_unowned: bool = False,
     ) -> None:
-        """`must_stay` says which partitions must not move whatever the plan. `wall`: the time that loads go by.
-        `only_unowned`: nothing moves for balance, because not everybody may be back who was there."""
+        """`must_stay`: whether no plan may move a partition now. `wall`: the time that loads are dated by.
+        `only_unowned`: nothing moves for balance, because absent consumers may come back."""
         self._state = state
         self._liveness = liveness
         self._now = now
@@ -192,11 +190,11 @@ class Builder:
         self._eligible = [name for name in sorted(state.consumers) if liveness.eligible(name)]
         self._index = {name: number for number, name in enumerate(self._eligible)}
         self._sessions = {name: state.consumers[name].record.session for name in self._eligible}
-        self._holders: dict[str, int] = {}
+        self._absent: dict[str, int] = {}
         self._session_states: dict[tuple[str, str], SessionState] = {}
         self._owners: list[int] = []
         self._pins: list[bool] = []
-        """Of the partitions taken in by the present step; the arrays have them afterwards."""
+        """Of the partitions added by the present step; the arrays have them afterwards."""
         self._done = 0
         self._owner = np.full(len(partitions), NONE, np.int32)
         self._pinned = np.zeros(len(partitions), np.bool_)
@@ -204,7 +202,7 @@ class Builder:
         self._leaving: list[TopicPartition] = []
         self._copies: list[IntArray] = []
         """(flat partition, replica, member that holds it), by step."""
-        # Taken now, because the arrays must fit each other whatever happens meanwhile.
+        # Read once, because the arrays must fit each other whatever changes meanwhile.
         self._consumers = [state.consumers[name].record for name in self._eligible]
         self._racks = ReplicaRacks(
             {topic: config.record.replica_racks for topic, config in state.topics.items()}, len(partitions)
@@ -216,7 +214,7 @@ class Builder:
         self._weights, self._busy = self._loads(loads, wall)
 
     def _loads(self, loads: GroupLoads | None, wall: float) -> tuple[FloatArray | None, FloatArray | None]:
-        """Weights of partitions and loads of members, as far as they are known and wanted."""
+        """Weights of partitions and loads of members, as far as they are known and the group uses them."""
         if loads is None or not self._state.options.use_loads:
             return None, None
         sizes = [(topic, self._state.topics[topic].record.partition_count) for topic in sorted(self._state.topics)]
@@ -224,7 +222,7 @@ class Builder:
         return loads.weights(sizes, wall), None if np.isnan(busy).all() else busy
 
     def step(self, count: int) -> Request | None:
-        """Take in the next partitions; the problem, once there are no more."""
+        """Add the next `count` partitions. Returns the request once there are no more."""
         begin, end = self._done, min(self._done + count, len(self._partitions))
         tps = self._partitions[begin:end]
         for tp in tps:
@@ -243,7 +241,7 @@ class Builder:
         if handoff:
             record = handoff.record
             if record.at is Step.COMPLETE:
-                # Flipped already; only the old owner's letting go is awaited, and that is not a matter of planning.
+                # Cut over already: only the old owner's release is missing, which no plan can help with.
                 self._put(self._index.get(held.record.owner, NONE) if held else NONE, pinned=True)
                 return
             if record.to_nobody:
@@ -253,7 +251,7 @@ class Builder:
                 self._put(self._index[record.new_owner], pinned=True)
                 return
             if self._liveness.in_grace_period(record.new_owner, record.new_session, self._now):
-                self._put(self._holder(record.new_owner), pinned=True)
+                self._put(self._absent_member(record.new_owner), pinned=True)
                 return
             self._lost.append(tp)
         if held is None:
@@ -269,17 +267,17 @@ class Builder:
             and self._consumers[number].wants(handoff.topic)
         )
 
-    def _holder(self, name: str) -> int:
-        """The number of somebody who keeps partitions and gets none."""
-        return len(self._index) + self._holders.setdefault(name, len(self._holders))
+    def _absent_member(self, name: str) -> int:
+        """The number of an absent member, which keeps its partitions and gets none."""
+        return len(self._index) + self._absent.setdefault(name, len(self._absent))
 
     def _add_held(self, tp: TopicPartition, name: str, session: str) -> None:
         session_state = self._session_states.get((name, session))
         if session_state is None:
             session_state = self._session_states[name, session] = self._liveness.session_state(name, session, self._now)
         if session_state is SessionState.UNKNOWN:
-            # If another session of the name is here, it will get what the old one has: count it as its own already.
-            self._put(self._index[name] if name in self._index else self._holder(name), pinned=True)
+            # If another session of the consumer is registered, it will take this over: count it as its own already.
+            self._put(self._index[name] if name in self._index else self._absent_member(name), pinned=True)
             return
         pinned = self._must_stay(tp)
         if session_state is SessionState.ALIVE and name not in self._index and not pinned:
@@ -294,7 +292,7 @@ class Builder:
         found: list[tuple[int, int, int]] = []
         for flat, (tp, owner) in enumerate(zip(tps, self._owners, strict=True), self._done):
             if tp in self._state.standbys:
-                # A record may name the owner, who needs no copy beside its own.
+                # A record may name the owner, which needs no copy besides.
                 numbers = dict.fromkeys(self._index.get(name, NONE) for name in holders(self._state, tp))
                 present = (number for number in numbers if number not in (NONE, owner))
                 found += [(flat, replica, holder) for replica, holder in enumerate(present)]
@@ -312,7 +310,7 @@ class Builder:
             standby_count=options.standby_count,
             options=dict(options.strategy_options),
         )
-        names = (*self._eligible, *self._holders)
+        names = (*self._eligible, *self._absent)
         rollout = self._rollout.of_all(len(names)) if self._rollout else None
         if rollout:
             problem = applied(problem, rollout)
@@ -322,27 +320,27 @@ class Builder:
             names,
             tuple(self._partitions),
             tuple(self._lost),
-            len(self._holders),
+            len(self._absent),
             rollout,
             tuple(self._leaving),
             all_are_back=not self._only_unowned,
         )
 
     def _members(self, racks: dict[str, int]) -> Members:
-        consumers, away = self._consumers, len(self._holders)
-        everything = np.ones((away, self._wanted.shape[1]), np.bool_)
+        consumers, absent = self._consumers, len(self._absent)
+        everything = np.ones((absent, self._wanted.shape[1]), np.bool_)
         return Members(
-            capacity=np.asarray([*(c.capacity for c in consumers), *map(self._capacity, self._holders)], np.float64),
-            rack=np.asarray([racks.get(c.rack, NONE) for c in consumers] + [NONE] * away, np.int32),
+            capacity=np.asarray([*(c.capacity for c in consumers), *map(self._capacity, self._absent)], np.float64),
+            rack=np.asarray([racks.get(c.rack, NONE) for c in consumers] + [NONE] * absent, np.int32),
             subscription=np.concatenate((self._wanted, everything)),
-            hold=np.asarray([False] * len(consumers) + [True] * away, np.bool_),
-            cap=np.full(len(consumers) + away, NONE, np.int32),
-            load=None if self._busy is None else np.concatenate((self._busy, np.full(away, np.nan))),
-            key=name_keys([*self._eligible, *self._holders]),
+            hold=np.asarray([False] * len(consumers) + [True] * absent, np.bool_),
+            cap=np.full(len(consumers) + absent, NONE, np.int32),
+            load=None if self._busy is None else np.concatenate((self._busy, np.full(absent, np.nan))),
+            key=name_keys([*self._eligible, *self._absent]),
         )
 
     def _capacity(self, name: str) -> float:
-        """Of somebody who can't be given anything now: as it last said."""
+        """Of an absent consumer: as it was last registered."""
         registered = self._state.consumers.get(name)
         last = registered.record if registered else self._state.departed.get(name)
         return last.capacity if last else 1.0
@@ -357,7 +355,7 @@ def _standbys(copies: list[IntArray], partitions: int) -> IntArray:
 
 
 def rollout_of(state: GroupState, consumers: Sequence[Consumer]) -> Rollout | None:
-    """What a rollout that is on asks of these consumers, who may own partitions."""
+    """The constraints of a rollout in progress on these consumers, which may own partitions; None: there is none."""
     options = state.options
     if not options.rollout:
         return None
@@ -378,20 +376,20 @@ def _subscriptions(state: GroupState, consumers: list[Consumer]) -> BoolArray:
 
 
 def targets(request: Request, solution: Solution) -> list[OwnerTarget]:
-    """What the solution changes, and what it says of partitions that lost their target or whose owner leaves. Those
-    that would go to somebody absent wait for it where they are."""
+    """The owners that the solution changes, and those of partitions that lost their new owner or whose owner leaves.
+    Partitions that would go to an absent member wait for it where they are."""
     changed = np.nonzero(solution.owner != request.problem.owner)[0]
     result = [_target(request, solution, int(number)) for number in changed]
-    waiting = dict.fromkeys((*request.lost, *request.leaving))
-    if waiting:
+    undecided = dict.fromkeys((*request.lost, *request.leaving))
+    if undecided:
         where = {tp: number for number, tp in enumerate(request.partitions)}
-        said = {target.tp for target in result if target}
-        result += [_target(request, solution, where[tp]) for tp in waiting if tp not in said]
+        decided = {target.tp for target in result if target}
+        result += [_target(request, solution, where[tp]) for tp in undecided if tp not in decided]
     return [target for target in result if target and (target.owner or request.all_are_back)]
 
 
 def _target(request: Request, solution: Solution, number: int) -> OwnerTarget | None:
     owner = int(solution.owner[number])
-    if owner >= len(request.members) - request.away:
+    if owner >= len(request.members) - request.absent:
         return None
     return OwnerTarget(request.partitions[number], request.members[owner] if owner != NONE else "")

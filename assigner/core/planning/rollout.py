@@ -1,9 +1,10 @@
-"""Rolling deploys: while two generations of consumers are here, each partition moves once, to the new one.
+"""Rolling deploys: while two generations of consumers are registered, each partition moves once, to the new one.
 
-A rollout is on while Ready consumers of the new generation and of another one are registered. Meanwhile nothing moves
-for balance: members of other generations are on hold (they keep what they have and get nothing new), members of the
-new one keep what they have too, and what leaving members leave goes to the new generation, up to a cap per member.
-These are wishes. Before a partition is left without an owner, members on hold take it, and then those at their cap.
+A rollout is in progress while Ready consumers of the new generation and of another one are registered. Meanwhile
+nothing moves for balance: members of other generations are on hold (they keep what they have and get nothing new),
+members of the new one keep what they have too, and what leaving members leave goes to the new generation, up to a cap
+per member. These constraints are soft. Before a partition is left without an owner, members on hold take it, then those
+at their cap.
 
 Not promised: that `auto` knows which generation is the new one if consumers of the old one register again meanwhile;
 and one move per partition if members of the old generation go before there are as many of the new one.
@@ -29,24 +30,24 @@ _MOST = 2**31 - 1
 
 @dataclass(frozen=True)
 class Rollout:
-    """What a rollout asks of a problem's members, one row each."""
+    """The constraints of a rollout on a problem's members, one row each."""
 
     new: str
     """The generation that takes over."""
     hold: BoolArray
-    """Of another generation than the new one. Only members that could be given partitions: who is on hold for another
-    reason gets nothing even when wishes yield."""
+    """Members of another generation than the new one that could be given partitions. Members on hold for another reason
+    are not in it: they get nothing even when the rollout's constraints are relaxed."""
     cap: IntArray
     """Most partitions a member of the new generation should have, or NONE."""
 
     def reluctance(self, member: int, has: int) -> int:
-        """The higher, the later a member with so many partitions is asked to take one that somebody must have."""
+        """How late a member with so many partitions is considered for one that needs an owner: 0 first, 2 last."""
         if self.hold[member]:
             return 1
         return 2 if self.cap[member] != NONE and has >= self.cap[member] else 0
 
     def of_all(self, count: int) -> Rollout:
-        """With rows for further members, of whom it asks nothing."""
+        """With rows for further members, without constraints."""
         more = count - len(self.hold)
         return Rollout(
             self.new,
@@ -56,7 +57,7 @@ class Rollout:
 
 
 def new_generation(consumers: Iterable[Consumer], wanted: str) -> str | None:
-    """The generation that takes over among these consumers; None: no rollout is on.
+    """The generation that takes over among these consumers; None: no rollout is in progress.
 
     `wanted` is the group's option. With `auto` it is the one with the latest registration (of equals, the last by
     name). No generation at all, as of consumers that name none, is a generation like any other."""
@@ -79,8 +80,8 @@ def plan_rollout(
     *,
     unit: int = 1,
 ) -> Rollout | None:
-    """What the rollout asks of `members`, who may own partitions. `fleet`: everybody registered, also who is leaving.
-    `unit`: how many partitions move as one at most, which a fair share must have room for."""
+    """The rollout's constraints on `members`, which may own partitions. `fleet`: every registered consumer, also those
+    that leave. `unit`: the most partitions that move as one, for which a fair share must have room."""
     new = new_generation(members, options.rollout)
     if new is None:
         return None
@@ -94,8 +95,8 @@ def plan_rollout(
 
 
 def _rates(fleet: Iterable[Consumer], new: str, partitions: Mapping[str, int]) -> dict[str, float]:
-    """Partitions per unit of capacity, by topic, in the fleet to expect: the new generation will be as large as the
-    old one still is, unless it is larger already."""
+    """Partitions per unit of capacity, by topic, in the expected fleet: the new generation will be as large as the old
+    one still is, unless it is larger already."""
     capacities: dict[bool, defaultdict[tuple[str, ...], list[float]]] = {
         True: defaultdict(list),
         False: defaultdict(list),
@@ -108,7 +109,7 @@ def _rates(fleet: Iterable[Consumer], new: str, partitions: Mapping[str, int]) -
 
 
 def _by_topic(side: Mapping[tuple[str, ...], list[float]], topics: Iterable[str]) -> dict[str, float]:
-    """The capacity there is for each topic. Summed exactly, so that the order does not matter."""
+    """The capacity of each topic's subscribers. Summed exactly, so that the order does not matter."""
     everywhere = math.fsum(side.get((), ()))
     named: defaultdict[str, list[float]] = defaultdict(lambda: [everywhere])
     for wanted, capacities in side.items():
@@ -137,41 +138,42 @@ class _Shares:
 
 
 def applied(problem: Problem, rollout: Rollout) -> Problem:
-    """The problem with the rollout's wishes in it. A cap never takes away what a member has."""
+    """The problem with the rollout's constraints. A cap never takes away what a member has."""
     members, owned = problem.members, problem.owner != NONE
     has = np.bincount(problem.owner[owned], minlength=members.count)
     cap = np.where(rollout.cap == NONE, members.cap, np.maximum(rollout.cap, has)).astype(np.int32)
     topic = np.repeat(np.arange(problem.topics.count, dtype=np.int32), problem.topics.partitions)
     stays = problem.pinned.copy()
     stays[owned] |= members.subscription[problem.owner[owned], topic[owned]]
-    wishes = replace(members, hold=members.hold | rollout.hold, cap=cap)
-    return replace(problem, members=wishes, pinned=stays)
+    constrained = replace(members, hold=members.hold | rollout.hold, cap=cap)
+    return replace(problem, members=constrained, pinned=stays)
 
 
 def solve(strategy: Strategy, problem: Problem, rollout: Rollout | None) -> Solution:
-    """The strategy's solution; under a rollout, what it leaves unowned is planned again with fewer wishes.
+    """The strategy's solution; under a rollout, what it leaves unowned is solved again with relaxed constraints.
 
-    Ends after two such rounds at most."""
+    There are at most two such rounds."""
     if rollout and problem.pinned.all() and not problem.standby_count:
-        # As whenever a newcomer joins: nothing has to be placed, which in a large group takes a while to find out.
+        # The usual case when a consumer joins: nothing has to be placed. A strategy would take a while to find that
+        # out.
         nobody = np.full((len(problem.owner), 0), NONE, np.int32)
         return Solution(problem.owner, nobody, Explanation(problem, problem.owner, 0))
     solution = strategy.assign(problem)
     if rollout is None:
         return solution
-    for who, members in _looser(problem.members, rollout):
+    for who, members in _relaxed(problem.members, rollout):
         left = (solution.owner == NONE) & ~problem.pinned
         if _wanted_by(who, problem, left):
             rest = replace(problem, members=members, owner=solution.owner, pinned=~left)
             again = strategy.assign(rest)
             unproved = solution.explanation.unproved or again.explanation.unproved
-            told = replace(solution.explanation, owner=again.owner, unproved=unproved)
-            solution = replace(again, explanation=told)
+            explanation = replace(solution.explanation, owner=again.owner, unproved=unproved)
+            solution = replace(again, explanation=explanation)
     return solution
 
 
-def _looser(members: Members, rollout: Rollout) -> Iterator[tuple[BoolArray, Members]]:
-    """First without the rollout's holds, then without its caps too; with those that this frees."""
+def _relaxed(members: Members, rollout: Rollout) -> Iterator[tuple[BoolArray, Members]]:
+    """First without the rollout's holds, then without its caps too; each with the members that this frees."""
     free = replace(members, hold=members.hold & ~rollout.hold)
     yield rollout.hold, free
     capped = rollout.cap != NONE

@@ -9,7 +9,7 @@ import msgspec
 from assigner.core.group import Change, GroupState
 from assigner.core.liveness import SessionLiveness
 from assigner.core.loads.weights import GroupLoads
-from assigner.core.planning.request import Builder, Request, flat_partitions
+from assigner.core.planning.request import Request, RequestBuilder, flat_partitions
 from assigner.model.keys import Keys, TopicPartition
 from assigner.model.records import (
     Assignment,
@@ -90,7 +90,7 @@ class Scene:
         """`now`: the term began at 0, and a TTL is 30."""
         liveness = SessionLiveness(self.state, ttl=30.0, term_started=0.0)
         partitions = flat_partitions(self.state)
-        builder = Builder(self.state, liveness, now, must_stay=stays, partitions=partitions, loads=loads)
+        builder = RequestBuilder(self.state, liveness, now, must_stay=stays, partitions=partitions, loads=loads)
         for _ in range(1 + len(partitions) // at_once):
             request = builder.step(at_once)
             if request:

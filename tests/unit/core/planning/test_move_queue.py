@@ -7,13 +7,13 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assigner.core.planning.execution import MoveQueue, PlannedMove
+from assigner.core.planning.execution import MoveQueue, QueuedMove
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Cause
 
 
-def move(target: str, number: int, size: int = 1) -> PlannedMove:
-    return PlannedMove(tuple(TopicPartition(f"t{n}", number) for n in range(size)), target, Cause.JOINED)
+def move(target: str, number: int, size: int = 1) -> QueuedMove:
+    return QueuedMove(tuple(TopicPartition(f"t{n}", number) for n in range(size)), target, Cause.JOINED)
 
 
 def test_targets_take_turns() -> None:
