@@ -67,7 +67,7 @@ def test_an_unexpected_error_is_logged_under_the_id_that_the_caller_gets(monkeyp
     assert answer.status is Status.INTERNAL
     assert "password" not in (answer.message or "")
     entry = logged.error.call_args.kwargs
-    assert entry["id"] in (answer.message or "")
+    assert entry["defect_id"] in (answer.message or "")
     assert isinstance(entry["exc_info"], KeyError)
 
 
