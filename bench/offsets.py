@@ -23,7 +23,7 @@ from assigner.api import OffsetCommit, WantedOffsets
 from assigner.backend import Backend
 from assigner.backend import load as load_backend
 from assigner.backends.memory import Bounds, MemoryBackend, MemoryState
-from assigner.client.codec import Codec
+from assigner.client.channel import Codec
 from assigner.client.offsets import OffsetAndMetadata, commit, committed
 from assigner.client.rpc import ConsumerRpc, Identity
 from assigner.clock import SystemClock

@@ -1,33 +1,31 @@
-"""The commands' way to the service: options every command has, and one channel with a deadline on every call."""
+"""How commands reach the service: the options that each has, and one `AdminClient` with a deadline on every call."""
 
 from __future__ import annotations
 
 import difflib
 import functools
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import anyio
-import anyio.lowlevel
 import click
 import msgspec
-from grpclib.client import Channel
-from grpclib.config import Configuration
 from grpclib.const import Status
-from grpclib.exceptions import GRPCError
+from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from assigner.cli.exit_codes import Failure, failures
-from assigner.proto.kafka_assigner.v1 import AdminStub, ListGroupsRequest
+from assigner.client.admin import DEFAULT_TIMEOUT, AdminClient
+from assigner.client.tls import tls_context_from_files
+from assigner.errors import AssignerError, InvalidInput
+from assigner.model.defaults import GRPC_PORT
 
 R = TypeVar("R")
-DEFAULT_ADDRESS = "127.0.0.1:50051"
-DEFAULT_TIMEOUT = 10.0
+DEFAULT_ADDRESS = f"127.0.0.1:{GRPC_PORT}"
 
 
 class ServiceTarget(msgspec.Struct, frozen=True):
-    """Whom to ask, and how to show the answer."""
+    """Which instance a command calls, and how it prints the reply."""
 
     address: str = DEFAULT_ADDRESS
     timeout: float = DEFAULT_TIMEOUT
@@ -49,24 +47,9 @@ class ServiceTarget(msgspec.Struct, frozen=True):
         if not self.uses_tls:
             return None
         try:
-            context = ssl.create_default_context(cafile=self.tls_ca)
-            if self.tls_cert:
-                context.load_cert_chain(self.tls_cert, self.tls_key)
-        except (OSError, ssl.SSLError) as error:
-            raise click.UsageError(f"can't use the TLS files: {error}; check the --tls options") from error
-        context.set_alpn_protocols(["h2"])
-        return context
-
-
-class Admin:
-    """The Admin service with the command's deadline."""
-
-    def __init__(self, stub: AdminStub, timeout: float) -> None:
-        self.stub = stub
-        self.timeout = timeout
-
-    async def ask(self, method: Callable[..., Awaitable[R]], message: Any) -> R:
-        return await method(message, timeout=self.timeout)
+            return tls_context_from_files(self.tls_ca or "", self.tls_cert or "", self.tls_key or "")
+        except InvalidInput as error:
+            raise click.UsageError(f"{error}; check the --tls options") from error
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -76,42 +59,21 @@ def split_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-@asynccontextmanager
-async def channel_to(target: ServiceTarget) -> AsyncIterator[Channel]:
-    host, port = split_address(target.address)
-    config = Configuration(http2_connection_window_size=64 * 2**20, http2_stream_window_size=2**24)
-    channel = Channel(host, port, ssl=target.ssl_context(), config=config)
-    try:
-        yield channel
-    finally:
-        await _close(channel)
-
-
-async def _close(channel: Channel) -> None:
-    """Close, and be done with it: over TLS `close` only begins a farewell, which the end of the loop would cut off and
-    leave an open socket behind."""
-    protocol = channel._protocol
-    transport = getattr(protocol.connection, "_transport", None) if protocol is not None else None
-    channel.close()
-    if transport is not None:
-        transport.abort()
-    with anyio.CancelScope(shield=True):
-        await anyio.lowlevel.checkpoint()
-
-
-def ask(target: ServiceTarget, question: Callable[[Admin], Awaitable[R]], *, group: str = "", hint: str = "") -> R:
-    """Run `question` against the service, from a synchronous command. Where it is about a `group` that there is not,
-    the error names the nearest one there is, and gives the `hint`."""
+def ask(
+    target: ServiceTarget, question: Callable[[AdminClient], Awaitable[R]], *, group: str = "", hint: str = ""
+) -> R:
+    """Run `question` against the service, from a synchronous command. Where it is about a `group` that does not exist,
+    the error names the nearest one that does, and gives the `hint`."""
 
     async def run() -> R:
-        async with channel_to(target) as channel:
-            admin = Admin(AdminStub(channel), target.timeout)
+        async with AdminClient([target.address], tls=target.ssl_context(), timeout=target.timeout) as admin:
             try:
                 return await question(admin)
-            except GRPCError as error:
-                if error.status is not Status.NOT_FOUND or not group:
-                    raise
-                raise await _with_the_nearest(admin, error, group, hint) from error
+            except AssignerError as error:
+                cause = _cause(error)
+                if isinstance(cause, GRPCError) and cause.status is Status.NOT_FOUND and group:
+                    cause = await _with_the_nearest(admin, cause, group, hint)
+                raise cause from error
 
     with failures(
         target.address, target.timeout, as_json=target.as_json, tls=target.uses_tls, certified=bool(target.tls_cert)
@@ -119,8 +81,19 @@ def ask(target: ServiceTarget, question: Callable[[Admin], Awaitable[R]], *, gro
         return anyio.run(run)
 
 
-async def _with_the_nearest(admin: Admin, error: GRPCError, group: str, hint: str) -> GRPCError:
-    names = [one.group for one in (await admin.ask(admin.stub.list_groups, ListGroupsRequest())).groups]
+def _cause(error: AssignerError) -> Exception:
+    """What the client's error was made of: exit codes and remedies go by that."""
+    cause = error.__cause__
+    if isinstance(cause, GRPCError | OSError | ProtocolError | StreamTerminatedError):
+        return cause
+    return StreamTerminatedError(str(error))
+
+
+async def _with_the_nearest(admin: AdminClient, error: GRPCError, group: str, hint: str) -> GRPCError:
+    try:
+        names = [one.group for one in (await admin.list_groups()).groups]
+    except AssignerError:
+        return error
     if group in names:
         return error
     near = difflib.get_close_matches(group, names, n=1)
@@ -189,11 +162,10 @@ def reaches_service(command: Callable[..., None]) -> Callable[..., None]:
 
 
 __all__ = [
-    "Admin",
+    "AdminClient",
     "Failure",
     "ServiceTarget",
     "ask",
-    "channel_to",
     "named",
     "reaches_service",
     "split_address",

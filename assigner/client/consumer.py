@@ -25,12 +25,14 @@ import anyio
 import msgspec
 
 from assigner.aio.supervision import report_failure
+from assigner.client.channel import Dialer, Unavailable, parse_addresses
 from assigner.client.gate import PartitionGate
 from assigner.client.handler import Handler, warn_of_misspelt
 from assigner.client.offsets import CommittedOffset, OffsetAndMetadata, Owned, commit, committed, plain
-from assigner.client.rpc import Dialling, Identity, Unavailable, parse_address
+from assigner.client.rpc import Identity
 from assigner.client.runner import Runner
 from assigner.client.session import Ending, Session, Timing, new_session
+from assigner.client.tls import tls_context
 from assigner.clock import Clock, SystemClock
 from assigner.core.client.messages import CallWarm, Ownership
 from assigner.errors import AssignerError, InvalidInput
@@ -114,12 +116,9 @@ class AssignerConsumer:
             address=advertised_address,
             generation=generation,
         )
-        listed = addresses.split(",") if isinstance(addresses, str) else addresses
-        parsed = [parse_address(one) for one in listed]
-        if not parsed:
-            raise InvalidInput("addresses is empty; name at least one host:port of the service")
-        dialling = Dialling(_context(tls), timing.keepalive, timing.keepalive_timeout)
-        self._membership = Session(parsed, who, dialling, self._clock, self._work, timing, rejoin=rejoin_after_eviction)
+        parsed = parse_addresses(addresses)
+        dialer = Dialer(tls_context(tls), timing.keepalive, timing.keepalive_timeout)
+        self._membership = Session(parsed, who, dialer, self._clock, self._work, timing, rejoin=rejoin_after_eviction)
         self._task: asyncio.Task[None] | None = None
         self._ending: Ending | BaseException | None = None
         self._close_within = timing.close_timeout
@@ -370,11 +369,3 @@ def _checked_capacity(capacity: float) -> float:
     if not math.isfinite(capacity) or capacity <= 0:
         raise InvalidInput(f"capacity is {capacity}; it must be a number above 0")
     return float(capacity)
-
-
-def _context(tls: ssl.SSLContext | bool | None) -> ssl.SSLContext | None:
-    if tls is None or tls is False:
-        return None
-    context = ssl.create_default_context() if tls is True else tls
-    context.set_alpn_protocols(["h2"])
-    return context

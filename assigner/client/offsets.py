@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from assigner.client.rpc import ConsumerRpc, Unavailable
+from assigner.client.channel import Unavailable
+from assigner.client.rpc import ConsumerRpc
 from assigner.core.client.messages import Ownership
 from assigner.errors import AssignerError, InvalidInput, UnreadableRecord
 from assigner.model.keys import TopicPartition

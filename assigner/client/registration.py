@@ -16,7 +16,8 @@ from anyio.abc import TaskGroup
 
 from assigner.aio.backoff import Backoff
 from assigner.client.assignment_decoding import Assembly
-from assigner.client.rpc import Address, ConsumerRpc, Dialling, Disconnected, Identity, Unavailable, close_channel
+from assigner.client.channel import Address, Dialer, Disconnected, Unavailable, close_channel
+from assigner.client.rpc import ConsumerRpc, Identity
 from assigner.client.runner import Runner
 from assigner.clock import Clock
 from assigner.core.client.messages import AckKind
@@ -58,7 +59,7 @@ class Registration:
         self,
         address: Address,
         who: Identity,
-        dialling: Dialling,
+        dialer: Dialer,
         clock: Clock,
         work: Runner,
         timeout: float,
@@ -70,7 +71,7 @@ class Registration:
         """The first message was there."""
         self.renewals = 0
         self._who = who
-        self._dialling = dialling
+        self._dialer = dialer
         self._clock = clock
         self._work = work
         self._timeout = timeout
@@ -81,7 +82,7 @@ class Registration:
         self._ttl = 0.0
 
     async def run(self, on_open: Callable[[], None]) -> End:
-        channel = self._dialling.dial(self.address)
+        channel = self._dialer.dial(self.address)
         self._contact = ConsumerRpc(channel, self._who, self._timeout)
         try:
             async with anyio.create_task_group() as self._tasks:

@@ -14,9 +14,9 @@ import anyio
 import msgspec
 
 from assigner.aio.backoff import Backoff
-from assigner.client.loads import messages
+from assigner.client.channel import Address, Dialer, Disconnected, Unavailable, close_channel
 from assigner.client.registration import Broken, Drained, End, Registration, RegistrationRejected
-from assigner.client.rpc import Address, ConsumerRpc, Dialling, Disconnected, Identity, Unavailable, close_channel
+from assigner.client.rpc import ConsumerRpc, Identity, load_messages
 from assigner.client.runner import Runner
 from assigner.clock import Clock
 from assigner.errors import AssignerError, Evicted, NotRegistered, Superseded
@@ -65,7 +65,7 @@ class Session:
         self,
         addresses: Sequence[Address],
         who: Identity,
-        dialling: Dialling,
+        dialer: Dialer,
         clock: Clock,
         work: Runner,
         timing: Timing,
@@ -84,7 +84,7 @@ class Session:
         """Of them in a row."""
         self._tried = addresses[0]
         self._addresses = addresses
-        self._dialling = dialling
+        self._dialer = dialer
         self._clock = clock
         self._work = work
         self._timing = timing
@@ -125,7 +125,7 @@ class Session:
         link = Registration(
             address,
             self.who,
-            self._dialling,
+            self._dialer,
             self._clock,
             self._work,
             self._timing.call_timeout,
@@ -219,7 +219,7 @@ class Session:
 
     async def report_load(self, loads: Mapping[TopicPartition, float], node: float | None) -> float:
         pause = 0.0
-        for topics, of_node in messages(loads, node):
+        for topics, of_node in load_messages(loads, node):
             pause = max(pause, await self.contact().report_load(topics, of_node))
         return pause
 
@@ -265,7 +265,7 @@ class Session:
                     return
 
     async def _say_goodbye(self, address: Address) -> bool:
-        channel = self._dialling.dial(address)
+        channel = self._dialer.dial(address)
         try:
             contact = ConsumerRpc(channel, self.who, FAREWELL_SECONDS / 2)
             await contact.deregister(gates_closed=True)

@@ -8,6 +8,7 @@ from enum import Enum
 import msgspec
 
 from assigner.errors import InvalidInput
+from assigner.model.defaults import GRPC_PORT
 
 _SMALLEST_WINDOW = 65_535
 _LARGEST_WINDOW = 2**31 - 1
@@ -24,7 +25,7 @@ class Reflection(str, Enum):
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: str = "127.0.0.1"
-    port: int = 50_051
+    port: int = GRPC_PORT
     """0: any free one."""
     insecure: bool = False
     """Serve without TLS on an address that others can reach."""

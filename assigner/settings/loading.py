@@ -14,6 +14,7 @@ from typing import Any, Union, get_args, get_origin
 import msgspec
 
 from assigner.errors import InvalidInput
+from assigner.model.defaults import SAFE_SHARE
 from assigner.model.keys import group_at
 from assigner.secret_files import readable_by_everybody
 from assigner.settings import upstream
@@ -204,7 +205,7 @@ def _contradictions(settings: Settings) -> list[str]:
 
 def _cautions(settings: Settings) -> list[str]:
     found = []
-    if settings.store.backend != "memory" and settings.store.request_timeout >= settings.leader_ttl * 2 / 3:
+    if settings.store.backend != "memory" and settings.store.request_timeout >= settings.leader_ttl * SAFE_SHARE:
         found.append(
             f"store.request_timeout ({settings.store.request_timeout:g} s) leaves no second try within two thirds of "
             f"leader_ttl ({settings.leader_ttl:g} s): one slow request costs the leadership"

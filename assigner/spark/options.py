@@ -93,17 +93,13 @@ class Tls(msgspec.Struct, frozen=True):
     key: str = ""
 
     def context(self) -> ssl.SSLContext:
+        # Here, because executors read options too, and have no use for the client.
+        from assigner.client.tls import tls_context_from_files
+
         try:
-            context = ssl.create_default_context(cafile=self.ca or None)
-            if self.cert:
-                context.load_cert_chain(self.cert, self.key or None)
-        except (OSError, ssl.SSLError) as error:
-            files = ", ".join(name for name in (self.ca, self.cert, self.key) if name)
-            raise InvalidInput(
-                f"files of options tlsCa, tlsCert and tlsKey ({files}) can't be used: {error}"
-            ) from error
-        context.set_alpn_protocols(["h2"])
-        return context
+            return tls_context_from_files(self.ca, self.cert, self.key)
+        except InvalidInput as error:
+            raise InvalidInput(f"options tlsCa, tlsCert and tlsKey: {error}") from error
 
 
 class StartingOffsets(msgspec.Struct, frozen=True):
@@ -276,7 +272,7 @@ class _OptionReader:
             raise InvalidInput("option assigner is missing; give host:port of one or more instances of the assigner")
         if found:
             # Here, because executors read options too, and have no use for the client.
-            from assigner.client.rpc import parse_address
+            from assigner.client.channel import parse_address
 
             self.checked("assigner", lambda: [parse_address(one) for one in found])
         return found

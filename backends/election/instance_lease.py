@@ -31,6 +31,7 @@ from assigner.errors import (
     WatchEnded,
 )
 from assigner.logs import get_logger
+from assigner.model.defaults import SAFE_SHARE
 from assigner.model.keys import Keys
 from assigner.model.records import InstanceRecord, decode, encode
 from assigner.store import (
@@ -50,8 +51,6 @@ from assigner.store import (
     Store,
 )
 
-TRUST = 2 / 3
-"""Of the TTL, from the sending of the last confirmed renewal: how long the lease is believed in."""
 RENEW = 1 / 3
 """Of the TTL: between two renewals."""
 ATTEMPT = 1 / 6
@@ -74,12 +73,12 @@ class Hold:
         self.lost = anyio.Event()
         self.reason: str | None = None
         self._clock = clock
-        self._deadline = sent + TRUST * ttl
+        self._deadline = sent + SAFE_SHARE * ttl
         self._on_loss: set[Callable[[str], None]] = set()
 
     def held(self) -> bool:
         if self.reason is None and self._clock.now() >= self._deadline:
-            self.lose(f"no renewal of the instance's lease was confirmed for {TRUST * self.ttl:.1f} s")
+            self.lose(f"no renewal of the instance's lease was confirmed for {SAFE_SHARE * self.ttl:.1f} s")
         return self.reason is None
 
     def left(self) -> float:
@@ -89,7 +88,7 @@ class Hold:
     def renewed(self, sent: float, ttl: float) -> None:
         # An answer that comes after the deadline does not bring back what was lost at it.
         if self.held():
-            self._deadline = max(self._deadline, sent + TRUST * ttl)
+            self._deadline = max(self._deadline, sent + SAFE_SHARE * ttl)
 
     def lose(self, reason: str) -> None:
         if self.reason is not None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import anyio
 import click
 from grpclib.exceptions import StreamTerminatedError
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from assigner.cli.connection import Admin, ServiceTarget, ask, reaches_service, takes_group
+from assigner.cli.connection import AdminClient, ServiceTarget, ask, reaches_service, takes_group
 from assigner.cli.exit_codes import TIMED_OUT, Failure
 from assigner.cli.output import console, print_json
 from assigner.proto.kafka_assigner.v1 import DrainProgress, DrainRequest
@@ -44,7 +45,7 @@ def drain(target: ServiceTarget, group: str, consumer: str, wait: bool, wait_tim
 
 
 async def _follow(
-    admin: Admin, request: DrainRequest, wait_timeout: float | None, progress: _ProgressBar
+    admin: AdminClient, request: DrainRequest, wait_timeout: float | None, progress: _ProgressBar
 ) -> DrainProgress:
     """Return the last progress received; it is not `done` if the timeout came first."""
     last = DrainProgress()
@@ -62,9 +63,13 @@ async def _follow(
     return last
 
 
-async def _progress(admin: Admin, request: DrainRequest) -> AsyncIterator[DrainProgress]:
-    async for progress in admin.stub.drain(request):
-        yield progress
+async def _progress(admin: AdminClient, request: DrainRequest) -> AsyncIterator[DrainProgress]:
+    if not request.wait:
+        yield await admin.drain(request.group, request.consumer)
+        return
+    async with aclosing(admin.drain_progress(request.group, request.consumer)) as stream:
+        async for progress in stream:
+            yield progress
 
 
 class _ProgressBar:

@@ -5,21 +5,11 @@ from __future__ import annotations
 import click
 
 from assigner.cli.commands import group_view, options
-from assigner.cli.connection import Admin, ServiceTarget, ask, reaches_service, takes_group
+from assigner.cli.connection import AdminClient, ServiceTarget, ask, reaches_service, takes_group
 from assigner.cli.output import console, described, fields_of, print_json, table
 from assigner.proto.kafka_assigner.v1 import (
-    DeleteGroupRequest,
-    DeleteTopicRequest,
-    DescribeGroupRequest,
     DescribeGroupResponse,
     GroupOptions,
-    ListGroupsRequest,
-    ListTopicsRequest,
-    PauseRequest,
-    RebalanceRequest,
-    ResumeRequest,
-    SetGroupOptionsRequest,
-    SetTopicRequest,
     Topic,
 )
 
@@ -35,7 +25,7 @@ def groups(target: ServiceTarget) -> None:
     """List the groups, or delete one."""
     if click.get_current_context().invoked_subcommand is not None:
         return
-    answer = ask(target, lambda admin: admin.ask(admin.stub.list_groups, ListGroupsRequest()))
+    answer = ask(target, lambda admin: admin.list_groups())
     if target.as_json:
         print_json({"groups": [fields_of(group) for group in answer.groups]})
     elif not answer.groups:
@@ -54,15 +44,7 @@ def delete_group(target: ServiceTarget, group: str, force: bool, yes: bool) -> N
     """Remove everything that is on record of GROUP, its offsets included. Refused while a consumer is registered."""
     _make_sure(target, f"Delete group {group!r} with its topics, options and offsets?", yes=yes)
 
-    async def question(admin: Admin) -> int:
-        request = DeleteGroupRequest(group=group, force=force)
-        records, more = 0, True
-        while more:
-            answer = await admin.ask(admin.stub.delete_group, request)
-            records, more = records + answer.records, answer.more
-        return records
-
-    records = ask(target, question, group=group)
+    records = ask(target, lambda admin: admin.delete_group(group, force=force), group=group)
     if target.as_json:
         print_json({"group": group, "records": records})
     else:
@@ -77,8 +59,8 @@ def _make_sure(target: ServiceTarget, question: str, *, yes: bool) -> None:
     click.confirm(question, abort=True)
 
 
-async def _describe(admin: Admin, group: str) -> DescribeGroupResponse:
-    return await admin.ask(admin.stub.describe_group, DescribeGroupRequest(group=group))
+async def _describe(admin: AdminClient, group: str) -> DescribeGroupResponse:
+    return await admin.describe_group(group)
 
 
 @click.command()
@@ -106,8 +88,7 @@ def topics() -> None:
 @reaches_service
 def list_topics(target: ServiceTarget, group: str) -> None:
     """List the topics of GROUP."""
-    request = ListTopicsRequest(group=group)
-    answer = ask(target, lambda admin: admin.ask(admin.stub.list_topics, request), group=group)
+    answer = ask(target, lambda admin: admin.list_topics(group), group=group)
     if target.as_json:
         print_json({"group": group, "topics": [fields_of(topic) for topic in answer.topics]})
     else:
@@ -123,8 +104,12 @@ def list_topics(target: ServiceTarget, group: str) -> None:
 @reaches_service
 def set_topic(target: ServiceTarget, group: str, topic: str, partitions: int, force: bool, create: bool) -> None:
     """Give TOPIC of GROUP a number of PARTITIONS."""
-    request = SetTopicRequest(group=group, topic=topic, partitions=partitions, force=force, existing=not create)
-    answer = ask(target, lambda admin: admin.ask(admin.stub.set_topic, request), group=group, hint=_NEW)
+    answer = ask(
+        target,
+        lambda admin: admin.set_topic(group, topic, partitions, force=force, create=create),
+        group=group,
+        hint=_NEW,
+    )
     stored = answer.topic or Topic()
     if target.as_json:
         print_json({"group": group, "topic": fields_of(stored)})
@@ -142,15 +127,7 @@ def delete_topic(target: ServiceTarget, group: str, topic: str, force: bool, yes
     """Remove TOPIC from GROUP, with its offsets. Refused while a consumer of the group is registered."""
     _make_sure(target, f"Delete topic {topic!r} of group {group!r} with its offsets?", yes=yes)
 
-    async def question(admin: Admin) -> int:
-        request = DeleteTopicRequest(group=group, topic=topic, force=force)
-        records, more = 0, True
-        while more:
-            answer = await admin.ask(admin.stub.delete_topic, request)
-            records, more = records + answer.records, answer.more
-        return records
-
-    records = ask(target, question, group=group)
+    records = ask(target, lambda admin: admin.delete_topic(group, topic, force=force), group=group)
     if target.as_json:
         print_json({"group": group, "topic": topic, "records": records})
     else:
@@ -169,7 +146,7 @@ def _topic_row(topic: Topic) -> tuple[str, int, str, str]:
 @reaches_service
 def pause(target: ServiceTarget, group: str) -> None:
     """Start nothing new in GROUP; what is in flight goes on."""
-    ask(target, lambda admin: admin.ask(admin.stub.pause, PauseRequest(group=group)), group=group)
+    ask(target, lambda admin: admin.pause(group), group=group)
     _done(target, group, "paused", "`assigner resume` goes on")
 
 
@@ -178,7 +155,7 @@ def pause(target: ServiceTarget, group: str) -> None:
 @reaches_service
 def resume(target: ServiceTarget, group: str) -> None:
     """Go on with GROUP after a pause."""
-    ask(target, lambda admin: admin.ask(admin.stub.resume, ResumeRequest(group=group)), group=group)
+    ask(target, lambda admin: admin.resume(group), group=group)
     _done(target, group, "resumed", "")
 
 
@@ -187,7 +164,7 @@ def resume(target: ServiceTarget, group: str) -> None:
 @reaches_service
 def rebalance(target: ServiceTarget, group: str) -> None:
     """Plan GROUP again now, and try quarantined partitions once more."""
-    ask(target, lambda admin: admin.ask(admin.stub.rebalance, RebalanceRequest(group=group)), group=group)
+    ask(target, lambda admin: admin.rebalance(group), group=group)
     _done(target, group, "requested", "`assigner describe` shows what moves")
 
 
@@ -207,11 +184,10 @@ def group_options(target: ServiceTarget, group: str, changes: tuple[str, ...], c
     """Show the options of GROUP, or change those given as KEY=VALUE."""
     wanted = options.parse(changes)
 
-    async def question(admin: Admin) -> GroupOptions | None:
+    async def question(admin: AdminClient) -> GroupOptions | None:
         if not changes:
             return (await _describe(admin, group)).options
-        request = SetGroupOptionsRequest(group=group, options=wanted, create=create)
-        return (await admin.ask(admin.stub.set_group_options, request)).options
+        return (await admin.set_group_options(group, wanted, create=create)).options
 
     hint = _NEW if changes else ""
     answer = options.plain(ask(target, question, group=group, hint=hint) or GroupOptions())

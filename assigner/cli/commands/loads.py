@@ -12,13 +12,11 @@ from typing import Any
 import click
 from rich.text import Text
 
-from assigner.cli.connection import Admin, ServiceTarget, ask, reaches_service, takes_group
+from assigner.cli.connection import AdminClient, ServiceTarget, ask, reaches_service, takes_group
 from assigner.cli.output import console, fields_of, print_json, table
 from assigner.logs.printable import one_line
 from assigner.proto.kafka_assigner.v1 import (
-    DescribeLoadsRequest,
     DescribeLoadsResponse,
-    SetLoadsRequest,
     TopicWeights,
 )
 
@@ -62,8 +60,7 @@ def loads(
 
 
 def _show(target: ServiceTarget, group: str, limit: int) -> None:
-    request = DescribeLoadsRequest(group=group, limit=limit)
-    answer = ask(target, lambda admin: admin.ask(admin.stub.describe_loads, request), group=group)
+    answer = ask(target, lambda admin: admin.describe_loads(group, limit=limit), group=group)
     if target.as_json:
         print_json({"group": group, **fields_of(answer)})
         return
@@ -109,13 +106,12 @@ def _publish(
 def publish(target: ServiceTarget, group: str, runs: list[TopicWeights], valid_for: float, *, keep_others: bool) -> int:
     """Returns how many partitions got a weight."""
 
-    async def send(admin: Admin) -> int:
+    async def send(admin: AdminClient) -> int:
         count = 0
         for part, continues in calls(runs):
             # What follows of a topic that did not fit into one call must not undo its beginning.
             keep = keep_others or continues
-            request = SetLoadsRequest(group=group, weights=part, valid_for=valid_for, keep_others=keep)
-            count += (await admin.ask(admin.stub.set_loads, request)).partitions
+            count += (await admin.set_loads(group, part, valid_for, keep_others=keep)).partitions
         return count
 
     return ask(target, send, group=group)

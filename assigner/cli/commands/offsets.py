@@ -12,15 +12,12 @@ from typing import Any
 import click
 from rich.text import Text
 
-from assigner.cli.connection import Admin, ServiceTarget, ask, reaches_service, takes_group
+from assigner.cli.connection import AdminClient, ServiceTarget, ask, reaches_service, takes_group
 from assigner.cli.output import console, print_json, table
 from assigner.proto.kafka_assigner.v1 import (
     FetchOffsetsRequest,
     FetchOffsetsResponse,
-    KafkaAssignerStub,
-    ListTopicsRequest,
     NewOffsets,
-    SetOffsetsRequest,
     TopicPartition,
     TopicPartitions,
 )
@@ -62,11 +59,10 @@ def offsets(target: ServiceTarget, group: str, topics: tuple[str, ...], file: Pa
 
 
 def _show(target: ServiceTarget, group: str, topics: tuple[str, ...]) -> None:
-    async def question(admin: Admin) -> list[FetchOffsetsResponse]:
+    async def question(admin: AdminClient) -> list[FetchOffsetsResponse]:
         # Fetching finds nothing in a group that there is not; a person who misspelt its name wants to know.
-        await admin.ask(admin.stub.list_topics, ListTopicsRequest(group=group))
-        stub = KafkaAssignerStub(admin.stub.channel)
-        return [page async for page in _pages(stub, group, topics, target.timeout)]
+        await admin.list_topics(group)
+        return [page async for page in _pages(admin, group, topics)]
 
     pages = ask(target, question, group=group)
     found = sorted(_lines(pages), key=lambda line: (line["topic"], line["partition"]))
@@ -82,14 +78,12 @@ def _show(target: ServiceTarget, group: str, topics: tuple[str, ...]) -> None:
         out.print(Text(f"unreadable records, left alone: {', '.join(unreadable)}", "bold red"))
 
 
-async def _pages(
-    stub: KafkaAssignerStub, group: str, topics: tuple[str, ...], timeout: float
-) -> AsyncIterator[FetchOffsetsResponse]:
+async def _pages(admin: AdminClient, group: str, topics: tuple[str, ...]) -> AsyncIterator[FetchOffsetsResponse]:
     request = FetchOffsetsRequest(group=group, topics=[TopicPartitions(topic=topic) for topic in topics])
     while True:
-        page = await stub.fetch_offsets(request, timeout=timeout)
+        page = await admin.fetch_offsets(request)
         yield page
-        if page.last is None:
+        if not page.HasField("last"):
             return
         request.after = TopicPartition(topic=page.last.topic, partition=page.last.partition)
 
@@ -121,8 +115,7 @@ def _row(line: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _set(target: ServiceTarget, group: str, wanted: list[NewOffsets], *, force: bool) -> None:
-    request = SetOffsetsRequest(group=group, topics=wanted, force=force)
-    answer = ask(target, lambda admin: admin.ask(admin.stub.set_offsets, request), group=group)
+    answer = ask(target, lambda admin: admin.set_offsets(group, wanted, force=force), group=group)
     if target.as_json:
         print_json({"group": group, "partitions": answer.partitions})
     else:

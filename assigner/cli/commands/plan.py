@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from assigner.cli.commands.live_sketch import sketch_of, weighed
-from assigner.cli.connection import Admin, ServiceTarget, ask, named, reaches_service
+from assigner.cli.connection import AdminClient, ServiceTarget, ask, named, reaches_service
 from assigner.cli.exit_codes import USAGE, Failure
 from assigner.cli.output import console, print_json, table
 from assigner.core.whatif import changes as what_if
@@ -20,7 +20,6 @@ from assigner.core.whatif.report import PlannedMove, WhatIfReport, answer, carri
 from assigner.core.whatif.sketch import Sketch, SketchedMember, read
 from assigner.errors import InvalidInput
 from assigner.model.keys import TopicPartition
-from assigner.proto.kafka_assigner.v1 import DescribeGroupRequest, DescribeLoadsRequest
 from assigner.strategy.registry import load
 
 T = TypeVar("T")
@@ -98,13 +97,13 @@ def _read(target: ServiceTarget, group: str | None, file: str | None) -> Sketch:
     return ask(target, lambda admin: _live(admin, group or ""), group=group or "")
 
 
-async def _live(admin: Admin, group: str) -> Sketch:
-    described = await admin.ask(admin.stub.describe_group, DescribeGroupRequest(group=group))
+async def _live(admin: AdminClient, group: str) -> Sketch:
+    described = await admin.describe_group(group)
     sketch = sketch_of(described)
     options = described.options
     if options is None or not options.use_loads:
         return sketch
-    loads = await admin.ask(admin.stub.describe_loads, DescribeLoadsRequest(group=group, limit=_MOST_LOADS))
+    loads = await admin.describe_loads(group, limit=_MOST_LOADS)
     if loads.fallback:
         click.secho(f"note: partitions count alike, because {loads.fallback}", fg="yellow", err=True)
         return sketch

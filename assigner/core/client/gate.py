@@ -16,10 +16,8 @@ import threading
 from enum import Enum
 
 from assigner.errors import AssignerError
+from assigner.model.defaults import SAFE_SHARE
 from assigner.model.keys import TopicPartition
-
-SAFE_SHARE = 2 / 3
-"""The part of a TTL that is worked in. The rest is for clocks that do not run at the same rate."""
 
 
 class Shut(str, Enum):

@@ -1,73 +1,46 @@
-"""Questions about the group that any instance answers, for those who are not its members too."""
+"""Calls to the service about a group, for callers that need not be its members."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator, Container, Sequence
+from contextlib import asynccontextmanager
 
-from grpclib.client import Channel
-from grpclib.config import Configuration
-from grpclib.exceptions import GRPCError, StreamTerminatedError
-
-from assigner.client import TopicPartition, Unavailable
-from assigner.client.codec import Codec
-from assigner.client.offsets import committed
-from assigner.client.rpc import ConsumerRpc, Identity, close_channel, parse_address
+from assigner.client import AdminClient, TopicPartition, Unavailable
+from assigner.errors import AssignerError, UnreadableRecord
 from assigner.proto.kafka_assigner import v1
 from assigner.spark.options import Tls
 
-T = TypeVar("T")
-_SECONDS = 10.0
-"""For one instance to answer."""
-
 
 async def describe_at(addresses: Sequence[str], tls: Tls | None, group: str) -> v1.DescribeGroupResponse:
-    request = v1.DescribeGroupRequest(group=group)
-    return await _ask_admin(addresses, tls, lambda stub: stub.describe_group(request, timeout=_SECONDS))
+    async with _admin(addresses, tls) as admin:
+        return await admin.describe_group(group)
 
 
 async def ask_to_drain(addresses: Sequence[str], tls: Tls | None, group: str, member: str) -> None:
-    async def ask(stub: v1.AdminStub) -> None:
-        async for _ in stub.drain(v1.DrainRequest(group=group, consumer=member), timeout=_SECONDS):
-            return
-
-    await _ask_admin(addresses, tls, ask)
+    async with _admin(addresses, tls) as admin:
+        await admin.drain(group, member)
 
 
 async def committed_at(
     addresses: Sequence[str], tls: Tls | None, group: str, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """Offsets that the group has committed; partitions without one are left out."""
-
-    async def ask(channel: Channel) -> dict[TopicPartition, int]:
-        # Whoever asks for offsets need not be anybody.
-        nobody = Identity(group=group, name="", session="", topics=(), capacity=1.0, rack="", address="", generation="")
-        contact = ConsumerRpc(channel, nobody, _SECONDS)
-        return {tp: found.offset for tp, found in (await committed(lambda: contact, partitions)).items()}
-
-    return await _ask(addresses, tls, ask)
+    async with _admin(addresses, tls) as admin:
+        return {tp: found.offset for tp, found in (await admin.committed(group, partitions)).items()}
 
 
-async def _ask_admin(addresses: Sequence[str], tls: Tls | None, question: Callable[[v1.AdminStub], Awaitable[T]]) -> T:
-    return await _ask(addresses, tls, lambda channel: question(v1.AdminStub(channel)))
-
-
-async def _ask(addresses: Sequence[str], tls: Tls | None, question: Callable[[Channel], Awaitable[T]]) -> T:
-    trouble = ""
-    for address in map(parse_address, addresses):
-        config = Configuration(http2_connection_window_size=64 * 2**20, http2_stream_window_size=2**24)
-        context = tls.context() if tls is not None else None
-        channel = Channel(address.host, address.port, codec=Codec(), ssl=context, config=config)
+@asynccontextmanager
+async def _admin(addresses: Sequence[str], tls: Tls | None) -> AsyncIterator[AdminClient]:
+    async with AdminClient(addresses, tls=tls.context() if tls is not None else None) as admin:
         try:
-            return await question(channel)
-        except (GRPCError, StreamTerminatedError, Unavailable, OSError, TimeoutError) as error:
-            trouble = f"{address}: {error}"
-        finally:
-            await close_channel(channel)
-    raise Unavailable(f"no instance of the assigner answers ({trouble}); check option assigner")
+            yield admin
+        except UnreadableRecord:
+            raise
+        except AssignerError as error:
+            raise Unavailable(f"no instance of the assigner answers ({error}); check option assigner") from error
 
 
-# --- what the answer means ---------------------------------------------------------------------------------------
+# --- what a description says ---------------------------------------------------------------------------------------
 
 
 def is_share_complete(found: v1.DescribeGroupResponse, member: str, held: Container[TopicPartition]) -> bool:

@@ -7,7 +7,8 @@ from contextlib import aclosing
 import pytest
 
 from assigner.client import Superseded
-from assigner.client.rpc import ConsumerRpc, Dialling, Unavailable, close_channel, parse_address
+from assigner.client.channel import Dialer, Unavailable, close_channel, parse_address
+from assigner.client.rpc import ConsumerRpc
 from tests.integration.client.test_client_service import COUNT, holds, member, serving
 from tests.support.clients.recording_handler import Recorder
 
@@ -18,7 +19,7 @@ async def test_a_late_registration_of_its_own_session_costs_a_consumer_a_reconne
     async with serving() as assigner, member(assigner, "a", handler) as a:
         await holds(a, COUNT)
         before = dict(a.partitions)
-        channel = Dialling(None, 5.0, 5.0).dial(parse_address(assigner.address))
+        channel = Dialer(None, 5.0, 5.0).dial(parse_address(assigner.address))
         try:
             async with aclosing(ConsumerRpc(channel, a._membership.who, 10.0).register()) as late:
                 await anext(late)

@@ -11,7 +11,8 @@ import trustme
 
 from assigner.client import AssignerConsumer, Evicted, GateClosed, Handler, Shut, Superseded, TopicPartition
 from assigner.client import runner as client_work
-from assigner.client.rpc import ConsumerRpc, Dialling, Identity, parse_address
+from assigner.client.channel import Dialer, parse_address
+from assigner.client.rpc import ConsumerRpc, Identity
 from assigner.clock import SystemClock
 from assigner.errors import FailedPrecondition
 from assigner.proto.kafka_assigner import v1
@@ -356,7 +357,7 @@ async def test_an_evicted_session_is_not_given_up_while_work_is_under_way() -> N
 
 async def test_a_stream_that_nobody_reads_does_not_block_other_calls() -> None:
     async with ScriptedAssigner() as service:
-        channel = Dialling(None, 5.0, 5.0).dial(parse_address(service.address))
+        channel = Dialer(None, 5.0, 5.0).dial(parse_address(service.address))
         contact = ConsumerRpc(channel, WHO, 5.0)
         async with aclosing(contact.register()) as stream:
             await anext(stream)

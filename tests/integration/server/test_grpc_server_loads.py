@@ -12,7 +12,7 @@ from grpclib.exceptions import GRPCError
 from assigner import api
 from assigner.api import LoadReport, TopicLoads, Weights
 from assigner.client import AssignerConsumer, Handler, TopicPartition
-from assigner.client.loads import IN_A_CALL, IN_A_LIST, messages
+from assigner.client.rpc import LOADS_PER_CALL, LOADS_PER_LIST, load_messages
 from assigner.embedded import EmbeddedAssigner
 from assigner.errors import InvalidInput
 from assigner.proto.kafka_assigner import v1
@@ -177,10 +177,10 @@ async def test_a_consumer_reports_to_the_real_service() -> None:
 
 
 def test_many_loads_are_told_in_several_calls_of_short_lists() -> None:
-    many = {TopicPartition(f"t{n % 3}", n): float(n) for n in range(2 * IN_A_CALL + 1)}
-    parts = list(messages(many, 0.5))
+    many = {TopicPartition(f"t{n % 3}", n): float(n) for n in range(2 * LOADS_PER_CALL + 1)}
+    parts = list(load_messages(many, 0.5))
     assert [node for _, node in parts] == [0.5, None, None]
-    assert max(len(told.partitions) for topics, _ in parts for told in topics) == IN_A_LIST
+    assert max(len(told.partitions) for topics, _ in parts for told in topics) == LOADS_PER_LIST
     again = {
         TopicPartition(told.topic, partition): load
         for topics, _ in parts
@@ -191,6 +191,6 @@ def test_many_loads_are_told_in_several_calls_of_short_lists() -> None:
 
 
 def test_a_nodes_load_alone_is_a_report_too() -> None:
-    assert list(messages({}, 0.5)) == [([], 0.5)]
+    assert list(load_messages({}, 0.5)) == [([], 0.5)]
     with pytest.raises(InvalidInput, match="the load of node"):
-        list(messages({}, -1.0))
+        list(load_messages({}, -1.0))

@@ -1,0 +1,229 @@
+"""The operators' side of the service: describe groups, change their topics and options, drain consumers.
+
+    async with AdminClient("127.0.0.1:50051") as admin:
+        for group in (await admin.list_groups()).groups:
+            print(group.group, group.consumers)
+
+Not promised: that a change had no effect when its call raised `Unavailable`. Every call may be repeated.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import anyio
+from grpclib.client import Channel
+
+from assigner.client.channel import (
+    Address,
+    Dialer,
+    Unavailable,
+    close_channel,
+    parse_addresses,
+    stream_call,
+    unary_call,
+)
+from assigner.client.offsets import CommittedOffset, committed
+from assigner.client.rpc import ConsumerRpc, Identity
+from assigner.client.tls import tls_context
+from assigner.model.keys import TopicPartition
+from assigner.proto.kafka_assigner import v1
+
+DEFAULT_TIMEOUT = 10.0
+KEEPALIVE = 10.0
+"""Seconds between pings, and for the reply to one."""
+_SERVICE = "/kafka_assigner.v1.Admin/"
+_M = TypeVar("_M")
+_T = TypeVar("_T")
+
+
+class AdminClient:
+    """Calls of the Admin service. Replies are messages of the protocol, `assigner.proto.kafka_assigner.v1`.
+
+    Any instance answers. The client stays with the one that answered last, and turns to the next address when that one
+    is unavailable; it raises `Unavailable` when none answers. What the service refuses is raised at once:
+    `UnknownGroup`, `InvalidInput`, `FailedPrecondition` and their like. The error of grpclib is the cause of each.
+    """
+
+    def __init__(
+        self,
+        addresses: str | Sequence[str],
+        *,
+        tls: ssl.SSLContext | bool | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> None:
+        """`addresses`: `host:port` of one or more instances, a list or separated by commas. `timeout`: seconds that one
+        instance has for one call."""
+        self.timeout = timeout
+        self._addresses = parse_addresses(addresses)
+        self._dialer = Dialer(tls_context(tls), KEEPALIVE, KEEPALIVE)
+        self._turn = 0
+        self._channel: Channel | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await close_channel(channel)
+
+    # --- groups ----------------------------------------------------------------------------------------------------
+
+    async def list_groups(self) -> v1.ListGroupsResponse:
+        return await self._call("ListGroups", v1.ListGroupsRequest(), v1.ListGroupsResponse)
+
+    async def describe_group(self, group: str) -> v1.DescribeGroupResponse:
+        return await self._call("DescribeGroup", v1.DescribeGroupRequest(group=group), v1.DescribeGroupResponse)
+
+    async def set_group_options(
+        self, group: str, options: v1.GroupOptions, *, create: bool = False
+    ) -> v1.SetGroupOptionsResponse:
+        """Change the options that are set in `options`. `create`: the group may be a new one."""
+        request = v1.SetGroupOptionsRequest(group=group, options=options, create=create)
+        return await self._call("SetGroupOptions", request, v1.SetGroupOptionsResponse)
+
+    async def pause(self, group: str) -> None:
+        """Start no further handoff; those in flight go on."""
+        await self._call("Pause", v1.PauseRequest(group=group), v1.PauseResponse)
+
+    async def resume(self, group: str) -> None:
+        await self._call("Resume", v1.ResumeRequest(group=group), v1.ResumeResponse)
+
+    async def rebalance(self, group: str) -> None:
+        """Plan the group again, and retry quarantined partitions."""
+        await self._call("Rebalance", v1.RebalanceRequest(group=group), v1.RebalanceResponse)
+
+    async def delete_group(self, group: str, *, force: bool = False) -> int:
+        """Delete every record of the group; how many there were. `force`: also those of owners that are gone."""
+        request = v1.DeleteGroupRequest(group=group, force=force)
+        return await self._delete("DeleteGroup", request, v1.DeleteGroupResponse)
+
+    # --- topics ----------------------------------------------------------------------------------------------------
+
+    async def list_topics(self, group: str) -> v1.ListTopicsResponse:
+        return await self._call("ListTopics", v1.ListTopicsRequest(group=group), v1.ListTopicsResponse)
+
+    async def set_topic(
+        self, group: str, topic: str, partitions: int, *, force: bool = False, create: bool = False
+    ) -> v1.SetTopicResponse:
+        """`force`: the topic may get fewer partitions than it has. `create`: the group may be a new one."""
+        request = v1.SetTopicRequest(group=group, topic=topic, partitions=partitions, force=force, existing=not create)
+        return await self._call("SetTopic", request, v1.SetTopicResponse)
+
+    async def delete_topic(self, group: str, topic: str, *, force: bool = False) -> int:
+        """Delete every record of the topic in the group; how many there were."""
+        request = v1.DeleteTopicRequest(group=group, topic=topic, force=force)
+        return await self._delete("DeleteTopic", request, v1.DeleteTopicResponse)
+
+    # --- consumers -------------------------------------------------------------------------------------------------
+
+    async def drain(self, group: str, consumer: str) -> v1.DrainProgress:
+        """Start to move everything off a consumer; how much it still holds."""
+        request = v1.DrainRequest(group=group, consumer=consumer)
+
+        async def first(channel: Channel) -> v1.DrainProgress:
+            with anyio.move_on_after(self.timeout):
+                stream = stream_call(channel, _SERVICE + "Drain", request, v1.DrainProgress)
+                async with aclosing(stream):
+                    async for progress in stream:
+                        return progress
+                raise Unavailable("Drain was answered with nothing")
+            raise Unavailable(f"Drain was not answered within {self.timeout:.1f} s") from TimeoutError()
+
+        return await self._at_any_instance(first)
+
+    async def drain_progress(self, group: str, consumer: str) -> AsyncGenerator[v1.DrainProgress, None]:
+        """The same, and each change of what it holds, until nothing is left. No deadline; not resumed elsewhere when
+        the instance becomes unavailable."""
+        request = v1.DrainRequest(group=group, consumer=consumer, wait=True)
+        async with aclosing(stream_call(self._connected(), _SERVICE + "Drain", request, v1.DrainProgress)) as stream:
+            async for progress in stream:
+                yield progress
+
+    # --- loads and offsets -----------------------------------------------------------------------------------------
+
+    async def describe_loads(self, group: str, *, limit: int = 0) -> v1.DescribeLoadsResponse:
+        """`limit`: how many of the heaviest partitions and busiest nodes; 0: the service's default."""
+        request = v1.DescribeLoadsRequest(group=group, limit=limit)
+        return await self._call("DescribeLoads", request, v1.DescribeLoadsResponse)
+
+    async def set_loads(
+        self, group: str, weights: Sequence[v1.TopicWeights], valid_for: float, *, keep_others: bool = False
+    ) -> v1.SetLoadsResponse:
+        """Publish weights that count for `valid_for` seconds. Other weights of the topics are dropped unless
+        `keep_others`."""
+        request = v1.SetLoadsRequest(group=group, weights=list(weights), valid_for=valid_for, keep_others=keep_others)
+        return await self._call("SetLoads", request, v1.SetLoadsResponse)
+
+    async def set_offsets(
+        self, group: str, topics: Sequence[v1.NewOffsets], *, force: bool = False
+    ) -> v1.SetOffsetsResponse:
+        """Replace committed offsets. `force`: also of partitions that a consumer owns; the owner is not notified."""
+        request = v1.SetOffsetsRequest(group=group, topics=list(topics), force=force)
+        return await self._call("SetOffsets", request, v1.SetOffsetsResponse)
+
+    async def committed(
+        self, group: str, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Offsets that the group has committed; partitions without one are left out."""
+        identity = Identity(group=group)
+
+        async def fetch(channel: Channel) -> dict[TopicPartition, CommittedOffset]:
+            rpc = ConsumerRpc(channel, identity, self.timeout)
+            return await committed(lambda: rpc, partitions)
+
+        return await self._at_any_instance(fetch)
+
+    async def fetch_offsets(self, request: v1.FetchOffsetsRequest) -> Any:
+        """One page of the offsets on record, as the C runtime's FetchOffsetsResponse."""
+        path = "/kafka_assigner.v1.KafkaAssigner/FetchOffsets"
+        return await self._at_any_instance(
+            lambda channel: unary_call(channel, path, request, v1.FetchOffsetsResponse, self.timeout)
+        )
+
+    # --- instances -------------------------------------------------------------------------------------------------
+
+    async def _delete(self, method: str, request: Any, reply: type[Any]) -> int:
+        records, more = 0, True
+        while more:
+            deleted = await self._call(method, request, reply)
+            records, more = records + deleted.records, deleted.more
+        return records
+
+    async def _call(self, method: str, request: Any, reply: type[_M]) -> _M:
+        return await self._at_any_instance(
+            lambda channel: unary_call(channel, _SERVICE + method, request, reply, self.timeout)
+        )
+
+    async def _at_any_instance(self, call: Callable[[Channel], Awaitable[_T]]) -> _T:
+        for left in reversed(range(len(self._addresses))):
+            address = self._address
+            try:
+                return await call(self._connected())
+            except Unavailable as error:
+                await self.close()
+                self._turn += 1
+                if len(self._addresses) == 1:
+                    raise
+                if not left:
+                    raise Unavailable(f"no instance answers, the last one at {address}: {error}") from error
+        raise AssertionError("there is at least one address")
+
+    @property
+    def _address(self) -> Address:
+        return self._addresses[self._turn % len(self._addresses)]
+
+    def _connected(self) -> Channel:
+        if self._channel is None:
+            self._channel = self._dialer.dial(self._address)
+        return self._channel

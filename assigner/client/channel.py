@@ -1,0 +1,227 @@
+"""One connection to one instance of the service, with every failure turned into one of three kinds.
+
+`Disconnected`: the connection is gone. `Unavailable`: the instance, or something behind it, can't answer now. Any
+other `AssignerError`: the service refused, which a retry will not change.
+
+Not promised: that a call which failed as `Unavailable` had no effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+import anyio
+import anyio.lowlevel
+import msgspec
+from google.protobuf.message import DecodeError
+from grpclib.client import Channel, Stream
+from grpclib.config import Configuration
+from grpclib.const import Cardinality, Status
+from grpclib.encoding.base import CodecBase
+from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+from h2.exceptions import H2Error
+
+from assigner import errors
+from assigner.errors import AssignerError, InvalidInput
+from assigner.model.defaults import GRPC_PORT
+from assigner.proto.kafka_assigner import v1
+from assigner.proto.runtime import message_class
+
+LONG = (v1.AssignmentCommand, v1.FetchOffsetsResponse)
+"""Messages that are decoded to classes of protobuf's C runtime."""
+_ERROR_KEY = "assigner-error"
+"""Trailing metadata: which error it was, where several share a status."""
+_M = TypeVar("_M")
+
+
+class Unavailable(AssignerError):
+    """The service can't answer now. Trying again may help."""
+
+
+class Disconnected(Unavailable):
+    """The connection to an instance failed or ended."""
+
+
+class Address(msgspec.Struct, frozen=True):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """`host`, `host:port` or `[v6]:port`."""
+    text = text.strip()
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        port = rest.removeprefix(":")
+    else:
+        host, _, port = text.partition(":")
+    port = port or str(GRPC_PORT)
+    if not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65_536:
+        raise InvalidInput(f"address {text!r} is not host:port; write for example assigner.example:{GRPC_PORT}")
+    return Address(host, int(port))
+
+
+def parse_addresses(addresses: str | Sequence[str]) -> list[Address]:
+    """One or more, as a list or separated by commas."""
+    listed = addresses.split(",") if isinstance(addresses, str) else addresses
+    if not listed:
+        raise InvalidInput("addresses is empty; name at least one host:port of the service")
+    return [parse_address(one) for one in listed]
+
+
+class Dialer(msgspec.Struct, frozen=True):
+    """Opens connections to instances of the service."""
+
+    tls: ssl.SSLContext | None
+    keepalive: float
+    """Seconds between pings."""
+    keepalive_timeout: float
+
+    def dial(self, address: Address) -> Channel:
+        """A channel that connects at its first call, and notices a peer that stopped answering."""
+        config = Configuration(
+            # Several times the stream's window, so that a stream nobody reads can't hold up the other calls.
+            http2_connection_window_size=64 * 2**20,
+            http2_stream_window_size=2**20,
+            _keepalive_time=self.keepalive,
+            _keepalive_timeout=self.keepalive_timeout,
+            _keepalive_permit_without_calls=True,
+            _http2_max_pings_without_data=0,
+            _http2_min_sent_ping_interval_without_data=self.keepalive / 2,
+        )
+        return Channel(address.host, address.port, codec=Codec(), ssl=self.tls, config=config)
+
+
+async def close_channel(channel: Channel) -> None:
+    """Close a connection so that nothing of it outlives its event loop.
+
+    `Channel.close` only begins to close: it waits for the peer's close-notify over TLS, and for data that is not sent
+    yet. The end of the loop would cut that off and leave an open socket.
+    """
+    protocol = channel._protocol
+    transport = getattr(protocol.connection, "_transport", None) if protocol is not None else None
+    channel.close()
+    if transport is not None:
+        transport.abort()
+        with anyio.CancelScope(shield=True):
+            await anyio.lowlevel.checkpoint()
+
+
+class Codec(CodecBase):
+    """How grpclib reads and writes messages in the client.
+
+    The generated classes take 30 us per command, which would hold the event loop for a third of a second when ten
+    thousand partitions move; so `LONG` messages are read by the C runtime.
+    """
+
+    __content_subtype__ = "proto"
+
+    def encode(self, message: Any, message_type: Any) -> bytes:
+        return bytes(message.SerializeToString())
+
+    def decode(self, data: bytes, message_type: Any) -> Any:
+        try:
+            if message_type in LONG:
+                return message_class(message_type.__name__).FromString(data)
+            return message_type.parse(data)
+        except (DecodeError, ValueError, EOFError) as error:
+            raise InvalidInput(f"the service sent what is not a {message_type.__name__}: {error}") from None
+
+
+# --- calls ---------------------------------------------------------------------------------------------------------
+
+
+async def unary_call(channel: Channel, path: str, request: Any, reply: type[_M], timeout: float) -> _M:
+    """The reply to one request. `path`: `/package.Service/Method`. `timeout`: seconds."""
+    method = path.rpartition("/")[2]
+    stream = channel.request(path, Cardinality.UNARY_UNARY, type(request), reply)
+    # anyio's timeout instead of grpclib's deadline: leaving the call resets it at the server just the same.
+    with anyio.move_on_after(timeout):
+        with _typed_errors(stream):
+            async with stream:
+                await stream.send_message(request, end=True)
+                message = await stream.recv_message()
+        if message is None:
+            raise Unavailable(f"{method} was answered with nothing")
+        return message
+    raise Unavailable(f"{method} was not answered within {timeout:.1f} s") from TimeoutError()
+
+
+async def stream_call(channel: Channel, path: str, request: Any, reply: type[_M]) -> AsyncGenerator[_M, None]:
+    """The messages that the service sends in reply to one request, until it ends the stream. No deadline."""
+    stream = channel.request(path, Cardinality.UNARY_STREAM, type(request), reply)
+    with _typed_errors(stream):
+        async with stream:
+            await stream.send_message(request, end=True)
+            async for message in stream:
+                yield message
+
+
+# --- errors --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _typed_errors(stream: Stream[Any, Any]) -> Iterator[None]:
+    """Raises the client's errors in place of grpclib's, which become their causes."""
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
+    try:
+        yield
+    except GRPCError as error:
+        raise error_of(error.status, error.message or "", _error_name(stream)) from error
+    except ssl.SSLCertVerificationError as error:
+        raise errors.FailedPrecondition(f"the service's certificate was not accepted: {error}; check `tls`") from error
+    except (StreamTerminatedError, OSError, ProtocolError, H2Error, AssertionError, AttributeError) as error:
+        # The last two: grpclib's own, when a connection ends in the middle of a message or of a ping's timeout.
+        if task is not None and task.cancelling() > before:
+            # grpclib wakes its caller by cancelling the task and never takes it back.
+            task.uncancel()
+        raise Disconnected(str(error) or type(error).__name__) from error
+
+
+def _error_name(stream: Stream[Any, Any]) -> str:
+    metadata = stream.trailing_metadata
+    return cast(str, metadata.get(_ERROR_KEY, "")) if metadata is not None else ""
+
+
+_REFUSALS: dict[str, type[AssignerError]] = {
+    kind.__name__: kind
+    for kind in (
+        errors.InvalidName,
+        errors.InvalidInput,
+        errors.NotRegistered,
+        errors.NotTheTarget,
+        errors.UnknownTopic,
+        errors.UnknownGroup,
+        errors.FailedPrecondition,
+        errors.Superseded,
+        errors.Evicted,
+    )
+}
+_STATUSES: dict[Status, type[AssignerError]] = {
+    Status.INVALID_ARGUMENT: InvalidInput,
+    Status.OUT_OF_RANGE: InvalidInput,
+    Status.NOT_FOUND: errors.NotRegistered,
+    Status.FAILED_PRECONDITION: errors.FailedPrecondition,
+    Status.PERMISSION_DENIED: errors.FailedPrecondition,
+    Status.UNAUTHENTICATED: errors.FailedPrecondition,
+    Status.UNIMPLEMENTED: errors.FailedPrecondition,
+    Status.ABORTED: errors.Superseded,
+}
+
+
+def error_of(status: Status, message: str, name: str) -> AssignerError:
+    """The error that the service meant. What is neither named nor a known refusal may pass by itself."""
+    text = message or status.name
+    if name in _REFUSALS:
+        return _REFUSALS[name](text)
+    if name or status not in _STATUSES:
+        return Unavailable(f"{text} ({status.name})")
+    return _STATUSES[status](text)
