@@ -1,15 +1,15 @@
-"""Which commits of offsets count, and which go into one transaction.
+"""Offset commits: which are admitted, which share a transaction, and how much a group may write.
 
-A commit counts while the assignment on record is the committer's own, under the epoch it worked by. What is decided
-here from a record is written only if that very record still stands, so an owner that was replaced in between is
-refused by the store itself. Commits of any number of consumers share transactions; those of one partition are written
-one after the other, in the order they came.
+A commit is admitted while the assignment on record is the committer's own, under the epoch that the commit names. It
+is written only if that very record still stands, so the store itself refuses an owner that was replaced in between.
+The commits of any number of consumers share transactions; those of one partition are written one after the other, in
+the order they arrived.
 
-Each also compares the offset it is to replace. So of a commit's tries only one takes effect, and once another commit is
-on record none of them does any more, however late the store gets to it: what was answered stays.
+A further precondition of each commit is the offset it replaces. So at most one try of a commit takes effect, and none
+does once another commit is on record, however late the store gets to it: a commit that was answered stays.
 
-A lower offset than the last one is a commit like any other: an owner may want to go back, and Kafka allows it too.
-Not promised: an order between commits that reach the store by different instances at the same time.
+A commit may lower the offset, as in Kafka: an owner may want to go back.
+Not promised: an order between commits that reach the store through different instances at the same time.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from assigner.model.records import ANY_SESSION, Assignment, Offset, Stored, enco
 from assigner.store import Compare, Found, GetResult, Limits, ModRevisionIs, Put, revision_of, unchanged
 
 MAX_WAITING = 200_000
-"""Commits of partitions that wait for the store at one instance."""
+"""Commits that wait for the store at one instance."""
 MAX_REVISIONS = 200_000
 """Offsets whose revisions an instance remembers."""
 FRESH = 2.0
-"""Seconds within which no owner gives a commit up: one that finds another in its place by then is the later one, and
-its instance only had not heard of the other."""
+"""Seconds within which no owner gives up waiting for a commit. A commit that finds another in its place within them is
+the later one: its instance had not seen the other yet."""
 COMPARES = 2
-"""Of each commit: the assignment and the offset."""
+"""Preconditions of each commit: the assignment and the offset."""
 
 
 class Committer(msgspec.Struct, frozen=True):
@@ -44,16 +44,17 @@ class Committer(msgspec.Struct, frozen=True):
 
 
 class Admitted(msgspec.Struct, frozen=True, gc=False):
-    """The commit counts as long as the assignment is of this revision."""
+    """The commit is admitted as long as the assignment is at this revision."""
 
     revision: int
     topic_id: str
 
 
-def judge(
+def admit(
     who: Committer, commit: OffsetCommit, held: Stored[Assignment] | None, *, exists: bool
 ) -> Admitted | RefusedCommit:
-    """By the partition's assignment; `exists`: whether there is such a partition if nobody owns it."""
+    """Admit or refuse a commit by the partition's assignment. `exists`: whether there is such a partition, where it
+    has no assignment."""
     if held is None:
         return RefusedCommit(commit.tp, Refusal.FENCED if exists else Refusal.UNKNOWN_PARTITION)
     record = held.record
@@ -64,8 +65,8 @@ def judge(
 
 
 class PendingCommit:
-    """A commit on its way to the store. `revision` is that of the assignment it was admitted by, `replaces` that of the
-    offset it takes the place of (0: none)."""
+    """An admitted commit on its way to the store. `revision` is that of the assignment that admitted it, `replaces`
+    that of the offset it replaces (0: none)."""
 
     __slots__ = (
         "arrived",
@@ -91,7 +92,7 @@ class PendingCommit:
         wall: float,
         arrived: float = 0.0,
     ) -> None:
-        """`wall`: the time, for people. `arrived`: the time by a clock that goes on evenly."""
+        """`wall`: wall time, for people. `arrived`: monotonic time."""
         self.arrived = arrived
         self.who = who
         self.commit = commit
@@ -125,7 +126,7 @@ class PendingCommit:
 
     @property
     def unreplaced(self) -> Compare:
-        """That nobody has committed or set the offset since."""
+        """The precondition that the offset was neither committed nor reset since."""
         return unchanged(self.key, self.replaces)
 
     @property
@@ -133,20 +134,20 @@ class PendingCommit:
         return Put(self.key, self.value)
 
     def is_written(self, found: GetResult) -> bool:
-        """Whether the record is the one of an earlier try whose answer was lost."""
+        """Whether the record was written by an earlier try whose outcome was unknown."""
         return self.doubtful and isinstance(found, Found) and found.entry.value == self.value
 
     def may_have_lost(self, found: GetResult, now: float) -> bool:
-        """Whether the offset was replaced by somebody who may be the later one: while a try was on its way, or while
-        the commit was held up for so long that its owner may have gone on by another instance."""
+        """Whether the offset was replaced by a commit that may be the later one: while a try's outcome was unknown, or
+        while this commit waited for so long that its owner may have turned to another instance."""
         held_up = now > self.arrived + FRESH
         return (self.doubtful or held_up) and revision_of(found) != self.replaces
 
 
 class OffsetRevisions:
-    """The revisions of the offsets that were committed last, as far as this instance knows.
+    """A cache of the revisions of offsets, as far as this instance knows them.
 
-    A wrong one costs the commit that trusts it a second try, never more: so the longest unused may be forgotten."""
+    A stale one costs the commit that relies on it a second try, never more, so the least recently used is evicted."""
 
     def __init__(self, most: int = MAX_REVISIONS) -> None:
         self._most = most
@@ -156,11 +157,11 @@ class OffsetRevisions:
         return len(self._revisions)
 
     def get(self, key: str) -> int:
-        """0: there is none, or nothing is known of it."""
+        """0: there is no offset, or none is cached."""
         return self._revisions.get(key, 0)
 
     def put(self, key: str, revision: int) -> None:
-        """`revision` 0: there is none."""
+        """`revision` 0: there is no offset."""
         if not revision:
             self._revisions.pop(key, None)
             return
@@ -171,14 +172,14 @@ class OffsetRevisions:
 
 
 class CommitQueue:
-    """Commits that wait. One per partition is under way at a time; the next one of it waits for its end."""
+    """Commits that wait for a transaction. One commit per partition is in flight at a time; the next waits for it."""
 
     def __init__(self, most: int = MAX_WAITING) -> None:
         self._most = most
         # A plain dict gets slow when its first items are taken out one by one.
         self._ready: OrderedDict[str, PendingCommit] = OrderedDict()
         self._behind: dict[str, deque[PendingCommit]] = {}
-        self._under_way: set[str] = set()
+        self._in_flight: set[str] = set()
         self._count = 0
 
     def __len__(self) -> int:
@@ -186,7 +187,7 @@ class CommitQueue:
         return self._count
 
     def add(self, commits: Iterable[PendingCommit]) -> None:
-        """All of them or, by `LimitReached`, none."""
+        """Add all of them, or none and raise `LimitReached`."""
         added = list(commits)
         if self._count + len(added) > self._most:
             raise LimitReached(
@@ -195,13 +196,13 @@ class CommitQueue:
             )
         self._count += len(added)
         for pending in added:
-            if pending.key in self._ready or pending.key in self._under_way:
+            if pending.key in self._ready or pending.key in self._in_flight:
                 self._behind.setdefault(pending.key, deque()).append(pending)
             else:
                 self._ready[pending.key] = pending
 
     def take(self, limits: Limits) -> list[PendingCommit]:
-        """The longest waiting ones, as many as fit into a transaction. Each must be ended."""
+        """Take the longest waiting commits, as many as fit into a transaction. `ended` must be called for each."""
         taken: list[PendingCommit] = []
         size, most = 0, max(1, limits.operations // COMPARES)
         while self._ready and len(taken) < most:
@@ -214,16 +215,16 @@ class CommitQueue:
                 self._ready[key] = pending
                 self._ready.move_to_end(key, last=False)
                 break
-            self._under_way.add(key)
+            self._in_flight.add(key)
             taken.append(pending)
         return taken
 
     def ended(self, pending: PendingCommit) -> None:
-        """It was written or given up: the partition's next one has its turn."""
+        """The commit was written or given up: the partition's next one may be taken."""
         key = pending.key
         pending.ended = True
         self._count -= 1
-        self._under_way.discard(key)
+        self._in_flight.discard(key)
         if key in self._behind:
             behind = self._behind[key]
             self._ready[key] = behind.popleft()
@@ -231,24 +232,23 @@ class CommitQueue:
                 del self._behind[key]
 
 
-# How much one group's commits may write: an even rate, some seconds' worth of it at once, and short metadata.
-#
-# A store keeps the history of every commit until it is compacted, so who commits without pause fills it for all.
-# Commits past the rate wait a little, which slows their caller down; only when the wait would get long are they
-# refused.
-
-
-AT_ONCE = 10.0
-"""Seconds of the rate that may be written at once."""
-PATIENCE = 2.0
-"""Seconds a commit waits at most."""
-OVERHEAD = 150
+BURST = 10.0
+"""Seconds' worth of the rate that may be written at once."""
+MAX_WAIT = 2.0
+"""Seconds that a commit waits at most."""
+RECORD_BYTES = 150
 """Bytes of an offset's record and key, without topic and metadata."""
-MOST_GROUPS = 1_000
-"""Groups remembered before those that may write at once again are forgotten."""
+MAX_GROUPS = 1_000
+"""Groups that are remembered before those with their full burst available are forgotten."""
 
 
 class CommitQuota:
+    """How much the commits of one group may write: an even rate with a burst, and short metadata.
+
+    A store keeps the history of every commit until it is compacted, so a group that commits without pause fills it for
+    all. Commits past the rate wait a little, which slows their caller down; they are refused only if the wait would
+    get long."""
+
     def __init__(self, rate: float, metadata_bytes: int) -> None:
         """`rate`: bytes per second and group."""
         self._rate = rate
@@ -268,16 +268,16 @@ class CommitQuota:
 
     def take(self, group: str, commits: Sequence[OffsetCommit], now: float) -> float:
         """Seconds to wait before the commits are written. Raises `LimitReached`, and then counts nothing."""
-        size = sum(OVERHEAD + len(commit.tp.topic) + len(commit.metadata) for commit in commits)
-        paid_until = max(self._paid_until.get(group, 0.0), now - AT_ONCE) + size / self._rate
-        # The first of a full allowance is let through whatever its size: it could never be written otherwise.
+        size = sum(RECORD_BYTES + len(commit.tp.topic) + len(commit.metadata) for commit in commits)
+        paid_until = max(self._paid_until.get(group, 0.0), now - BURST) + size / self._rate
+        # With its full burst available, a group may write a commit of any size: it could never be written otherwise.
         wait = paid_until - now
-        if wait > PATIENCE and self._paid_until.get(group, 0.0) > now - AT_ONCE:
+        if wait > MAX_WAIT and self._paid_until.get(group, 0.0) > now - BURST:
             raise LimitReached(
                 f"group {group!r} commits more than {self._rate:,.0f} bytes a second at this instance; commit less "
                 "often, or raise quotas.commit_rate"
             )
         self._paid_until[group] = paid_until
-        if len(self._paid_until) > MOST_GROUPS:
-            self._paid_until = {name: at for name, at in self._paid_until.items() if at > now - AT_ONCE}
-        return min(max(0.0, wait), PATIENCE)
+        if len(self._paid_until) > MAX_GROUPS:
+            self._paid_until = {name: at for name, at in self._paid_until.items() if at > now - BURST}
+        return min(max(0.0, wait), MAX_WAIT)

@@ -1,13 +1,18 @@
-"""Carries admitted commits of offsets to the store: those of all callers together, several transactions at a time.
+"""Commits offsets: admits each commit by the partition's assignment, and writes it under that assignment.
 
-Each transaction compares the assignments its commits were admitted by and the offsets they replace; both are read when
-it fails. So the owner that was replaced is told by whom, and the commits of others that shared its
-transaction are written at the next try.
+`OffsetService` admits. It decides by the group's mirror, which costs no read, and where the mirror says no it reads the
+store, because the mirror may lag behind what the owner was sent. The committer need not be registered any more: the
+assignment alone decides. Only a client that names no session must be, because its registration names its session.
 
-A transaction whose answer was lost is written again, comparing the same offsets: either the first one got through, and
-the record says so, or the second one does, and then the first can't any more. If somebody else's commit is there
-instead, nobody but the owner can tell which of the two is the later one, and it is told to commit again. The same if
-the commit was held up here for longer than an owner waits.
+`CommitWriter` writes, the commits of all callers together and several transactions at a time. The preconditions of a
+transaction are, for each of its commits, the assignment that admitted the commit and the offset that it replaces. When
+a transaction fails, both are read: a committer that lost the partition is refused and learns the new owner, and
+the other commits of the transaction are written at the next try.
+
+A transaction whose outcome is unknown is sent again with the same preconditions. Either the first took effect, and the
+record shows it, or the second does, and then the first can't any more. If another commit is found there instead, only
+the owner can tell which of the two is the later one, and is asked to commit again. The same goes for a commit that
+waited here for longer than an owner waits.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ from assigner.core.offset_commits import (
     Committer,
     OffsetRevisions,
     PendingCommit,
-    judge,
+    admit,
 )
 from assigner.errors import (
     LimitReached,
@@ -41,22 +46,145 @@ from assigner.errors import (
 from assigner.logs import get_logger
 from assigner.members.callers import authorized
 from assigner.model.keys import Keys
-from assigner.model.records import ANY_SESSION, Assignment, Stored, stored
+from assigner.model.records import ANY_SESSION, Assignment, stored
 from assigner.observability.metrics import Metrics
-from assigner.offsets.fetch import OffsetReading
+from assigner.offsets.fetch import OffsetReader
 from assigner.storage.mirror import GroupMirror, Mirrors
 from assigner.storage.multi_get import multi_get
 from assigner.store import Committed, Conflict, Found, GetResult, Store, revision_of
 
 TRIES = 4
+"""Transactions that a commit is part of before it fails."""
 IN_FLIGHT = 8
+"""Transactions at a time."""
+ADMITTED_PER_TURN = 500
+"""Commits that are admitted before other tasks get a turn."""
 Ended = Callable[[RefusedCommit | None], None]
 
 log = get_logger("assigner.offsets.commit")
 
 
+class OffsetService:
+    """See `assigner.api.Offsets`."""
+
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        mirrors: Mirrors,
+        clock: Clock,
+        metrics: Metrics,
+        queue: CommitQueue | None = None,
+        supervisor: Supervisor | None = None,
+        quota: CommitQuota | None = None,
+    ) -> None:
+        """`quota`: how much the commits of one group may write; None: no limit."""
+        self._keys = keys
+        self._store = store
+        self._mirrors = mirrors
+        self._clock = clock
+        self._metrics = metrics
+        self._supervisor = supervisor or Supervisor()
+        self._quota = quota
+        self._reader = OffsetReader(store, keys)
+        self._writer = CommitWriter(store, CommitQueue() if queue is None else queue, clock)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[OffsetService]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._writer.run, self._supervisor, name="offset writers")
+            yield self
+            tasks.cancel_scope.cancel()
+
+    @property
+    def waiting(self) -> int:
+        """Commits that are admitted and not written yet."""
+        return len(self._writer.queue)
+
+    @property
+    def transactions(self) -> int:
+        return self._writer.transactions
+
+    @property
+    def revisions(self) -> OffsetRevisions:
+        return self._writer.revisions
+
+    async def fetch(self, group: str, wanted: WantedOffsets) -> FoundOffsets:
+        return await self._reader.fetch(group, wanted)
+
+    async def commit(self, group: str, name: str, session: str, commits: Sequence[OffsetCommit]) -> list[RefusedCommit]:
+        try:
+            async with self._mirrors.of(group) as mirror:
+                if session == ANY_SESSION:
+                    session = (await authorized(self._store, mirror, name, session)).record.session
+                await self._apply_quota(group, commits)
+                who = Committer(group, name, session)
+                pending, refused = await self._admit(mirror, who, commits)
+                refused += await self._writer.write(pending)
+        except UnknownGroup:
+            refused = [RefusedCommit(commit.tp, Refusal.UNKNOWN_PARTITION) for commit in commits]
+        self._count(group, len(commits) - len(refused), refused)
+        return refused
+
+    async def _apply_quota(self, group: str, commits: Sequence[OffsetCommit]) -> None:
+        if self._quota is None:
+            return
+        self._quota.check(commits)
+        try:
+            wait = self._quota.take(group, commits, self._clock.now())
+        except LimitReached:
+            self._metrics.refused("commit_rate")
+            raise
+        if wait:
+            await anyio.sleep(wait)
+
+    async def _admit(
+        self, mirror: GroupMirror, who: Committer, commits: Sequence[OffsetCommit]
+    ) -> tuple[list[PendingCommit], list[RefusedCommit]]:
+        pending: list[PendingCommit] = []
+        not_by_mirror: list[OffsetCommit] = []
+        times = self._clock.wall(), self._clock.now()
+        for number, commit in enumerate(commits):
+            if number % ADMITTED_PER_TURN == ADMITTED_PER_TURN - 1:
+                await anyio.lowlevel.checkpoint()
+            verdict = admit(who, commit, mirror.state.assignments.get(commit.tp), exists=True)
+            if isinstance(verdict, Admitted):
+                pending.append(self._pending(mirror, who, commit, verdict, times))
+            else:
+                not_by_mirror.append(commit)
+        refused: list[RefusedCommit] = []
+        if not_by_mirror:
+            for commit, verdict in await self._admit_fresh(mirror, who, not_by_mirror):
+                if isinstance(verdict, Admitted):
+                    pending.append(self._pending(mirror, who, commit, verdict, times))
+                else:
+                    refused.append(verdict)
+        return pending, refused
+
+    def _pending(
+        self, mirror: GroupMirror, who: Committer, commit: OffsetCommit, admitted: Admitted, times: tuple[float, float]
+    ) -> PendingCommit:
+        key, assignment_key = self._keys.offset(who.group, commit.tp), mirror.state.keys.assignment(commit.tp)
+        return PendingCommit(key, assignment_key, who, commit, admitted, *times)
+
+    async def _admit_fresh(
+        self, mirror: GroupMirror, who: Committer, commits: Sequence[OffsetCommit]
+    ) -> list[tuple[OffsetCommit, Admitted | RefusedCommit]]:
+        """By the assignments as the store has them."""
+        found = await multi_get(self._store, [mirror.state.keys.assignment(commit.tp) for commit in commits])
+        return [
+            (commit, _admit_found(who, commit, result, exists=_exists(mirror, commit)))
+            for commit, result in zip(commits, found, strict=True)
+        ]
+
+    def _count(self, group: str, committed: int, refused: Iterable[RefusedCommit]) -> None:
+        self._metrics.offsets_committed(group, "committed", committed)
+        for one in refused:
+            self._metrics.offsets_committed(group, one.why.value, 1)
+
+
 class CommitWriter:
-    """Carries admitted commits to the store, those of all callers together."""
+    """Writes admitted commits, those of all callers together. Each caller waits for its own."""
 
     def __init__(self, store: Store, queue: CommitQueue, clock: Clock) -> None:
         self.queue = queue
@@ -68,7 +196,9 @@ class CommitWriter:
         self._arrived = anyio.Event()
 
     async def write(self, commits: Sequence[PendingCommit]) -> list[RefusedCommit]:
-        """Those that were not written. Raises `LimitReached`. Who stops waiting takes back what has not left yet."""
+        """Write the commits and return those that were not written. Raises `LimitReached`.
+
+        A caller that stops waiting withdraws the commits that were not sent yet."""
         refused: list[RefusedCommit] = []
         left = len(commits)
         all_ended = anyio.Event()
@@ -101,7 +231,7 @@ class CommitWriter:
 
     async def _work(self) -> None:
         while True:
-            # Commits that come in the same turn of the loop share a transaction.
+            # Commits that arrive in the same turn of the event loop share a transaction.
             await anyio.lowlevel.checkpoint()
             batch = self.queue.take(self._store.limits)
             if batch:
@@ -113,13 +243,13 @@ class CommitWriter:
     async def _write(self, batch: list[PendingCommit]) -> None:
         try:
             for _ in range(TRIES):
-                batch = self._still_wanted(await self._attempt(batch))
+                batch = self._drop_withdrawn(await self._attempt(batch))
                 if not batch:
                     return
             self._fail(batch, "the store did not say whether it was written; commit again")
         except TransactionTooLarge as error:
-            # A store may take less than it says.
-            batch = self._still_wanted(batch)
+            # A store may accept less than its limits say.
+            batch = self._drop_withdrawn(batch)
             middle = len(batch) // 2
             if not middle:
                 self._fail(batch, str(error))
@@ -129,19 +259,19 @@ class CommitWriter:
         except StoreError as error:
             self._fail(batch, str(error))
         except Exception:
-            # Whatever it is, the callers get an answer and the next ones their turn.
+            # The callers get an answer and the worker goes on, whatever the error is.
             log.exception("offset_commit_failed")
             self._fail(batch, "an internal error, which the service's log tells more about; commit again")
 
-    def _still_wanted(self, batch: Iterable[PendingCommit]) -> list[PendingCommit]:
-        """What nobody waits for any more is not tried again: it would only take effect late."""
+    def _drop_withdrawn(self, batch: Iterable[PendingCommit]) -> list[PendingCommit]:
+        """The commits that are still waited for. A withdrawn one is not tried again: it would only take effect late."""
         for pending in batch:
             if pending.withdrawn and not pending.ended:
                 self._end(pending)
         return [pending for pending in batch if not pending.ended]
 
     async def _attempt(self, batch: list[PendingCommit]) -> list[PendingCommit]:
-        """One transaction; what is left to be tried again."""
+        """Send one transaction; the commits that have to be tried again."""
         self.transactions += 1
         for pending in batch:
             if not pending.doubtful:
@@ -162,18 +292,18 @@ class CommitWriter:
                     self._end(pending)
                 return []
             case Conflict():
-                return await self._sort_out(batch)
+                return await self._resolve_conflict(batch)
 
-    async def _sort_out(self, batch: Sequence[PendingCommit]) -> list[PendingCommit]:
-        """Judge by the assignments and offsets as they are now; those that still count are tried again."""
+    async def _resolve_conflict(self, batch: Sequence[PendingCommit]) -> list[PendingCommit]:
+        """Decide by the assignments and offsets as the store has them now; the commits that have to be tried again."""
         again: list[PendingCommit] = []
-        # Not read by the transaction that failed: most succeed, and two reads for each commit make them half as fast.
+        # Not read by the failed transaction itself: most succeed, and two reads per commit would halve their rate.
         keys = [key for pending in batch for key in (pending.assignment_key, pending.key)]
         reads = await multi_get(self._store, keys)
         now = self._clock.now()
         for pending, assignment, offset in zip(batch, reads[::2], reads[1::2], strict=True):
             self.revisions.put(pending.key, revision_of(offset))
-            verdict = verdict_on(pending.who, pending.commit, assignment, exists=True)
+            verdict = _admit_found(pending.who, pending.commit, assignment, exists=True)
             if pending.is_written(offset):
                 self._end(pending)
             elif not isinstance(verdict, Admitted):
@@ -198,146 +328,13 @@ class CommitWriter:
             ended(refusal)
 
 
-def verdict_on(who: Committer, commit: OffsetCommit, found: GetResult, *, exists: bool) -> Admitted | RefusedCommit:
-    """By the assignment as it was just read. One that can't be read admits nobody."""
+def _admit_found(who: Committer, commit: OffsetCommit, found: GetResult, *, exists: bool) -> Admitted | RefusedCommit:
+    """Admit a commit by the assignment as it was read. An assignment that can't be read admits nobody."""
     try:
-        return judge(who, commit, _assignment(found), exists=exists)
+        held = stored(Assignment, found.entry) if isinstance(found, Found) else None
     except UnreadableRecord as error:
         return RefusedCommit(commit.tp, Refusal.FAILED, reason=str(error))
-
-
-def _assignment(found: GetResult) -> Stored[Assignment] | None:
-    return stored(Assignment, found.entry) if isinstance(found, Found) else None
-
-
-# How far consumers have got: offsets, committed under the owner's epoch and read back by whoever comes next.
-#
-# A commit is admitted by what the group's mirror shows, which costs no read; where the mirror says no, the store itself
-# is asked, because the mirror may be behind what the consumer was told. Either way it is written only if the assignment
-# that admitted it still stands and nobody has replaced the offset since. Who committed need not be registered any more:
-# the assignment alone decides. Only a client that names no session must be, because its registration tells its session.
-
-
-TOGETHER = 500
-"""Commits that are judged before others get their turn."""
-
-
-class OffsetService:
-    """See `assigner.api.Offsets`."""
-
-    def __init__(
-        self,
-        store: Store,
-        keys: Keys,
-        mirrors: Mirrors,
-        clock: Clock,
-        metrics: Metrics,
-        queue: CommitQueue | None = None,
-        supervisor: Supervisor | None = None,
-        quota: CommitQuota | None = None,
-    ) -> None:
-        """`quota`: what one group's commits may take of the store; none: all of it."""
-        self._keys = keys
-        self._store = store
-        self._mirrors = mirrors
-        self._clock = clock
-        self._metrics = metrics
-        self._supervisor = supervisor or Supervisor()
-        self._quota = quota
-        self._reading = OffsetReading(store, keys)
-        self._writer = CommitWriter(store, CommitQueue() if queue is None else queue, clock)
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[OffsetService]:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._writer.run, self._supervisor, name="offset writers")
-            yield self
-            tasks.cancel_scope.cancel()
-
-    @property
-    def waiting(self) -> int:
-        """Commits that are not on record yet."""
-        return len(self._writer.queue)
-
-    @property
-    def transactions(self) -> int:
-        return self._writer.transactions
-
-    @property
-    def revisions(self) -> OffsetRevisions:
-        return self._writer.revisions
-
-    async def fetch(self, group: str, wanted: WantedOffsets) -> FoundOffsets:
-        return await self._reading.fetch(group, wanted)
-
-    async def commit(self, group: str, name: str, session: str, commits: Sequence[OffsetCommit]) -> list[RefusedCommit]:
-        try:
-            async with self._mirrors.of(group) as mirror:
-                if session == ANY_SESSION:
-                    session = (await authorized(self._store, mirror, name, session)).record.session
-                await self._keep_to_the_quota(group, commits)
-                who = Committer(group, name, session)
-                pending, refused = await self._admit(mirror, who, commits)
-                refused += await self._writer.write(pending)
-        except UnknownGroup:
-            refused = [RefusedCommit(commit.tp, Refusal.UNKNOWN_PARTITION) for commit in commits]
-        self._count(group, len(commits) - len(refused), refused)
-        return refused
-
-    async def _keep_to_the_quota(self, group: str, commits: Sequence[OffsetCommit]) -> None:
-        if self._quota is None:
-            return
-        self._quota.check(commits)
-        try:
-            wait = self._quota.take(group, commits, self._clock.now())
-        except LimitReached:
-            self._metrics.refused("commit_rate")
-            raise
-        if wait:
-            await anyio.sleep(wait)
-
-    async def _admit(
-        self, mirror: GroupMirror, who: Committer, commits: Sequence[OffsetCommit]
-    ) -> tuple[list[PendingCommit], list[RefusedCommit]]:
-        pending: list[PendingCommit] = []
-        doubtful: list[OffsetCommit] = []
-        times = self._clock.wall(), self._clock.now()
-        for number, commit in enumerate(commits):
-            if number % TOGETHER == TOGETHER - 1:
-                await anyio.lowlevel.checkpoint()
-            verdict = judge(who, commit, mirror.state.assignments.get(commit.tp), exists=True)
-            if isinstance(verdict, Admitted):
-                pending.append(self._pending(mirror, who, commit, verdict, times))
-            else:
-                doubtful.append(commit)
-        refused: list[RefusedCommit] = []
-        if doubtful:
-            for commit, verdict in await self._look_again(mirror, who, doubtful):
-                if isinstance(verdict, Admitted):
-                    pending.append(self._pending(mirror, who, commit, verdict, times))
-                else:
-                    refused.append(verdict)
-        return pending, refused
-
-    def _pending(
-        self, mirror: GroupMirror, who: Committer, commit: OffsetCommit, admitted: Admitted, times: tuple[float, float]
-    ) -> PendingCommit:
-        key, assignment_key = self._keys.offset(who.group, commit.tp), mirror.state.keys.assignment(commit.tp)
-        return PendingCommit(key, assignment_key, who, commit, admitted, *times)
-
-    async def _look_again(
-        self, mirror: GroupMirror, who: Committer, commits: Sequence[OffsetCommit]
-    ) -> list[tuple[OffsetCommit, Admitted | RefusedCommit]]:
-        found = await multi_get(self._store, [mirror.state.keys.assignment(commit.tp) for commit in commits])
-        return [
-            (commit, verdict_on(who, commit, result, exists=_exists(mirror, commit)))
-            for commit, result in zip(commits, found, strict=True)
-        ]
-
-    def _count(self, group: str, committed: int, refused: Iterable[RefusedCommit]) -> None:
-        self._metrics.offsets_committed(group, "committed", committed)
-        for one in refused:
-            self._metrics.offsets_committed(group, one.why.value, 1)
+    return admit(who, commit, held, exists=exists)
 
 
 def _exists(mirror: GroupMirror, commit: OffsetCommit) -> bool:

@@ -1,10 +1,10 @@
-"""Reads committed offsets, straight from the store: a new owner must see what the last one committed.
+"""Reads committed offsets from the store, never from a mirror: a new owner must see what the last one committed.
 
-Answers are cut where they get too long for one message; whoever asks goes on from there. An offset of a topic that was
-deleted and made again counts as none, also before anybody got around to deleting it. One that can't be read is named
-as such: taken for none, it would send its owner back to the beginning.
+An answer that gets too long for one message is cut, and the caller continues from there. The offset of a topic that
+was deleted and recreated counts as none, even before it is deleted. An unreadable offset is named as such: if it
+counted as none, its owner would go back to the beginning.
 
-Not promised: that offsets of different partitions are of the same moment.
+Not promised: that the offsets of different partitions are of the same moment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PAGE = 1_000
 log = get_logger("assigner.offsets.fetch")
 
 
-class OffsetReading:
+class OffsetReader:
     def __init__(self, store: Store, keys: Keys) -> None:
         self._store = store
         self._keys = keys
@@ -38,7 +38,7 @@ class OffsetReading:
             await self._fetch_named(group, wanted.partitions, answer)
         else:
             await self._fetch_all(group, wanted, answer)
-        # After the offsets: of a topic made anew in between, its first commits must not look like its predecessor's.
+        # After the offsets, or the first commits of a topic recreated in between would look like its predecessor's.
         identities = await self._identities(group, {tp.topic for tp, record in answer.read if record is not None})
         return answer.found(identities)
 
@@ -78,7 +78,7 @@ class OffsetReading:
         return tp is None or answer.takes(tp, entry.value)
 
     async def _identities(self, group: str, topics: set[str]) -> dict[str, str]:
-        """The topics' ids, of those that have one."""
+        """The ids of those topics that have one."""
         keys, names = self._keys.group(group), sorted(topics)
         found = await multi_get(self._store, [keys.topic(name) for name in names]) if names else []
         configs = ((name, _config(result)) for name, result in zip(names, found, strict=True))
@@ -113,12 +113,12 @@ class _Answer:
 
     def found(self, identities: dict[str, str]) -> FoundOffsets:
         offsets = tuple(
-            (tp, None if _is_of_another(record, identities.get(tp.topic)) else record) for tp, record in self.read
+            (tp, None if _is_of_predecessor(record, identities.get(tp.topic)) else record) for tp, record in self.read
         )
         return FoundOffsets(offsets, tuple(self._unreadable), self._last if self._more else None)
 
 
-def _is_of_another(record: Offset | None, topic_id: str | None) -> bool:
+def _is_of_predecessor(record: Offset | None, topic_id: str | None) -> bool:
     return bool(record and record.topic_id and topic_id and record.topic_id != topic_id)
 
 

@@ -1,8 +1,11 @@
-"""Offsets put in place by an operator: to skip, to read again, to begin anew.
+"""Resets offsets on behalf of an operator: to skip records, to read them again, or to begin anew.
 
-Meant for partitions that nobody works on, and written only while nobody owns them. By force they are written under
-the owner's nose: it does not hear of it, goes on where it is, and its next commit replaces them. Either way the offsets
-they replace are compared, as for a commit, so that no try takes effect once something later is on record.
+Offsets are written only while no consumer owns their partitions. With `force` they are written without notifying the
+owner, which goes on where it is; its next commit replaces them. Either way the offsets they replace are preconditions,
+as for a commit, so no try takes effect once a later write is on record.
+
+The loop is not `assigner.storage.update`, because one transaction resets many records. It resolves an unknown outcome
+by the same rule: the same transaction is sent again.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from assigner.store import (
 
 TRIES = 4
 _NAMED = 5
-"""Partitions that a refusal names."""
+"""Partitions that an error names."""
 Wanted = Mapping[TopicPartition, int | None]
 
 
@@ -43,7 +46,7 @@ class OffsetReset:
         self._clock = clock
 
     async def set(self, group: str, offsets: Wanted, *, force: bool) -> int:
-        """How many were set; None deletes. Not all at once: a transaction's worth after the other."""
+        """Set the offsets, None for none, and return how many. One transaction after the other, so not atomically."""
         if not offsets:
             raise InvalidInput("no offsets are given; name at least one partition")
         keys = self._keys.group(group)
@@ -75,7 +78,7 @@ class OffsetReset:
             try:
                 result = await self._store.transact(compares, operations, otherwise=keys)
             except OutcomeUnknown:
-                # Tried again as it is: if it got through, that shows, and if not, it can't once this one has.
+                # Sent again as it is. If the first took effect, the records show it; if this one does, the first can't.
                 doubtful = True
                 continue
             if isinstance(result, Committed) or (doubtful and all(map(_is_done, operations, result.reads))):

@@ -31,7 +31,7 @@ from assigner.core.group import GroupState
 from assigner.core.handoff import acks, lifecycle
 from assigner.core.handoff.lifecycle import HandoffAction
 from assigner.core.liveness import SessionLiveness, SessionState
-from assigner.core.offset_commits import Committer, PendingCommit, judge
+from assigner.core.offset_commits import Committer, PendingCommit, admit
 from assigner.core.planning.copartitions import CopartitionUnits
 from assigner.core.planning.execution import PlanExecution
 from assigner.core.planning.request import RequestBuilder
@@ -194,10 +194,9 @@ def set_offsets_compare_nothing(patch: Patch) -> None:
 def committers_are_names(patch: Patch) -> None:
     def changed(who: Committer, *args: Any, **kwargs: Any) -> Any:
         held = args[1]
-        return judge(Committer(who.group, who.name, held.record.session if held else ""), *args, **kwargs)
+        return admit(Committer(who.group, who.name, held.record.session if held else ""), *args, **kwargs)
 
-    patch.setattr("assigner.offsets.commit.judge", changed)
-    patch.setattr("assigner.offsets.commit.judge", changed)
+    patch.setattr("assigner.offsets.commit.admit", changed)
 
 
 def gates_do_not_look_at_the_clock(patch: Patch) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assigner.api import OffsetCommit, Refusal, RefusedCommit
-from assigner.core.offset_commits import Admitted, CommitQueue, Committer, PendingCommit, judge
+from assigner.core.offset_commits import Admitted, CommitQueue, Committer, PendingCommit, admit
 from assigner.errors import LimitReached
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, Offset, Stored, decode
@@ -36,7 +36,7 @@ def pending(partition: int = 0, offset: int = 5, metadata: str = "") -> PendingC
 
 
 def test_the_owner_is_admitted_under_its_epoch_by_the_record_as_it_is() -> None:
-    assert judge(A, wish(), held(), exists=True) == Admitted(17, "id")
+    assert admit(A, wish(), held(), exists=True) == Admitted(17, "id")
 
 
 @pytest.mark.parametrize(
@@ -44,25 +44,25 @@ def test_the_owner_is_admitted_under_its_epoch_by_the_record_as_it_is() -> None:
 )
 def test_anybody_else_is_told_who_has_it_under_which_epoch(assignment: Stored[Assignment]) -> None:
     record = assignment.record
-    assert judge(A, wish(), assignment, exists=True) == RefusedCommit(
+    assert admit(A, wish(), assignment, exists=True) == RefusedCommit(
         wish().tp, Refusal.FENCED, record.epoch, record.owner
     )
 
 
 def test_who_names_no_session_is_nobody_who_has_one() -> None:
     nameless = Committer("g", "a")
-    assert not isinstance(judge(nameless, wish(), held(session="minted"), exists=True), Admitted)
-    assert isinstance(judge(nameless, wish(), held(session=""), exists=True), Admitted)
+    assert not isinstance(admit(nameless, wish(), held(session="minted"), exists=True), Admitted)
+    assert isinstance(admit(nameless, wish(), held(session=""), exists=True), Admitted)
 
 
 def test_an_owner_written_before_sessions_and_epochs_were_known_may_commit_as_it_is_known() -> None:
     old = held(session="", epoch=0)
-    assert isinstance(judge(Committer("g", "a"), wish(epoch=0), old, exists=True), Admitted)
+    assert isinstance(admit(Committer("g", "a"), wish(epoch=0), old, exists=True), Admitted)
 
 
 def test_without_an_owner_it_depends_on_whether_there_is_such_a_partition() -> None:
-    assert judge(A, wish(), None, exists=True) == RefusedCommit(wish().tp, Refusal.FENCED)
-    assert judge(A, wish(), None, exists=False) == RefusedCommit(wish().tp, Refusal.UNKNOWN_PARTITION)
+    assert admit(A, wish(), None, exists=True) == RefusedCommit(wish().tp, Refusal.FENCED)
+    assert admit(A, wish(), None, exists=False) == RefusedCommit(wish().tp, Refusal.UNKNOWN_PARTITION)
 
 
 def test_what_is_written_is_the_offset_with_the_epoch_and_the_topics_identity() -> None:
