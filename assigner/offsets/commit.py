@@ -237,7 +237,9 @@ class CommitWriter:
             if batch:
                 await self._write(batch)
             else:
-                self._arrived = anyio.Event()
+                # One event for all workers: a worker that made its own would leave the others asleep for good.
+                if self._arrived.is_set():
+                    self._arrived = anyio.Event()
                 await self._arrived.wait()
 
     async def _write(self, batch: list[PendingCommit]) -> None:

@@ -87,7 +87,9 @@ class BatchWriter:
             # Writes decided upon in the same turn of the loop share a transaction.
             await anyio.lowlevel.checkpoint()
             if not self._waiting:
-                self._arrived = anyio.Event()
+                # One event for all workers: a worker that made its own would leave the others asleep for good.
+                if self._arrived.is_set():
+                    self._arrived = anyio.Event()
                 await self._arrived.wait()
                 continue
             await self._commit(self._take())

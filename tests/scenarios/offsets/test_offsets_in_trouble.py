@@ -57,6 +57,39 @@ async def test_commits_of_several_consumers_share_a_transaction(cluster: Cluster
     assert len(listed.offsets) == 20
 
 
+class HoldsBack(FaultyStore):
+    """A store that takes its time for transactions that put `held_key`, until told to go on."""
+
+    held_key = ""
+    go_on: anyio.Event
+
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], *, otherwise: Sequence[str] = ()
+    ) -> TransactionResult:
+        if any(operation.key == self.held_key for operation in operations):
+            await self.go_on.wait()
+        return await super().transact(compares, operations, otherwise=otherwise)
+
+
+async def test_a_commit_does_not_wait_for_the_transaction_of_another(cluster: Cluster) -> None:
+    await cluster.add_topic(partitions=2)
+    instance = await cluster.start_instance(wrap=HoldsBack, leads=False)
+    store = instance.store
+    assert isinstance(store, HoldsBack)
+    store.held_key, store.go_on = cluster.keys.offset(GROUP, tp(0)), anyio.Event()
+    for number in range(2):
+        owned = Assignment(topic="t", partition=number, owner="a", session="s", epoch=1)
+        await cluster.store.put(cluster.group.assignment(tp(number)), encode(owned))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(instance.offsets.commit, GROUP, "a", "s", [OffsetCommit(tp(0), 1, 5)])
+        await eventually(lambda: instance.offsets.transactions == 1, what="the first commit is on its way")
+        with anyio.fail_after(30):
+            assert await instance.offsets.commit(GROUP, "a", "s", [OffsetCommit(tp(1), 1, 6)]) == []
+        assert await offset_of(instance, tp(0)) is None
+        store.go_on.set()
+    assert await offset_of(instance, tp(0)) == (5, 1)
+
+
 async def test_rule_5_one_that_lost_its_partition_spoils_no_other_in_its_transaction(cluster: Cluster) -> None:
     """Its instance has not heard of it, so that only the store can refuse it."""
     await cluster.add_topic(partitions=60)
