@@ -1,8 +1,7 @@
-"""What a partition means for one consumer now, and what it must be told when that changes.
+"""A consumer's view of a partition, and the commands that bring the consumer from its last view to the present one.
 
-A consumer is told differences between where it stood when it last heard and where it stands now, never events. So a
-slow one skips what it missed, a reconnecting one starts from nothing, and nothing has to be remembered for it but what
-it was last told.
+Commands are the difference between two views, never events. So a slow consumer skips what it missed, one that
+reconnects starts from the empty view, and nothing has to be remembered for it but the views it was last sent.
 """
 
 from __future__ import annotations
@@ -17,16 +16,18 @@ from assigner.model.records import Handoff, Step
 
 
 class PartitionView(msgspec.Struct, frozen=True, gc=False):
+    """What one partition means for one session of a consumer."""
+
     owned: bool = False
     epoch: int = 0
     target: str = ""
-    """Handoff in which the consumer is the new owner, before the flip."""
+    """The handoff in which the consumer is the new owner, before the flip; empty: none."""
     warming: bool = False
-    """It has not answered yet."""
+    """The consumer has not acked that handoff yet."""
     release: str = ""
-    """Handoff in which the consumer has to let go."""
+    """The handoff in which the consumer has to release; empty: none."""
     standby: bool = False
-    """It holds a copy without being the owner."""
+    """The consumer holds a copy without being the owner."""
     copy_of: str = ""
     """Identity of the topic the copy is of."""
 
@@ -53,7 +54,7 @@ def _ownership(state: GroupState, name: str, session: str, tp: TopicPartition) -
     ours_to_leave = record.old_owner == name and record.old_session == session
     ours_to_take = record.new_owner == name and record.new_session == session and step is not Step.COMPLETE
     if ours_to_leave and step is Step.RELEASED:
-        # It has let go already; that the record still names it is only for the leader to change.
+        # It has released already; the assignment names it until the leader's next write.
         owned = False
     return PartitionView(
         owned,
@@ -65,12 +66,12 @@ def _ownership(state: GroupState, name: str, session: str, tp: TopicPartition) -
 
 
 def _identity(handoff: Handoff) -> str:
-    """Handoffs of upstream have no id; their two ends tell them apart well enough to answer."""
+    """Handoffs of the upstream service have no id; their two owners tell them apart well enough for an ack."""
     return handoff.handoff_id or f"{handoff.old_owner}>{handoff.new_owner}"
 
 
 class CommandBuilder:
-    """Collects what a consumer has to be told, partition by partition."""
+    """Collects the commands for one consumer, partition by partition."""
 
     def __init__(self, state: GroupState, name: str = "") -> None:
         """`name`: of the consumer."""
@@ -99,7 +100,7 @@ class CommandBuilder:
 
     def _add_standby(self, tp: TopicPartition, before: PartitionView, after: PartitionView) -> None:
         same = before.standby and after.standby and before.copy_of == after.copy_of
-        # A copy that becomes the owner's own is no copy that is not wanted.
+        # A standby that becomes the owner keeps its copy.
         if before.standby and not same and not after.owned:
             self._standbys_removed.append(tp)
         if after.standby and not same:
@@ -115,7 +116,7 @@ class CommandBuilder:
         return Release(tp, handoff.old_epoch, handoff.handoff_id, handoff.new_owner, handoff.cause, keeps)
 
     def commands(self, *, full: bool = False) -> Commands | None:
-        """None: there is nothing to tell."""
+        """The commands collected; None: there are none."""
         orders = self._cancels or self._warms or self._releases
         standbys = self._standbys_removed or self._standbys_added
         if not (full or self._assigned or self._unassigned or orders or standbys):

@@ -1,10 +1,10 @@
-"""What changes in a group mean for who holds what, as events: one for each holding that begins or ends.
+"""Derives ownership events from changes of a group's records: one for each holding that begins or ends.
 
-A partition is held by the owner on record and, after the flip of an overlapping handoff, by the old owner too until it
-lets go. A holding is a member's session under one epoch. Changes come in the store's order; those of one transaction
-are looked at together, so a flip is never taken for a loss.
+A partition is held by the owner on record and, after the flip of a handoff in an overlap group, by the old owner too
+until it releases. A holding is a member's session under one epoch. Changes come in the store's order; those of one
+transaction are examined together, so a flip is never taken for a loss.
 
-Not promised: the moment at which a consumer really began or stopped. The records say what was granted and reported.
+Not promised: the moment at which a consumer really began or stopped. The records say what was granted and acked.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from assigner.model.records import ANY_SESSION, Assignment, Handoff, Step
 class Happened(str, Enum):
     ASSIGNED = "assigned"
     RELEASED = "released"
-    """Let go by its own word."""
+    """Released, by its own ack."""
     LOST = "lost"
-    """Taken away without its word: replaced by another session, restamped, removed."""
+    """Ended without an ack: another session or epoch replaced it, or the assignment was removed."""
     AWAY = "away"
     """Its registration ended; the record still names it."""
     BACK = "back"
-    """It registered again with the same session, and goes on under the same epoch."""
+    """Its session registered again, and goes on under the same epoch."""
     HELD = "held"
-    """Where the log begins anew: this is held now."""
+    """In the baseline of a log: this is held now."""
     UNOWNED = "unowned"
-    """Where the log begins anew: nobody who is registered holds this."""
+    """In the baseline of a log: no registered member holds this."""
 
 
 class Holding(msgspec.Struct, frozen=True, gc=False, order=True):
@@ -50,21 +50,21 @@ class OwnershipEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Known(msgspec.Struct):
-    """A partition as it was when it was last looked at."""
+    """A partition as it was when it was last examined."""
 
     assignment: Assignment | None = None
     handoff: Handoff | None = None
     granted: frozenset[Holding] = frozenset()
-    """By the records."""
+    """Holdings by the records."""
     held: frozenset[Holding] = frozenset()
-    """Those of them who are registered."""
+    """Those of them whose session is registered."""
 
 
 NOBODY = Holding(0, "", "")
 
 
 class OwnershipEvents:
-    """Follows a group's state. Feed it each batch of changes after the state took it in."""
+    """Derives the events of one group. Call `observe` with each batch of changes after the state has applied it."""
 
     def __init__(self, state: GroupState) -> None:
         self._state = state
@@ -72,12 +72,12 @@ class OwnershipEvents:
         self._expected: dict[TopicPartition, tuple[int, str]] = {}
 
     def expect(self, moves: Iterable[Moved]) -> None:
-        """The causes of moves about to be written: records do not tell them."""
+        """Note the causes of moves about to be written: the records do not contain them."""
         for move in moves:
             self._expected[move.tp] = (move.epoch, move.cause.value)
 
     def baseline(self) -> list[OwnershipEvent]:
-        """Everything that is held now, and what nobody holds, as the first words of a log."""
+        """Everything that is held now, and what nobody holds, as the beginning of a log."""
         self._known = {tp: self._recorded(tp) for tp in self._partitions()}
         return [event for tp in sorted(self._known) for event in _as_it_is(tp, self._known[tp])]
 
@@ -110,7 +110,7 @@ class OwnershipEvents:
 
     def _settle(self, tp: TopicPartition, pending: _Pending) -> Iterator[OwnershipEvent]:
         if tp in self._state.unreadable_partitions:
-            # What can't be read is left alone: nobody is told that it ended.
+            # What can't be read is left alone, and not reported as ended.
             return
         before = self._known.get(tp) or _Known()
         after = self._look(pending.assignment, pending.handoff)
@@ -173,7 +173,7 @@ class OwnershipEvents:
             return "left"
         if after.assignment is None:
             return "removed"
-        if before.handoff and _is_old_end(before.handoff, holding):
+        if before.handoff and _is_old_owner(before.handoff, holding):
             return before.handoff.cause.value
         newest = max(after.granted, default=NOBODY)
         return self._why_granted(tp, before, after, newest)
@@ -205,13 +205,13 @@ def _as_it_is(tp: TopicPartition, known: _Known) -> Iterator[OwnershipEvent]:
 def _granted(assignment: Assignment | None, handoff: Handoff | None) -> Iterator[Holding]:
     if assignment:
         holding = Holding(assignment.epoch, assignment.owner, assignment.session)
-        if not (handoff and handoff.at is Step.RELEASED and _is_old_end(handoff, holding)):
+        if not (handoff and handoff.at is Step.RELEASED and _is_old_owner(handoff, holding)):
             yield holding
     if handoff and handoff.at is Step.COMPLETE:
         yield Holding(handoff.old_epoch, handoff.old_owner, handoff.old_session)
 
 
-def _is_old_end(handoff: Handoff, holding: Holding) -> bool:
+def _is_old_owner(handoff: Handoff, holding: Holding) -> bool:
     old = Holding(handoff.old_epoch or holding.epoch, handoff.old_owner, handoff.old_session)
     return old == holding
 
@@ -219,11 +219,11 @@ def _is_old_end(handoff: Handoff, holding: Holding) -> bool:
 def _end(before: _Known, after: _Known, holding: Holding) -> tuple[Happened, Holding]:
     if holding in after.granted:
         return Happened.AWAY, holding
-    handed_over = before.handoff is not None and _is_old_end(before.handoff, holding)
-    let_go = after.handoff is not None and after.handoff.at is Step.RELEASED and _is_old_end(after.handoff, holding)
+    handed_over = before.handoff is not None and _is_old_owner(before.handoff, holding)
+    released = after.handoff is not None and after.handoff.at is Step.RELEASED and _is_old_owner(after.handoff, holding)
     again = any((new.member, new.session) == (holding.member, holding.session) for new in after.granted)
     at_the_end = handed_over and before.handoff is not None and before.handoff.at is Step.COMPLETE
-    return (Happened.RELEASED if let_go or (at_the_end and not again) else Happened.LOST), holding
+    return (Happened.RELEASED if released or (at_the_end and not again) else Happened.LOST), holding
 
 
 def _why_again(before: Assignment, after: Assignment | None, holding: Holding) -> str:

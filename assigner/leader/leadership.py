@@ -150,7 +150,7 @@ class Leadership:
         return LeadershipStatistics(
             groups=len(self.groups),
             led=len(self._led),
-            misplaced=sum(wanted.home(group) not in (None, self._me) for group in self._led),
+            misplaced=sum(wanted.preferred(group) not in (None, self._me) for group in self._led),
             instances=len(self._instances.records),
             terms_won=self._won,
             terms_lost=self._lost,
@@ -243,7 +243,7 @@ class Leadership:
         due, wake_at = self._handover.due(self._clock.now(), self._me, self._led, wanted)
         for group in due:
             self._handovers += 1
-            self._reigns[group].give_up(f"handed over to {wanted.home(group)}")
+            self._reigns[group].give_up(f"handed over to {wanted.preferred(group)}")
         return wake_at
 
     # --- one group -------------------------------------------------------------------------------------------

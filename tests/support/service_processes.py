@@ -191,7 +191,7 @@ class Fleet:
         running = [name for name, instance in self.instances.items() if instance.is_running]
 
         def is_spread() -> bool:
-            return self.truth.leaders() == spread(self.truth.groups(), running).homes
+            return self.truth.leaders() == spread(self.truth.groups(), running).preferred_leaders
 
         return until(is_spread, within, "every group is led by its home", every=0.1)
 

@@ -1,10 +1,10 @@
-"""From stored loads to arrays and back, and what a write leaves of what was there.
+"""Translates stored loads into arrays and back, and merges a write into what was stored.
 
-A load counts until a time that is stored with it, so whoever reads it needs no setting of whoever wrote it. A topic
-with many partitions is cut into blocks, each of which fits into one value of the store; a record that is not what its
-key promises raises `UnreadableRecord`.
+A load is valid until a time that is stored with it, so a reader needs none of the writer's settings. A topic with many
+partitions is cut into blocks, each of which fits into one value of the store. A record that does not match its key
+raises `UnreadableRecord`.
 
-Not promised: agreement of clocks. What claims to count for longer than anybody may ask for is not believed.
+Not promised: agreement of clocks. A load that claims to be valid for longer than the maximum is ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from assigner.strategy import FloatArray, IntArray
 BLOCK = 32_768
 """Partitions in one record: about 350 KB of JSON."""
 LONGEST = 7 * 86_400
-"""Seconds a load may count."""
+"""Seconds that a load may be valid."""
 SKEW = 3_600
 """Seconds by which the writer's clock may be ahead."""
 LARGEST = 1e15
@@ -35,14 +35,14 @@ _LOAD, _UNTIL = np.dtype("<f4"), np.dtype("<u4")
 
 @dataclass(frozen=True)
 class Timed:
-    """Loads with the wall time until which each counts."""
+    """Loads with the wall time until which each is valid."""
 
     loads: FloatArray
-    """NaN where nothing is known."""
+    """NaN where there is none."""
     until: FloatArray
 
     def at(self, wall: float) -> FloatArray:
-        """The loads that count now; NaN for the others."""
+        """The loads that are valid now; NaN for the others."""
         counts = (self.until > wall) & (self.until <= wall + LONGEST + SKEW)
         return np.where(counts, self.loads, np.nan)
 
@@ -76,7 +76,7 @@ class PartitionChange:
     loads: FloatArray
     until: FloatArray
     replaces: bool = False
-    """Forget what is known of the block's other partitions."""
+    """Drop the loads of the block's other partitions."""
 
     @property
     def says_nothing(self) -> bool:
@@ -101,14 +101,14 @@ class PartitionChange:
 @dataclass(frozen=True)
 class NodeChange:
     loads: Mapping[str, tuple[float, float]]
-    """Node -> its load and until when it counts."""
+    """Node -> its load and until when it is valid."""
 
     @property
     def says_nothing(self) -> bool:
         return not self.loads
 
     def of(self, before: Loads | None, wall: float) -> Loads:
-        """If there are more than fit, the busiest are kept: they are the ones to know about."""
+        """The record after the write. If more nodes are known than fit, the busiest are kept."""
         kept = dict(self.loads)
         if before and before.nodes:
             known = read(before)
@@ -124,6 +124,6 @@ class NodeChange:
 
 
 def _fitting(names: list[str]) -> tuple[str, ...]:
-    """As many as make one value; a quoted name takes three bytes more, and one for each character to be escaped."""
+    """As many names as fit into one value; a quoted name takes three bytes more, and one per escaped character."""
     sizes = [len(name.encode()) + name.count('"') + name.count("\\") + 3 for name in names[:MAX_NODES]]
     return tuple(names[: int(np.searchsorted(np.cumsum(sizes), _NODE_BYTES, "right"))])

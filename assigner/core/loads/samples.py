@@ -1,12 +1,12 @@
-"""The latest loads that consumers told this instance, smoothed, and which of them are worth writing down.
+"""Smooths the loads that consumers report to this instance, and decides which of them are worth writing.
 
-A sample is mixed into what was known by the time that passed between the two, so a consumer that reports twice as
-often counts no more. A record is worth a write when one of its loads changed by enough to matter, or would soon be too
-old to count; then everything reported since goes with it. Memory is bounded: past a limit reports are refused, and what
-nobody reports any more is forgotten.
+Exponential smoothing over time: a sample's weight depends on the time since the one before, so a consumer that reports
+twice as often counts no more. A record is worth a write when one of its loads changed enough, or would soon be stale;
+then everything reported since goes with it. Memory is bounded: above a limit reports are refused, and loads that nobody
+reports any more are dropped.
 
-Not promised: that the last owner's last word wins. Two instances may write of a partition that just moved, in either
-order; the owner's next write puts it right.
+Not promised: that the present owner's report wins. Two instances may write the load of a partition that just moved, in
+either order; the owner's next write corrects it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Samples:
         self.load: FloatArray = np.full(size, np.nan)
         self.seen: FloatArray = np.full(size, _NEVER)
         self.written: FloatArray = np.full(size, np.nan)
-        """The load as it was written last by this instance."""
+        """The load as this instance last wrote it."""
         self.written_at: FloatArray = np.full(size, _NEVER)
 
     def __len__(self) -> int:
@@ -66,15 +66,15 @@ class _Samples:
         """Rows to be written, counted from the beginning of `rows`: none, or all that were reported since."""
         load, seen = self.load[rows], self.seen[rows]
         written, written_at = self.written[rows], self.written_at[rows]
-        told = (seen > written_at) & (now - seen < settings.stale_after)
-        if not told.any():
+        reported = (seen > written_at) & (now - seen < settings.stale_after)
+        if not reported.any():
             return np.empty(0, np.int32)
         matters = settings.threshold * np.fmax(written, mean)
         urgent = np.isnan(written) | (np.abs(load - written) > matters) | (now - written_at >= settings.stale_after / 2)
-        return np.flatnonzero(told).astype(np.int32) if (told & urgent).any() else np.empty(0, np.int32)
+        return np.flatnonzero(reported).astype(np.int32) if (reported & urgent).any() else np.empty(0, np.int32)
 
     def mark(self, rows: IntArray, loads: FloatArray, now: float) -> None:
-        """They were written as of `now`."""
+        """Note that they were written as of `now`."""
         self.written[rows], self.written_at[rows] = loads, now
 
     def is_silent(self, now: float, settings: LoadSettings) -> bool:
@@ -94,7 +94,7 @@ class _Group:
 
 
 class LoadSamples:
-    """What this instance was told, by group."""
+    """The samples reported to this instance, by group."""
 
     def __init__(self, settings: LoadSettings, *, most: int = MAX_PARTITIONS, most_nodes: int = MAX_NODES) -> None:
         """`most`: partitions of a group. Those of all groups together may be four times as many."""
@@ -110,10 +110,10 @@ class LoadSamples:
     def groups(self) -> tuple[str, ...]:
         return tuple(self._groups)
 
-    # --- being told ----------------------------------------------------------------------------------------------
+    # --- reports -------------------------------------------------------------------------------------------------
 
     def take(self, group: str, topic: str, count: int, numbers: IntArray, loads: FloatArray, now: float) -> None:
-        """Loads of some of the topic's `count` partitions. Raises `LimitReached`."""
+        """Add loads of some of the topic's `count` partitions. Raises `LimitReached`."""
         known = self._groups.setdefault(group, _Group())
         samples = known.topics.get(topic)
         more = count - (len(samples) if samples else 0)
@@ -143,7 +143,7 @@ class LoadSamples:
                 known.nodes.resize(max(8, 2 * row))
         known.nodes.take(np.asarray([row], np.int32), np.asarray([load]), now, self._settings)
 
-    # --- writing it down -----------------------------------------------------------------------------------------
+    # --- writes --------------------------------------------------------------------------------------------------
 
     def partition_news(self, group: str, now: float, wall: float) -> Iterator[PartitionChange]:
         """What is worth writing now, a record at a time."""
@@ -156,7 +156,7 @@ class LoadSamples:
                     yield PartitionChange(topic, first // BLOCK, rows, samples.load[first + rows], until)
 
     def partitions_written(self, group: str, change: PartitionChange, now: float) -> None:
-        """`now`: when the change was asked for; what was told since is still to be written."""
+        """`now`: when the change was taken; what was reported since is still to be written."""
         samples = self._groups[group].topics.get(change.topic) if group in self._groups else None
         rows = change.block * BLOCK + change.numbers
         if samples is not None and int(rows[-1]) < len(samples):
@@ -183,7 +183,7 @@ class LoadSamples:
     # --- forgetting ----------------------------------------------------------------------------------------------
 
     def forget(self, now: float) -> None:
-        """Drop topics and nodes that nobody reported of for as long as a load counts."""
+        """Drop topics and nodes whose last report is stale."""
         for group, known in list(self._groups.items()):
             for topic, samples in list(known.topics.items()):
                 if samples.is_silent(now, self._settings):

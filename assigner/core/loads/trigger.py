@@ -1,7 +1,7 @@
-"""When a coordinator plans for load's sake, and that such a plan says so.
+"""Decides when changed loads are a reason to plan, and adds load to the causes of such a plan.
 
-A group is looked at when its loads changed, and whenever a plan begins, since loads also go stale by themselves. Plans
-that an operator asks for need not wait for the time between two changes of weights to pass.
+Loads are checked when they changed, and whenever a plan begins, since loads also go stale by themselves. Plans that an
+operator asks for do not wait for the minimum time between two changes of weights.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class LoadTrigger:
         self._loads: GroupLoads | None = None
 
     def changed(self, loads: GroupLoads | None, now: float) -> None:
-        """They are others, or say something else. None: plans do not go by load."""
+        """The loads changed. None: the group does not use them."""
         self._loads = loads
         self._work.timers.sooner(Timer.LOADS, now)
 
     def consider(self, now: float, wall: float) -> None:
-        """Ask for a plan if what is recorded is far from what plans are made by."""
+        """Ask for a plan if the recorded loads have shifted from the weights in force."""
         at = self._loads.wanted_at(self._sizes(), len(self._state.consumers), now, wall) if self._loads else None
         if at is None:
             return
@@ -34,7 +34,7 @@ class LoadTrigger:
             self._work.want_plan(None, now)
 
     def begin_plan(self, causes: set[Cause], now: float, wall: float) -> GroupLoads | None:
-        """The loads for a plan that is about to be made, and load among its causes if it differs for it."""
+        """The loads for a plan that is about to be made. Adds load to its `causes` if it changes the weights."""
         at_once = Cause.OPERATOR in causes
         members = len(self._state.consumers)
         if self._loads and self._loads.take_up(self._sizes(), members, now, wall, at_once=at_once):

@@ -1,8 +1,8 @@
-"""What is known of loads, as strategies take it: a weight per partition, or nothing, which means that counts decide.
+"""Turns recorded loads into what strategies take: one weight per partition, or none, for an unweighted plan.
 
-`RecordedLoads` says what the records say at a given time. `GroupLoads` is what a leader plans by: the weights in force
-are replaced only when they have changed by enough to matter, and not too often, so that the plans in between, for
-whatever reason they are made, are made by the same weights and move nothing for load's sake.
+`RecordedLoads` is what the records say at a given time. `GroupLoads` is what a leader plans by: the weights in force
+are replaced only when they have shifted enough, and not too often. So the plans in between, whatever their causes, use
+the same weights and move nothing for load's sake.
 
 Not promised: that a load is what it was a moment ago. Loads are advice; losing them costs balance and nothing else.
 """
@@ -24,9 +24,9 @@ TopicSizes = Sequence[tuple[str, int]]
 """Topics with their partition counts, in the order of a problem's flat arrays."""
 
 ENOUGH = 0.5
-"""Of the partitions must have a load that counts, or weights are not used at all."""
+"""Share of partitions that must have a current load; with fewer, plans are unweighted."""
 FLOOR = 0.01
-"""Least weight, as part of the mean: a strategy's weights are positive, and an idle partition still is one."""
+"""Least weight, as a share of the mean: weights are positive, and an idle partition still costs something."""
 SHIFT = 0.1
 """Weights count as changed when some member's load may have changed by more than this part of the mean member's."""
 
@@ -78,7 +78,7 @@ class RecordedLoads:
         self.at = max(self.at, record.at)
 
     def loads(self, topics: TopicSizes, wall: float) -> FloatArray:
-        """The load of every partition as it was told; NaN where none counts."""
+        """The reported load of every partition; NaN where none is current."""
         flat = np.full(sum(count for _, count in topics), np.nan)
         begin = 0
         for topic, count in topics:
@@ -99,7 +99,7 @@ class RecordedLoads:
         return np.asarray(np.maximum(filled / filled.mean(), FLOOR))
 
     def busy(self, consumer: str, wall: float) -> float:
-        """What the consumer's node said of itself; NaN if it said nothing lately."""
+        """The load that the consumer's node reported; NaN if it reported none lately."""
         number = self._nodes.get(consumer)
         return float("nan") if number is None else self._node_loads.one(number, wall)
 
@@ -115,7 +115,7 @@ def _check_identity(name: str, record: Loads) -> None:
 
 
 def _filled(flat: FloatArray, known: BoolArray, counts: Iterable[int]) -> FloatArray:
-    """Partitions nothing is known of take their topic's mean, or that of all topics."""
+    """Partitions without a load get the mean of their topic, or that of all topics."""
     filled = flat.copy()
     overall = float(flat[known].mean())
     begin = 0
@@ -135,18 +135,18 @@ class GroupLoads:
         self._settings = settings
         self._recorded = RecordedLoads()
         self._topics: tuple[tuple[str, int], ...] | None = None
-        """Those the weights in force are of; None: before the first plan."""
+        """The topics of the weights in force; None: before the first plan."""
         self._weights: FloatArray | None = None
         self._not_before = -np.inf
         self._looked = -np.inf
 
     def update(self, records: Mapping[str, Loads]) -> Mapping[str, str]:
-        """Take in what is stored now; which of it can't be read, and why."""
+        """Replace the recorded loads. Returns those that can't be read, and why."""
         self._recorded = RecordedLoads(records, self._recorded)
         return self._recorded.unreadable
 
     def weights(self, topics: TopicSizes, now_wall: float) -> FloatArray | None:
-        """The weights in force, in the order of the topics; None: go by counts."""
+        """The weights in force, in the order of the topics; None: unweighted."""
         if tuple(topics) != self._topics:
             return self._recorded.weights(topics, now_wall)
         return self._weights
@@ -155,10 +155,11 @@ class GroupLoads:
         return self._recorded.busy(consumer, now_wall)
 
     def wanted_at(self, topics: TopicSizes, members: int, now: float, wall: float) -> float | None:
-        """When to ask again, or to plan for load's sake if that is now; None: what is in force will do."""
+        """When to check again, or to plan for load's sake if that is now; None: the weights in force are good
+        enough."""
         if tuple(topics) != self._topics:
             return None
-        # Working out the weights of a large group takes a while, and they are not written more often than that.
+        # Computing the weights of a large group takes a while, and loads are not written more often than that.
         again = -np.inf if self._weights is None else self._looked + self._settings.interval
         due = max(self._not_before, again)
         if now < due:
@@ -167,7 +168,7 @@ class GroupLoads:
         return now if self._has_shifted(self._recorded.weights(topics, wall), members) else None
 
     def take_up(self, topics: TopicSizes, members: int, now: float, wall: float, *, at_once: bool = False) -> bool:
-        """Put what is recorded in force if it is time to, or `at_once`; whether that is a reason to move partitions."""
+        """Put the recorded loads in force if it is time to, or `at_once`. Returns whether that may move partitions."""
         first, same = self._topics is None, tuple(topics) == self._topics
         if same and now < self._not_before and not at_once:
             return False
@@ -182,7 +183,7 @@ class GroupLoads:
         return matters
 
     def _has_shifted(self, weights: FloatArray | None, members: int) -> bool:
-        """No member's load can have changed by more than all the partitions' have together."""
+        """Bounded by the sum over partitions: no member's load can have changed by more."""
         before = self._weights
         if weights is None or before is None:
             return (weights is None) != (before is None)

@@ -1,4 +1,4 @@
-"""What if: a sketch of a group with somebody more or less, another weight, another topic."""
+"""Changes of a sketch: a member more or less, another capacity or weight, another topic. Each returns a new sketch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _replace = msgspec.structs.replace
 
 
 def join(sketch: Sketch, member: SketchedMember) -> Sketch:
-    """One more, who registers after all others."""
+    """Add a member that registers after all others."""
     if any(known.name == member.name for known in sketch.members):
         raise InvalidInput(f"member {member.name} is in the group already; choose another name")
     latest = max((known.registered_at for known in sketch.members), default=0)
@@ -33,7 +33,7 @@ def change_member(sketch: Sketch, name: str, **changes: Any) -> Sketch:
 
 
 def resize(sketch: Sketch, topic: str, partitions: int) -> Sketch:
-    """Another number of partitions, or a new topic. Weights and racks of the partitions that stay are kept."""
+    """Change a topic's number of partitions, or add a topic. Weights and racks of remaining partitions are kept."""
     old = next((known for known in sketch.topics if known.name == topic), None)
     if old is None:
         return _replace(sketch, topics=(*sketch.topics, SketchedTopic(name=topic, partitions=partitions)))

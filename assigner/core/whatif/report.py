@@ -1,6 +1,6 @@
-"""What a strategy makes of a sketch, in names and words: who moves where and why, and what everybody ends with.
+"""Solves a sketch and reports the result in names: which partition moves where and why, and each member's share.
 
-What a member owned that has left counts as unowned, and is told as a move from that member.
+What a member owned that has left counts as unowned, and is reported as a move from that member.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class WhatIfReport(msgspec.Struct, frozen=True, kw_only=True):
     """Partitions taken from a member that stays."""
     lower_bound: int
     unproved: bool
-    """The strategy gave up its search for the best plan: a more even one, or one with fewer moves, may exist."""
+    """The strategy ended its search early: a more even plan, or one with fewer moves, may exist."""
     placed: int
     """Partitions that had no owner, or whose owner leaves, and have one now."""
     unowned: int
@@ -85,11 +85,11 @@ def solve(sketch: Sketch, strategy: Strategy) -> Solved:
 
 
 def answer(before: Sketch, solved: Solved) -> WhatIfReport:
-    """The solution, told as changes from `before`."""
+    """The solution as changes from `before`."""
     interned, solution = solved.interned, solved.solution
-    telling = _Telling(solved, _owners(intern(before)))
+    builder = _ReportBuilder(solved, _owners(intern(before)))
     explanation = solution.explanation
-    planned = telling.moves()
+    planned = builder.moves()
     return WhatIfReport(
         strategy=solved.strategy,
         rollout=solved.rollout,
@@ -104,14 +104,14 @@ def answer(before: Sketch, solved: Solved) -> WhatIfReport:
         rack_mismatches=explanation.rack_mismatches,
         cold_actives=explanation.cold_actives,
         cold_starts=_cold_starts(interned.problem, solution.owner),
-        shares=telling.shares(planned),
+        shares=builder.shares(planned),
         planned=planned,
         dropped=interned.dropped,
     )
 
 
 def carried_out(sketch: Sketch, solved: Solved) -> Sketch:
-    """The group that was solved, once the plan is carried out."""
+    """The sketch of the group after the plan is executed."""
     interned, solution = solved.interned, solved.solution
     owned: dict[str, dict[str, list[int]]] = {name: {} for name in interned.members}
     standbys: dict[str, dict[str, list[int]]] = {name: {} for name in interned.members}
@@ -150,8 +150,8 @@ def _cold_starts(problem: Problem, owner: IntArray) -> int:
     return int((orphan & ~(problem.standbys == owner[:, None]).any(axis=1)).sum())
 
 
-class _Telling:
-    """A solution in words."""
+class _ReportBuilder:
+    """Words for a solution's numbers."""
 
     def __init__(self, solved: Solved, old: dict[TopicPartition, str]) -> None:
         self._interned = solved.interned
@@ -161,7 +161,7 @@ class _Telling:
         self._strategy = solved.strategy
         topics = self._problem.topics
         self._topic = np.repeat(np.arange(topics.count), topics.partitions)
-        # Made when the first move asks for it.
+        # Counted when the first move needs it.
         self._counts: dict[tuple[bool, int, int], int] = {}
 
     def moves(self) -> tuple[PlannedMove, ...]:

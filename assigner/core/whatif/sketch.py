@@ -1,8 +1,11 @@
-"""A group in names, as a person or a file states it, and what it is as a strategy's problem.
+"""Describes a group by names, as a person or a file does, and translates it into a strategy's problem.
 
-For questions about groups that need no service: `assigner plan`, simulations, tests. Claims come from members, as
-Kafka's consumers state them, so two may claim the same partition: the higher generation has it, and of two equal ones
-nobody. Claims of topics or partitions that do not exist are dropped. Whatever is dropped is told.
+Members claim what they own, as Kafka's consumers do, so two may claim the same partition: the higher generation has it,
+and with equal generations nobody. Claims of topics or partitions that do not exist are dropped, and listed.
+
+A sketch may be in the middle of a rollout; `rolled_out` adds the constraints that the service would add. Consumers that
+are leaving are no members of a sketch. The service counts them when it estimates how large the new deployment will be,
+so its caps for new members may be a little smaller.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ class SketchedMember(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     cap: int | None = None
     load: float | None = None
     generation: int = 0
-    """Of its claims: where two members claim a partition, the higher one has it."""
+    """Of its claims: where two members claim a partition, the higher generation has it."""
     deployment: str = ""
     """The generation of consumers that it belongs to, for rollouts."""
     registered_at: int = 0
@@ -46,7 +49,7 @@ class SketchedTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     name: str
     partitions: int
     weights: tuple[float, ...] = ()
-    """One per partition, or none at all: they count alike."""
+    """One per partition; none: unweighted."""
     replica_racks: tuple[tuple[str, ...], ...] = ()
 
 
@@ -66,13 +69,13 @@ class Sketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 @dataclass(frozen=True)
 class Interned:
-    """A sketch as numbers, with the names behind them."""
+    """A sketch as a strategy's problem, with the names behind its numbers."""
 
     problem: Problem
     members: tuple[str, ...]
     partitions: tuple[TopicPartition, ...]
     dropped: tuple[str, ...]
-    """What the sketch says that can't be, in words."""
+    """What the sketch claims that can't be, one sentence each."""
 
 
 def read(text: bytes) -> Sketch:
@@ -84,7 +87,7 @@ def read(text: bytes) -> Sketch:
 
 
 def intern(sketch: Sketch) -> Interned:
-    """Members and topics in name order, so that the order of a file does not matter."""
+    """Translate names to numbers, in name order, so that the order of a file does not matter."""
     return _Interning(sketch).run()
 
 
@@ -272,14 +275,8 @@ def _refuse_twice(what: str, names: list[str]) -> None:
         raise InvalidInput(f"{what} {min(twice)} is there twice; name every {what} once")
 
 
-# A rollout in a sketch: what the service would ask of its members while two deployments are there.
-#
-# Consumers that are leaving are no members of a sketch. The service counts them when it reckons how large the new
-# deployment will be, so the caps of newcomers may be a little smaller there.
-
-
 def rolled_out(sketch: Sketch, interned: Interned) -> tuple[Interned, Rollout | None]:
-    """The problem with the rollout's wishes in it, if one is on. A member's own cap comes instead of the rollout's."""
+    """The problem with the rollout's constraints, if one is in progress. A member's own cap replaces the rollout's."""
     if sketch.rollout_cap < 0:
         raise InvalidInput(f"rollout_cap is {sketch.rollout_cap}; it must be 0 (a fair share) or more")
     options = GroupOptions(rollout=sketch.rollout, rollout_cap=sketch.rollout_cap)

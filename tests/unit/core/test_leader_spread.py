@@ -16,7 +16,7 @@ names = st.text(min_size=1, max_size=12)
 
 
 def shares(wanted: LeaderSpread) -> list[int]:
-    counts = Counter(wanted.homes.values())
+    counts = Counter(wanted.preferred_leaders.values())
     return [counts[instance] for instance in wanted.instances]
 
 
@@ -36,7 +36,7 @@ def test_the_share_is_not_rounded_up_by_the_arithmetic() -> None:
 @given(st.sets(names, max_size=60), st.sets(names, min_size=1, max_size=6))
 def test_every_group_has_a_home_and_no_instance_more_than_its_share(groups: set[str], instances: set[str]) -> None:
     wanted = spread(groups, instances)
-    assert set(wanted.homes) == groups
+    assert set(wanted.preferred_leaders) == groups
     assert all(share <= 1.1 * len(groups) / len(instances) + 1 for share in shares(wanted))
 
 
@@ -49,7 +49,7 @@ def test_the_answer_is_that_of_taking_all_pairs_from_the_highest_score_down(
     for _, group, instance in sorted(((score(g, i), g, i) for g in groups for i in instances), reverse=True):
         if group not in homes and Counter(homes.values())[instance] < share:
             homes[group] = instance
-    assert spread(groups, instances).homes == homes
+    assert spread(groups, instances).preferred_leaders == homes
 
 
 @given(st.permutations(GROUPS[:20]), st.permutations(["a", "b", "c", "d"]))
@@ -65,8 +65,8 @@ def test_a_joining_instance_takes_its_share_and_hardly_anything_else_moves() -> 
     for trial in range(30):
         before = spread(GROUPS, [f"{trial}a", f"{trial}b"])
         after = spread(GROUPS, [f"{trial}a", f"{trial}b", f"{trial}c"])
-        moved = [group for group in GROUPS if before.home(group) != after.home(group)]
-        among_the_old = [group for group in moved if after.home(group) != f"{trial}c"]
+        moved = [group for group in GROUPS if before.preferred(group) != after.preferred(group)]
+        among_the_old = [group for group in moved if after.preferred(group) != f"{trial}c"]
         assert len(moved) <= 42
         assert len(among_the_old) <= 6
 
@@ -75,7 +75,7 @@ def test_a_new_group_hardly_moves_the_others() -> None:
     for trial in range(30):
         instances = [f"{trial}{letter}" for letter in "abc"]
         before, after = spread(GROUPS, instances), spread([*GROUPS, "new"], instances)
-        assert sum(before.home(group) != after.home(group) for group in GROUPS) <= 4
+        assert sum(before.preferred(group) != after.preferred(group) for group in GROUPS) <= 4
 
 
 def test_the_home_campaigns_at_once_and_each_other_rank_a_little_later() -> None:
@@ -83,7 +83,7 @@ def test_the_home_campaigns_at_once_and_each_other_rank_a_little_later() -> None
     for group in GROUPS:
         delays = sorted((campaign_delay(group, me, wanted, 0.5), me) for me in "abc")
         assert [delay for delay, _ in delays] == [0.0, 0.5, 1.0]
-        assert delays[0][1] == wanted.home(group)
+        assert delays[0][1] == wanted.preferred(group)
 
 
 def test_an_instance_outside_the_set_comes_last() -> None:
