@@ -297,7 +297,7 @@ class AssignerConsumer:
             owned=len(state.owned(now)),
             standbys=len(state.standbys()),
             warming=sum(isinstance(call, CallWarm) for call in state.running()),
-            under_way=sum(gate.inside for gate in state.gates_with_work()),
+            under_way=self._work.work_under_way(),
             pending_answers=state.pending_answers(),
             warmed=counts.warmed,
             released=counts.released,

@@ -1,4 +1,4 @@
-"""A partition's gate as a program sees it: bound to the consumer's clock, usable from worker threads.
+"""A partition's gate as a program sees it: bound to the consumer's clock, counting the work under way on any thread.
 
     with gate.enter() as epoch:
         rows = transform(batch)
@@ -10,6 +10,7 @@ Not promised: that the sink is reached before the lease ends. Give it the epoch 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,6 +25,10 @@ class PartitionGate:
         self._gate = gate
         self._clock = clock
         self._changes = changes
+        # Held while work is admitted and counted, and while the count is read. So the count that is read after a close
+        # includes all work that was admitted before it, and nothing slips in between.
+        self._lock = threading.Lock()
+        self._inside = 0
 
     @property
     def partition(self) -> TopicPartition:
@@ -41,7 +46,8 @@ class PartitionGate:
     @property
     def inside(self) -> int:
         """How much work is under way."""
-        return self._gate.inside
+        with self._lock:
+            return self._inside
 
     def admit(self, epoch: int | None = None) -> int:
         """The epoch under which work may begin now. Raises `GateClosed`, or `StaleEpoch` if it is not `epoch`."""
@@ -54,16 +60,21 @@ class PartitionGate:
     @contextmanager
     def enter(self, epoch: int | None = None) -> Iterator[int]:
         """Admit work and count it as under way until the block is left. A release waits for it."""
-        admitted = self._gate.enter(self._clock.now(), epoch)
+        with self._lock:
+            admitted = self._gate.admit(self._clock.now(), epoch)
+            self._inside += 1
         try:
             yield admitted
         finally:
-            if self._gate.leave():
+            with self._lock:
+                self._inside -= 1
+                is_last = self._inside == 0
+            if is_last:
                 self._changes.notify_from_any_thread(self.partition)
 
     async def drained(self) -> None:
         """Wait until no work is under way. On the consumer's event loop only."""
-        await self._changes.until_about(self.partition, lambda: self._gate.inside == 0)
+        await self._changes.until_about(self.partition, lambda: self.inside == 0)
 
     def __repr__(self) -> str:
         shut = self._gate.shut(self._clock.now())

@@ -59,8 +59,12 @@ class Runner:
     def gate(self, tp: TopicPartition) -> PartitionGate:
         gate = self._gates.get(tp)
         if gate is None:
-            gate = self._gates[tp] = PartitionGate(self.state.gate(tp), self._clock, self.changes)
+            # Never two for one partition, also if two threads ask at a time: each would count its own work only.
+            gate = self._gates.setdefault(tp, PartitionGate(self.state.gate(tp), self._clock, self.changes))
         return gate
+
+    def work_under_way(self) -> int:
+        return sum(gate.inside for gate in list(self._gates.values()))
 
     # --- events ----------------------------------------------------------------------------------------------------
 
@@ -125,7 +129,7 @@ class Runner:
         return False
 
     def _is_at_rest(self) -> bool:
-        return self.state.is_idle() and not any(self.state.gates_with_work())
+        return self.state.is_idle() and not self.work_under_way()
 
     async def _watch_lease(self) -> None:
         while True:

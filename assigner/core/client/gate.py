@@ -5,14 +5,13 @@ timer closes it: each question is answered from the time it is asked at, so a pr
 shut the moment it wakes up.
 
 Not promised: that an effect which begins right after a yes ends before the lease does. The final authority is the
-epoch checked where the effect happens; the gate is the same check made early. Questions may come from any thread;
-opening and closing belong to one.
+epoch checked where the effect happens; the gate is the same check made early. Any thread may ask; opening and closing
+belong to one. `client.gate.PartitionGate` counts the work under way.
 """
 
 from __future__ import annotations
 
 import math
-import threading
 from enum import Enum
 
 from assigner.errors import AssignerError
@@ -27,7 +26,7 @@ class Shut(str, Enum):
     PREPARING = "preparing"
     """The handler's `assigned` has not returned yet."""
     RELEASING = "releasing"
-    """Asked to let go: nothing new may begin, what has begun may end."""
+    """The partition is being released: nothing new may begin, what has begun may end."""
     RELEASED = "released"
     REVOKED = "revoked"
     """The ownership was lost without a release."""
@@ -78,15 +77,13 @@ class Lease:
 class Gate:
     """Open for `epoch` while `shut` is None and the lease holds."""
 
-    __slots__ = ("_epoch_and_shut", "_inside", "_lease", "_lock", "tp")
+    __slots__ = ("_epoch_and_shut", "_lease", "tp")
 
     def __init__(self, tp: TopicPartition, lease: Lease) -> None:
         self.tp = tp
         self._lease = lease
         # One reference, replaced as a whole, so that a reader on another thread never sees half a change.
         self._epoch_and_shut: tuple[int | None, Shut | None] = (None, Shut.NOT_OWNED)
-        self._lock = threading.Lock()
-        self._inside = 0
 
     # --- asked from anywhere -------------------------------------------------------------------------------------
 
@@ -94,11 +91,6 @@ class Gate:
     def epoch(self) -> int | None:
         """The epoch the gate is, or was last, open for."""
         return self._epoch_and_shut[0]
-
-    @property
-    def inside(self) -> int:
-        """How much work is under way."""
-        return self._inside
 
     def is_open(self, now: float) -> bool:
         return self._epoch_and_shut[1] is None and self._lease.holds(now)
@@ -130,21 +122,7 @@ class Gate:
             raise GateClosed(self.tp, Shut.LEASE_OVER)
         return current
 
-    def enter(self, now: float, epoch: int | None = None) -> int:
-        """Admit, and count the work as under way until `leave`."""
-        # Under the lock, so that nothing slips in between a closing and the count that follows it.
-        with self._lock:
-            admitted = self.admit(now, epoch)
-            self._inside += 1
-            return admitted
-
-    def leave(self) -> bool:
-        """Whether it was the last one inside."""
-        with self._lock:
-            self._inside -= 1
-            return self._inside == 0
-
-    # --- told by the owner of the gate ---------------------------------------------------------------------------
+    # --- set by the consumer's state -----------------------------------------------------------------------------
 
     def prepare(self, epoch: int) -> None:
         """Shut, and already of the new epoch: work of the old one is stale from here on."""
@@ -157,5 +135,4 @@ class Gate:
         self._set(self._epoch_and_shut[0], reason)
 
     def _set(self, epoch: int | None, shut: Shut | None) -> None:
-        with self._lock:
-            self._epoch_and_shut = (epoch, shut)
+        self._epoch_and_shut = (epoch, shut)

@@ -433,9 +433,6 @@ class ClientState:
         """Nothing is running and the handler holds nothing."""
         return not self._busy
 
-    def gates_with_work(self) -> Iterator[Gate]:
-        return (p.gate for p in self._partitions.values() if p.gate.inside)
-
     def owned(self, now: float) -> dict[TopicPartition, int]:
         """Partitions whose gates are open, with their epochs."""
         if not self.lease.holds(now):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from assigner.core.client.gate import Gate, GateClosed, Lease, Shut, StaleEpoch
@@ -111,46 +109,3 @@ def test_work_of_the_old_epoch_is_stale_from_the_moment_the_next_one_is_prepared
     gate.close(Shut.RELEASING)
     with pytest.raises(StaleEpoch):
         gate.check(101.0, 5)
-
-
-def test_work_inside_is_counted_until_it_leaves() -> None:
-    gate, _ = open_gate()
-    gate.enter(101.0)
-    gate.enter(101.0)
-    assert gate.inside == 2
-    assert not gate.leave()
-    assert gate.leave()
-    assert gate.inside == 0
-
-
-def test_refused_work_is_not_counted() -> None:
-    gate, _ = open_gate()
-    gate.close(Shut.RELEASING)
-    with pytest.raises(GateClosed):
-        gate.enter(101.0)
-    assert gate.inside == 0
-
-
-def test_nothing_slips_in_after_a_close_from_other_threads() -> None:
-    gate, _ = open_gate()
-    begun = threading.Barrier(5)
-    entered = [0] * 4
-
-    def work(me: int) -> None:
-        begun.wait()
-        try:
-            while True:
-                gate.enter(101.0)
-                entered[me] += 1
-        except GateClosed:
-            pass
-
-    threads = [threading.Thread(target=work, args=(me,)) for me in range(4)]
-    for thread in threads:
-        thread.start()
-    begun.wait()
-    gate.close(Shut.RELEASING)
-    counted = gate.inside
-    for thread in threads:
-        thread.join()
-    assert gate.inside == counted == sum(entered)
