@@ -1,8 +1,12 @@
-"""Wakes whoever waits for something about the consumer to become true.
+"""An event that can happen again: wakes those who wait for something to change.
 
-Waiters look again at each change, so what they wait for may be anything; they never miss a change, but may miss a
-state that lasted no longer than one. Those who wait for something about one partition alone look again only when that
-is what changed, so that a thousand gates that are drained do not wake each other.
+- `until(predicate)` looks again at each change, so what it waits for may be anything. It never misses a change, but
+  may miss a state that lasted no longer than one.
+- `mark` and `since` are for a loop that works before it waits: a change that comes while it works ends the wait at
+  once. No order of a mark, a change and a wait loses a wake-up, however many wait.
+- `next` waits for a change from now on. It suits a loop that has looked just before, without an `await` in between.
+- Those who wait for something about one thing alone (`until_about`) are woken only by changes of that thing, so that a
+  thousand gates that are drained do not wake each other.
 """
 
 from __future__ import annotations
@@ -15,7 +19,9 @@ import anyio
 
 class Wakeup:
     def __init__(self) -> None:
+        self._count = 0
         self._event: anyio.Event | None = None
+        """Set by the next change; made when somebody waits."""
         self._about: dict[Hashable, anyio.Event] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -25,6 +31,7 @@ class Wakeup:
 
     def notify(self, about: Hashable = None) -> None:
         """Wake those who wait for anything; and, of those who wait for something about one thing, its own."""
+        self._count += 1
         if about is not None and (waited_for := self._about.pop(about, None)):
             waited_for.set()
         if self._event is not None:
@@ -40,6 +47,20 @@ class Wakeup:
             # The loop was closed in this moment: nobody waits any more.
             return
 
+    def mark(self) -> int:
+        """Where `since` begins: changes before it do not count."""
+        return self._count
+
+    async def since(self, mark: int) -> None:
+        """Return once something has changed since the mark was taken; at once if it has."""
+        if self._count == mark:
+            await self.next()
+
+    async def next(self) -> None:
+        if self._event is None:
+            self._event = anyio.Event()
+        await self._event.wait()
+
     async def until(self, predicate: Callable[[], bool]) -> None:
         while not predicate():
             await self.next()
@@ -48,8 +69,3 @@ class Wakeup:
         """The same, for what changes only together with a `notify(about)`."""
         while not predicate():
             await self._about.setdefault(about, anyio.Event()).wait()
-
-    async def next(self) -> None:
-        if self._event is None:
-            self._event = anyio.Event()
-        await self._event.wait()

@@ -13,6 +13,7 @@ import anyio
 import anyio.lowlevel
 
 from assigner.aio.supervision import Supervisor, unending
+from assigner.aio.wakeup import Wakeup
 from assigner.core.writes import Write, pack
 from assigner.errors import LeaseNotFound, LimitReached, OutcomeUnknown, StoreError, TransactionTooLarge
 from assigner.logs import get_logger
@@ -43,7 +44,7 @@ class BatchWriter:
         self._may_write = may_write
         self._in_flight = in_flight
         self._waiting: deque[tuple[Write, Done]] = deque()
-        self._arrived = anyio.Event()
+        self._arrived = Wakeup()
         self.transactions = 0
 
     def __len__(self) -> int:
@@ -53,7 +54,7 @@ class BatchWriter:
         if len(self._waiting) >= MAX_WAITING:
             raise LimitReached(f"{MAX_WAITING} writes are waiting for the store; try again later")
         self._waiting.append((write, done))
-        self._arrived.set()
+        self._arrived.notify()
 
     async def write(self, write: Write) -> Outcome:
         """Submit and wait for the outcome."""
@@ -87,10 +88,7 @@ class BatchWriter:
             # Writes decided upon in the same turn of the loop share a transaction.
             await anyio.lowlevel.checkpoint()
             if not self._waiting:
-                # One event for all workers: a worker that made its own would leave the others asleep for good.
-                if self._arrived.is_set():
-                    self._arrived = anyio.Event()
-                await self._arrived.wait()
+                await self._arrived.next()
                 continue
             await self._commit(self._take())
 

@@ -18,15 +18,15 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
-from assigner.aio.backoff import Backoff
 from assigner.aio.supervision import Supervisor
 from assigner.aio.waiters import Waiters
+from assigner.aio.wakeup import Wakeup
 from assigner.core.group import Change, GroupState
-from assigner.errors import LimitReached, StoreError, StoreUnavailable, WatchEnded
-from assigner.logs import get_logger
+from assigner.errors import LimitReached, StoreUnavailable
 from assigner.model.keys import GroupKeys, Keys
 from assigner.model.records import GroupOptions
-from assigner.store import Batch, DeleteEvent, Event, Progress, PutEvent, Store, read_all
+from assigner.storage.watch_loop import WatchLoop
+from assigner.store import Batch, DeleteEvent, Event, Page, PutEvent, Store, WatchItem
 
 SLICE = 128
 """Events applied before others get their turn."""
@@ -41,8 +41,6 @@ MAX_IDLE = 500
 Check = Callable[[str], Awaitable[None]]
 """Raises `UnknownGroup`."""
 
-log = get_logger("assigner.storage.mirror")
-
 
 class MirrorListener(Protocol):
     def changed(self, changes: Sequence[Change]) -> None:
@@ -54,16 +52,11 @@ class GroupMirror:
     def __init__(self, store: Store, keys: GroupKeys, defaults: GroupOptions) -> None:
         self.group = keys.group
         self.state = GroupState(keys, defaults, store.limits)
-        self._store = store
         self._listeners: list[MirrorListener] = []
         self._awaited = Waiters()
         """Revisions that somebody waits for."""
-        self._awaited_listings = Waiters()
-        self._stale = anyio.Event()
-        """Set to have everything listed again."""
+        self._loop = WatchLoop(store, keys.prefix, self._listed, self._watched)
         self.listings = 0
-        self._begun = 0
-        """Listings begun, whether or not they came through."""
 
     def listen(self, listener: MirrorListener) -> None:
         self._listeners.append(listener)
@@ -83,71 +76,30 @@ class GroupMirror:
         )
 
     async def resync(self) -> None:
-        """List everything again, and return when that is done.
-
-        One that is under way may have been read before the question: it is the next that counts."""
-        wanted = self._begun + 1
-        self._stale.set()
-        await self._awaited_listings.wait(wanted)
+        """List everything again, and return when that is done."""
+        await self._loop.relist()
 
     @property
     def waiting(self) -> int:
         """How many wait for something to be mirrored."""
-        return len(self._awaited) + len(self._awaited_listings)
+        return len(self._awaited) + self._loop.waiting
 
     async def run(self) -> NoReturn:
-        backoff = Backoff(self.state.keys.prefix)
-        while True:
-            try:
-                self._stale = anyio.Event()
-                revision = await self._list()
-                backoff.reset()
-                await self._watch_until_stale(revision + 1)
-            except StoreError as error:
-                log.info("mirror_restarted", group=self.group, error=str(error))
-                await backoff.pause()
+        await self._loop.run()
 
-    async def _list(self) -> int:
-        self._begun += 1
-        number = self._begun
-        page = await read_all(self._store, self.state.keys.prefix)
+    async def _listed(self, page: Page) -> None:
         # In the order of keys, not of revisions: what the mirror shows counts only when all of it is taken in.
         for part in _slices(self.state.replace(page.entries)):
             await self._take(part)
         self.state.revision = max(self.state.revision, page.revision)
         self.listings += 1
         self._tell([])
-        self._awaited_listings.reached(number)
-        return page.revision
 
-    async def _watch_until_stale(self, start_revision: int) -> None:
-        ended: StoreError | None = None
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._cancel_when_stale, tasks.cancel_scope)
-            try:
-                await self._watch(start_revision)
-            except StoreError as error:
-                # Raised past the task group, it would come out wrapped and look like a failure.
-                ended = error
-                tasks.cancel_scope.cancel()
-        if ended:
-            raise ended
-
-    async def _cancel_when_stale(self, scope: anyio.CancelScope) -> None:
-        await self._stale.wait()
-        scope.cancel()
-
-    async def _watch(self, start_revision: int) -> NoReturn:
-        async with self._store.watch(self.state.keys.prefix, start_revision=start_revision) as items:
-            async for item in items:
-                match item:
-                    case Batch(revision, events):
-                        await self._apply(events)
-                        self.state.revision = max(self.state.revision, revision)
-                    case Progress(revision):
-                        self.state.revision = max(self.state.revision, revision)
-                self._tell([])
-        raise WatchEnded(f"the watch on group {self.group!r} ended by itself")
+    async def _watched(self, item: WatchItem) -> None:
+        if isinstance(item, Batch):
+            await self._apply(item.events)
+        self.state.revision = max(self.state.revision, item.revision)
+        self._tell([])
 
     async def _apply(self, events: Sequence[Event]) -> None:
         for part in _slices(events):
@@ -261,7 +213,7 @@ class Mirrors:
             shared.users -= 1
             self._led -= leads
             if not shared.users:
-                shared.idle.set()
+                shared.released.notify()
                 self._idle[group] = shared
                 if len(self._idle) > self._max_idle:
                     self._close_idle()
@@ -304,9 +256,7 @@ class Mirrors:
                     partial(self._supervisor.keep, "mirror", shared.mirror.run, group=group), name=f"mirror {group}"
                 )
                 while shared.users or not await self._stays_idle(shared):
-                    shared.idle = anyio.Event()
-                    if shared.users:
-                        await shared.idle.wait()
+                    await shared.released.until(lambda: not shared.users)
                 if self._open.get(group) is shared:
                     # Else it made room for others a moment ago, and the name may have another mirror by now.
                     del self._open[group]
@@ -322,5 +272,6 @@ class _Shared:
     def __init__(self, mirror: GroupMirror) -> None:
         self.mirror = mirror
         self.users = 0
-        self.idle = anyio.Event()
+        self.released = Wakeup()
+        """Its last user has left."""
         self.scope = anyio.CancelScope()

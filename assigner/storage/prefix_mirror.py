@@ -11,11 +11,11 @@ from typing import Generic, NoReturn
 
 import anyio
 
-from assigner.aio.backoff import Backoff
-from assigner.errors import LimitReached, StoreError, UnreadableRecord, WatchEnded
+from assigner.errors import LimitReached, UnreadableRecord
 from assigner.logs import get_logger
 from assigner.model.records import R, decode
-from assigner.store import Batch, DeleteEvent, Entry, PutEvent, Store, read_all
+from assigner.storage.watch_loop import WatchLoop
+from assigner.store import Batch, DeleteEvent, Entry, Page, PutEvent, Store, WatchItem
 
 MAX_RECORDS = 100_000
 
@@ -33,7 +33,7 @@ class PrefixMirror(Generic[R]):
         limit: int = MAX_RECORDS,
     ) -> None:
         """`changed` is called after each change, a whole batch at a time."""
-        self._store = store
+        self._loop = WatchLoop(store, prefix, self._listed, self._watched)
         self._prefix = prefix
         self._kind = kind
         self._changed = changed
@@ -41,7 +41,6 @@ class PrefixMirror(Generic[R]):
         self._records: dict[str, R] = {}
         self.listed = anyio.Event()
         """Set once the prefix was read for the first time."""
-        self.listings = 0
 
     @property
     def records(self) -> Mapping[str, R]:
@@ -49,33 +48,19 @@ class PrefixMirror(Generic[R]):
         return self._records
 
     async def run(self) -> NoReturn:
-        backoff = Backoff(self._prefix)
-        while True:
-            try:
-                revision = await self._list()
-                backoff.reset()
-                await self._watch(revision + 1)
-            except StoreError as error:
-                log.info("prefix_mirror_restarted", prefix=self._prefix, error=str(error), tries=backoff.tries + 1)
-                await backoff.pause()
+        await self._loop.run()
 
-    async def _list(self) -> int:
-        page = await read_all(self._store, self._prefix)
+    async def _listed(self, page: Page) -> None:
         before, self._records = self._records, {}
         for entry in page.entries:
             self._put(entry)
-        self.listings += 1
         if before != self._records or not self.listed.is_set():
             self._changed()
         self.listed.set()
-        return page.revision
 
-    async def _watch(self, start_revision: int) -> NoReturn:
-        async with self._store.watch(self._prefix, start_revision=start_revision) as items:
-            async for item in items:
-                if isinstance(item, Batch):
-                    self._apply(item)
-        raise WatchEnded(f"the watch on {self._prefix!r} ended by itself; listing again")
+    async def _watched(self, item: WatchItem) -> None:
+        if isinstance(item, Batch):
+            self._apply(item)
 
     def _apply(self, batch: Batch) -> None:
         for event in batch.events:
