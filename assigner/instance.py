@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -22,6 +21,7 @@ from assigner.admin.deletion import GroupDeletion
 from assigner.admin.loads import LoadOperations
 from assigner.admin.operations import Operations
 from assigner.aio.backoff import Backoff
+from assigner.aio.shutdown import background, shielded
 from assigner.aio.supervision import Supervisor
 from assigner.backend import Backend, Presence
 from assigner.backend import load as load_backend
@@ -102,7 +102,7 @@ class Instance:
         self.mirrors = await stack.enter_async_context(self._mirrors().running())
         self.registry = StreamRegistry(max_streams=settings.grpc.max_streams)
         self.topics = self._group_topics()
-        stack.push_async_callback(in_peace, self.topics.close, _CLOSE_WITHIN)
+        stack.push_async_callback(shielded, self.topics.close, _CLOSE_WITHIN)
         self.load_reports = LoadReports(self.store, self.keys, self.clock, self.metrics, settings.loads)
         self.members = await stack.enter_async_context(self._membership().running())
         loads = LoadOperations(self.store, self.keys, self.mirrors, self.clock)
@@ -176,13 +176,13 @@ class Instance:
         async def close() -> None:
             await anyio.to_thread.run_sync(events.close)
 
-        stack.push_async_callback(in_peace, close, _CLOSE_WITHIN)
+        stack.push_async_callback(shielded, close, _CLOSE_WITHIN)
         self.metrics.watch_depth("events", lambda: events.waiting)
         return events
 
     async def _open_store(self, stack: AsyncExitStack) -> Store:
         store = await self._connect()
-        stack.push_async_callback(in_peace, store.close, _CLOSE_WITHIN)
+        stack.push_async_callback(shielded, store.close, _CLOSE_WITHIN)
         self.health = StoreHealth(store, self.keys, self.name)
         if hasattr(store, "observe"):
             store.observe = self.health.observing(self.metrics.observe)
@@ -373,21 +373,7 @@ class Instance:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await in_peace(self.abdicate, self.settings.shutdown_timeout)
+        await shielded(self.abdicate, self.settings.shutdown_timeout)
         if self._elector:
-            await in_peace(self._elector.close, self.settings.shutdown_timeout)
+            await shielded(self._elector.close, self.settings.shutdown_timeout)
         await self._stack.aclose()
-
-
-async def in_peace(work: Callable[[], Awaitable[None]], within: float) -> None:
-    """Leaving in order, also while being cancelled; but not for ever."""
-    with anyio.move_on_after(within, shield=True):
-        await work()
-
-
-@asynccontextmanager
-async def background() -> AsyncIterator[anyio.abc.TaskGroup]:
-    """Tasks that end with the context."""
-    async with anyio.create_task_group() as tasks:
-        yield tasks
-        tasks.cancel_scope.cancel()

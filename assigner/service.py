@@ -13,10 +13,11 @@ from typing import Self
 import anyio
 import msgspec
 
+from assigner.aio.shutdown import background, shielded
 from assigner.backend import Backend
 from assigner.clock import Clock
 from assigner.errors import AssignerError
-from assigner.instance import Instance, background, in_peace
+from assigner.instance import Instance
 from assigner.leader.leadership import LeadershipSettings
 from assigner.logs import get_logger
 from assigner.observability.metrics import GroupSnapshot
@@ -70,7 +71,7 @@ class Service:
             warnings=instance.warnings,
         )
         await self.web.start()
-        stack.push_async_callback(in_peace, self.web.close, _CLOSE_WITHIN)
+        stack.push_async_callback(shielded, self.web.close, _CLOSE_WITHIN)
 
     async def _serve(self, stack: AsyncExitStack) -> None:
         instance = self.instance
@@ -87,7 +88,7 @@ class Service:
             supervisor=instance.supervisor,
         )
         await self.server.start()
-        stack.push_async_callback(in_peace, self.server.close, _CLOSE_WITHIN)
+        stack.push_async_callback(shielded, self.server.close, _CLOSE_WITHIN)
         instance.metrics.snapshots = self._snapshots
 
     def _snapshots(self) -> list[GroupSnapshot]:
@@ -140,7 +141,7 @@ class Service:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await in_peace(self.drain, 2 * self.settings.shutdown_timeout)
+        await shielded(self.drain, 2 * self.settings.shutdown_timeout)
         await self._stack.aclose()
         log.info("service_stopped", instance=self.instance.name)
 

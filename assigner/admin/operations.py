@@ -15,6 +15,7 @@ import msgspec
 from assigner.admin.deletion import GroupDeletion
 from assigner.admin.group_options import check_options
 from assigner.admin.loads import LoadOperations
+from assigner.aio.wakeup import Wakeup
 from assigner.api import GroupDescription, GroupSummary, LoadDescription, Member, PartitionOwner, Weights
 from assigner.core.conditions import conditions, not_renewing
 from assigner.core.group import GroupState
@@ -260,28 +261,28 @@ class Operations:
 
 
 async def _remaining(mirror: GroupMirror, consumer: str) -> AsyncGenerator[int, None]:
-    watch = _Watch()
-    mirror.listen(watch)
+    listener = _ChangeListener()
+    mirror.listen(listener)
     try:
         told = -1
         while told != 0:
-            watch.changed_since = anyio.Event()
+            mark = listener.wakeup.mark()
             count = len(mirror.state.to_hand_over(consumer))
             if count != told:
                 told = count
                 yield count
             else:
-                await watch.changed_since.wait()
+                await listener.wakeup.since(mark)
     finally:
-        mirror.unlisten(watch)
+        mirror.unlisten(listener)
 
 
-class _Watch:
+class _ChangeListener:
     def __init__(self) -> None:
-        self.changed_since = anyio.Event()
+        self.wakeup = Wakeup()
 
     def changed(self, _: object) -> None:
-        self.changed_since.set()
+        self.wakeup.notify()
 
 
 def _becomes_exclusive(before: GroupOptions, after: GroupOptions) -> bool:

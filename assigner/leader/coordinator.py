@@ -16,6 +16,7 @@ import anyio.to_thread
 import msgspec
 
 from assigner.aio.supervision import Work, unending
+from assigner.aio.wakeup import Wakeup
 from assigner.clock import Clock
 from assigner.core.coordination.machine import Coordination, Decisions
 from assigner.core.group import Change, GroupState
@@ -169,7 +170,7 @@ class Coordinator:
         self._history = HistoryWriter(store, keys.history(term.group), term.fence, clock)
         self._times = HandoffTimes(clock, metrics)
         self._recording: Recording = EventRecording(events, mirror, term, clock) if events else NoRecording()
-        self._wake = anyio.Event()
+        self._wake = Wakeup()
         self._one_placement = anyio.Lock()
         self._planned_last: Request | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -223,7 +224,7 @@ class Coordinator:
         except Exception as error:  # noqa: BLE001
             # The mirror goes on for the streams; this term can't, because it missed something.
             self._broken = error
-        self._wake.set()
+        self._wake.notify()
 
     def _observe(self, changes: Sequence[Change]) -> None:
         now = self._clock.now()
@@ -235,7 +236,7 @@ class Coordinator:
 
     def _loads_changed(self) -> None:
         self.core.loads.changed(self._loads.loads, self._clock.now())
-        self._wake.set()
+        self._wake.notify()
 
     def statistics(self) -> dict[str, int]:
         return {**self.core.statistics(), "writing": len(self._writer)}
@@ -246,14 +247,14 @@ class Coordinator:
         while self._term.held() and not self._is_out_of_work():
             if self._broken:
                 raise self._broken
-            self._wake = anyio.Event()
+            mark = self._wake.mark()
             decisions = self.core.decide(self._clock.now(), self._clock.wall())
             self._carry_out(decisions)
             self._time_rebalance()
             if decisions.more:
                 await anyio.lowlevel.checkpoint()
             else:
-                await self._sleep_until(decisions.wake_at)
+                await self._sleep_until(decisions.wake_at, mark)
         if not self._term.held():
             self._log.warning("term_lost")
 
@@ -267,10 +268,10 @@ class Coordinator:
             self._empty_since = now
         return now - self._empty_since >= IDLE_AFTER
 
-    async def _sleep_until(self, at: float | None) -> None:
+    async def _sleep_until(self, at: float | None, mark: int) -> None:
         pause = IDLE if at is None else min(IDLE, max(0.0, at - self._clock.now()))
         with anyio.move_on_after(pause):
-            await self._wake.wait()
+            await self._wake.since(mark)
 
     def _carry_out(self, decisions: Decisions) -> None:
         assert self._tasks is not None
@@ -301,13 +302,13 @@ class Coordinator:
             case _:
                 self._log.debug("write_conflicted", purpose=write.purpose.value)
                 self.core.refused(write, now)
-        self._wake.set()
+        self._wake.notify()
 
     async def _read_again(self, write: Write, error: OutcomeUnknown) -> None:
         self._log.warning("write_outcome_unknown", purpose=write.purpose.value, error=str(error))
         await self._mirror.resync()
         self.core.refused(write, self._clock.now(), unknown=True)
-        self._wake.set()
+        self._wake.notify()
 
     async def _solve(self, request: Request) -> None:
         began = self._clock.now()
@@ -316,7 +317,7 @@ class Coordinator:
         except AssignerError as error:
             self._log.error("plan_failed", strategy=request.strategy, error=str(error))
             self.core.failed_to_solve(self._clock.now())
-            self._wake.set()
+            self._wake.notify()
             return
         seconds = self._clock.now() - began
         self._metrics.planned(seconds)
@@ -337,7 +338,7 @@ class Coordinator:
                 imbalance=said.imbalance,
                 seconds=round(seconds, 4),
             )
-        self._wake.set()
+        self._wake.notify()
         self._planned_last = request
         if plan.standbys_follow:
             # One at a time, so that the last plan has the last word; of those that wait, only the last is of use.
@@ -362,7 +363,7 @@ class Coordinator:
                 self._log.info(
                     "standby_plan_computed", strategy=request.strategy, standbys=len(standbys), seconds=seconds
                 )
-        self._wake.set()
+        self._wake.notify()
 
     async def _check_lease(self, lease: int) -> None:
         try:
@@ -371,7 +372,7 @@ class Coordinator:
             self._log.info("lease_check_failed", lease=lease, error=str(error))
             return
         self.core.lease_checked(lease, over=isinstance(result, LeaseGone), now=self._clock.now())
-        self._wake.set()
+        self._wake.notify()
 
     async def _reconcile(self) -> None:
         """Read everything again now and then, so that a missed event costs time and nothing else."""
@@ -384,7 +385,7 @@ class Coordinator:
                 # An idle group has nothing to get wrong, and there may be thousands of them.
                 await self._mirror.resync()
             self.core.reconcile(self._clock.now())
-            self._wake.set()
+            self._wake.notify()
 
     # --- telling -------------------------------------------------------------------------------------------------
 

@@ -6,9 +6,11 @@ Not promised: completeness. A leader that dies within the second takes its last 
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 
 import anyio
 
+from assigner.aio.wakeup import Wakeup
 from assigner.clock import Clock
 from assigner.core.group import Change
 from assigner.core.writes import Moved
@@ -39,7 +41,7 @@ class HistoryWriter:
         self._fence = fence
         self._clock = clock
         self._moves: deque[Move] = deque(maxlen=LENGTH)
-        self._added = anyio.Event()
+        self._added = Wakeup()
 
     def add(self, moved: Moved, generation: int) -> None:
         self._moves.append(
@@ -55,17 +57,19 @@ class HistoryWriter:
                 warm=moved.warm,
             )
         )
-        self._added.set()
+        self._added.notify()
 
     async def run(self) -> None:
         await self._recall()
+        written = 0
         while True:
-            await self._added.wait()
-            self._added = anyio.Event()
-            try:
-                await self._store.transact([self._fence], [Put(self._key, encode(History(moves=tuple(self._moves))))])
-            except StoreError:
-                self._added.set()
+            await self._added.since(written)
+            mark = self._added.mark()
+            put = Put(self._key, encode(History(moves=tuple(self._moves))))
+            # A write that fails is repeated: its mark is not taken over.
+            with suppress(StoreError):
+                await self._store.transact([self._fence], [put])
+                written = mark
             await anyio.sleep(EVERY)
 
     async def _recall(self) -> None:

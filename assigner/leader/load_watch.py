@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import anyio
 
 from assigner.aio.supervision import unending
+from assigner.aio.wakeup import Wakeup
 from assigner.core.group import Change
 from assigner.core.loads.weights import GroupLoads, LoadSettings
 from assigner.logs import get_logger
@@ -43,8 +44,8 @@ class LoadFollowing:
         self._mirror = mirror
         self._settings = settings
         self._changed = changed
-        self._switched = anyio.Event()
-        self._news = anyio.Event()
+        self._options_changed = Wakeup()
+        self._records_changed = Wakeup()
         self._listed = anyio.Event()
         self._unreadable: set[str] = set()
         self.loads: GroupLoads | None = None
@@ -54,11 +55,8 @@ class LoadFollowing:
         self._mirror.listen(self)
         try:
             while True:
-                self._switched = anyio.Event()
-                if self._mirror.state.options.use_loads:
-                    await self._follow()
-                else:
-                    await self._switched.wait()
+                await self._options_changed.until(lambda: self._mirror.state.options.use_loads)
+                await self._follow()
         finally:
             self._mirror.unlisten(self)
 
@@ -69,18 +67,16 @@ class LoadFollowing:
                 await self._listed.wait()
 
     def changed(self, changes: Sequence[Change]) -> None:
-        """The mirror's word."""
+        """Called by the mirror."""
         if any(isinstance(change.key, OptionsKey) for change in changes):
-            self._switched.set()
+            self._options_changed.notify()
 
     async def _follow(self) -> None:
-        following = PrefixMirror(self._store, self._prefix, Loads, lambda: self._news.set(), limit=MAX_RECORDS)
+        following = PrefixMirror(self._store, self._prefix, Loads, self._records_changed.notify, limit=MAX_RECORDS)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(unending, "following of loads", following.run, name=f"loads under {self._prefix}")
             tasks.start_soon(self._take_in, following, name=f"loads taken in from {self._prefix}")
-            while self._mirror.state.options.use_loads:
-                await self._switched.wait()
-                self._switched = anyio.Event()
+            await self._options_changed.until(lambda: not self._mirror.state.options.use_loads)
             tasks.cancel_scope.cancel()
         self.loads = None
         self._changed()
@@ -89,12 +85,12 @@ class LoadFollowing:
         loads = GroupLoads(self._settings)
         await following.listed.wait()
         while True:
-            self._news = anyio.Event()
+            mark = self._records_changed.mark()
             self._report(loads.update(following.records))
             self.loads = loads
             self._listed.set()
             self._changed()
-            await self._news.wait()
+            await self._records_changed.since(mark)
             await anyio.sleep(SETTLE)
 
     def _report(self, unreadable: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import anyio
 
+from assigner.aio.wakeup import Wakeup
 from assigner.errors import StoreError, StoreReadOnly
 from assigner.logs import get_logger
 from assigner.model.keys import Keys
@@ -25,7 +26,7 @@ class StoreHealth:
     def __init__(self, store: Store, keys: Keys, instance: str) -> None:
         self._store = store
         self._key = keys.probe(instance)
-        self._suspected = anyio.Event()
+        self._suspected = Wakeup()
         self.trouble = ""
         """Why the store takes no writes, and what to do about it; empty: it takes them, as far as is known."""
 
@@ -35,15 +36,17 @@ class StoreHealth:
         def observed(kind: str, seconds: float, outcome: str) -> None:
             observe(kind, seconds, outcome)
             if outcome == StoreReadOnly.__name__:
-                self._suspected.set()
+                self._suspected.notify()
 
         return observed
 
     async def run(self) -> None:
+        cleared = 0
         while True:
-            await self._suspected.wait()
+            await self._suspected.since(cleared)
+            mark = self._suspected.mark()
             if await self._takes_writes():
-                self._suspected = anyio.Event()
+                cleared = mark
             else:
                 await anyio.sleep(PROBE_SECONDS)
 

@@ -18,6 +18,7 @@ import msgspec
 
 from assigner.aio.backoff import Backoff
 from assigner.aio.supervision import Supervisor
+from assigner.aio.wakeup import Wakeup
 from assigner.backend import Presence
 from assigner.clock import Clock
 from assigner.errors import (
@@ -127,7 +128,7 @@ class InstanceLease:
         self._hold: Hold | None = None
         self._newest_lease = NO_LEASE
         self._error: AssignerError | None = None
-        self._changed = anyio.Event()
+        self._changed = Wakeup()
         self._on_end: list[Callable[[], None]] = []
         self._work: asyncio.Task[None] | None = None
         self.supervisor = Supervisor()
@@ -147,7 +148,7 @@ class InstanceLease:
                 raise self._error
             if (hold := self.hold) is not None:
                 return hold
-            await self._changed.wait()
+            await self._changed.next()
 
     @property
     def error(self) -> AssignerError | None:
@@ -295,8 +296,7 @@ class InstanceLease:
         self._notify()
 
     def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
+        self._changed.notify()
 
     # --- presence --------------------------------------------------------------------------------------------
 

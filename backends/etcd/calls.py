@@ -13,6 +13,7 @@ from typing import Any, NoReturn, assert_never
 
 import anyio
 
+from assigner.aio.wakeup import Wakeup
 from assigner.backends.etcd import rpc
 from assigner.backends.etcd.auth import Login
 from assigner.backends.etcd.connection import Connection
@@ -44,7 +45,7 @@ class EtcdCalls:
         self._clock = clock
         self._timeout = timeout
         self._slots = anyio.Semaphore(MAX_IN_FLIGHT, fast_acquire=True)
-        self._idle: anyio.Event | None = None
+        self._ended = Wakeup()
         self.observe: Observer | None = None
         self.requests: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
@@ -84,14 +85,11 @@ class EtcdCalls:
             return await _Attempts(self, kind, effect, deadline).run(request)
         finally:
             self._slots.release()
-            if self._idle is not None and not self.in_flight:
-                self._idle.set()
+            self._ended.notify()
 
     async def idle(self) -> None:
         """Return when no request is under way."""
-        if self.in_flight:
-            self._idle = anyio.Event()
-            await self._idle.wait()
+        await self._ended.until(lambda: not self.in_flight)
 
 
 class _Attempts:

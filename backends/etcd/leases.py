@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 
+from assigner.aio.wakeup import Wakeup
 from assigner.backends.etcd import rpc
 from assigner.backends.etcd.auth import Login
 from assigner.backends.etcd.calls import EtcdCalls
@@ -44,7 +45,7 @@ class KeepAlives:
         self._waiting: deque[_Renewal] = deque()
         """Not yet sent on the present stream."""
         self._sent: deque[_Renewal] = deque()
-        self._work = anyio.Event()
+        self._work = Wakeup()
         self._connection: Connection | None = None
         self._restart = anyio.Event()
         self._closed = False
@@ -77,7 +78,7 @@ class KeepAlives:
         self._make_room()
         renewal = _Renewal(lease)
         self._waiting.append(renewal)
-        self._work.set()
+        self._work.notify()
         with anyio.move_on_after(self._timeout):
             return await renewal.answer
         self._suspect(started)
@@ -152,9 +153,7 @@ class KeepAlives:
         return answered
 
     async def _wait_for_work(self) -> None:
-        while not self._waiting:
-            self._work = anyio.Event()
-            await self._work.wait()
+        await self._work.until(lambda: bool(self._waiting))
 
     async def _next_request(self) -> Any:
         while True:

@@ -15,6 +15,7 @@ from typing import Any
 
 import anyio
 
+from assigner.aio.wakeup import Wakeup
 from assigner.backend import StoreSettings
 from assigner.backends.etcd import rpc
 from assigner.backends.etcd.channel import Endpoint, check_tls, connect, parse_endpoints
@@ -51,7 +52,7 @@ class MemberConnection:
         self._settings = settings
         self._clock = clock
         self._current: Connection | None = None
-        self._changed = anyio.Event()
+        self._changed = Wakeup()
         self._closed = ""
         self._turn = 0
         self._failures = 0
@@ -74,13 +75,13 @@ class MemberConnection:
             if left <= 0 or self._closed:
                 raise StoreUnavailable(self.trouble())
             with anyio.move_on_after(left):
-                await self._changed.wait()
+                await self._changed.next()
         return connection
 
     async def next_connection(self) -> Connection:
         """A connection for a stream, which has all the time in the world."""
         while (connection := self._current) is None:
-            await self._changed.wait()
+            await self._changed.next()
         return connection
 
     def report(self, connection: Connection, reason: str) -> None:
@@ -114,13 +115,13 @@ class MemberConnection:
         self._closed = self._closed or reason
         if self._current is not None:
             self._withdraw(self._current)
-        self._announce()
+        self._changed.notify()
 
     async def _watch_over(self, connection: Connection) -> None:
         self._current = connection
         self._reasons.clear()
         self.connects += 1
-        self._announce()
+        self._changed.notify()
         async with anyio.create_task_group() as pulse:
             pulse.start_soon(self._pulse, connection)
             await connection.failed.wait()
@@ -132,10 +133,6 @@ class MemberConnection:
         self._reasons[connection.endpoint.address] = connection.reason
         self._turn += 1
         self._failures = 0 if connection.has_served else self._failures + 1
-
-    def _announce(self) -> None:
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
 
     async def _close_when_unused(self, connection: Connection) -> None:
         try:

@@ -16,6 +16,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
+from assigner.aio.wakeup import Wakeup
 from assigner.backends.etcd import rpc
 from assigner.backends.etcd.convert import prefix_range, to_events
 from assigner.errors import StoreError
@@ -81,7 +82,7 @@ class EtcdWatch:
         self._partial: list[Any] = []
         """Events of a revision whose other events are in the next fragment."""
         self._error: StoreError | None = None
-        self._arrived = anyio.Event()
+        self._arrived = Wakeup()
 
     # -- the stream's side -----------------------------------------------------------------------------------------
 
@@ -120,7 +121,7 @@ class EtcdWatch:
             self._bytes += run.size
             self.seen = events[whole - 1].kv.mod_revision
             self.next_revision = self.seen + 1
-            self._arrived.set()
+            self._arrived.notify()
 
     def accept_progress(self, revision: int) -> None:
         """etcd has told us everything up to `revision`."""
@@ -132,13 +133,13 @@ class EtcdWatch:
         if self._unread and isinstance(self._unread[-1], Progress):
             self._unread.pop()
         self._unread.append(Progress(revision))
-        self._arrived.set()
+        self._arrived.notify()
 
     def end(self, error: StoreError) -> None:
         """Let the reader have what is there, then raise `error`."""
         if self._error is None:
             self._error = error
-            self._arrived.set()
+            self._arrived.notify()
 
     # -- the reader's side -----------------------------------------------------------------------------------------
 
@@ -150,8 +151,7 @@ class EtcdWatch:
         while not self._unread:
             if self._error is not None:
                 raise self._error
-            self._arrived = anyio.Event()
-            await self._arrived.wait()
+            await self._arrived.next()
         item = self._unread[0]
         if isinstance(item, Progress):
             self._unread.popleft()

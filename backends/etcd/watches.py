@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import anyio.abc
 
+from assigner.aio.wakeup import Wakeup
 from assigner.backends.etcd import rpc
 from assigner.backends.etcd.auth import Login
 from assigner.backends.etcd.calls import Effect, EtcdCalls
@@ -60,7 +61,7 @@ class Watches:
         self._ids = itertools.count(1)
         self._metadata: rpc.Metadata | None = None
         """What the present stream was opened with; None while there is none."""
-        self._work = anyio.Event()
+        self._work = Wakeup()
         self._restart = anyio.Event()
         self._too_large = 0
         """Streams lost to a response past our limit. From the first on, etcd is asked to cut them into fragments: not
@@ -84,7 +85,7 @@ class Watches:
         watch = EtcdWatch(prefix, start_revision, self._buffer, self._resume)
         self._open.add(watch)
         self._create(watch)
-        self._work.set()
+        self._work.notify()
         return watch
 
     def close(self, watch: EtcdWatch) -> None:
@@ -99,7 +100,7 @@ class Watches:
         watch_id = next(self._ids)
         self._on_stream[watch_id] = watch
         self._outbox[watch_id] = watch.create_request(watch_id, fragment=self._too_large > 0)
-        self._work.set()
+        self._work.notify()
 
     def _take_off(self, watch: EtcdWatch) -> None:
         """End a watch on the server; it may be created again later under another id."""
@@ -109,7 +110,7 @@ class Watches:
         if self._outbox.pop(watch_id, None) is None:
             cancel = rpc.WatchCancelRequest(watch_id=watch_id)
             self._outbox[-watch_id] = rpc.WatchRequest(cancel_request=cancel)
-            self._work.set()
+            self._work.notify()
 
     def _resume(self, watch: EtcdWatch) -> None:
         watch.paused = False
@@ -117,9 +118,7 @@ class Watches:
             self._create(watch)
 
     async def _next_request(self) -> Any:
-        while not self._outbox:
-            self._work = anyio.Event()
-            await self._work.wait()
+        await self._work.until(lambda: bool(self._outbox))
         watch_id = next(iter(self._outbox))
         request = self._outbox.pop(watch_id)
         if watch_id > 0:
@@ -220,9 +219,7 @@ class Watches:
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             while True:
-                while not self._open:
-                    self._work = anyio.Event()
-                    await self._work.wait()
+                await self._work.until(lambda: bool(self._open))
                 connection = await self._link.next_connection()
                 with connection.in_use():
                     failures = 0 if await self._serve(connection) else failures + 1
@@ -271,7 +268,7 @@ class Watches:
             await anyio.sleep(PROGRESS_SECONDS)
             if tells_progress(connection.version):
                 self._outbox[ASK_FOR_PROGRESS] = rpc.WatchRequest(progress_request=rpc.WatchProgressRequest())
-                self._work.set()
+                self._work.notify()
 
     async def _prepare(self, connection: Connection) -> rpc.Metadata | None:
         try:

@@ -1,0 +1,23 @@
+"""Bounds the work of a shutdown, and protects it from the cancellation that caused it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.abc
+
+
+async def shielded(work: Callable[[], Awaitable[None]], timeout: float) -> None:
+    """Do the work although the caller is being cancelled; given up after `timeout` seconds, without an error."""
+    with anyio.move_on_after(timeout, shield=True):
+        await work()
+
+
+@asynccontextmanager
+async def background() -> AsyncIterator[anyio.abc.TaskGroup]:
+    """A task group whose tasks are cancelled when the context ends."""
+    async with anyio.create_task_group() as tasks:
+        yield tasks
+        tasks.cancel_scope.cancel()
