@@ -56,10 +56,10 @@ class Term(ABC):
 
 class LeaderElector(ABC):
     @abstractmethod
-    async def campaign(self, group: str, *, give_way: Callable[[], Awaitable[None]] | None = None) -> Term:
+    async def campaign(self, group: str, *, stagger: Callable[[], Awaitable[None]] | None = None) -> Term:
         """Wait until this instance leads `group`. Cancel to stop waiting; nothing is left behind.
 
-        `give_way` is awaited each time the group is found free, before it is taken: so an instance lets those go
+        `stagger` is awaited each time the group is found free, before it is taken: so an instance lets those go
         first that should lead it. Raises `Superseded` when another process took over this instance's name."""
 
     @abstractmethod

@@ -354,17 +354,17 @@ class Instance:
         return [snapshot(mirror.state, mirror.group in self.coordinators.leading) for mirror in self.mirrors.groups()]
 
     def _watch_depths(self) -> None:
-        at_work = self.coordinators.at_work
+        active = self.coordinators.active
         self.metrics.watch_depth("outboxes", lambda: self.registry.backlog)
         self.metrics.watch_depth("loads", lambda: len(self.load_reports))
         self.metrics.watch_depth("acks", lambda: self.members.waiting_writes)
         self.metrics.watch_depth("offsets", lambda: self.offsets.waiting)
-        self.metrics.watch_depth("writes", lambda: sum(c.statistics()["writing"] for c in at_work.values()))
-        self.metrics.watch_depth("moves", lambda: sum(c.statistics()["queued_moves"] for c in at_work.values()))
+        self.metrics.watch_depth("writes", lambda: sum(c.statistics()["writing"] for c in active.values()))
+        self.metrics.watch_depth("moves", lambda: sum(c.statistics()["queued_moves"] for c in active.values()))
 
     # --- going down ----------------------------------------------------------------------------------------------
 
-    async def abdicate(self) -> None:
+    async def stop_leading(self) -> None:
         """Give every group up, and take none any more."""
         self.draining = True
         if self.leadership:
@@ -373,7 +373,7 @@ class Instance:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await shielded(self.abdicate, self.settings.shutdown_timeout)
+        await shielded(self.stop_leading, self.settings.shutdown_timeout)
         if self._elector:
             await shielded(self._elector.close, self.settings.shutdown_timeout)
         await self._stack.aclose()

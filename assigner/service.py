@@ -135,7 +135,7 @@ class Service:
         if self._drained:
             return
         self._drained = True
-        await self.instance.abdicate()
+        await self.instance.stop_leading()
         await self.server.drain(self.settings.shutdown_timeout)
 
     async def __aexit__(

@@ -80,7 +80,7 @@ class Coordinators:
         self._metrics = metrics
         self._settings = settings
         self._events = events
-        self.at_work: dict[str, Coordinator] = {}
+        self.active: dict[str, Coordinator] = {}
         self.leading: dict[str, GroupMirror] = {}
         """The groups of all terms held here, also of those that need no coordinator now."""
 
@@ -105,13 +105,13 @@ class Coordinators:
             self._store, self._keys, mirror, term, self._clock, self._metrics, self._settings, self._events
         )
         if newcomers:
-            coordinator.welcome()
-        self.at_work[term.group] = coordinator
+            coordinator.observe_registered()
+        self.active[term.group] = coordinator
         try:
             await coordinator.run()
         finally:
-            if self.at_work.get(term.group) is coordinator:
-                del self.at_work[term.group]
+            if self.active.get(term.group) is coordinator:
+                del self.active[term.group]
 
 
 def _is_idle(state: GroupState) -> bool:
@@ -187,8 +187,8 @@ class Coordinator:
             offset_key=_offset_key(keys, term.group),
         )
 
-    def welcome(self) -> None:
-        """Take those who are registered for newcomers: they are why this coordinator was called."""
+    def observe_registered(self) -> None:
+        """Treat the registered consumers as joined now: they are why this coordinator was started."""
         now = self._clock.now()
         for name, consumer in self._mirror.state.consumers.items():
             self.core.observe(Change(ConsumerKey(name), None, consumer), now)

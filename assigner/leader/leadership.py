@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from types import MappingProxyType
 
 import anyio
 import anyio.abc
@@ -18,6 +17,7 @@ import msgspec
 
 from assigner.aio.backoff import Backoff
 from assigner.aio.supervision import Supervisor
+from assigner.aio.wakeup import Wakeup
 from assigner.backend import Presence
 from assigner.clock import Clock
 from assigner.core.leader_spread import NOWHERE, Handover, LeaderSpread, SpreadSettings, campaign_delay, spread
@@ -67,22 +67,22 @@ class LeadershipStatistics(msgspec.Struct, frozen=True, kw_only=True):
     crashes: int
 
 
-class _Leading:
-    """One term at work."""
+class _LedTerm:
+    """A term that this instance holds, and the work done in it."""
 
     def __init__(self, term: Term) -> None:
         self.term = term
         self.work = anyio.CancelScope()
-        self.worked = anyio.Event()
-        """The work has ended, by itself or not."""
-        self.leave = anyio.Event()
-        """Somebody wants the group given up; `why` says the reason."""
-        self.why = ""
+        self.work_ended = anyio.Event()
+        """By itself or not."""
+        self.ending = anyio.Event()
+        """The group is to be given up, for `reason`."""
+        self.reason = ""
         self.failed = False
 
-    def give_up(self, why: str) -> None:
-        self.why = self.why or why
-        self.leave.set()
+    def end(self, reason: str) -> None:
+        self.reason = self.reason or reason
+        self.ending.set()
 
 
 class Leadership:
@@ -114,12 +114,11 @@ class Leadership:
         """None: to be worked out anew when somebody asks."""
         self._known: frozenset[str] | None = None
         """Likewise."""
-        self._changed = anyio.Event()
-        self._instances_event = anyio.Event()
+        self._changed = Wakeup()
+        self._eligible_changed = Wakeup()
         self._tasks: dict[str, anyio.CancelScope] = {}
-        """Per known group: its campaign or reign."""
-        self._reigns: dict[str, _Leading] = {}
-        self._led: dict[str, Term] = {}
+        """Per known group: its campaign or its term."""
+        self._terms: dict[str, _LedTerm] = {}
         self._scope = anyio.CancelScope()
         self._running = False
         self._stopping = False
@@ -132,7 +131,7 @@ class Leadership:
     @property
     def led(self) -> Mapping[str, Term]:
         """The groups led by this instance now, with their terms."""
-        return MappingProxyType(self._led)
+        return {group: led.term for group, led in self._terms.items()}
 
     @property
     def groups(self) -> frozenset[str]:
@@ -149,8 +148,8 @@ class Leadership:
         wanted = self._wanted()
         return LeadershipStatistics(
             groups=len(self.groups),
-            led=len(self._led),
-            misplaced=sum(wanted.preferred(group) not in (None, self._me) for group in self._led),
+            led=len(self._terms),
+            misplaced=sum(wanted.preferred(group) not in (None, self._me) for group in self._terms),
             instances=len(self._instances.records),
             terms_won=self._won,
             terms_lost=self._lost,
@@ -171,7 +170,7 @@ class Leadership:
                     tasks.start_soon(keep, "live instances", self._instances.run, name="live instances")
                     await self._groups.listed.wait()
                     await self._instances.listed.wait()
-                    await keep("leadership", partial(self._conduct, tasks))
+                    await keep("leadership", partial(self._reconcile, tasks))
         finally:
             self._running = False
             self._stopped.set()
@@ -179,46 +178,45 @@ class Leadership:
             raise self._error
 
     async def stop(self) -> None:
-        """Abdicate: say so to the others, stop the work, free every group. Bounded, whatever the store does."""
+        """Announce it to the other instances, stop the work, free every group. Bounded, whatever the store does."""
         if self._stopped.is_set():
             return
         self._stopping = True
         with anyio.move_on_after(self._settings.stop_within, shield=True) as bound:
-            await self._say_draining()
-            for reign in tuple(self._reigns.values()):
-                reign.give_up("this instance is stopping")
-            for group in [group for group in self._tasks if group not in self._reigns]:
+            await self._announce_draining()
+            for led in tuple(self._terms.values()):
+                led.end("this instance is stopping")
+            for group in [group for group in self._tasks if group not in self._terms]:
                 self._tasks[group].cancel()
-            while self._tasks:
-                await self._changed.wait()
+            await self._changed.until(lambda: not self._tasks)
         if bound.cancelled_caught:
-            log.warning("handover_timed_out", groups=sorted(self._led))
+            log.warning("handover_timed_out", groups=sorted(self._terms))
         self._scope.cancel()
         if self._running:
             with anyio.move_on_after(self._settings.grace + 1, shield=True):
                 await self._stopped.wait()
 
-    async def _say_draining(self) -> None:
+    async def _announce_draining(self) -> None:
         try:
             with anyio.move_on_after(self._settings.stop_within / 2):
                 await self._elector.drain()
         except AssignerError as error:
             log.info("drain_announcement_failed", error=str(error))
 
-    async def _conduct(self, tasks: anyio.abc.TaskGroup) -> None:
+    async def _reconcile(self, tasks: anyio.abc.TaskGroup) -> None:
         """React to changes, and wake up by itself only while a handover is due."""
         while True:
-            changed = self._changed
+            mark = self._changed.mark()
             complete = self._match_tasks(tasks)
             wake_at = self._hand_over()
             await anyio.sleep(COALESCE)
             if not complete:
                 continue
             if wake_at is None:
-                await changed.wait()
+                await self._changed.since(mark)
             else:
                 with anyio.move_on_after(max(0.001, wake_at - self._clock.now())):
-                    await changed.wait()
+                    await self._changed.since(mark)
 
     def _match_tasks(self, tasks: anyio.abc.TaskGroup) -> bool:
         """One task for each known group; whether all of them have theirs."""
@@ -228,10 +226,10 @@ class Leadership:
         missing = sorted(known - self._tasks.keys())
         for group in missing[:STARTS]:
             self._tasks[group] = scope = anyio.CancelScope()
-            tasks.start_soon(self._contend, group, scope, name=f"leadership of {group}")
+            tasks.start_soon(self._run_group, group, scope, name=f"leadership of {group}")
         for group in sorted(self._tasks.keys() - known):
-            if group in self._reigns:
-                self._reigns[group].give_up("the group is gone")
+            if group in self._terms:
+                self._terms[group].end("the group is gone")
             else:
                 self._tasks[group].cancel()
         return len(missing) <= STARTS
@@ -240,15 +238,15 @@ class Leadership:
         if self._stopping:
             return None
         wanted = self._wanted()
-        due, wake_at = self._handover.due(self._clock.now(), self._me, self._led, wanted)
+        due, wake_at = self._handover.due(self._clock.now(), self._me, self._terms, wanted)
         for group in due:
             self._handovers += 1
-            self._reigns[group].give_up(f"handed over to {wanted.preferred(group)}")
+            self._terms[group].end(f"handed over to {wanted.preferred(group)}")
         return wake_at
 
     # --- one group -------------------------------------------------------------------------------------------
 
-    async def _contend(self, group: str, scope: anyio.CancelScope) -> None:
+    async def _run_group(self, group: str, scope: anyio.CancelScope) -> None:
         """Campaign, lead, and again, for as long as the group is known."""
         backoff = Backoff(
             f"{self._me}/{group}", first=self._settings.crash_backoff, most=self._settings.crash_backoff_most
@@ -267,12 +265,12 @@ class Leadership:
             self._fail(error)
         finally:
             del self._tasks[group]
-            self._notify()
+            self._changed.notify()
 
     async def _campaign_and_lead(self, group: str, backoff: Backoff) -> None:
         while self._wants(group):
-            term = await self._elector.campaign(group, give_way=lambda: self._give_way(group))
-            await self._reign(term, backoff)
+            term = await self._elector.campaign(group, stagger=lambda: self._stagger(group))
+            await self._lead(term, backoff)
 
     def _wants(self, group: str) -> bool:
         return not self._stopping and group in self.groups
@@ -283,85 +281,84 @@ class Leadership:
             self._error = error
             self._scope.cancel()
 
-    async def _give_way(self, group: str) -> None:
-        """Let those go first that should lead the group, for as long as the set of instances says so."""
+    async def _stagger(self, group: str) -> None:
+        """Wait while instances that are preferred for the group may still take it."""
         since = self._clock.now()
         while True:
-            changed = self._instances_event
+            mark = self._eligible_changed.mark()
             delay = campaign_delay(group, self._me, self._wanted(), self._settings.spread.courtesy)
             left = since + delay - self._clock.now()
             if left <= 0:
                 return
             with anyio.move_on_after(left):
-                await changed.wait()
+                await self._eligible_changed.since(mark)
 
-    async def _reign(self, term: Term, backoff: Backoff) -> None:
-        reign = _Leading(term)
-        self._enthrone(reign)
+    async def _lead(self, term: Term, backoff: Backoff) -> None:
+        led = _LedTerm(term)
+        self._start_leading(led)
         began = self._clock.now()
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._work, reign, name=f"term of {term.group}")
-                tasks.start_soon(self._notice_loss, reign, name=f"loss of {term.group}")
-                await reign.leave.wait()
-                await self._abdicate(reign)
+                tasks.start_soon(self._work, led, name=f"term of {term.group}")
+                tasks.start_soon(self._notice_loss, led, name=f"loss of {term.group}")
+                await led.ending.wait()
+                await self._step_down(led)
                 tasks.cancel_scope.cancel()
         finally:
             if term.held():
                 # Cancelled from outside: the key would otherwise keep the group without a leader.
                 with anyio.move_on_after(self._settings.grace, shield=True):
                     await term.resign()
-            self._dethrone(reign)
+            self._stop_leading(led)
         if self._clock.now() - began > self._settings.crash_backoff_most:
             backoff.reset()
-        if reign.failed and self._wants(term.group):
+        if led.failed and self._wants(term.group):
             await backoff.pause()
 
-    def _enthrone(self, reign: _Leading) -> None:
-        term = reign.term
+    def _start_leading(self, led: _LedTerm) -> None:
+        term = led.term
         self._won += 1
-        self._reigns[term.group] = reign
-        self._led[term.group] = term
+        self._terms[term.group] = led
         log.info("term_started", group=term.group, term=term.revision)
         if not self._wants(term.group):
-            reign.give_up("no longer wanted")
-        self._notify()
+            led.end("no longer wanted")
+        self._changed.notify()
 
-    def _dethrone(self, reign: _Leading) -> None:
-        group = reign.term.group
-        del self._reigns[group], self._led[group]
-        log.info("term_ended", group=group, term=reign.term.revision, reason=reign.why or "cancelled")
-        self._notify()
+    def _stop_leading(self, led: _LedTerm) -> None:
+        group = led.term.group
+        del self._terms[group]
+        log.info("term_ended", group=group, term=led.term.revision, reason=led.reason or "cancelled")
+        self._changed.notify()
 
-    async def _work(self, reign: _Leading) -> None:
+    async def _work(self, led: _LedTerm) -> None:
         try:
-            with reign.work:
-                await self._run_term(reign.term)
+            with led.work:
+                await self._run_term(led.term)
         except Exception as error:
             self._crashes += 1
-            reign.failed = True
-            log.exception("term_failed", group=reign.term.group, term=reign.term.revision)
-            reign.give_up(f"its work failed: {error!r}")
+            led.failed = True
+            log.exception("term_failed", group=led.term.group, term=led.term.revision)
+            led.end(f"its work failed: {error!r}")
         else:
-            if not reign.work.cancel_called:
-                reign.failed = True
-                reign.give_up("its work ended by itself")
+            if not led.work.cancel_called:
+                led.failed = True
+                led.end("its work ended by itself")
         finally:
-            reign.worked.set()
+            led.work_ended.set()
 
-    async def _notice_loss(self, reign: _Leading) -> None:
-        reason = await reign.term.wait_lost()
-        if not reign.leave.is_set():
+    async def _notice_loss(self, led: _LedTerm) -> None:
+        reason = await led.term.wait_lost()
+        if not led.ending.is_set():
             self._lost += 1
-            reign.give_up(reason)
-        reign.work.cancel()
+            led.end(reason)
+        led.work.cancel()
 
-    async def _abdicate(self, reign: _Leading) -> None:
+    async def _step_down(self, led: _LedTerm) -> None:
         """Stop the work, then free the group; work that does not stop in time is left to its fence."""
-        reign.work.cancel()
+        led.work.cancel()
         with anyio.move_on_after(self._settings.grace):
-            await reign.worked.wait()
-        await reign.term.resign()
+            await led.work_ended.wait()
+        await led.term.resign()
 
     # --- who should lead what --------------------------------------------------------------------------------
 
@@ -375,7 +372,7 @@ class Leadership:
 
     def _groups_changed(self) -> None:
         self._spread = self._known = None
-        self._notify()
+        self._changed.notify()
 
     def _instances_changed(self) -> None:
         eligible = frozenset(
@@ -386,10 +383,5 @@ class Leadership:
             self._spread = None
             self._handover.instances_changed(self._clock.now())
             log.info("instances_changed", instances=sorted(name for name, _ in eligible))
-            self._instances_event.set()
-            self._instances_event = anyio.Event()
-            self._notify()
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
+            self._eligible_changed.notify()
+            self._changed.notify()

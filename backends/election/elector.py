@@ -152,13 +152,13 @@ class LeaseElector(LeaderElector):
 
     # --- campaigning -----------------------------------------------------------------------------------------
 
-    async def campaign(self, group: str, *, give_way: Callable[[], Awaitable[None]] | None = None) -> Term:
+    async def campaign(self, group: str, *, stagger: Callable[[], Awaitable[None]] | None = None) -> Term:
         if group in self._campaigns:
             raise FailedPrecondition(f"this instance already campaigns for group {group!r}; once is enough")
         with anyio.CancelScope() as scope:
             self._campaigns[group] = scope
             try:
-                return await self._campaign(group, give_way)
+                return await self._campaign(group, stagger)
             finally:
                 del self._campaigns[group]
         raise self._lease.error or FailedPrecondition(f"the campaign for group {group!r} was ended")
@@ -167,7 +167,7 @@ class LeaseElector(LeaderElector):
         for scope in self._campaigns.values():
             scope.cancel()
 
-    async def _campaign(self, group: str, give_way: Callable[[], Awaitable[None]] | None) -> LeaseTerm:
+    async def _campaign(self, group: str, stagger: Callable[[], Awaitable[None]] | None) -> LeaseTerm:
         if (earlier := self._attempts.get(group)) is not None:
             await asyncio.wait([earlier])
         if group in self._terms:
@@ -175,8 +175,8 @@ class LeaseElector(LeaderElector):
         backoff = Backoff(f"{self._presence.name}/{group}")
         seen: LeaseTerm | Seen = None
         while not isinstance(seen, LeaseTerm):
-            if isinstance(seen, Missing) and give_way is not None:
-                await give_way()
+            if isinstance(seen, Missing) and stagger is not None:
+                await stagger()
             hold = await self._lease.live()
             try:
                 seen = await self._step(group, seen, hold)

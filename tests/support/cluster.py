@@ -181,7 +181,7 @@ class Cluster:
     async def stop_instance(self, name: str) -> None:
         """In order, as on SIGTERM."""
         instance = self.instances.pop(name)
-        await instance.abdicate()
+        await instance.stop_leading()
         self._scopes.pop(name).cancel()
 
     def crash_instance(self, name: str) -> None:

@@ -125,12 +125,12 @@ async def test_giving_way_comes_before_taking_each_time_the_group_is_free(votes:
     asked: list[bool] = []
     go = anyio.Event()
 
-    async def give_way() -> None:
+    async def stagger() -> None:
         asked.append(await is_free(votes, "orders"))
         await go.wait()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(lambda: second.elector.campaign("orders", give_way=give_way))
+        tasks.start_soon(lambda: second.elector.campaign("orders", stagger=stagger))
         await anyio.sleep(0.1)
         assert asked == []
         await term.resign()

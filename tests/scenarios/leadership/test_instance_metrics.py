@@ -89,7 +89,7 @@ async def test_work_that_fails_and_loops_that_are_restarted_are_counted(
     await eventually(lambda: leadership.statistics().terms_won == 3, within=60)
     assert (await scraped(instance))["assigner_terms_failed_total"] == 2
     monkeypatch.setattr(leadership, "_hand_over", broken)
-    leadership._notify()
+    leadership._changed.notify()
     await eventually(lambda: bool(instance.supervisor.restarts), within=60)
     assert (await scraped(instance))["assigner_loop_restarts_total leadership"] == 1
 

@@ -74,7 +74,7 @@ class Site:
                 for consumer in self._consumers.pop(instance, ()):
                     consumer.crash()
                 with anyio.CancelScope(shield=True):
-                    await instance.abdicate()
+                    await instance.stop_leading()
                 of.cancel_scope.cancel()
 
     async def join(self, instance: Instance, name: str) -> SteppedConsumer:

@@ -396,7 +396,7 @@ async def test_a_change_of_leader_keeps_the_loads_and_moves_nothing(any_cluster:
     third = await cluster.start_instance("i3", loads=FAST)
     await cluster.stop_instance("i1")
     assert first.draining
-    await eventually(lambda: GROUP in third.coordinators.at_work, within=60, what="another leader")
+    await eventually(lambda: GROUP in third.coordinators.active, within=60, what="another leader")
     await eventually(lambda: len(strategy.problems) > planned, what="its plan")
     assert all(weight is not None for weight in strategy.weights[planned:])
     after = await cluster.state()

@@ -229,7 +229,7 @@ async def test_a_change_of_leader_refuses_nobody(any_cluster: Cluster) -> None:
     assert await commit(a, {tp(0): 1}) == []
     await cluster.stop_instance("i1")
     assert await commit(a, {tp(0): 2, tp(3): 7}, at=second) == []
-    await eventually(lambda: GROUP in second.coordinators.at_work, within=30, what="the other one leads")
+    await eventually(lambda: GROUP in second.coordinators.active, within=30, what="the other one leads")
     assert await commit(a, {tp(0): 3}, at=second) == []
     assert await offset_of(second, tp(0)) == (3, 1)
     assert await offset_of(second, tp(3)) == (7, 1)

@@ -25,11 +25,11 @@ async def test_a_group_without_consumers_is_led_without_a_coordinator(any_cluste
     await any_cluster.add_topic(partitions=2)
     instance = await any_cluster.start_instance()
     await eventually(lambda: leads(instance) and GROUP in instance.coordinators.leading, within=30)
-    assert GROUP not in instance.coordinators.at_work
+    assert GROUP not in instance.coordinators.active
     assert f'assigner_group_leader{{group="{GROUP}"}} 1.0' in instance.metrics.render_here().decode()
     a = await any_cluster.join("a")
     await any_cluster.until_counts(a=2)
-    assert GROUP in instance.coordinators.at_work
+    assert GROUP in instance.coordinators.active
     (move, *_) = (await instance.operations.describe(GROUP)).history
     assert move.cause is Cause.JOINED
     assert a.ended is None
@@ -43,7 +43,7 @@ async def test_what_is_owned_when_a_term_begins_wants_a_coordinator_at_once(clus
     a.crash()
     cluster.crash_instance("i1")
     second = await cluster.start_instance("i2")
-    await eventually(lambda: GROUP in second.coordinators.at_work, within=120)
+    await eventually(lambda: GROUP in second.coordinators.active, within=120)
     await cluster.until("what nobody came back for is given up", lambda state: not state.assignments, within=300)
 
 
@@ -55,7 +55,7 @@ async def test_a_group_that_everybody_left_is_put_to_rest_and_woken_again(cluste
     await a.deregister(gates_closed=True)
     a.crash()
     await anyio.sleep(2 * cluster.ttl + IDLE_AFTER + 60)
-    assert GROUP not in instance.coordinators.at_work
+    assert GROUP not in instance.coordinators.active
     assert leads(instance)
     await cluster.join("b")
     await cluster.until_counts(b=2)
@@ -70,7 +70,7 @@ async def test_many_idle_groups_cost_few_tasks_and_are_given_up_in_time(
         await make_known(cluster.store, cluster.keys, f"g{number}")
     await eventually(lambda: instance.leadership is not None and len(instance.leadership.led) == 300, within=120)
     assert (len(asyncio.all_tasks()) - before) / 300 <= 10
-    await instance.abdicate()
+    await instance.stop_leading()
     assert instance.leadership is not None
     assert not instance.leadership.led
     assert "handover_timed_out" not in caplog.text

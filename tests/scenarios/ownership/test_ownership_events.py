@@ -119,7 +119,7 @@ async def test_a_new_leader_begins_with_all_that_is_held(any_cluster: Cluster, t
     await any_cluster.join("a", any_cluster.instances[other])
     await any_cluster.until_counts(a=2)
     await any_cluster.stop_instance(leader)
-    await eventually(lambda: bool(any_cluster.instances[other].coordinators.at_work), within=30)
+    await eventually(lambda: bool(any_cluster.instances[other].coordinators.active), within=30)
     lines = await logged(any_cluster, tmp_path, other)
     terms = sorted({line["term"] for line in lines})
     assert len(terms) == 2
@@ -138,7 +138,7 @@ async def test_what_can_not_be_read_did_not_end(any_cluster: Cluster, tmp_path: 
     await any_cluster.join("a")
     await any_cluster.until_counts(a=1)
     await any_cluster.store.put(any_cluster.group.assignment(tp(0)), b"not JSON")
-    await eventually(lambda: bool(any_cluster.instances["i1"].coordinators.at_work["g"]._mirror.state.unreadable))
+    await eventually(lambda: bool(any_cluster.instances["i1"].coordinators.active["g"]._mirror.state.unreadable))
     assert told(await logged(any_cluster, tmp_path), 0) == ["unowned @0", "assigned a@1 joined"]
 
 
@@ -149,7 +149,7 @@ async def test_after_events_were_dropped_the_log_begins_anew(
     await start(any_cluster, tmp_path)
     # Somebody who takes nothing, so that the group is coordinated and its log begun.
     await any_cluster.put_consumer("leaving", lease_ttl=60.0, status=Status.DRAINING)
-    await eventually(lambda: bool(any_cluster.instances["i1"].coordinators.at_work), within=30)
+    await eventually(lambda: bool(any_cluster.instances["i1"].coordinators.active), within=30)
     taken, append = True, EventLog.append
     monkeypatch.setattr(EventLog, "append", lambda *arguments: taken and append(*arguments))
     taken = False
@@ -159,7 +159,7 @@ async def test_after_events_were_dropped_the_log_begins_anew(
     await eventually(lambda: bool(counted("assigner_ownership_events_total", {"outcome": "dropped"})))
     taken = True
     await any_cluster.join("b")
-    await any_cluster.instances["i1"].coordinators.at_work["g"]._mirror.resync()
+    await any_cluster.instances["i1"].coordinators.active["g"]._mirror.resync()
     dropped = any_cluster.instances["i1"].metrics.registry.get_sample_value(
         "assigner_ownership_events_total", {"outcome": "dropped"}
     )

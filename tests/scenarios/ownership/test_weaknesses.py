@@ -87,12 +87,12 @@ async def test_01_a_leader_whose_lease_is_over_leads_no_more(any_cluster: Cluste
     first = await any_cluster.until_counts(a=8)
     assert first.leader is not None
     won = first.leader.mod_revision
-    coordinator = instance.coordinators.at_work["g"]
+    coordinator = instance.coordinators.active["g"]
     await any_cluster.store.revoke(first.leader.lease)
     await any_cluster.until("another term", lambda s: bool(s.leader and s.leader.mod_revision > won))
     await any_cluster.join("b")
     await any_cluster.until_counts(a=4, b=4)
-    assert instance.coordinators.at_work["g"] is not coordinator
+    assert instance.coordinators.active["g"] is not coordinator
 
 
 # --- 2: a deposed leader goes on writing -------------------------------------------------------------------------

@@ -181,7 +181,7 @@ async def test_a_change_of_leader_in_the_middle_costs_no_move(any_cluster: Clust
             consumer.instance = other
     leader = cluster.instances["i1"].leadership
     assert leader
-    await cluster.instances["i1"].abdicate()
+    await cluster.instances["i1"].stop_leading()
     await cluster.start_instance("i3")
     await cluster.until("another leader", lambda s: bool(s.leader and s.leader.record.holder == "i3"), within=60)
     await fleet(cluster, 2, NEW, 2)

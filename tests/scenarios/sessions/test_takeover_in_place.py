@@ -172,7 +172,7 @@ async def test_nothing_is_written_while_upstreams_leader_lives(cluster: Cluster,
     before = await cluster.state()
     assert before.leader is not None
     assert before.leader.record.holder == "assigner-0"
-    assert not instance.coordinators.at_work
+    assert not instance.coordinators.active
     state = await cluster.until("ours leads", lambda s: bool(s.leader and s.leader.record.holder == "i1"), within=90)
     assert all(held.record.session == "" for held in state.assignments.values())
     # Neither a nor b came back within a TTL of the term.
