@@ -24,6 +24,7 @@ import anyio
 import anyio.lowlevel
 
 from assigner.aio.supervision import Supervisor
+from assigner.aio.wakeup import Wakeup
 from assigner.api import FoundOffsets, OffsetCommit, Refusal, RefusedCommit, WantedOffsets
 from assigner.clock import Clock
 from assigner.core.offset_commits import (
@@ -193,7 +194,7 @@ class CommitWriter:
         self._store = store
         self._clock = clock
         self._callers: dict[PendingCommit, Ended] = {}
-        self._arrived = anyio.Event()
+        self._arrived = Wakeup()
 
     async def write(self, commits: Sequence[PendingCommit]) -> list[RefusedCommit]:
         """Write the commits and return those that were not written. Raises `LimitReached`.
@@ -215,7 +216,7 @@ class CommitWriter:
             return refused
         self.queue.add(commits)
         self._callers.update(dict.fromkeys(commits, ended))
-        self._arrived.set()
+        self._arrived.notify()
         try:
             await all_ended.wait()
         finally:
@@ -237,10 +238,7 @@ class CommitWriter:
             if batch:
                 await self._write(batch)
             else:
-                # One event for all workers: a worker that made its own would leave the others asleep for good.
-                if self._arrived.is_set():
-                    self._arrived = anyio.Event()
-                await self._arrived.wait()
+                await self._arrived.next()
 
     async def _write(self, batch: list[PendingCommit]) -> None:
         try:

@@ -46,6 +46,7 @@ from assigner.model.keys import TopicPartition
 from assigner.model.records import GroupOptions
 from assigner.storage.batch_writer import BatchWriter, Done
 from assigner.storage.mirror import GroupMirror
+from assigner.storage.watch_loop import WatchLoop
 from assigner.store import NO_LEASE, Absent, Compare, Delete, Exists, Limits, Put, Renewed
 
 Patch = pytest.MonkeyPatch
@@ -372,9 +373,11 @@ def leaving_revokes_at_once(patch: Patch) -> None:
 
 
 def watches_start_now(patch: Patch) -> None:
-    original = GroupMirror._watch
+    original = WatchLoop._watch
 
-    async def changed(self: GroupMirror, start_revision: int) -> NoReturn:
+    async def changed(self: WatchLoop, start_revision: int) -> NoReturn:
+        if not _is_of_a_group(self):
+            await original(self, start_revision)
         # What happens now happens before the watch begins.
         begin = getattr(self._store, "_meanwhile", None)
         if begin:
@@ -382,22 +385,28 @@ def watches_start_now(patch: Patch) -> None:
         await original(self, (await self._store.get("/nothing")).revision + 1)
         raise AssertionError("unreachable")
 
-    patch.setattr(GroupMirror, "_watch", changed)
+    patch.setattr(WatchLoop, "_watch", changed)
 
 
 def a_broken_watch_is_just_opened_again(patch: Patch) -> None:
-    original = GroupMirror._watch_until_stale
+    original = WatchLoop._watch_until_stale
 
-    async def changed(self: GroupMirror, start_revision: int) -> None:
+    async def changed(self: WatchLoop, start_revision: int, before_listing: int) -> None:
         while True:
             try:
-                await original(self, start_revision)
+                await original(self, start_revision, before_listing)
                 return
             except WatchEnded:
+                if not _is_of_a_group(self):
+                    raise
                 await anyio.sleep(2)
                 start_revision = (await self._store.get("/nothing")).revision + 1
 
-    patch.setattr(GroupMirror, "_watch_until_stale", changed)
+    patch.setattr(WatchLoop, "_watch_until_stale", changed)
+
+
+def _is_of_a_group(loop: WatchLoop) -> bool:
+    return isinstance(getattr(loop._listed, "__self__", None), GroupMirror)
 
 
 def nothing_is_reconciled(patch: Patch) -> None:

@@ -51,7 +51,7 @@ async def eventful(cluster: Cluster, leader: str, other: str) -> None:
         within=90,
     )
     await cluster.stop_instance(leader)
-    await eventually(lambda: bool(elsewhere.coordinators.at_work), within=60)
+    await eventually(lambda: bool(elsewhere.coordinators.active), within=60)
     d = await cluster.join("d", elsewhere)
     await cluster.until("d has its share", lambda state: len(state.owned.get("d", ())) >= 2)
     await d.deregister()

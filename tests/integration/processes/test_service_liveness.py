@@ -34,7 +34,7 @@ async def test_livez_fails_while_a_loop_can_not_go_on_and_no_longer(monkeypatch:
         assert await livez(service) == (200, "ok\n")
         with monkeypatch.context() as patch:
             patch.setattr(leadership, "_hand_over", broken)
-            leadership._notify()
+            leadership._changed.notify()
             await eventually(lambda: bool(service.liveness.problems()), within=30)
             status, said = await livez(service)
             assert status == 503

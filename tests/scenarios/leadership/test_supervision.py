@@ -57,8 +57,8 @@ STEPS: dict[str, Callable[[Instance], tuple[Any, str]]] = {
 """By the loop's name: a step that it takes in what `everything` does."""
 OF_ONE_GROUP = ("mirror", "campaign", "leader key", "topic refresh")
 """Loops that work for one group."""
-FIRST_STEPS = {"mirror": "_list", "known groups": "_list", "live instances": "_list"}
-"""Of loops that wait for events: a step that they take at each start."""
+LISTING_FIRST = ("mirror", "known groups", "live instances")
+"""Loops that wait for events, and take a listing at each start."""
 
 
 class Break:
@@ -195,10 +195,10 @@ async def test_the_loop_of_one_group_that_keeps_failing_leaves_the_process_and_o
 
 def break_for_good(monkeypatch: pytest.MonkeyPatch, instance: Instance, loop: str) -> list[Break]:
     broken = [break_loop(monkeypatch, instance, loop, times=float("inf"))]
-    if loop in FIRST_STEPS:
+    if loop in LISTING_FIRST:
         part, _ = STEPS[loop](instance)
-        broken.append(Break(part, FIRST_STEPS[loop], float("inf")))
-        monkeypatch.setattr(part, FIRST_STEPS[loop], broken[-1])
+        broken.append(Break(part._loop, "_list", float("inf")))
+        monkeypatch.setattr(part._loop, "_list", broken[-1])
     return broken
 
 
