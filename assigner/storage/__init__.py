@@ -1,1 +1,15 @@
-"""Ways to read and write the store that all drivers share: mirrors, batches, multi-key reads, the group index."""
+"""How the service reads and writes the store: everything between the `Store` interface and the records' users.
+
+A module belongs here if several drivers need it and it decides nothing about partitions. The package may import
+`observability` and what is below it, the core's values included; it does not know members, leaders or operators.
+
+- `update`: the one compare-and-swap loop, which also resolves writes of unknown outcome. `batch_writer`: many
+  independent writes, packed into few transactions. `multi_get`: many keys in few reads.
+- `watch_loop`: list a prefix, watch it, list it again. On top of it `mirror` (all records of a group, shared by its
+  leader, its streams and operators) and `prefix_mirror` (records of one kind).
+- `groups`: the index of known groups. `load_records`: the loads of a group.
+- `incarnation`: tells one life of the store's data from the next. `health`: finds out whether the store takes writes.
+
+Not promised: that a mirror is current at a given moment. Whoever has written waits for the revision of that write, and
+every write compares what it was decided on.
+"""

@@ -1,4 +1,11 @@
-"""The backend `memory`: a store within the process, and an elector on top of it."""
+"""The backend `memory`: a store within the process, and an elector on top of it.
+
+`state` is the data, a map with revisions, which several stores may share as clients share a server; it stands on
+`index` (keys in order), `history` (revisions that a watch may still begin at, bounded) and `leases` (which end by the
+clock they are given, so that tests run in virtual time). `watches` delivers events, and `store` is one client's view.
+
+It keeps every promise of `assigner.store`. Not promised: that anything survives the process.
+"""
 
 from __future__ import annotations
 
