@@ -74,6 +74,12 @@ test: install ## Lint, then run all tests, against real etcd, Kafka, PostgreSQL 
 	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --ignore=tests/attacks $(ARGS)
 	$(if $(ARGS),,$(BIN)/python -m pytest tests/attacks)
 
+# What starts no server, no Spark and no process: unit tests, and scenarios on the memory store.
+.PHONY: test-fast
+test-fast: install ## Run the unit tests and the scenarios on the memory store: no servers, no Spark, a few minutes
+	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -q tests/unit tests/scenarios \
+		-m "not (etcd or kafka or postgres or processes or slow or spark)" $(ARGS)
+
 .PHONY: test-spark
 test-spark: install ## Run only the tests that start Spark, which need Java 17
 	$(MAKE) -j get-kafka get-postgres archive-spark

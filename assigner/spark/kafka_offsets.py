@@ -7,6 +7,7 @@ executors report what they find lost while they fetch.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Any
@@ -60,6 +61,7 @@ class KafkaLog:
         settings: dict[str, Any] = {
             name: value for name, value in options.kafka.items() if not name.startswith(_CONSUMER_SETTINGS)
         }
+        settings["logger"] = logging.getLogger("librdkafka")
         try:
             self._client = AdminClient(settings)
         except KafkaException as error:
@@ -94,6 +96,8 @@ class KafkaLog:
         return {tp: starts.get(tp, ends.get(tp, offset)) for tp, offset in wanted.items()}
 
     def _listed(self, partitions: Iterable[TopicPartition], spec: Any, isolation: Any) -> dict[TopicPartition, int]:
+        # Polling delivers what the library logged.
+        self._client.poll(0)
         asked = {KafkaPartition(tp.topic, tp.partition): spec for tp in partitions}
         if not asked:
             return {}

@@ -9,6 +9,7 @@ are; certificates are verified unless a property says otherwise.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -97,7 +98,8 @@ class _Client:
         self._library = _library()
         self._timeout = timeout
         self._errors: deque[str] = deque(maxlen=1)
-        config = {**properties, "error_cb": self._note}
+        # Its own messages would go to stderr; they are delivered when it is polled.
+        config = {**properties, "error_cb": self._note, "logger": logging.getLogger("librdkafka")}
         try:
             self._admin: Any = self._library.admin.AdminClient(config)
         except (self._library.KafkaException, ValueError, TypeError) as error:
@@ -110,9 +112,8 @@ class _Client:
             return {topic: self._failure(error) for topic in topics}
         deadline = anyio.current_time() + self._timeout + _GRACE
         found = {topic: await _outcome(future, deadline) for topic, future in futures.items()}
-        if any(isinstance(outcome, BaseException) for outcome in found.values()):
-            # Only polling lets the library say why.
-            await anyio.to_thread.run_sync(self._admin.poll, 0)
+        # Only polling lets the library log, and say why something failed.
+        await anyio.to_thread.run_sync(self._admin.poll, 0)
         return {topic: self._answer(topic, outcome) for topic, outcome in found.items()}
 
     async def aclose(self) -> None:

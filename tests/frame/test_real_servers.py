@@ -19,6 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 from tests.conftest import StartEtcd, StartEtcdCluster
 from tests.support.servers.etcd import EtcdBinary, EtcdServer, EtcdTls, RunningEtcd
 from tests.support.servers.kafka import KafkaBroker
+from tests.support.servers.mock_kafka import LOGGED
 
 
 def call(etcd: RunningEtcd, path: str, **request: Any) -> dict[str, Any]:
@@ -120,7 +121,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path, etcd_server: Runnin
 
 
 def test_kafka_tells_topic_ids_and_racks(kafka_broker: KafkaBroker) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap})
+    admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap, **LOGGED})
     admin.create_topics([NewTopic("frame-orders", 6, 1)])["frame-orders"].result(timeout=10)
     described = admin.describe_topics(TopicCollection(["frame-orders"]))["frame-orders"].result(timeout=10)
     assert len(described.partitions) == 6

@@ -32,7 +32,7 @@ from tests.spark.driver_process import TABLE, Order
 from tests.spark.drivers import Driver, Member, SessionQuery
 from tests.spark.load import Load
 from tests.support.servers.kafka import KafkaBroker
-from tests.support.servers.mock_kafka import MockKafka
+from tests.support.servers.mock_kafka import LOGGED, MockKafka
 from tests.support.servers.postgres import PostgresServer
 
 GROUP = "billing"
@@ -190,7 +190,7 @@ def test_nothing_is_lost_or_twice_on_the_mock_cluster(
     scenes: Callable[[str, str, HandoffMode], Scene], tmp_path: Path, figures: Callable[[str], None]
 ) -> None:
     kafka = MockKafka()
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 5})
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 5, **LOGGED})
     for topic in TOPICS:
         assert len(producer.list_topics(topic, timeout=30).topics[topic].partitions) == 4
     load = Load(producer, PARTITIONS, RATE)
@@ -206,10 +206,12 @@ def test_nothing_is_lost_or_twice_on_a_real_broker(
     postgres_server: PostgresServer,
     figures: Callable[[str], None],
 ) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap})
+    admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap, **LOGGED})
     for made in admin.create_topics([NewTopic(topic, 4) for topic in TOPICS]).values():
         made.result(60)
-    producer = Producer({"bootstrap.servers": kafka_broker.bootstrap, "linger.ms": 5, "enable.idempotence": True})
+    producer = Producer(
+        {"bootstrap.servers": kafka_broker.bootstrap, "linger.ms": 5, "enable.idempotence": True, **LOGGED}
+    )
     load = Load(producer, PARTITIONS, RATE)
     scene = scenes(kafka_broker.bootstrap, postgres_server.new_schema(), HandoffMode.EXCLUSIVE)
     produced = act(scene, load)

@@ -8,6 +8,7 @@ Not promised: one record batch for each chunk. An empty range yields nothing.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -51,6 +52,7 @@ def new_consumer(options: SourceOptions) -> Any:
         "enable.auto.commit": False,
         "auto.offset.reset": "error",
         "enable.partition.eof": True,
+        "logger": logging.getLogger("librdkafka"),
     }
     try:
         return Consumer(settings)

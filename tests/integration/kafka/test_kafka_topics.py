@@ -25,6 +25,7 @@ from assigner.store import CreateRevisionIs, Found, Store
 from assigner.testing.waiting import eventually
 from assigner.topics import KafkaSource, TopicMissing, TopicRefresher, TopicUnavailable, ensure_topic
 from tests.support.servers.kafka import KafkaBroker
+from tests.support.servers.mock_kafka import LOGGED
 
 GROUP = "readers"
 
@@ -34,7 +35,7 @@ class Kafka:
 
     def __init__(self, broker: KafkaBroker) -> None:
         self.broker = broker
-        self._admin: Any = AdminClient({"bootstrap.servers": broker.bootstrap})
+        self._admin: Any = AdminClient({"bootstrap.servers": broker.bootstrap, **LOGGED})
 
     async def create(self, topic: str, partitions: int) -> str:
         await self._done(lambda: self._admin.create_topics([NewTopic(topic, partitions, 1)]))

@@ -19,6 +19,7 @@ from assigner.spark.positions import OffsetRange
 from assigner.spark.schema import arrow_schema, row_schema
 from assigner.spark.source.fetch import read_ranges
 from tests.support.servers.kafka import KafkaBroker
+from tests.support.servers.mock_kafka import LOGGED
 
 SCHEMA = arrow_schema(row_schema(headers=False, epoch=False))
 
@@ -27,7 +28,7 @@ SCHEMA = arrow_schema(row_schema(headers=False, epoch=False))
 def make_topic(kafka_broker: KafkaBroker) -> Callable[..., str]:
     def make(**config: str) -> str:
         name = f"t-{uuid.uuid4().hex[:8]}"
-        admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap})
+        admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap, **LOGGED})
         admin.create_topics([NewTopic(name, 1, 1, config=config)])[name].result(30)
         return name
 
@@ -54,7 +55,7 @@ def end_of(broker: KafkaBroker, topic: str, **more: str) -> int:
 
 
 def transactional(broker: KafkaBroker) -> Any:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": uuid.uuid4().hex})
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": uuid.uuid4().hex, **LOGGED})
     producer.init_transactions(30)
     return producer
 
@@ -113,7 +114,7 @@ def test_a_compacted_topic_is_read_to_the_end_of_each_range(
             "segment.bytes": "1048576",
         }
     )
-    producer = Producer({"bootstrap.servers": kafka_broker.bootstrap})
+    producer = Producer({"bootstrap.servers": kafka_broker.bootstrap, **LOGGED})
     for number in range(50):
         producer.produce(topic, b"%d" % number, key=b"same", partition=0)
     assert producer.flush(30) == 0

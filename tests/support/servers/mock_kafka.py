@@ -6,17 +6,20 @@ transactions, no compaction and no deletion of topics: what depends on those is 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
 from confluent_kafka import Producer
 
 PARTITIONS = 4
+LOGGED: dict[str, Any] = {"logger": logging.getLogger("librdkafka")}
+"""For a client whose library messages are to go to Python's logging instead of stderr."""
 
 
 class MockKafka:
     def __init__(self) -> None:
-        self._producer = Producer({"test.mock.num.brokers": 1, "log_level": 3, "linger.ms": 1})
+        self._producer = Producer({"test.mock.num.brokers": 1, "log_level": 3, "linger.ms": 1, **LOGGED})
         broker = next(iter(self._producer.list_topics(timeout=10).brokers.values()))
         self.bootstrap = f"{broker.host}:{broker.port}"
         self.ends: dict[tuple[str, int], int] = {}
