@@ -64,6 +64,8 @@ class Cluster:
         self.ttl = ttl
         self.options = options
         self.clock = clock or LoopClock()
+        self.patience = 20.0 if isinstance(backend, MemoryBackend) else 90.0
+        """How long a condition is waited for. On etcd time is real, and the machine may be busy with other things."""
         self._default_prefix = store_settings.root if groupless else ""
         self.keys = Keys(store_settings.root, default_group=GROUP, default_prefix=self._default_prefix)
         self.group = self.keys.group(GROUP)
@@ -262,18 +264,18 @@ class Cluster:
             counts[owner] = counts.get(owner, 0) + 1
         return counts
 
-    async def until(self, what: str, holds: Callable[[GroupState], bool], within: float = 20.0) -> GroupState:
-        """Wait until the stored state is so, and return it."""
+    async def until(self, what: str, holds: Callable[[GroupState], bool], within: float | None = None) -> GroupState:
+        """Wait until the stored state is so, and return it. `within`: seconds, `patience` unless given."""
         found: list[GroupState] = []
 
         async def check() -> bool:
             found[:] = [await self.state()]
             return holds(found[0])
 
-        await eventually(check, within=within, every=0.05, what=what)
+        await eventually(check, within=within or self.patience, every=0.05, what=what)
         return found[0]
 
-    async def until_counts(self, within: float = 20.0, **counts: int) -> GroupState:
+    async def until_counts(self, within: float | None = None, **counts: int) -> GroupState:
         """Wait until exactly these consumers own so many partitions and nothing is in flight."""
 
         def holds(state: GroupState) -> bool:
@@ -422,8 +424,8 @@ class SteppedConsumer:
         assert self.instance is not None
         return await self.instance.members.deregister(self.group, self.name, self.session, gates_closed=gates_closed)
 
-    async def until(self, what: str, holds: Callable[[SteppedConsumer], bool], within: float = 20.0) -> None:
-        await eventually(lambda: holds(self), within=within, what=f"{self.name}: {what}")
+    async def until(self, what: str, holds: Callable[[SteppedConsumer], bool], within: float | None = None) -> None:
+        await eventually(lambda: holds(self), within=within or self.cluster.patience, what=f"{self.name}: {what}")
 
 
 class _Wrapping:

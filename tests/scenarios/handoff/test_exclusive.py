@@ -277,6 +277,7 @@ async def test_a_draining_consumer_hands_over_exclusively_too(cluster: Cluster) 
     assert await a.deregister() is True
     await a.until("closed in peace", lambda c: c.ended == "drained")
     await cluster.until_counts(b=4)
+    await b.until("owns everything", lambda c: len(c.owned) == 4)
     assert all(epoch >= 2 for epoch in b.owned.values())
 
 

@@ -137,7 +137,7 @@ async def test_03_a_new_leader_goes_on_with_what_is_ready(any_cluster: Cluster) 
     began = any_cluster.clock.now()
     await any_cluster.until_counts(within=90, a=1, b=1)
     assert any_cluster.clock.now() - began < 2 * any_cluster.ttl + 2
-    assert moved not in a.owned
+    await a.until("has let it go", lambda c: moved not in c.owned)
     faults_of(i1).heal()
 
 

@@ -236,7 +236,7 @@ async def test_a_complete_handoff_ends_when_the_old_owner_comes_back_without_it(
     a = await come_back(cluster, "a")
     b = await come_back(cluster, "b")
     await cluster.until_counts(a=4, b=4)
-    assert set(a.owned) == {tp(0), tp(1), tp(2), tp(3)}
+    await a.until("has the others", lambda c: set(c.owned) == {tp(0), tp(1), tp(2), tp(3)})
     await b.until("hears of it", lambda c: tp(4) in c.owned)
     await nothing_moved(cluster)
 

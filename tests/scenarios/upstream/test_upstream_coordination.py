@@ -159,7 +159,7 @@ async def test_consumer_crash_during_warming_cleans_up(any_cluster: Cluster) -> 
     await b.until("asked to warm four", lambda c: len(c.to_warm) == 4)
     b.crash()
     await any_cluster.until_counts(a=8, within=90)
-    assert set(a.owned) == ALL
+    await a.until("owns everything", lambda c: set(c.owned) == ALL)
     assert not any(commands.unassigned or commands.releases for commands in a.heard)
 
 
@@ -172,7 +172,7 @@ async def test_dead_consumer_partitions_assigned_directly_without_handoffs(any_c
     await any_cluster.until("a is gone", lambda state: not state.consumers, within=90)
     b = await any_cluster.join("b")
     await any_cluster.until_counts(b=8)
-    assert set(b.owned) == ALL
+    await b.until("owns everything", lambda c: set(c.owned) == ALL)
     await no_handoff_was_ever_made(any_cluster, before.revision)
 
 
