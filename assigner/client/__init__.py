@@ -1,4 +1,17 @@
-"""The client library: join a group, get partitions, work behind gates, hand over without a gap."""
+"""The client library: a program joins a group, gets partitions, works behind gates, and hands them over without a gap.
+
+What a consumer, an operator's program and the Spark source need on their side of the protocol. It may import
+`core.client`, `model`, `aio`, `proto`, `clock`, `errors` and `logs`, and nothing of the service.
+
+`consumer` is the public face; `handler` is what a program implements, `gate` what it asks before each effect,
+`offsets` how it commits. `session` keeps the consumer registered, at one address after another, by one `registration`
+at a time: a stream, renewals and acks. `rpc` makes a consumer's calls over a `channel`, which opens connections and
+names errors; `assignment_decoding` turns the stream's messages into `model.commands`. `runner` feeds them to
+`core.client.state`, which decides, and `handler_tasks` calls the handler as the state says. `admin` is the operators'
+client, `tls` builds TLS contexts, `aiokafka` reads Kafka for the partitions that are owned.
+
+Not promised: that an effect which begins behind an open gate ends before the lease does. Give the epoch to the sink.
+"""
 
 from assigner.client.admin import AdminClient
 from assigner.client.channel import Unavailable

@@ -1,4 +1,13 @@
-"""The gRPC server: translates the wire to `assigner.api` and errors to statuses. It decides nothing itself."""
+"""The gRPC server: it translates messages to calls of `assigner.api`, and errors to statuses. It decides nothing.
+
+What belongs here speaks gRPC. It may import `api`, `model`, `proto`, `aio`, `clock`, `errors` and `logs`; it reaches
+members, offsets and administration through the interfaces of `api` only.
+
+`server` puts the parts together, starts and drains them; `settings` are its section of the settings. `transport` is
+everything below a service: sockets, TLS, HTTP/2, limits. `services` are the calls of consumers and operators.
+
+Not promised: anything about the order of calls on different connections.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,13 @@
-"""The gRPC transport: connections, TLS, limits, fair turns and the status of a call."""
+"""HTTP/2 and gRPC below the services: connections, calls, and limits that protect the event loop.
+
+What belongs here knows bytes, streams and statuses, and nothing of groups. It may import `aio`, `proto`, `errors`,
+`clock` and `logs`. The private attributes of grpclib and h2 that we use are used here.
+
+`listener` accepts sockets, `admission` counts them before TLS begins, `open_files` bounds them; `tls` reloads
+certificates. `connection` speaks HTTP/2 with one peer and `traffic` counts what it does; `send_buffers` bounds what
+it leaves unread. `calls` runs a call and reads its request through `codec`, `delivery` sends long replies in pieces;
+`fair_turns` shares the loop between connections, `status` turns an error into a status. `standard_services` are
+health and reflection.
+
+Not promised: fairness between calls of one connection.
+"""
