@@ -41,8 +41,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     generation: str = ""
 
 
-class Seat(Protocol):
-    """A consumer's open stream at this instance."""
+class CommandStream(Protocol):
+    """A consumer's open stream at this instance, and the commands to send on it."""
 
     @property
     def group(self) -> str: ...
@@ -60,16 +60,19 @@ class Seat(Protocol):
     def exclusive(self) -> bool: ...
 
     def commands(self) -> AsyncIterator[Commands]:
-        """The first item is always full. Ends when the consumer is drained (close the stream with OK); raises
-        `Superseded`, `Evicted` or `NotRegistered` when the session is over."""
+        """The first item is always full. Ends when the consumer is drained, upon which the stream is closed with OK.
+        Raises `Superseded`, `Evicted` or `NotRegistered` when the session is over, and `StreamReplaced` when a later
+        stream of the session is open."""
         ...
 
     async def leave(self) -> None:
-        """The stream is gone, for whatever reason. The session lives on until its lease ends."""
+        """Close the stream, whatever ended it. The session lives on until its lease ends, unless it is drained."""
         ...
 
 
 class RejectedAck(msgspec.Struct, frozen=True):
+    """An ack that could not be taken. A duplicate or late ack is idempotent and not rejected."""
+
     tp: TopicPartition
     error: Exception
 
@@ -98,9 +101,9 @@ class LoadReceipt(msgspec.Struct, frozen=True):
 class Membership(Protocol):
     """The consumers' side of the service."""
 
-    async def register(self, registration: Registration, heard: Callable[[], float]) -> Seat:
-        """`heard` tells when, on the service's clock, the peer last gave a sign of life: it is what renews a client
-        that does not call `renew`."""
+    async def register(self, registration: Registration, heard: Callable[[], float]) -> CommandStream:
+        """Register a consumer and open its stream. `heard` returns the time, on the service's clock, at which the peer
+        was last heard from: that renews the session of a client that does not call `renew`."""
         ...
 
     async def ready(self, group: str, name: str, session: str, acks: Sequence[Ack]) -> list[RejectedAck]: ...
@@ -108,15 +111,17 @@ class Membership(Protocol):
     async def released(self, group: str, name: str, session: str, acks: Sequence[Ack]) -> list[RejectedAck]: ...
 
     async def deregister(self, group: str, name: str, session: str, *, gates_closed: bool) -> bool:
-        """Whether the consumer should wait until its stream is closed."""
+        """Start draining, or end the session at once if the consumer's `gates_closed`; whether the consumer should
+        wait until its stream is closed."""
         ...
 
     async def renew(self, group: str, name: str, session: str) -> float:
-        """The TTL, after a renewal that was sent after this call began was confirmed."""
+        """Renew the session and return its TTL, once the store has confirmed a renewal sent after this call began."""
         ...
 
     async def report_load(self, group: str, name: str, session: str, report: LoadReport) -> LoadReceipt:
-        """Advice for the next plan. Loads of partitions that are not the caller's are left out."""
+        """Take the loads that a consumer measured, as advice for the next plan. Loads of partitions that the caller
+        does not own are ignored."""
         ...
 
 

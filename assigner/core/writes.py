@@ -33,7 +33,7 @@ class Purpose(Enum):
     FLOOR = "floor"
     REMOVE = "remove"
     STANDBYS = "standbys"
-    ANSWER = "answer"
+    ACK = "ack"
 
 
 class PlanSubject(msgspec.Struct, frozen=True, gc=False):

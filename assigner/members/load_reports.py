@@ -1,10 +1,10 @@
-"""Takes what consumers report of their load, keeps it in memory, and writes it down now and then.
+"""Collects the loads that consumers report, and writes them to the store once per interval.
 
-Consumers report to the instance they are at, as often as they like; what the group's leader, maybe on another instance,
-gets to see is a compact record per topic, which each instance rewrites at most once per interval, and only if there is
-something new in it. Reports count only for partitions that the caller's own session owns.
+A consumer reports to the instance that serves its stream, as often as it likes. The group's leader may be at another
+instance and reads a compact record per topic, which each instance rewrites at most once per interval and only if a load
+changed. A reported load counts only for a partition that the caller's own session owns.
 
-Not promised: that a report is ever written. A crash loses an interval of them, and nothing but balance depends on it.
+Not promised: that a report is ever written. A crash loses the reports of an interval, and only balance depends on them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from assigner.storage.load_records import write
 from assigner.store import Store
 
 REPORTS_PER_INTERVAL = 4
-"""Wanted of each consumer, so that a single odd one does not count for much."""
+"""Asked of each consumer, so that a single outlier does not weigh much."""
 MOST_REPORTS = 500.0
-"""A second, wanted by one instance of all its consumers together."""
+"""Reports a second that one instance asks of all its consumers together."""
 
 log = get_logger("assigner.members.load_reports")
 
@@ -47,13 +47,13 @@ class LoadReports:
         self._samples = LoadSamples(settings)
 
     def __len__(self) -> int:
-        """Partitions there is room for now."""
+        """Partitions for which samples are kept."""
         return len(self._samples)
 
-    # --- being told ----------------------------------------------------------------------------------------------
+    # --- reports in ----------------------------------------------------------------------------------------------
 
     def take(self, state: GroupState, consumer: Consumer, report: LoadReport, streams: int) -> LoadReceipt:
-        """`streams`: consumers at this instance. Raises `LimitReached`."""
+        """Take a consumer's report. `streams`: how many consumers this instance serves. Raises `LimitReached`."""
         group, now = state.keys.group, self._clock.now()
         taken = 0
         for topic, numbers, loads in _owned(state, consumer, report.topics):
@@ -65,7 +65,7 @@ class LoadReports:
         self._metrics.load_reported(group)
         return LoadReceipt(taken, max(self._settings.interval / REPORTS_PER_INTERVAL, streams / MOST_REPORTS))
 
-    # --- writing it down -----------------------------------------------------------------------------------------
+    # --- records out ---------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         while True:
@@ -84,11 +84,11 @@ class LoadReports:
             if nodes and await self._write(self._keys.node_loads(group), nodes):
                 self._samples.nodes_written(group, nodes, now)
         except StoreError as error:
-            # Everything is still there to be written the next time.
+            # The samples stay in memory and are written at the next interval.
             log.info("load_write_failed", group=group, error=str(error))
             self._metrics.loads_written("failed")
         except Exception:
-            # Advice must not take anything else down with it.
+            # Loads are advice: a failure here must not end anything else.
             log.exception("load_write_failed", group=group)
             self._metrics.loads_written("failed")
 
@@ -106,16 +106,16 @@ class LoadReports:
 def _owned(
     state: GroupState, consumer: Consumer, topics: tuple[TopicLoads, ...]
 ) -> Iterator[tuple[str, list[int], list[float]]]:
-    """What the report says of partitions that its sender owns."""
-    for told in topics:
-        if told.topic not in state.topics:
+    """The reported loads of those partitions that the consumer owns: (topic, partitions, loads)."""
+    for reported in topics:
+        if reported.topic not in state.topics:
             continue
-        count = state.topics[told.topic].record.partition_count
+        count = state.topics[reported.topic].record.partition_count
         numbers, loads = [], []
-        for number, load in zip(told.partitions, told.loads, strict=True):
-            held = state.assignments.get(TopicPartition(told.topic, number)) if number < count else None
+        for number, load in zip(reported.partitions, reported.loads, strict=True):
+            held = state.assignments.get(TopicPartition(reported.topic, number)) if number < count else None
             if held and (held.record.owner, held.record.session) == (consumer.consumer_name, consumer.session):
                 numbers.append(number)
                 loads.append(load)
         if numbers:
-            yield told.topic, numbers, loads
+            yield reported.topic, numbers, loads

@@ -14,7 +14,7 @@ import anyio
 import anyio.abc
 import msgspec
 
-from assigner.api import OffsetCommit, Registration, Seat, WantedOffsets
+from assigner.api import CommandStream, OffsetCommit, Registration, WantedOffsets
 from assigner.core.client import messages as calls
 from assigner.core.client.state import ClientState
 from assigner.errors import AssignerError, Evicted, NotRegistered, NotTheTarget, Superseded
@@ -146,26 +146,26 @@ class ChaosConsumer:
 
     async def _listen(self, instance: Instance) -> None:
         registration = Registration(group="g", name=self.name, session=self.session, renews=True, **self.registration)
-        seat = await instance.members.register(registration, self._now)
+        command_stream = await instance.members.register(registration, self._now)
         ended: AssignerError | None = None
         try:
             async with anyio.create_task_group() as link:
                 try:
-                    await self._follow(instance, seat, link)
+                    await self._follow(instance, command_stream, link)
                     self.end("drained")
                 except AssignerError as error:
                     ended = error
                 link.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
-                await seat.leave()
+                await command_stream.leave()
         refused, self._refused = self._refused, None
         if ended or refused:
             raise ended or refused or AssertionError
 
-    async def _follow(self, instance: Instance, seat: Seat, link: anyio.abc.TaskGroup) -> None:
+    async def _follow(self, instance: Instance, command_stream: CommandStream, link: anyio.abc.TaskGroup) -> None:
         first = True
-        async for commands in seat.commands():
+        async for commands in command_stream.commands():
             await self._awake()
             assert commands.full == first, f"{self.name}: the first message must be full, and no other"
             self._take(commands)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.abc
 
-from assigner.api import Registration, Seat
+from assigner.api import CommandStream, Registration
 from assigner.errors import AssignerError, Evicted, Superseded
 from assigner.instance import Instance
 from assigner.model.commands import Ack, Commands
@@ -85,9 +85,9 @@ class Member:
     async def _link(self, instance: Instance) -> None:
         clock = self._course.cluster.clock
         registration = Registration(group=GROUP, name=self.name, session=self.session, renews=True)
-        seat = await instance.members.register(registration, clock.now)
+        stream = await instance.members.register(registration, clock.now)
         try:
-            await self._follow(seat, instance)
+            await self._follow(stream, instance)
         except* AssignerError as errors:
             error: BaseException = errors
             while isinstance(error, BaseExceptionGroup):
@@ -95,13 +95,13 @@ class Member:
             raise error from None
         finally:
             with anyio.CancelScope(shield=True):
-                await seat.leave()
+                await stream.leave()
 
-    async def _follow(self, seat: Seat, instance: Instance) -> None:
+    async def _follow(self, stream: CommandStream, instance: Instance) -> None:
         async with anyio.create_task_group() as tasks:
             if self.draining:
                 await instance.members.deregister(GROUP, self.name, self.session, gates_closed=False)
-            async for commands in seat.commands():
+            async for commands in stream.commands():
                 await self._while_frozen()
                 self._take(commands, instance, tasks)
                 if commands.full:

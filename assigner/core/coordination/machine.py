@@ -138,7 +138,7 @@ class Coordination:
                 self._publisher.refused(write, now)
             case Purpose.BUMP_EPOCH | Purpose.ADVANCE | Purpose.FLIP | Purpose.REASSERT_OWNER | Purpose.FINISH:
                 pass  # Examined again by the retry above.
-            case Purpose.EVICT | Purpose.ANSWER:
+            case Purpose.EVICT | Purpose.ACK:
                 pass  # The handoff's deadline brings the eviction up again; acks are not the leader's.
             case _:
                 assert_never(write.purpose)

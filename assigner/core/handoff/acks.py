@@ -84,4 +84,4 @@ def _advance(handoff: Stored[Handoff], to: Handoff) -> Write:
 
 
 def _write(handoff: Stored[Handoff], operation: Operation) -> Write:
-    return Write(Purpose.ANSWER, (ModRevisionIs(handoff.key, handoff.mod_revision),), (operation,))
+    return Write(Purpose.ACK, (ModRevisionIs(handoff.key, handoff.mod_revision),), (operation,))

@@ -11,7 +11,7 @@ import msgspec
 from grpclib.const import Handler
 from grpclib.server import Stream
 
-from assigner.api import Membership, RejectedAck, Seat
+from assigner.api import CommandStream, Membership, RejectedAck
 from assigner.logs import get_logger
 from assigner.model.commands import Commands, Opening
 from assigner.proto.kafka_assigner import v1
@@ -68,28 +68,30 @@ class ConsumerService:
         connection = cast(PeerConnection, stream._stream.connection)
         # Before the group is read: what is granted is never older than the life of the store it is told with.
         incarnation = await self._incarnation()
-        seat = await self._members.register(registration, connection.pulse.heard)
+        consumer = await self._members.register(registration, connection.pulse.heard)
         try:
             with connection.with_consumer():
                 # At once, so that the client knows it is registered before there is anything to say.
                 await stream.send_initial_metadata()
                 dialect = Dialect(packed=request.packed, cancels=bool(registration.session), standbys=request.standbys)
-                await self._relay(stream, seat, dialect, incarnation)
+                await self._relay(stream, consumer, dialect, incarnation)
         finally:
-            await self._leave(seat)
+            await self._leave(consumer)
 
-    async def _relay(self, stream: Stream[Any, Any], seat: Seat, dialect: Dialect, incarnation: str) -> None:
+    async def _relay(
+        self, stream: Stream[Any, Any], consumer: CommandStream, dialect: Dialect, incarnation: str
+    ) -> None:
         opened = False
-        async with aclosing(_closable(seat.commands())) as commands:
+        async with aclosing(_closable(consumer.commands())) as commands:
             async for change in commands:
                 if not opened:
-                    opening = Opening(seat.session, seat.ttl, seat.exclusive, incarnation)
+                    opening = Opening(consumer.session, consumer.ttl, consumer.exclusive, incarnation)
                     change, opened = msgspec.structs.replace(change, opening=opening), True
                 await deliver(stream, encode(change, dialect))
 
-    async def _leave(self, seat: Seat) -> None:
+    async def _leave(self, consumer: CommandStream) -> None:
         """In a task of its own: the call's task may be cancelled more than once, this must not be."""
-        departure = asyncio.get_running_loop().create_task(seat.leave(), name="departure of a stream")
+        departure = asyncio.get_running_loop().create_task(consumer.leave(), name="departure of a stream")
         self._departures.add(departure)
         departure.add_done_callback(self._departed)
         await asyncio.shield(departure)
@@ -100,12 +102,12 @@ class ConsumerService:
             _log.error("grpc_stream_cleanup_failed", exc_info=error)
 
     async def all_left(self) -> None:
-        """Wait until every seat whose stream is over was told so."""
+        """Wait until every stream that ended is left."""
         while self._departures:
             await asyncio.wait(set(self._departures))
 
     async def stop_waiting(self) -> None:
-        """Give up the seats that could not be told: their sessions end with their leases."""
+        """Stop leaving the streams that are not left yet: their sessions end with their leases."""
         for departure in self._departures:
             departure.cancel()
         await self.all_left()

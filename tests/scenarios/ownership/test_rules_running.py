@@ -315,7 +315,7 @@ async def test_rule_14_streams_beyond_the_limit_are_refused(cluster: Cluster) ->
 async def test_rule_14_writes_beyond_the_limit_are_refused(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_writer, "MAX_WAITING", 3)
     writer = BatchWriter(cluster.store)
-    write = Write(Purpose.ANSWER, (), (Put("/k", b""),))
+    write = Write(Purpose.ACK, (), (Put("/k", b""),))
     for _ in range(3):
         writer.submit(write, lambda *_: None)
     with pytest.raises(LimitReached, match="3 writes"):

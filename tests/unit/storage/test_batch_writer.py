@@ -39,7 +39,7 @@ class HeldStore(MemoryStore):
 
 
 def write(number: int) -> Write:
-    return Write(Purpose.ANSWER, (), (Put(f"/{number}", b""),))
+    return Write(Purpose.ACK, (), (Put(f"/{number}", b""),))
 
 
 async def test_writes_that_come_together_share_a_transaction_and_later_ones_do_not_wait_for_it() -> None:
