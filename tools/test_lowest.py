@@ -32,7 +32,7 @@ def main() -> int:
         python = Path(directory) / "bin" / "python"
         uv = Path(sys.executable).with_name("uv")
         os.environ.setdefault("UV_SYSTEM_CERTS", "true")
-        install = [uv, "pip", "install", "--quiet", "--no-deps", "--python", python, *lowest()]
+        install: list[str | Path] = [uv, "pip", "install", "--quiet", "--no-deps", "--python", python, *lowest()]
         if subprocess.run(install, cwd=ROOT, check=False).returncode:
             print("The lowest versions can't be had here (the reason is above): nothing was tested.")
             return 0
@@ -40,7 +40,7 @@ def main() -> int:
         Path(site, "development.pth").write_text(sysconfig.get_path("purelib") + "\n")
         print("testing with", *lowest(), flush=True)
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        tests = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS, *sys.argv[1:]]
+        tests: list[str | Path] = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS, *sys.argv[1:]]
         return subprocess.run(tests, cwd=ROOT, env=environment, check=False).returncode
 
 
