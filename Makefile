@@ -79,6 +79,7 @@ test: install ## Lint, then run all tests, against real etcd, Kafka, PostgreSQL 
 test-fast: install ## Run the unit tests and the scenarios on the memory store: no servers, no Spark, a few minutes
 	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -q tests/unit tests/scenarios \
 		-m "not (etcd or kafka or postgres or processes or slow or spark)" $(ARGS)
+
 .PHONY: test-lowest
 test-lowest: install ## Run the client's tests with the lowest versions that pyproject.toml allows; needs a package index
 	$(BIN)/python tools/test_lowest.py $(ARGS)
