@@ -76,7 +76,7 @@ test: install ## Lint, then run all tests, against real etcd, Kafka, PostgreSQL 
 
 # What starts no server, no Spark and no process: unit tests, and scenarios on the memory store.
 .PHONY: test-fast
-test-fast: install ## Run the unit tests and the scenarios on the memory store: no servers, no Spark, a few minutes
+test-fast: install ## Run the unit tests and the scenarios on the memory store: no servers, no Spark, two minutes
 	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -q tests/unit tests/scenarios \
 		-m "not (etcd or kafka or postgres or processes or slow or spark)" $(ARGS)
 

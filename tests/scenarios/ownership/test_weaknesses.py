@@ -33,8 +33,10 @@ class Sent(FaultyStore):
     async def transact(
         self, compares: Sequence[Compare], operations: Sequence[Operation], *, otherwise: Sequence[str] = ()
     ) -> TransactionResult:
-        sending = super().transact(compares, operations, otherwise=otherwise)
-        return await asyncio.shield(asyncio.ensure_future(sending))
+        sending = asyncio.ensure_future(super().transact(compares, operations, otherwise=otherwise))
+        # Its sender may be gone when it fails, and then nobody else asks how it ended.
+        sending.add_done_callback(lambda sent: sent.cancelled() or sent.exception())
+        return await asyncio.shield(sending)
 
 
 def faults_of(instance: Instance) -> FaultyStore:

@@ -22,6 +22,8 @@ from tests.support.servers.mock_kafka import PARTITIONS, MockKafka
 from tests.support.spark.fake_query import ActedQuery, Sink, Step, an_assigner, run_until
 from tests.support.spark.fake_state import StatefulQuery, TallyTable
 
+pytestmark = pytest.mark.slow
+
 TP = TopicPartition("t", 0)
 EVERY = 100
 RESTORE, RESUME = ControlKind.RESTORE, ControlKind.RESUME

@@ -15,6 +15,8 @@ from tests.support.servers.mock_kafka import MockKafka
 from tests.support.spark.fake_query import ActedQuery, Checkpoint, Sink, Step, an_assigner, run_until
 from tests.support.spark.fake_state import StatefulCheckpoint, StatefulQuery, TallyTable
 
+pytestmark = pytest.mark.slow
+
 MEMBERS = ("m1", "m2", "m3")
 STEPS = 25
 

@@ -17,6 +17,8 @@ from assigner.spark.kafka_offsets import DataLost
 from tests.support.servers.mock_kafka import MockKafka
 from tests.support.spark.fake_query import GROUP, ActedQuery, Checkpoint, Sink, Step, an_assigner, run_until
 
+pytestmark = pytest.mark.slow
+
 TTL = 1.5
 """Seconds, where a lease has to end."""
 BOTH_MODES = [HandoffMode.EXCLUSIVE, HandoffMode.OVERLAP]

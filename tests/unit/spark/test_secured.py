@@ -24,6 +24,8 @@ from assigner.spark.options import Tls
 from tests.support.servers.mock_kafka import PARTITIONS, MockKafka
 from tests.support.spark.fake_query import GROUP, ActedQuery, Sink, run_until
 
+pytestmark = pytest.mark.slow
+
 TOPIC = "secrets"
 
 

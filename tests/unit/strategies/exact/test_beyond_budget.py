@@ -16,6 +16,8 @@ from assigner.strategy import NONE, IntArray, Problem
 from tests.support.strategies.problems import assert_valid, loads, problem, problems
 from tests.unit.strategies.exact.test_exact import in_racks
 
+pytestmark = pytest.mark.slow
+
 BUDGETS = (1, 50, 200, 500, 1_000, 3_000, 10_000)
 """Places to look at: from nothing up to what about all of these groups can do with."""
 

@@ -18,6 +18,8 @@ from assigner.strategy import NONE, Problem
 from tests.support.strategies.move_oracle import cost, least_cost, missed
 from tests.support.strategies.problems import assert_valid, loads, problem, problems
 
+pytestmark = pytest.mark.slow
+
 some = settings(max_examples=15, deadline=None, derandomize=True)
 every_balance = pytest.mark.parametrize("balance", BALANCES)
 

@@ -16,6 +16,8 @@ from assigner.strategy import NONE, IntArray, Problem
 from tests.support.strategies.problems import loads, problem, topic_of
 from tests.support.strategies.standby_life import with_standbys
 
+pytestmark = pytest.mark.slow
+
 many = settings(max_examples=150, deadline=None, derandomize=True)
 
 HOLDERS = [*combinations((0, 1, 2), 2), *((NONE, member) for member in (NONE, 0, 1, 2))]
