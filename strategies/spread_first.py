@@ -4,10 +4,11 @@ Losing a member or a rack then costs every topic as little as possible. In order
 over racks as far as that allows, the total even over members as far as both allow, few moves. Members that name no
 rack count as one rack together.
 
-How: each topic is cut into one part per rack (`assigner.strategies.spread_first`), and each part is a topic of its own
-for `sticky_balanced`, wanted by the members of that rack alone.
+How: each topic is cut into one part per rack, and each part is a topic of its own for `sticky_balanced`, wanted by the
+members of that rack alone. A part is as large as even spreading over members makes it, and among the sizes that leaves,
+as even over racks as possible. A remainder stays in its rack, unless moving it makes the racks' totals more even.
 
-Not promised: the best total balance and the fewest moves over racks (gifts through a third rack are not looked for).
+Not promised: the best total balance and the fewest moves over racks (paths through a third rack are not searched).
 Capacities, weights and the replicas' racks do not count.
 """
 
@@ -26,12 +27,6 @@ from assigner.strategies.standbys.placement import place_standbys
 from assigner.strategies.sticky_balanced import strategy as sticky_balanced
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Members, Problem, Solution, Topics
 from assigner.strategy.explanation import Explanation
-
-# How a topic is cut into one part per rack: how large the parts are, and which units are in them.
-#
-# A part is as large as even spreading over members makes it, and among the sizes that leaves, as even over racks as can
-# be. Where a unit too many could go to one rack or another, it stays where it is, unless giving it away makes the
-# racks' totals more even.
 
 
 def rack_of_units(units: Units, members: Members, now: CurrentOwners) -> tuple[IntArray, IntArray]:

@@ -1,7 +1,7 @@
-"""Which way to solve a problem in units: the fast one where everybody wants the same, else the exact one.
+"""Chooses the solver of a problem in units: `uniform` where all members subscribe to the same, else `exact`.
 
-The fast way's result is taken as it is where it meets its own lower bound; else the exact way starts from there.
-Members that have no topic in common are separate problems.
+Problems with unequal weights go to `weighted`. The result of the uniform solver stands where it meets its own lower
+bound; else the exact solver starts from it. Members without a common topic are separate problems.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FEW_CELLS = 20_000
 """Rows x members up to which a few milliseconds more don't matter."""
 
 _TURNS = 3
-"""Times what was found is searched again. One is enough but for sets of different sizes."""
+"""How often a result is searched again. Once is enough but for sets of different sizes."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Solved:
     lower_bound: int
     """Moves, in partitions, among units whose owner may keep them."""
     unproved: bool = False
-    """The search for the best was given up: too much work."""
+    """The search for the optimum ran out of budget."""
 
 
 def solve(
@@ -60,7 +60,7 @@ def _weights_differ(units: Units) -> bool:
 
 
 def free(units: Units, members: Members) -> bool:
-    """Whether nothing but subscriptions says who may have what."""
+    """Whether only subscriptions restrict who may own what."""
     return not (members.hold.any() or (members.cap != NONE).any() or units.pinned.any())
 
 
@@ -79,8 +79,8 @@ def _by_component(units: Units, members: Members, order: ObjectiveOrder) -> Solv
 
 
 def _solve(units: Units, members: Members, order: ObjectiveOrder, classes: Classes | None) -> Solved:
-    """Where the best was not found from what is, it may be from what was found; if not, that stays. So the next plan,
-    which begins there, has nothing to add."""
+    """Search again from an unproved result until it stays the same, so that the next plan, which begins there, changes
+    nothing."""
     found = _search(units, members, order, classes)
     for _ in range(_TURNS):
         if not found.unproved or found.owner is units.owner:

@@ -1,6 +1,22 @@
-"""Spark queries as members of a group: the data source `assigned_kafka`, and how to let one go.
+"""Spark queries as members of a group: the data source `assigned_kafka`, fenced sinks, and bulk jobs.
 
-Needs the extra `[spark]`. Importing this package costs nothing else; Spark is loaded by what is used of it.
+Needs the extra `[spark]`. Importing this package loads no Spark; each function loads what it uses. It may import the
+client library, the model and the core's values, never the server; nothing but the command line imports it.
+
+One batch of a streaming query, in the order of files:
+
+1. `source.reader` is called by Spark, in the process that plans (`planning_process`); `options` parsed its options.
+2. `source.planner` begins a batch: `member` reports what is finished, releases what the assigner asked for, and returns
+   what the query holds; `kafka_offsets` tells where the topics end; `positions` is the result, as Spark checkpoints it.
+3. `source.fetch` reads ranges of offsets on executors into rows of `schema`; `state` adds control rows, so that the
+   state of a partition moves with it.
+4. `sinks` write the rows, and refuse those of a fenced epoch.
+5. `query_drain` ends a query: the running batch finishes, then its partitions are handed over.
+
+`file_sink` warns of queries that lose rows in Spark's own file sink; `requirements` and `errors` make errors readable.
+`jobs` are separate: batch jobs around the assigner.
+
+Not promised: exactly once with a sink that does not check epochs (docs/guarantees.md).
 """
 
 from __future__ import annotations

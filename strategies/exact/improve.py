@@ -1,8 +1,8 @@
-"""Level by level: make the first as good as it can be, then the next within what the first leaves open, and so on.
+"""Lexicographic optimisation: make the first objective optimal, then the next within what the first leaves open.
 
-Every way that is taken lowers the cost of the level at hand, which is a sum of bounded parts, and leaves the levels
-above as they are; so each level ends. When its search finds nothing more, that is a proof, and it is kept as limits
-for the levels below. A budget of work bounds the time: once it is spent, the rest stays as it is, unproved.
+Every augmenting path that is applied lowers the cost of the objective at hand, which is a sum of bounded parts, and
+leaves those before it as they are; so each objective ends. When its search finds no path, that is a proof, and it is
+kept as limits for the objectives after it. A budget bounds the work: once it is spent, the rest stays, unproved.
 """
 
 from __future__ import annotations

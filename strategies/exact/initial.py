@@ -1,8 +1,10 @@
-"""Counts to begin with: good ones, found quickly. What they lack is left to `assigner.strategies.exact.improve`.
+"""The initial assignment, as counts [row, member]: good ones, found quickly. `exact.improve` makes them optimal.
 
-Several are tried, and the best is taken: dealt evenly per topic, which is a good start where that is even over all as
-well; poured by level from what everyone has, which is a good start where it is not; and what is, if nothing has to
-change.
+Several are tried and the best is taken. `assign_remainders` makes every row even, which is a good start where the
+totals come out even too: a row's remainders go to members that have such a unit already, then to those with the least
+load; rows with the fewest takers come first, because they leave the least choice; a member that could not reach its
+target without this row comes before all others. Then `balance` evens out the loads and `save_moves` undoes needless
+moves. `water_fill` is a good start where only totals matter. And the present counts are taken if nothing has to change.
 """
 
 from __future__ import annotations
@@ -18,11 +20,7 @@ from assigner.strategies.exact.targets import NO_TARGET, CountTargets, Quotas
 from assigner.strategies.problem.shares import EPSILON, Indices, fair_shares, lowest, relative
 from assigner.strategy import BoolArray, FloatArray, IntArray, Members
 
-# Who gets the extras, at first: those that have such a unit already, then those that have the least.
-#
-# Rows with the fewest takers are dealt first, because they leave the least choice. Where members have a target, one
-# that could no longer reach it by skipping a row is served before all others. What this leaves unbalanced is left to
-# `assigner.strategies.exact.initial`.
+# --- even per row -----------------------------------------------------------------------------------------------------
 
 
 def assign_remainders(table: Table, potential: Potential, target: FloatArray) -> None:
@@ -43,7 +41,7 @@ def assign_remainders(table: Table, potential: Potential, target: FloatArray) ->
 
 
 def _is_solved(table: Table) -> bool:
-    """Whether the present ownership is an answer already, so far as single rows are concerned."""
+    """Whether the present ownership is even in every single row."""
     most = table.base + table.open
     fits = bool(((table.held >= table.base) & (table.held <= most)).all())
     return fits and bool((table.sticky.sum(axis=1) == table.remainders).all())
@@ -76,19 +74,16 @@ def _choose(
     return np.concatenate(chosen)
 
 
-# A first deal where only the total matters: everyone keeps what it has, and rows are poured one by one.
-#
-# Free units run to where the level is lowest. Then every row is poured anew over what its members have of other rows,
-# which takes from the full and gives to the empty. What is left to even out is a chain or two.
-
+# --- water-filling ----------------------------------------------------------------------------------------------------
 
 _ROUNDS = 2
-"""Times each row is poured anew: the second hands on what the first brought to members with other rows."""
+"""How often each row is filled anew: the second time passes on what the first brought to members with other rows."""
 
 
 def water_fill(table: Table, total: IntArray, weight: FloatArray, first: IntArray) -> IntArray:
-    """[row, member] counts, from `first` on. `total` is what each row has for its takers, `weight` what each member
-    should have of the whole, relatively."""
+    """[row, member] counts, by water-filling from `first` on: free units go where the load is lowest, then every row is
+    filled anew over what its members have of other rows. `total`: units of each row for its takers; `weight`: each
+    member's relative share of the whole."""
     count = first.copy()
     load = (table.size @ count).astype(np.float64)
     rows = np.flatnonzero(table.taker.any(axis=1))
@@ -108,7 +103,7 @@ def water_fill(table: Table, total: IntArray, weight: FloatArray, first: IntArra
 def _water_fill(
     row: int, count: IntArray, load: FloatArray, table: Table, total: int, weight: FloatArray, least: IntArray
 ) -> None:
-    """Deal the row so that its takers' loads are level, but nobody has less than `least` of it."""
+    """Assign the row so that its takers' loads are level, but nobody has less than `least` of it."""
     who, size = table.taker[row], float(table.size[row])
     other = load[who] - size * count[row, who]
     low = other + size * least[who]
@@ -130,18 +125,16 @@ def _whole(share: FloatArray, least: IntArray, have: IntArray, total: int) -> In
     return base.astype(np.int32)
 
 
-# Even loads out by handing extras on, in bulk: per row, the fullest givers are paired with the emptiest takers.
-#
-# Each step lowers the potential, so this ends. Not promised: the lowest potential, for a gift may have to pass through
-# members whose own load stays as it is. That is left to `assigner.strategies.exact.improve`.
-
+# --- even loads -------------------------------------------------------------------------------------------------------
 
 _BALANCING_TURNS = 6
-"""Times all rows are looked at. Most is done in the first; what takes longer is quicker done by search."""
+"""How often all rows are visited. The first visit does most; after the last, the search is faster."""
 
 
 def balance(table: Table, potential: Potential, target: FloatArray) -> None:
-    """`target`: what members should end with, where that is known; gifts between others come later then."""
+    """Transfer remainders from the fullest givers of a row to its emptiest takers. Each step lowers the potential, so
+    it ends; the lowest potential may need paths through other members, which is left to `exact.improve`. `target`: the
+    load to reach, where it is known; transfers between other members come later then."""
     turns = _BALANCING_TURNS
     while turns and _pair_all(table, potential, target):
         turns -= 1
@@ -169,7 +162,7 @@ def _pair_all(table: Table, potential: Potential, target: FloatArray | None) -> 
         giving, rank = potential.giving(table.load, size), taking(table, potential, size)
         if giving[givers].max() <= rank[takers].min() + EPSILON:
             continue
-        # Of equals, first those for which the gift costs no move, then the last giver and the first taker.
+        # Of equals, first those for which the transfer costs no move, then the last giver and the first taker.
         givers = givers[np.lexsort((-givers, table.sticky[row, givers], -giving[givers]))]
         takers = takers[np.lexsort((takers, ~table.sticky[row, takers], rank[takers]))]
         pairs = min(len(givers), len(takers))
@@ -190,18 +183,15 @@ def _candidates(table: Table, potential: Potential) -> IntArray:
     return np.sort(np.concatenate(candidates)).astype(np.int32)
 
 
-# Save moves without making the loads less even: a member that lost an extra it has now takes it back from one to
-# which it would be new, if that one is at least as full.
-#
-# Every step saves a move and does not raise the potential, so this ends. Not promised: the minimum. That is left to
-# `assigner.strategies.exact.improve`.
-
+# --- few moves --------------------------------------------------------------------------------------------------------
 
 _SAVING_TURNS = 2
-"""Times all rows are looked at: there is little left after that."""
+"""How often all rows are visited: there is little left after that."""
 
 
 def save_moves(table: Table, potential: Potential) -> None:
+    """Give remainders back to members that have them today, from takers that are at least as full. Every step saves a
+    move and does not raise the potential, so this ends; the minimum is left to `exact.improve`."""
     for _ in range(_SAVING_TURNS):
         if not _take_back(table, potential):
             return

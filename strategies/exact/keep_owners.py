@@ -1,12 +1,12 @@
-"""Keep present owners, fill what has none, and let the full give to the empty: the plan where a minimum is not proved.
+"""Keeps present owners, places units without one, and transfers single units: the plan where no optimum is proved.
 
-Members keep what they have, as far as caps let them. What nobody has goes where the load (or, if topics come first, the
-topic's share) is lowest. Then single gifts, from one member to another that wants the same topic, as long as one of
-them makes things better by the levels above moves, the first level first. A gift is one move, and each of them lowers
-the cost, so this ends; and where it ended no gift is left, so that given its own result it changes nothing.
+Members keep what they have, as far as caps let them. Units without an owner go where the load (or, if topics come
+first, the topic's share) is lowest. Then single transfers between members that want the same topic, as long as one of
+them improves the objectives above moves, the first objective first. A transfer is one move, and each lowers the cost,
+so this ends; and where it ended no transfer is left, so that given its own result it changes nothing.
 
-Not promised: the best there is. A gift may have to pass through a member whose own load stays as it is, or two have to
-be made at once; finding these is what `assigner.strategies.exact.improve` does, as long as its budget of work lasts.
+Not promised: the optimum. It may need a path through a member whose own load stays as it is, or two transfers at once;
+`assigner.strategies.exact.improve` finds these, as long as its budget lasts.
 """
 
 from __future__ import annotations

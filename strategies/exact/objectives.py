@@ -1,7 +1,7 @@
-"""What each level of priority makes as small as can be, as a convex cost of every count.
+"""The objectives, each a convex cost of every count, which is to be minimal.
 
-A level looks at one stage of the network. What it must say is what one unit more costs there, and how far that price
-stays the same in either direction.
+An objective looks at one stage of the network. It tells what one unit more costs there, and how far that price stays
+the same in either direction.
 """
 
 from __future__ import annotations

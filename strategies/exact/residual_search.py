@@ -1,10 +1,11 @@
-"""One search for ways to lower a level's cost: shortest paths with negative prices (Bellman and Ford), on whole arrays.
+"""Finds augmenting paths that lower an objective's cost: shortest paths with negative prices (Bellman-Ford), on arrays.
 
-Every node has a label; a step that would lower the label of its end is taken. When labels settle there is no way left
-and they prove it: with them as prices of nodes, no step costs less than nothing. A node that came from itself over
-others has found a way round. Ways found in one search share no node, so all of them can be taken at once.
+Every node has a label; a step that would lower the label of its end is taken. When labels settle there is no path left
+and they prove it: with them as prices of nodes, no step has a negative cost. A node that is its own ancestor is on a
+negative cycle. Paths found in one search share no node, so all of them can be applied at once; `multiplied` adds paths
+of the same gain over other members.
 
-The search always ends: labels settle, or within as many rounds as there are nodes a way round appears.
+The search always ends: labels settle, or within as many rounds as there are nodes a cycle appears.
 """
 
 from __future__ import annotations
@@ -101,11 +102,11 @@ class Search:
     # --- what is asked of it -------------------------------------------------------------------------------------
 
     def is_optimal(self) -> bool:
-        """Whether no step costs less than nothing, so that nothing can be won."""
+        """Whether no step has a negative cost."""
         return all(bool((p.more >= 0).all()) and bool((p.less >= 0).all()) for p in self.prices())
 
     def paths(self) -> list[AugmentingPath]:
-        """Ways that lower the cost, no two of which meet; none if there are none at all, or the budget is gone."""
+        """Disjoint paths that lower the cost; none if there are none at all, or the budget is spent."""
         self._forget()
         self._from_sink()
         self._to_rows(np.arange(len(self.of_member)))
@@ -202,7 +203,7 @@ class Search:
             return True
         return False
 
-    # --- ways round ----------------------------------------------------------------------------------------------
+    # --- cycles --------------------------------------------------------------------------------------------------
 
     def _came_from(self) -> Indices:
         """[node] where it came from; rows first, then members, then `nowhere`. Members that came from outside, and
@@ -270,7 +271,7 @@ class Search:
         member = node - rows
         return [AugmentStep(self.network.row, int(self.member_from[member]) * members + member, True)]
 
-    # --- the next level ------------------------------------------------------------------------------------------
+    # --- the next objective --------------------------------------------------------------------------------------
 
     def _rule_out(self, prices: Prices, here: Costs, there: Costs) -> None:
         stage, count = prices.stage, prices.stage.count
@@ -284,15 +285,13 @@ class Search:
         )
 
 
-# Ways like one that was found, over other members: what helps once often helps many.
-#
-# A search finds ways that share no row, so with few rows it finds few. A member on a way can be replaced by any other
-# at which the same steps have the same prices, and members that are on no way yet make up further ways of the same
-# gain.
+# --- the same path over other members ---------------------------------------------------------------------------------
 
 
 def multiplied(paths: list[AugmentingPath], prices: list[Prices], members: int) -> list[AugmentingPath]:
-    """The ways and as many others like them as there are; no two share a member."""
+    """The paths, and others over members at which the same steps have the same prices; no two share a member.
+
+    A search finds paths that share no row, so with few rows it finds few."""
     used = np.zeros(members, np.bool_)
     used[[step.place % members for path in paths for step in path]] = True
     copies: list[AugmentingPath] = []

@@ -1,14 +1,14 @@
-"""The whole way from units to owners: a good first deal, made exact, and the units found that fit the counts.
+"""The exact solver: an initial assignment, made optimal, and the owners that fit its counts.
 
-The first deal is even per row and nearly so over all, and keeps most of what members have; making it exact
-(`assigner.strategies.exact.improve`) is then mostly a proof that it is.
+The initial assignment (`exact.initial`) is even per row and nearly so over all, and keeps most of what members have;
+`exact.improve` then mostly proves that it is optimal.
 
-Where that takes more work than the budget allows, or there are more than `MOST_CELLS` rows x members, nothing is dealt
-anew: present owners stay, what has none is filled in, and gifts make things better one by one
-(`assigner.strategies.exact.keep_owners`). The lower bound is an estimate from below then. Only where nobody has
-anything is the best deal found so far taken, and made better by gifts.
+Where that takes more work than the budget allows, or there are more than `MOST_CELLS` rows x members, nothing is
+assigned anew: present owners stay, units without an owner are placed, and single transfers improve the result
+(`exact.keep_owners`). `lower_bound` is then an estimate from below. Only where nobody owns anything is the best
+assignment found so far taken, and improved by transfers.
 
-Not proved either: sets of different sizes. Such a result replaces what is only if it is really better, and is then
+Not proved either: sets of different sizes. Such a result replaces the present one only if it is better, and is then
 tried again from there until it is not.
 """
 
@@ -32,14 +32,10 @@ from assigner.strategies.problem.shares import EPSILON
 from assigner.strategies.problem.units import Units
 from assigner.strategy import NONE, IntArray, Members
 
-# A lower bound on moves for when the minimum is not known: what members have above any fair share, per row and over
-# all, whichever says more.
-#
-# Only what the result at hand keeps to counts: if it leaves some share, another one might, and might save moves by it.
-
 
 def lower_bound(problem: FlowProblem, count: IntArray) -> int:
-    """In partitions."""
+    """A lower bound on moves, in partitions: what members have above any fair share, per row or over all, whichever is
+    more. Only shares that the result itself keeps count: where it leaves one, another plan might save moves by it."""
     return max(_by_row(problem, count), _over_all(problem, count), _one_apart(problem, count))
 
 

@@ -1,9 +1,13 @@
-"""How much each member should have of the whole.
+"""How much each member should have: targets for the whole, and quotas per row.
 
-Members that may take the same rows have goals: their shares of these rows in proportion to capacity, around what can't
-move, and to be met up to rounding. Where members may take different rows, shares depend on each other; loads are then
-evened out relative to capacity, without a goal. Groups of members without a common row are told apart, so that one
-group's subscriptions change nothing for another.
+Members that may take the same rows have targets: their shares of these rows in proportion to capacity, around what
+can't move, met up to rounding. Where members may take different rows, shares depend on each other; loads are then made
+even relative to capacity, without a target. Members without a common row are told apart, so that subscriptions of one
+set change nothing for another.
+
+`quotas` makes a `Table`: per row, shares in proportion to capacity among its takers, around what can't move; what
+everybody gets at least, and how many remainders are left to assign. Members on hold get nothing and keep what they
+have. A cap bends the shares of all where everyone subscribes to the same, and is enforced afterwards elsewhere.
 """
 
 from __future__ import annotations
@@ -108,11 +112,7 @@ def _target(goal: FloatArray, load: FloatArray) -> FloatArray:
     return np.asarray(floor)
 
 
-# From a problem in units to a `Table`: what everybody gets at least, and how many extras are left to deal.
-#
-# Per row, shares are in proportion to capacity among the members that may be given the row, around what can't move.
-# Members on hold are given nothing and keep what they have; a cap bends the shares of all where everyone subscribes to
-# the same, and is enforced afterwards where they do not.
+# --- quotas -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

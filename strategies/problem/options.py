@@ -1,4 +1,7 @@
-"""The options of `sticky_balanced`, and the order of priorities they stand for."""
+"""The options of strategies, and the order of objectives that those of `sticky_balanced` stand for.
+
+An unknown option is an error: a misspelt one must not be ignored silently.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,6 @@ import numpy as np
 
 from assigner.errors import InvalidInput
 from assigner.strategy import NONE, Problem
-
-# Options of strategies: a misspelt one must not be ignored in silence.
 
 
 def refuse_unknown(strategy: str, options: Mapping[str, Any], known: Collection[str] = ()) -> None:
@@ -42,12 +43,14 @@ _OBJECTIVES = {
 
 @dataclass(frozen=True)
 class ObjectiveOrder:
+    """The values of the options `balance` and `racks`."""
+
     balance: str
     racks: str
 
     @property
     def objectives(self) -> tuple[str, ...]:
-        """Names of levels for `assigner.strategies.exact.model`, the most important one first."""
+        """Names of objectives for `assigner.strategies.exact.model`, the most important one first."""
         objectives = list(_OBJECTIVES[self.balance])
         if self.racks != "ignore":
             moves = objectives.index("moves")
@@ -56,12 +59,9 @@ class ObjectiveOrder:
 
 
 def objective_order(strategy: str, options: Mapping[str, Any]) -> ObjectiveOrder:
-    """Raises `InvalidInput` for what nobody knows. The tolerance is read by `assigner.strategies.weighted.solver`."""
+    """Raises `InvalidInput` for unknown options and values. `strategies.weighted.solver` reads the tolerance."""
     refuse_unknown(strategy, options, ("balance", "racks", "tolerance"))
     return ObjectiveOrder(one_of(strategy, options, "balance", BALANCES), one_of(strategy, options, "racks", RACKS))
-
-
-# What strategies have in common when they say what they did.
 
 
 def must_move(problem: Problem) -> int:

@@ -1,12 +1,17 @@
-"""What is wrong with a seating, as weights.
+"""The cost of a placement of copies, as weights, and the limits within which copies can be promoted.
 
-In this order: copies where they must not be (on the owner, twice on a member, where nobody asked for the topic, new on
-a member on hold), copies in the rack of the owner or of another copy, copies that have to be built, and copies that
-could not all be promoted (`assigner.strategies.standbys.costs`). Each weighs more than any change of the later ones
-that one exchange of two copies can bring.
+In this order: copies where they must not be (on the owner, twice on a member, without a subscription, new on a member
+on hold), copies in the rack of the owner or of another copy, copies that have to be built, and copies that could not
+all be promoted. Each weighs more than any change of the later ones that one exchange of two copies can bring. Building
+comes before promoting, because a copy that could not be promoted costs something only if its owner dies, and is no copy
+at all while it is being built elsewhere.
 
-Building comes before promoting, because a copy that could not be promoted costs something only if its owner is the one
-that dies, and is no copy at all while it is being built elsewhere.
+`PairLimits`, `RowLimits`: after the death of `a`, each other member `b` is to own the floor or the ceiling of its new
+share. So `b` can be promoted up to that floor, less what it owns already; and of all members together, as many as there
+are remainders to one more. The same holds for each row by itself, where only the ceiling counts. With r copies of each
+unit it is enough if `b` has no more than r times that: each orphan can be divided among its r holders, and where shares
+fit, whole ones do too. Copies above the limit would end in a cold start. Nothing is promised beyond the ceiling of each
+row where subscriptions differ, and beyond the ceilings where sets of different sizes mix.
 """
 
 from __future__ import annotations
@@ -18,19 +23,6 @@ from assigner.strategies.standbys.demand import Keys, Numbers, contains
 from assigner.strategies.standbys.shares import Pool, least_copies
 from assigner.strategies.standbys.slots import Slots
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray
-
-# How many copies of what one member owns another may have, so that they can all be promoted when the first one dies.
-#
-# After the death of `a`, each other member `b` is to own the floor or the ceiling of its new share. So it can be
-# promoted to up to the floor of it, less what it owns already; and of all members together, as many as there are
-# remainders can be promoted to one more. The same holds for each row by itself, where only the ceiling is looked at.
-# With r copies of each unit it is enough if `b` has no more than r times that: each orphan can be divided among its r
-# holders, and where shares fit, whole ones do too. What is above would be promoted to a member without a copy: a cold
-# start.
-#
-# Nothing is promised beyond the ceiling of each row where members differ in what they subscribe to, and beyond the
-# ceilings where sets of different sizes mix.
-
 
 _DENSE = 2**22
 """Pairs of members up to which each pair has a counter of its own."""
@@ -60,7 +52,7 @@ class CopyCounts:
 
 
 class PairLimits:
-    """For pairs of an owner and a member, over all rows. The owner of a ghost is `nobody`, the number of members; it
+    """For pairs of an owner and a member, over all rows. The owner of a dummy is `nobody`, the number of members; it
     may have one with each member that may have one copy less."""
 
     def __init__(self, given: Pool) -> None:
@@ -171,8 +163,8 @@ WRONG = 256
 
 
 class Costs:
-    """Of copies on members, whether they are there or might be. A ghost may be where one copy less may be, and two of
-    them must not be on one member."""
+    """The cost of copies on members, whether they are there or might be. A dummy may be where one copy less may be, and
+    two of them must not be on one member."""
 
     def __init__(self, given: Pool, slots: Slots) -> None:
         copies = self._copies = given.copies
@@ -293,8 +285,8 @@ class Costs:
         return limit - self._row_pairs.of(self.row_pair(unit, member))
 
     def weight(self, unit: Numbers) -> Keys:
-        """Of one copy too many in a pair. Two ghosts on a member, which then has too few copies, are better than a copy
-        where it must not be, and worse than anything else."""
+        """Of one copy too many in a pair. Two dummies on a member, which then has too few copies, are better than a
+        copy where it must not be, and worse than anything else."""
         return np.where(unit < self._slots.first_dummy, COLD, self.wrong // 2)
 
     def avoidable(self) -> BoolArray:

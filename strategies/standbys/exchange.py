@@ -1,13 +1,10 @@
-"""Make a seating good by exchanging copies, two at a time.
+"""Improves a placement of copies by exchanging copies, two at a time.
 
-An exchange is made only if it lowers the weighted sum of all that is wrong (`assigner.strategies.standbys.costs`). The
-sum is a whole number and never below zero, so this ends. Shares are kept, since both members end with as many copies as
-before.
+An exchange is made only if it lowers the weighted cost (`assigner.strategies.standbys.costs`), a whole number never
+below zero, so this ends. Counts are invariant, since both members end with as many copies as before. In a small group
+cycles of transfers among more than two slots are searched as well (`ring`, by Bellman-Ford).
 
-In a small group exchanges among more than two are looked for as well (`assigner.strategies.standbys.exchange`).
-
-Not promised: the very best seating. In a large group the search for the last few is given up after a while; a later
-plan goes on from there.
+Not promised: the optimum. In a large group the search for the last improvements is bounded; a later plan continues it.
 """
 
 from __future__ import annotations
@@ -23,12 +20,6 @@ from assigner.strategies.standbys.demand import Copies, Keys, Numbers, contains
 from assigner.strategies.standbys.shares import Pool
 from assigner.strategies.standbys.slots import Slots, ranks
 from assigner.strategy import NONE, BoolArray, IntArray
-
-# Find a ring of gifts: each of some slots gives its copy to the next, and all together are better off.
-#
-# By Bellman and Ford: the cheapest way to each slot is improved until nothing changes; if ways run in a ring, going
-# round it costs less than nothing. It ends after as many rounds as there are slots at the latest.
-
 
 Matrix = NDArray[np.int64]
 

@@ -1,11 +1,11 @@
-"""The first seating of copies: those that exist stay where they are as far as shares allow, and the rest is dealt.
+"""The initial placement of copies: existing copies stay as far as shares allow, and missing ones are placed in turn.
 
 A slot is a place for one copy on one member. Where a member may have one copy more or less, one slot of it may stand
-empty; an empty slot is held by a ghost, so that every later change is an exchange of two slots and shares stay kept.
+empty; a dummy occupant holds it, so that every later change is an exchange of two slots and counts stay invariant.
 
-The rest is dealt so that the copies of what one member owns are spread over the others in proportion to their room:
-members take turns, and units come owner by owner. Rules other than shares are not looked at here; exchanges see to
-them (`assigner.strategies.standbys.exchange`).
+Missing copies are placed so that the copies of what one member owns are spread over the others in proportion to their
+room: members take turns, and units come owner by owner. Rules other than shares are left to
+`assigner.strategies.standbys.exchange`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GOLDEN = 0.6180339887498949
 
 
 class Slots:
-    """Who sits where. Units from `ghosts` on are ghosts."""
+    """Which unit occupies which slot. Units from `first_dummy` on are dummies."""
 
     def __init__(self, copies: Copies, member: Numbers, unit: Numbers) -> None:
         """`unit` is NONE for an empty slot."""
@@ -37,7 +37,7 @@ class Slots:
         self.normalise()
 
     def normalise(self) -> None:
-        """Put slots in the order of member and unit, so that what follows depends on who sits where and no more."""
+        """Put slots in the order of member and unit, so that later steps depend on the placement alone."""
         occupied = np.where(self.unit < self.first_dummy, self.unit, np.int32(self.first_dummy))
         order = np.lexsort((occupied, self.member))
         self.member, self.unit = self.member[order], self.unit[order]

@@ -1,12 +1,18 @@
-"""Chains of gifts that cost no move, from a member with too many to one with too few.
+"""Makes remainders even, per topic and over all members, with as few moves as possible.
 
-A gift costs nothing if the extra is new to its giver, or if its taker has the unit today. Such gifts are searched
-breadth first, from all members with too many at once. Where the number of members at the ceiling is right, a chain may
-also make one more there and go on from another that leaves it.
+Topics with too many remainders drop those whose members have the most; topics with too few assign theirs to members
+with the least. Then members above the ceiling transfer remainders to members below the floor, each within its topic:
+first along zero-cost augmenting paths, over as many members as needed, and at last, directly, transfers that cost a
+move.
 
-Before any gift that costs a move, extras are at the least cost that their topics allow, and a gift costs 0 or 1. So
-when no chain without cost is left, every further gift costs one move in any plan, and one such is always to be found
-(pins aside): what is reached in this order is the minimum. Every chain lowers `Transfers.needed`, so the search ends.
+A transfer costs nothing if the remainder is new to its giver, or if its taker has the unit today. Augmenting paths are
+searched breadth first, from all members above the ceiling at once. Where the number of members at the ceiling is right,
+a path may also lift one member to the ceiling and continue from another that leaves it.
+
+Why the moves are minimal: before any transfer that costs a move, remainders are at the least cost that their topics
+allow, and a transfer costs 0 or 1. When no zero-cost path is left, every further transfer costs one move in any plan.
+Such a transfer always exists, pins aside: of two members, the one with more remainders has one of a topic of which the
+other has none. It ends, because every path and every transfer lowers `Transfers.needed`.
 """
 
 from __future__ import annotations
@@ -20,11 +26,6 @@ from assigner.strategies.uniform.model import HAD, HAS, LOCKED, Counts, Flags, R
 from assigner.strategies.uniform.round_robin import round_robin
 from assigner.strategy import BoolArray
 
-# Hand extras on from members that have too many to members that have too few, each within its topic.
-#
-# A member has too many above the ceiling and too few below the floor. Of those in between, as many give or take one as
-# it takes, and no more: every gift lowers `needed` by one.
-
 
 def may_give(flags: Flags) -> BoolArray:
     return np.asarray((flags & (HAS | LOCKED)) == HAS)
@@ -35,6 +36,11 @@ def may_take(flags: Flags) -> BoolArray:
 
 
 class Transfers:
+    """Moves remainders between members, within their topics, and counts how many transfers are still needed.
+
+    Members between floor and ceiling give or take one only if needed: every transfer lowers `needed` by one.
+    """
+
     def __init__(self, remainders: Remainders) -> None:
         self.remainders = remainders
         self.floor = remainders.floor
@@ -60,7 +66,7 @@ class Transfers:
         return np.asarray(self.remainders.load > self.floor + (self._above >= self._below))
 
     def make(self, topics: Indices, most: Counts | None, giver: int | None = None, taker: int | None = None) -> int:
-        """Gifts of these topics, at most so many of each, between cells with these flags (None: any that may)."""
+        """Transfer remainders of these topics, at most `most` of each, between cells with these flags (None: any)."""
         made = 0
         few, many = self.too_few(), self.too_many()
         for index, topic in enumerate(topics.tolist()):
@@ -80,7 +86,7 @@ class Transfers:
         return made
 
     def record(self, givers: Indices, takers: Indices) -> None:
-        """One extra has gone from each of these, by whatever way, to each of those."""
+        """Count one remainder from each giver to each taker, by any path."""
         load = self.remainders.load
         self._above -= int(np.count_nonzero(load[givers] > self.floor))
         self._below -= int(np.count_nonzero(load[takers] <= self.floor))
@@ -102,11 +108,11 @@ _EFFORT = 500_000_000
 """Cells looked at before giving up; some tenths of a second."""
 
 _SOURCE, _SWAP = -1, -2
-"""Instead of a topic: the chain starts here; or it goes on from another member at the ceiling."""
+"""Instead of a topic: the path starts here; or it continues from another member at the ceiling."""
 
 
 def augment(transfers: Transfers, filled: Indices, dropped: Indices) -> bool:
-    """Make all chains there are of topics that got extras or lost some; False: gave up before."""
+    """Apply all zero-cost augmenting paths through topics that were filled or dropped; False: the effort ran out."""
     effort = 0
     while transfers.needed and (len(filled) or len(dropped)):
         search = _Search(transfers, filled, dropped)
@@ -131,7 +137,7 @@ class _Search:
         self.effort = 0
 
     def run(self) -> int:
-        """Chains made: of those found at the first step at which there are any, all that don't cross."""
+        """Apply all disjoint paths of the shortest length at which there are any; returns how many."""
         if not self._ends.any() or not self._reached.any():
             return 0
         grown = True
@@ -143,7 +149,7 @@ class _Search:
         return 0
 
     def _step(self) -> bool:
-        """Whoever can be given something by those reached so far."""
+        """Reach the members to which those reached so far can give something."""
         before, waiting, grown = self._reached.copy(), [], False
         for topic, is_filled in self._waiting:
             flags = self._remainders.cells[topic, 1:]
@@ -153,7 +159,7 @@ class _Search:
                 waiting.append((topic, is_filled))
                 continue
             new = np.flatnonzero(_takes(flags, is_filled) & ~self._reached)
-            # Different givers, so that chains through this topic need not cross.
+            # Different givers, so that paths through this topic can be disjoint.
             self._mark(new, topic, np.resize(givers, len(new)))
             grown = grown or len(new) > 0
         self._waiting = waiting
@@ -177,7 +183,7 @@ class _Search:
         self._came_from[members] = givers
 
     def _make(self, end: int) -> int:
-        """Make the chain to this end, if those made before left it whole."""
+        """Apply the path to this end, unless a path applied before it has broken it."""
         steps: list[tuple[int, int, int]] = []
         taker = end
         while self._came_by[taker] != _SOURCE:
@@ -215,17 +221,11 @@ def _takes(flags: Flags, is_filled: bool) -> BoolArray:
     return may_take(flags) if is_filled else np.asarray(flags == HAD)
 
 
-# Make extras even, per topic and over all, and let as few as possible go.
-#
-# Topics that have too many let those go whose holders have the most; topics that have too few give to those that have
-# the least. Then members with too many hand on to members with too few: first what costs no move, over as many members
-# as it takes (`assigner.strategies.uniform.balance` says why the moves are at their minimum then), and at last,
-# directly, what does. Of two members, the one with more extras has one of a topic the other has none of, so that is
-# always possible, pins aside. Every chain and every gift lowers the sum of the squares of the loads, so it ends.
+# --- the order of the steps ------------------------------------------------------------------------------------------
 
 
 def balance_topics(remainders: Remainders) -> None:
-    """As many extras of every topic as there are to be."""
+    """Assign exactly the quota of remainders of every topic."""
     _drop(remainders, np.flatnonzero(remainders.taken > remainders.quota))
     if remainders.taken.any():
         _fill(remainders, np.flatnonzero(remainders.taken < remainders.quota))
@@ -236,13 +236,13 @@ def balance_topics(remainders: Remainders) -> None:
 @dataclass(frozen=True)
 class BalanceOutcome:
     paid: int
-    """Extras that members had to lose so that the loads are even; those that topics had to lose not counted."""
+    """Remainders that members had to lose so that the loads are even; those that topics had to lose not counted."""
     exact: bool
     """Whether no plan has less of both."""
 
 
 def balance_all(remainders: Remainders) -> BalanceOutcome | None:
-    """As many extras of every topic, and for every member, give or take one; None: pins stand in the way."""
+    """Make remainders even per topic and over members; None: pins prevent it."""
     dropped, filled = (
         np.flatnonzero(remainders.taken > remainders.quota),
         np.flatnonzero(remainders.taken < remainders.quota),
@@ -280,7 +280,7 @@ def _fill(remainders: Remainders, topics: Indices) -> None:
 
 
 class _LeastLoaded:
-    """Members with the least first. Most of them have one of two loads, so that they need not be sorted every time."""
+    """Members in order of load. Most of them have one of two loads, so that they need not be sorted every time."""
 
     def __init__(self, remainders: Remainders) -> None:
         self._load = remainders.load
@@ -329,5 +329,5 @@ def _smallest(values: Counts, count: int) -> Indices:
 
 
 def _fair_part(remainders: Remainders, count: int) -> Counts:
-    """[topic]: its part of so many gifts, rounded up. Taking them all from a few topics would hand these over whole."""
+    """[topic]: its part of so many transfers, rounded up. Taking all from a few topics would move these as a whole."""
     return np.asarray(-(-count * remainders.quota // max(1, int(remainders.quota.sum()))))

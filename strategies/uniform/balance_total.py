@@ -1,7 +1,7 @@
-"""Even over all topics, with the fewest moves there can be; topics by themselves are not looked at.
+"""Makes the total over all topics even, with the fewest moves; single topics are not balanced.
 
-A member that has too many keeps as many as it is to have. Which of them it loses, and who gets what is free, goes
-round the topics, so that none of them piles up somewhere without need.
+A member above its quota keeps as many units as its quota. Which units it loses, and who gets free ones, rotates over
+the topics, so that no topic piles up on one member without need.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from assigner.strategy import NONE, BoolArray, IntArray
 
 
 def balance_total(problem: UniformProblem) -> tuple[IntArray, int] | None:
-    """New owners and the moves; None: what is pinned stands in the way."""
+    """New owners and the moves; None: pinned units prevent it."""
     holder = problem.owner + np.int32(1)
     held = np.bincount(holder, minlength=problem.members + 1)
     immovable = np.zeros_like(held)

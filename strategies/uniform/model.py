@@ -1,8 +1,13 @@
-"""Count what members have of each topic, as far as it matters.
+"""The model of a uniform problem: every member may own every unit, so only counts per topic and member matter.
 
-Topics with fewer units than members (small ones) have a floor of 0, so a byte per member says it all; the others
-(large ones) are counted, and there are never more of their cells than units. So a plan for 10,000 members and 1,000
-topics looks at each unit once or twice, and never at ten million counts.
+Where all members are to have the same, each gets the floor of every topic, and the topic's remainders go to some of
+them. Only the remainders are a choice: `Remainders` keeps them, one byte per topic and member. A remainder that its
+member has today costs nothing; any other is moved from another member, or is free. `tally` counts what members have:
+topics with fewer units than members (small ones) have a floor of 0, so the byte says it all; the others (large ones)
+are counted, and never have more cells than units. So a plan for 10,000 members and 1,000 topics visits each unit once
+or twice, and never ten million counts.
+
+Problems with holds, caps, sets of topics, weights or different subscriptions are recognised and left to other solvers.
 """
 
 from __future__ import annotations
@@ -16,18 +21,13 @@ from assigner.strategies.problem.shares import Indices
 from assigner.strategies.problem.units import Units
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Members
 
-# Units that every member may have: the kind of problem that is solved without looking at each member and topic.
-#
-# Members that are alike are interchangeable, so all that counts is how many units of each topic each of them has. What
-# is not of this kind (holds, caps, sets of topics, weights, subscriptions that differ) is recognised and left to
-# others.
-
-
 Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class UniformProblem:
+    """Units that every member may own."""
+
     partitions: Counts
     """[topic]"""
     owner: IntArray
@@ -96,18 +96,14 @@ def part(values: BoolArray, units: Indices | None) -> BoolArray:
     return values if units is None else np.asarray(values[units])
 
 
-# Who has more than the floor of a topic: one byte per topic and member.
-#
-# Where all members are to have the same, each gets the floor of every topic, and some get an extra. Only the extras are
-# a choice. An extra that its member has today costs nothing; every other one must be taken from somebody or is free.
-
+# --- remainders ------------------------------------------------------------------------------------------------------
 
 HAS = 1
-"""The member is to have an extra."""
+"""The member is to have a remainder of the topic."""
 HAD = 2
-"""It has one today, so that this one does not move."""
+"""The member has one today, so that keeping it is no move."""
 LOCKED = 4
-"""It can't give it away: the unit is pinned."""
+"""The member can't give it away: the unit is pinned."""
 
 Flags = NDArray[np.uint8]
 
@@ -117,17 +113,17 @@ class Remainders:
     cells: Flags
     """[topic, member + 1]: flags. The first column is for units that nobody has, and stays empty."""
     quota: Counts
-    """[topic]: extras to deal."""
+    """[topic]: remainders to assign."""
     taken: Counts
-    """[topic]: extras dealt."""
+    """[topic]: remainders assigned."""
     load: Counts
-    """[member]: extras of all topics."""
+    """[member]: remainders of all topics."""
     changed: BoolArray
-    """[topic]: whether an extra of it was given or taken since it was counted."""
+    """[topic]: whether one of its remainders was transferred since it was counted."""
 
     @property
     def floor(self) -> int:
-        """Extras that every member has at least, when all is even."""
+        """Remainders that every member has at least, when all is even."""
         return int(self.quota.sum()) // len(self.load)
 
     @property
@@ -151,7 +147,7 @@ class Remainders:
         self.taken[topic] -= len(members)
 
     def lower_bound(self, per_topic_only: bool) -> int:
-        """Of the extras members have today, how many some must lose: those above a topic's quota, or above what a
+        """Of the remainders members have today, how many some must lose: those above a topic's quota, or above what a
         member may have of all, whichever are more."""
         by_topic = int(np.maximum(self.taken - self.quota, 0).sum())
         if per_topic_only:
@@ -198,17 +194,17 @@ class Tally:
     small: Small | None
     large: Large | None
     excess: int
-    """Units that members have above floor and extra: these must move whatever is decided."""
+    """Units that members have above floor and remainder: these must move in any plan."""
 
     @property
     def even(self) -> bool:
-        """Whether every topic is as it should be, and nothing is to be dealt."""
+        """Whether every topic is even, and nothing is left to assign."""
         done = bool((self.remainders.taken == self.remainders.quota).all()) and self.excess == 0
         return done and (self.large is None or bool((self.large.held >= self.large.floor).all()))
 
 
 def tally(problem: UniformProblem) -> Tally | None:
-    """None: what is pinned stands in the way of even shares."""
+    """None: pinned units prevent even shares."""
     count, topics = problem.members, len(problem.partitions)
     floor, quota = np.divmod(problem.to_assign(), count)
     cells = np.zeros((topics, count + 1), np.uint8)
@@ -276,7 +272,7 @@ def _count_large(problem: UniformProblem, which: BoolArray, floor: Counts, remai
 
 
 def _lock(pinned: BoolArray, remainders: Remainders, small: Small | None, large: Large | None) -> bool:
-    """Mark the extras that can't move; False: there are too many of them somewhere."""
+    """Mark the remainders that can't move; False: there are too many of them somewhere."""
     width = remainders.cells.shape[1]
     locked = [np.zeros(0, np.int64)]
     if small is not None:

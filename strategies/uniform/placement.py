@@ -1,6 +1,6 @@
-"""From extras to owners: everyone keeps its first units of each topic, and what is loose fills what is missing.
+"""From remainders to owners: each member keeps its first units of each topic, and free units fill what is missing.
 
-Loose units are handed out in order, to members in order, so that fresh shares of a topic are ranges.
+Free units are assigned in order, to members in order, so that fresh shares of a topic are ranges.
 """
 
 from __future__ import annotations

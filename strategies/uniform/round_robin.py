@@ -1,8 +1,8 @@
-"""Deal extras to members that have none: lap by lap, everybody once in each.
+"""Round-robin of remainders over members that have none: every member gets one in each round.
 
-A topic gets the next members in line, so it never meets one twice and nobody is more than one ahead. Every lap lines
-the members up anew: with the same order in each, the same members would share the same topics, and when some of them
-go, those left could not take over what is free without giving up something else.
+A topic gets the next members in order, so it never meets one twice and nobody is more than one ahead. Every round
+orders the members anew: with the same order in each, the same members would share the same topics, and when some of
+them leave, the others could not take over their units without giving up others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from assigner.strategy import IntArray
 
 
 def assign_fresh(partitions: Counts, members: int) -> IntArray:
-    """Owners of units that nobody has: even per topic and over all. What is a member's floor of a topic is a range."""
+    """Owners of units without one: even per topic and over all. A member's floor of a topic is a range of units."""
     floor, remainders = np.divmod(partitions, members)
     line = round_robin(remainders, members)
     if not floor.any():
@@ -38,7 +38,7 @@ def assign_fresh(partitions: Counts, members: int) -> IntArray:
 
 
 def round_robin(remainders: Counts, members: int) -> IntArray:
-    """The members that get each topic's extras, topic after topic. `extras`: fewer per topic than there are members."""
+    """The members that get each topic's remainders, topic after topic. Each topic has fewer than members."""
     total = int(remainders.sum())
     ends = np.cumsum(remainders)
     rounds = -(-total // members)
@@ -46,7 +46,7 @@ def round_robin(remainders: Counts, members: int) -> IntArray:
     shuffled = _Shuffled(members, rounds)
     for round_ in range(rounds):
         now = round_ * members
-        # The last lap may be cut short; what is over goes to the first members then.
+        # The last round may be cut short; its remainders then go to the first members.
         order = shuffled[0 if round_ == rounds - 1 else round_]
         topic = int(np.searchsorted(ends, now, side="right"))
         before = line[int(ends[topic] - remainders[topic]) : now]
@@ -55,7 +55,7 @@ def round_robin(remainders: Counts, members: int) -> IntArray:
 
 
 def _last(order: Indices, some: IntArray) -> Indices:
-    """`some` at the end: they have an extra of the topic that goes on from the lap before."""
+    """`some` at the end: they have a remainder of the topic that continues from the round before."""
     marked = np.zeros(len(order), np.bool_)
     marked[some] = True
     late = marked[order]

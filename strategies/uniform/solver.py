@@ -1,14 +1,14 @@
-"""One subscription: every member may have everything, which is what nearly all groups look like.
+"""Solves problems in which every member may own every unit, which is what nearly all groups look like.
 
-Such a problem is solved in a few passes over the units, however many members and topics there are. `global`: every
-member has the floor or the ceiling of its share, with the fewest moves there can be. `both`, `topic`: the same in every
-topic as well, which for equal capacities can always be had at once, and again with the fewest moves (unless the search
-for them is given up, see `assigner.strategies.uniform.balance`; the lower bound is below them then). `topic_only`: per
-topic alone, with the fewest moves.
+A few passes over the units are enough, however many members and topics there are. `global`: every member has the floor
+or the ceiling of its share, with the fewest moves. `both`, `topic`: the same in every topic as well, which for equal
+capacities is always possible at once, again with the fewest moves (unless the search for them runs out of effort, see
+`assigner.strategies.uniform.balance`; the lower bound is then below the moves). `topic_only`: per topic alone, with the
+fewest moves.
 
-Not solved here (None): holds, caps, weights, sets of topics, unequal capacities other than by `global`, pins that no
-even shares can be built around. Racks, standbys and the busyness of nodes are not looked at; of members alike, the
-first in order is served first. It ends: see `assigner.strategies.uniform.balance`.
+Not solved here (None): holds, caps, weights, sets of topics, unequal capacities other than by `global`, pins that
+prevent even shares. Racks, standbys and the busyness of nodes are ignored; among equal members the first in order is
+served first. It ends: see `assigner.strategies.uniform.balance`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _even_per_topic(problem: UniformProblem, over_all: bool) -> SolverResult | N
 
 
 def _with_unwanted(found: SolverResult, units: Units) -> SolverResult:
-    """Units of topics that nobody wants have no owner."""
+    """Units of topics without a subscriber have no owner."""
     owner = np.full(len(units.owner), NONE, np.int32)
     owner[np.repeat(units.wanted.any(axis=1), units.partitions)] = found.owner
     return SolverResult(units.owner if bool((owner == units.owner).all()) else owner, found.lower_bound)

@@ -2,13 +2,13 @@
 
 Where all may take the same, that is in proportion to capacity, around what can't move. A unit heavier than a whole
 share can't be shared: it and the largest member are left out of the reckoning, so that one hot partition does not
-make everybody else look idle. Where members may take different things, each kind is poured again and again over those
-that take it, to the same level, until it stays as it is; the shares that this ends at have the least sum of
+make everybody else look idle. Where members may take different things, each kind is water-filled repeatedly over those
+that take it, to the same level, until nothing changes; the shares that this ends at have the least sum of
 (load^2 / capacity) of all. A cap counts as so many partitions of average weight.
 
 Shares depend on what there is to own and who may own it, never on who does: that is why a plan made from them is
 still good when it is looked at again. Not promised: exact shares for long chains of members with different topics,
-because pouring stops after a bounded number of rounds.
+because water-filling stops after a bounded number of rounds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from assigner.strategy import FloatArray, IntArray
 
 _ROUNDS = 60
 _CELLS = 20_000_000
-"""Pourings of one kind into one cohort that are affordable."""
+"""Fillings of one kind into one cohort that are affordable."""
 _STILL = 1e-7
 """A round that shifts less than this part of the whole is the last."""
 
@@ -92,7 +92,7 @@ def _level(total: float, capacity: FloatArray, low: FloatArray, high: FloatArray
 
 
 def _many_kinds(part: Part, high: FloatArray | None) -> WeightGoals:
-    """Members that take the same kinds share a cohort; kinds are poured over cohorts, then cohorts over members."""
+    """Members that take the same kinds share a cohort; kinds are filled over cohorts, then cohorts over members."""
     _, first, cohort = np.unique(np.packbits(part.takes, axis=0).T, axis=0, return_index=True, return_inverse=True)
     of_member: IntArray = cohort.reshape(-1).astype(np.int32)
     takes = part.takes[:, first]

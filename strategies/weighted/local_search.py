@@ -1,10 +1,15 @@
-"""The last touches: single moves and swaps, each of which brings two members closer to their goals.
+"""Local search: single moves and swaps, each of which brings two members closer to their goals.
 
 A step takes weight `d` from a member that is further above its goal than another, by a gap of more than `d`. The
 potential, the sum over members of (load - goal)^2, falls by 2 d (gap - d) with each step, by more than rounding could
-hide, so no ownership comes twice and the search ends. When it ends, no single unit that could be moved would lower the
-potential by as much as the margins ask, as far as one of the two members is outside its band; and no swap, as far as
-`assigner.strategies.weighted.local_search` looks.
+hide, so no ownership occurs twice and the search ends. When it ends, no single unit that could be moved would lower the
+potential by as much as the margins ask, as far as one of the two members is outside its band.
+
+Swaps: two members exchange one unit each, where no single unit has the right weight. A swap is two moves, so it must be
+worth twice as much: both what it shifts and what is left of the gap must pass twice the margins. For each member the
+`_PARTNERS` members furthest on the other side are tried, up to `_PAIRS` pairs of units. After `_FAILURES` members in a
+row without one the search stops, and it is not begun in parts of more than `_MEMBERS` members: beyond these sizes a
+swap may be missed.
 """
 
 from __future__ import annotations
@@ -17,10 +22,10 @@ from assigner.strategies.problem.shares import Indices
 from assigner.strategies.weighted.parts import Part, by_number
 from assigner.strategy import NONE, BoolArray, FloatArray
 
-# Who has which units, the lightest first, kept up while units change hands one by one.
-
 
 class MemberHoldings:
+    """Which member has which units, the lightest first, kept up to date while units move one by one."""
+
     def __init__(self, part: Part, goal: FloatArray) -> None:
         self.part = part
         self.excess = part.load - goal
@@ -77,13 +82,7 @@ class MemberHoldings:
                 lightest[kind, member] = weight[some[0]] if len(some) else np.inf
 
 
-# Swaps: two members exchange one unit each, where no single unit has the right weight.
-#
-# A swap is two moves, so it must be worth twice as much as one: both what it shifts and what is left of the gap must
-# pass twice the margins. For each member the `_PARTNERS` members furthest on the other side are tried, up to `_PAIRS`
-# pairs of units. After `_FAILURES` members in a row that found none it is given up, and in parts of more than
-# `_MEMBERS` members not begun: in groups beyond these sizes a swap may be missed.
-
+# --- swaps ------------------------------------------------------------------------------------------------------------
 
 _PARTNERS = 32
 _PAIRS = 100_000

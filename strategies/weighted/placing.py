@@ -1,11 +1,14 @@
-"""Units without an owner go to whoever is furthest below its goal, the heaviest first.
+"""Places units without an owner: the heaviest first, each on the member furthest below its goal.
 
-The rule is sequential, but many of its steps are known at once: as long as the next member in line is emptier than
-the first one becomes, the line is served in order. Such runs are dealt as arrays, the rest with a heap; the result is
-the same to the bit. Where members may take different kinds, kinds with the fewest takers go first, and members are
-reckoned to have their share of those to come.
+`promote` comes first: a unit goes to a holder of its standby if the holder's load stays within the tolerance, so that
+nothing has to move on afterwards; the heaviest first, and to the holder with the most room below its goal. Not
+promised: the most promotions possible.
 
-Where caps leave a unit without a taker, others make room for it by handing units of the same size on.
+`place` is sequential, but many of its steps are known at once: as long as the next member in line is emptier than the
+first one becomes, members are served in order. Such runs are placed as arrays, the rest with a heap; the result is the
+same to the bit. Where members may take different kinds, kinds with the fewest takers go first, and members are assumed
+to get their share of those to come. Where caps leave a unit without a taker, augmenting paths of units of the same size
+make room for it.
 """
 
 from __future__ import annotations
@@ -154,10 +157,7 @@ def _augment(part: Part, came: dict[int, tuple[int, int] | None], end: int, unit
     part.give(np.array([unit]), end)
 
 
-# By weight too, what lost its owner goes to a holder of a standby first, as far as that keeps the holder in bounds.
-#
-# The heaviest come first, and to the holder with the most room below its goal. A holder takes a unit only if its load
-# stays within the tolerance, so that nothing has to move on afterwards. Not promised: the most promotions there can be.
+# --- promotion --------------------------------------------------------------------------------------------------------
 
 
 def promote(part: Part, units: Units, goal: FloatArray, band: FloatArray) -> None:

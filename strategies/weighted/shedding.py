@@ -1,9 +1,9 @@
-"""Much at once: what clearly has to leave its owner, chosen so that it is few units.
+"""Bulk phase: unloads overloaded members with as few partitions as possible.
 
 Members above the upper limit give up their heaviest units until they are below it, the last one being the lightest that
 does. If that is less than the members below the lower limit lack, the heaviest units of others are added, as long as
 their owners stay above the lower limit themselves. Nothing here is exact: `assigner.strategies.weighted.local_search`
-ends the work one by one.
+finishes one by one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
 """Fenced sinks: exactly once across all members of a group. See `docs/how-to/exactly-once-with-spark.md`.
 
-Names are loaded when they are first used: Spark starts Python processes all the time, and one that writes Parquet
-should not pay for SQL.
+The story in the order of files: `fence` is the rule, free of any database; `columns` finds a row's partition, offset
+and epoch; `writer` lets tasks stage rows and the driver commit them; `outcome` counts what came of them; `ledger` is
+what a sink has on record, read by the source. `sql` and `parquet` are the two implementations.
+
+Names are loaded when they are first used: Spark starts many Python processes, and one that writes Parquet should not
+pay for SQL. Not promised: anything about rows that others write to the same place without a fence.
 """
 
 from __future__ import annotations
