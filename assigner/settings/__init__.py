@@ -2,8 +2,8 @@
 
 The story in the order of files: `catalog` lists every setting once, with its meaning, rule and other names; flags,
 environment, schema and the reference page come from it. `rules` are what a value must be; `model` is the checked
-result, one section per part of the service; `sources` reads layers; `upstream` translates the environment of the upstream
-assigner; `loading` merges the layers into `Settings`, and keeps the origin of each value; `rendering` prints them.
+result, one section per part of the service; `sources` reads layers; `upstream` translates the environment of the
+upstream assigner; `loading` merges the layers into `Settings`, keeping their origins; `rendering` prints them.
 
 It may import the sections of the packages it configures, and no running part. Not promised: that an unknown key is
 ignored. It is an error that names the nearest known key.

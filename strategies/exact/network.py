@@ -10,11 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from assigner.strategy import BoolArray, IntArray
-
-Flat = NDArray[np.int64]
 
 UNLIMITED = 2**30
 """More than any count; twice of it still fits into 32 bits."""
