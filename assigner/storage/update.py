@@ -17,7 +17,8 @@ write, for callers that read by other means or have to wait between reading and 
 - **An unknown outcome is resolved, not passed on.** After `OutcomeUnknown` the same transaction is sent again. Its
   precondition admits one of the two: if the first took effect, the second is refused, and the record that is found is
   ours by its bytes and its lease; if the second takes effect, the first can't any more, however late it arrives.
-- **The tries are bounded** by `TRIES`, because a caller is better served by an error than by a request that never
+- **The tries are bounded** by `TRIES` and `UNKNOWN_TRIES`, because a caller is better served by an error than by a
+request that never
   ends. The error is `StoreUnavailable` only if nothing was written for certain, otherwise `OutcomeUnknown`.
 
 Not promised:
@@ -52,7 +53,10 @@ from assigner.store import (
 )
 
 TRIES = 8
-"""Conflicts of one update, and unknown outcomes of one of its writes, after which it gives up."""
+"""Conflicts of one update after which it gives up."""
+UNKNOWN_TRIES = 3
+"""Unknown outcomes of one write after which it gives up. Each takes as long as a request may, and what was written
+without an answer counts for everybody else meanwhile."""
 
 
 class Updated(msgspec.Struct, Generic[R], frozen=True):
@@ -138,7 +142,7 @@ async def swap(
     compares = [unchanged(put.key, revision), *fences]
     otherwise = [put.key, *(fence.key for fence in fences)]
     doubtful = False
-    for _ in range(TRIES):
+    for _ in range(UNKNOWN_TRIES):
         try:
             result = await store.transact(compares, [put, *operations], otherwise=otherwise)
         except OutcomeUnknown:

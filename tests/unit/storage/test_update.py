@@ -12,7 +12,7 @@ from assigner.backends.memory import MemoryState, MemoryStore
 from assigner.clock import LoopClock
 from assigner.errors import FailedPrecondition, OutcomeUnknown, StoreUnavailable, UnreadableRecord
 from assigner.model.records import Stored, TopicConfig, encode, stored
-from assigner.storage.update import TRIES, Fenced, Lost, Swapped, Unchanged, Updated, swap, update
+from assigner.storage.update import TRIES, UNKNOWN_TRIES, Fenced, Lost, Swapped, Unchanged, Updated, swap, update
 from assigner.store import Absent, Delete, Exists, Found, Missing, Put, TransactionResult
 from assigner.testing.faults import EffectAfter, FaultyStore, LoseAnswer, Refuse
 from assigner.testing.waiting import eventually
@@ -224,7 +224,7 @@ async def test_a_store_that_never_tells_leaves_the_outcome_unknown(store: Faulty
     lost = store.inject(LoseAnswer(applied=False), kinds={"transact"}, times=None)
     with pytest.raises(OutcomeUnknown, match="did not say whether /root/t was written"):
         await update(store, KEY, TopicConfig, becomes(3))
-    assert lost.hits == TRIES
+    assert lost.hits == UNKNOWN_TRIES
 
 
 async def test_no_error_claims_that_nothing_happened_after_an_unknown_outcome(store: FaultyStore) -> None:
