@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHMARKS = ("bench.store", "bench.offsets", "bench.rebalance", "bench.streams", "bench.strategies")
+BENCHMARKS = ("bench.imports", "bench.store", "bench.offsets", "bench.rebalance", "bench.streams", "bench.strategies")
 WITH_QUICK = ("bench.rebalance", "bench.streams", "bench.strategies")
 
 

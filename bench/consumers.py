@@ -10,7 +10,6 @@ import asyncio
 import sys
 
 import anyio
-import structlog
 
 from assigner.client import AssignerConsumer, Handler
 from assigner.clock import SystemClock
@@ -57,5 +56,4 @@ class Crowd:
 
 
 if __name__ == "__main__":
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     asyncio.run(Crowd(sys.argv[1], sys.argv[2]).serve())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import io
 import json
 import sys
 import tempfile
@@ -18,7 +17,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import structlog
 from rich.console import Console
 from rich.table import Table
 
@@ -236,11 +234,6 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, action="append")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(20),
-        processors=[structlog.processors.JSONRenderer()],
-        logger_factory=structlog.WriteLoggerFactory(io.StringIO()),
-    )
     console = Console(stderr=options.json, width=140)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder, EtcdServer(Path(folder)) as etcd:

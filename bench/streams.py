@@ -11,14 +11,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import io
 import json
 import sys
 import time
 from contextlib import nullcontext
 
 import psutil
-import structlog
 from rich.console import Console
 from rich.table import Table
 
@@ -102,11 +100,6 @@ def main() -> None:
     parser.add_argument("--store", choices=["memory", "etcd"], default="memory")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(20),
-        processors=[structlog.processors.JSONRenderer()],
-        logger_factory=structlog.WriteLoggerFactory(io.StringIO()),
-    )
     console = Console(stderr=options.json, width=140)
     rows = []
     for streams in options.streams or ([1_000] if options.quick else [1_000, 5_000]):

@@ -1,29 +1,24 @@
 """Log lines of the service and of the client library, and what may be in them.
 
-- `setup`: one line per event, as JSON or as text; `configure` for a process of its own, `get_logger` for everybody.
+- `logger`: `get_logger` for everybody: an event and its fields, through the standard library's logging.
+- `setup`: `configure` for a process of our own: one line per event, written by a thread.
+- `formatter`: what a line looks like, as JSON or as text.
 - `rate_limit`: how many lines of a kind remote peers can cause.
 - `printable`: control characters in the text of others are escaped before an operator sees them.
 
-Every layer logs, so this package is at the bottom: it imports `errors` and nothing else of the service. It is the only
-one that imports structlog. A program that embeds the service or the client keeps its own logging.
+Every layer logs, so this package is at the bottom: it imports `errors` and nothing else of the service. Only
+`formatter` imports structlog, and only `configure` imports `formatter`. A program that embeds the service or the client
+keeps its own logging.
 """
 
-from assigner.logs.setup import (
-    LogFormat,
-    LogLevel,
-    LogSettings,
-    QueuedWriter,
-    close,
-    configure,
-    context,
-    get_logger,
-    wants_json,
-)
+from assigner.logs.logger import Logger, context, get_logger
+from assigner.logs.setup import LogFormat, LogLevel, LogSettings, QueuedWriter, close, configure, wants_json
 
 __all__ = [
     "LogFormat",
     "LogLevel",
     "LogSettings",
+    "Logger",
     "QueuedWriter",
     "close",
     "configure",

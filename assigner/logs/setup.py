@@ -1,4 +1,4 @@
-"""Logs: one line per change, as JSON for machines or as text for a person at a terminal.
+"""Sets logging up for a process of our own: JSON for machines, or text for a person at a terminal.
 
 Everything, the standard library's loggers included, goes through one bounded queue to a thread that writes it, so
 that a full pipe delays the log and never the event loop. When the queue is full, lines are dropped and counted, and
@@ -9,22 +9,16 @@ process is killed are lost; an orderly end writes them.
 from __future__ import annotations
 
 import atexit
-import json
 import logging
 import queue
-import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import Enum
-from typing import Any, TextIO
+from typing import TextIO
 
 import msgspec
-import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
 
-from assigner.logs.printable import as_json, json_escaped
 from assigner.logs.rate_limit import RateLimit
 
 QUEUE_LINES = 10_000
@@ -113,6 +107,9 @@ _levels_before: dict[str, int] = {}
 def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
     """Set logging up for this process, anew if it was set up before. Programs that embed the service keep their own
     logging by not calling this."""
+    # Here and not above: structlog imports rich and more, which a program with the client library would wait for.
+    from assigner.logs import formatter
+
     global _writer
     stream = stream or sys.stderr
     close()
@@ -120,26 +117,13 @@ def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
     _writer = QueuedWriter(stream, _json_notice if as_json else _text_notice)
     handler = _QueueHandler(_writer)
     handler.addFilter(RateLimit())
-    handler.setFormatter(_formatter(as_json, colours=_is_terminal(stream)))
+    handler.setFormatter(formatter.for_lines(as_json, colours=_is_terminal(stream)))
     level = logging.getLevelNamesMapping()[settings.level.value.upper()]
     logging.getLogger().addHandler(handler)
     _set_level("", level)
     for name in _CHATTY:
         _set_level(name, max(level, logging.WARNING))
-    structlog.configure(
-        processors=_processors(),
-        wrapper_class=structlog.stdlib.BoundLogger,
-        logger_factory=structlog.stdlib.LoggerFactory(),
-    )
-
-
-def get_logger(name: str) -> structlog.stdlib.BoundLogger:
-    """A logger that goes through the standard library's logging whether or not `configure` was called, so that a
-    program that embeds the service decides what becomes of its lines."""
-    logger: structlog.stdlib.BoundLogger = structlog.wrap_logger(
-        logging.getLogger(name), processors=_processors(), wrapper_class=structlog.stdlib.BoundLogger
-    )
-    return logger
+    formatter.configure_structlog()
 
 
 def _set_level(name: str, level: int) -> None:
@@ -183,76 +167,3 @@ def _json_notice(dropped: int) -> str:
 
 def _text_notice(dropped: int) -> str:
     return f"[{dropped} log lines were dropped: the reader is too slow]"
-
-
-class LogLine(dict[str, Any]):
-    """What is logged, as fields for a formatter that knows them and as text for every other."""
-
-    def __str__(self) -> str:
-        told = (f"{name}={_worded(value)}" for name, value in self.items() if name not in _ELSEWHERE)
-        return " ".join((str(self.get("event", "")), *told))
-
-
-_ELSEWHERE = frozenset({"event", "logger", "level", "time", "exc_info", "stack"})
-"""Fields that a record of the standard library has a place of its own for."""
-_PLAIN = re.compile(r"[^\s\"'=\\]+")
-
-
-def _worded(value: object) -> str:
-    text = str(value)
-    return text if _PLAIN.fullmatch(text) and text.isprintable() else as_json(text)
-
-
-def _for_any_formatter(logger: WrappedLogger, name: str, event: EventDict) -> tuple[tuple[LogLine], dict[str, Any]]:
-    """A record that our own formatter takes apart and that others find readable."""
-    passed = {"extra": {"_logger": logger, "_name": name}, "exc_info": event.get("exc_info")}
-    return (LogLine(event),), passed
-
-
-def _processors() -> list[Processor]:
-    return [structlog.stdlib.filter_by_level, *_shared(), _for_any_formatter]
-
-
-def _shared() -> list[Processor]:
-    return [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_logger_name,
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
-        structlog.processors.StackInfoRenderer(),
-    ]
-
-
-def _formatter(as_json: bool, *, colours: bool) -> logging.Formatter:
-    remove_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
-    renderers: list[Processor]
-    if as_json:
-        renderers = [
-            remove_meta,
-            structlog.processors.format_exc_info,
-            _order,
-            structlog.processors.JSONRenderer(serializer=_json),
-        ]
-    else:
-        renderers = [remove_meta, structlog.dev.ConsoleRenderer(colors=colours, timestamp_key="time")]
-    return structlog.stdlib.ProcessorFormatter(foreign_pre_chain=_shared(), processors=renderers)
-
-
-def _json(event: EventDict, **_options: Any) -> str:
-    return json_escaped(json.dumps(event, default=str, ensure_ascii=False))
-
-
-_FIRST = ("time", "level", "logger", "event", "group", "generation", "epoch", "cause")
-
-
-def _order(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
-    """The fields everyone looks for, first and always in the same order."""
-    first: dict[str, Any] = {name: event[name] for name in _FIRST if name in event}
-    return {**first, **{name: value for name, value in event.items() if name not in first}}
-
-
-@contextmanager
-def context(**fields: Any) -> Iterator[None]:
-    """Add fields to every line logged by this task, and by the tasks it starts, until the block is left."""
-    with structlog.contextvars.bound_contextvars(**fields):
-        yield

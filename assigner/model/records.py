@@ -348,24 +348,6 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     """The topic's identity: the offset of one that was deleted says nothing about its successor."""
 
 
-Record = (
-    Consumer
-    | Assignment
-    | Handoff
-    | Standbys
-    | TopicConfig
-    | GroupOptions
-    | Plan
-    | LeaderRecord
-    | InstanceRecord
-    | GroupIndex
-    | EpochFloor
-    | Router
-    | RouterAck
-    | History
-    | Loads
-    | Offset
-)
 R = TypeVar("R", bound=msgspec.Struct)
 
 

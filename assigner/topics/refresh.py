@@ -26,8 +26,6 @@ from assigner.store import CreateRevisionIs, Put, Store
 from assigner.topics.source import TopicAnswer, TopicMissing, TopicSource, TopicUnavailable
 from assigner.topics.writer import check_config
 
-INTERVAL = 30.0
-
 log = get_logger("assigner.topics")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import structlog
 
 from assigner import logs
 from assigner.logs import LogFormat, LogLevel, LogSettings, QueuedWriter
@@ -56,6 +57,33 @@ def test_a_context_is_on_every_line_until_it_is_left() -> None:
     one, two = lines(stream)
     assert one["group"] == "g"
     assert "group" not in two
+
+
+def test_a_context_is_also_on_the_lines_of_other_libraries() -> None:
+    stream = io.StringIO()
+    logs.configure(LogSettings(), stream)
+    with logs.context(group="g"):
+        logging.getLogger("some.library").warning("said")
+        structlog.get_logger("some.plugin").warning("said", epoch=1)
+    library, plugin = lines(stream)
+    assert (library["group"], library["logger"]) == ("g", "some.library")
+    assert (plugin["group"], plugin["logger"], plugin["epoch"]) == ("g", "some.plugin", 1)
+
+
+def test_a_bound_logger_adds_its_fields_and_a_call_may_override_them(caplog: pytest.LogCaptureFixture) -> None:
+    log = logs.get_logger("assigner.x").bind(group="g", term=1)
+    log.warning("one", term=2)
+    log.warning("two")
+    assert [record.getMessage() for record in caplog.records] == ["one group=g term=2", "two group=g term=1"]
+
+
+def test_a_record_names_the_line_that_logged(caplog: pytest.LogCaptureFixture) -> None:
+    log = logs.get_logger("assigner.x")
+    log.warning("one")
+    log.bind(group="g").error("two", exc_info=ValueError("broken"))
+    assert {(record.pathname, record.funcName) for record in caplog.records} == {
+        (__file__, "test_a_record_names_the_line_that_logged")
+    }
 
 
 def test_an_exception_is_inside_its_line() -> None:

@@ -1,4 +1,4 @@
-"""The package can be imported as it lies there, installed or not."""
+"""The package can be imported as it lies there, installed or not, and its client without what is heavy."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import assigner
 
 ROOT = Path(__file__).parents[3]
+HEAVY = {"aetcd", "aiohttp", "click", "grpc", "numpy", "prometheus_client", "rich", "structlog"}
 
 
 def test_the_package_is_imported_also_where_it_is_not_installed(tmp_path: Path) -> None:
@@ -21,3 +22,11 @@ def test_the_package_is_imported_also_where_it_is_not_installed(tmp_path: Path) 
 
 def test_an_installed_package_knows_its_version() -> None:
     assert assigner.__version__[0].isdecimal()
+
+
+def test_the_client_imports_nothing_heavy_though_it_is_installed() -> None:
+    program = "import sys, assigner.client; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    imported = set(found.stdout.split())
+    assert "grpclib.client" in imported
+    assert not imported & HEAVY
