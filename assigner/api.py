@@ -140,7 +140,7 @@ class OffsetCommit(msgspec.Struct, frozen=True, gc=False):
     metadata: str = ""
 
 
-class Refusal(str, Enum):
+class CommitRefusal(str, Enum):
     """Why an offset was not committed."""
 
     FENCED = "fenced"
@@ -152,7 +152,7 @@ class Refusal(str, Enum):
 
 class RefusedCommit(msgspec.Struct, frozen=True, gc=False):
     tp: TopicPartition
-    why: Refusal
+    why: CommitRefusal
     epoch: int = 0
     """Of the ownership that is in force; 0: nobody's."""
     owner: str = ""

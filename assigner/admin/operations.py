@@ -35,7 +35,7 @@ from assigner.model.records import GroupIndex, GroupOptions, HandoffMode, Step, 
 from assigner.offsets.reset import OffsetReset
 from assigner.storage.groups import GroupDirectory
 from assigner.storage.mirror import GroupMirror, Mirrors
-from assigner.storage.update import Fenced, Updated, update
+from assigner.storage.update import FenceFailed, Updated, update
 from assigner.store import Remaining, Store, read_all
 
 LIST_TOGETHER = 16
@@ -208,7 +208,7 @@ class Operations:
             what = f"the options of group {group!r}"
             known = mirror.state.stored_options
             result = await update(self._store, key, GroupOptions, changed, what=what, known=known)
-            assert not isinstance(result, Fenced), "no fences are given"
+            assert not isinstance(result, FenceFailed), "no fences are given"
             if isinstance(result, Updated):
                 await mirror.wait_for(result.revision)
                 if _becomes_exclusive(before, result.record):

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from assigner.api import OffsetCommit, Refusal, RefusedCommit
+from assigner.api import CommitRefusal, OffsetCommit, RefusedCommit
 from assigner.errors import InvalidInput, LimitReached
 from assigner.model.keys import TopicPartition
 from assigner.model.records import ANY_SESSION, Assignment, Offset, Stored, encode
@@ -56,12 +56,12 @@ def admit(
     """Admit or refuse a commit by the partition's assignment. `exists`: whether there is such a partition, where it
     has no assignment."""
     if held is None:
-        return RefusedCommit(commit.tp, Refusal.FENCED if exists else Refusal.UNKNOWN_PARTITION)
+        return RefusedCommit(commit.tp, CommitRefusal.FENCED if exists else CommitRefusal.UNKNOWN_PARTITION)
     record = held.record
     ours = record.owner == who.name and record.session == who.session
     if ours and record.epoch == commit.epoch:
         return Admitted(held.mod_revision, record.topic_id)
-    return RefusedCommit(commit.tp, Refusal.FENCED, record.epoch, record.owner)
+    return RefusedCommit(commit.tp, CommitRefusal.FENCED, record.epoch, record.owner)
 
 
 class PendingCommit:

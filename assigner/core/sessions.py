@@ -30,8 +30,8 @@ MOST_DISPLACED = 8
 """Displaced sessions that a registration remembers."""
 
 
-class Admission(msgspec.Struct, frozen=True, kw_only=True):
-    """A registration, and what the instance that admits it adds."""
+class RegistrationTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a registration asks for, and what the instance that admits it decides: session, TTL, time."""
 
     registration: Registration
     session: str
@@ -73,51 +73,51 @@ def lease_to_resume(current: Stored[Consumer] | None, session: str) -> int:
     return current.lease
 
 
-def register(current: Stored[Consumer] | None, admission: Admission) -> Consumer:
+def register(current: Stored[Consumer] | None, terms: RegistrationTerms) -> Consumer:
     """The registration to write in place of the one on record."""
     if current is None:
-        return join(admission)
-    if current.record.session == admission.session:
-        return resume(current.record, admission)
-    return takeover(current, admission)
+        return join(terms)
+    if current.record.session == terms.session:
+        return resume(current.record, terms)
+    return takeover(current, terms)
 
 
-def join(admission: Admission) -> Consumer:
-    registration = admission.registration
+def join(terms: RegistrationTerms) -> Consumer:
+    registration = terms.registration
     return Consumer(
         consumer_name=registration.name,
         status=Status.READY,
-        registered_at=admission.now,
+        registered_at=terms.now,
         generation=registration.generation,
-        session=admission.session,
+        session=terms.session,
         capacity=registration.capacity,
         rack=registration.rack,
         topics=tuple(sorted(set(registration.topics))),
         address=registration.address,
-        instance=admission.instance,
-        ttl=admission.ttl,
+        instance=terms.instance,
+        ttl=terms.ttl,
         renews=registration.renews,
         minted=not registration.session,
     )
 
 
-def resume(before: Consumer, admission: Admission) -> Consumer:
+def resume(before: Consumer, terms: RegistrationTerms) -> Consumer:
     return msgspec.structs.replace(
-        join(admission),
+        join(terms),
         status=before.status,
         registered_at=before.registered_at,
-        displaced=_displaced(before.displaced, admission.session),
+        displaced=_displaced(before.displaced, terms.session),
     )
 
 
-def takeover(before: Stored[Consumer], admission: Admission) -> Consumer:
+def takeover(before: Stored[Consumer], terms: RegistrationTerms) -> Consumer:
     """The leader waits for the end of a displaced session's lease before it hands the session's partitions over
     exclusively, so the registration keeps the lease. A registration without one, as upstream's server writes it, has
     nothing to wait for."""
     displaced = before.record.displaced
     if before.lease:
         displaced = (*displaced, Displaced(before.record.session, before.lease))
-    return msgspec.structs.replace(join(admission), displaced=_displaced(displaced, admission.session))
+    return msgspec.structs.replace(join(terms), displaced=_displaced(displaced, terms.session))
 
 
 def _displaced(displaced: tuple[Displaced, ...], session: str) -> tuple[Displaced, ...]:

@@ -19,7 +19,7 @@ from assigner.aio.supervision import Supervisor
 from assigner.api import LoadReceipt, LoadReport, Registration, RejectedAck
 from assigner.clock import Clock
 from assigner.core import sessions
-from assigner.core.sessions import Admission
+from assigner.core.sessions import RegistrationTerms
 from assigner.errors import NotRegistered, StoreError, StoreUnavailable, UnknownGroup
 from assigner.logs import get_logger
 from assigner.members.acks import HandoffAcks
@@ -116,14 +116,14 @@ class MemberService:
             current = await look_up(self._store, mirror, registration.name, fresh=fresh)
             sessions.check_may_register(current, session, mirror.group)
             lease, ttl, granted = await self._lease(current, session)
-            admission = Admission(
+            terms = RegistrationTerms(
                 registration=registration,
                 session=session,
                 instance=self._instance,
                 ttl=ttl,
                 now=int(self._clock.wall()),
             )
-            record = sessions.register(current, admission)
+            record = sessions.register(current, terms)
             put = Put(key, current.encode(record) if current else encode(record), lease)
             try:
                 revision = await self._put(put, current.mod_revision if current else 0, fences, granted=granted)

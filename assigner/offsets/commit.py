@@ -25,7 +25,7 @@ import anyio.lowlevel
 
 from assigner.aio.supervision import Supervisor
 from assigner.aio.wakeup import Wakeup
-from assigner.api import FoundOffsets, OffsetCommit, Refusal, RefusedCommit, WantedOffsets
+from assigner.api import CommitRefusal, FoundOffsets, OffsetCommit, RefusedCommit, WantedOffsets
 from assigner.clock import Clock
 from assigner.core.offset_commits import (
     Admitted,
@@ -123,7 +123,7 @@ class OffsetService:
                 pending, refused = await self._admit(mirror, who, commits)
                 refused += await self._writer.write(pending)
         except UnknownGroup:
-            refused = [RefusedCommit(commit.tp, Refusal.UNKNOWN_PARTITION) for commit in commits]
+            refused = [RefusedCommit(commit.tp, CommitRefusal.UNKNOWN_PARTITION) for commit in commits]
         self._count(group, len(commits) - len(refused), refused)
         return refused
 
@@ -310,7 +310,7 @@ class CommitWriter:
                 self._end(pending, verdict)
             elif pending.may_have_lost(offset, now):
                 reason = "another commit of this partition got in between; commit again"
-                self._end(pending, RefusedCommit(pending.tp, Refusal.FAILED, reason=reason))
+                self._end(pending, RefusedCommit(pending.tp, CommitRefusal.FAILED, reason=reason))
             else:
                 pending.revision = verdict.revision
                 again.append(pending)
@@ -319,7 +319,7 @@ class CommitWriter:
     def _fail(self, batch: Iterable[PendingCommit], reason: str) -> None:
         for pending in batch:
             if not pending.ended:
-                self._end(pending, RefusedCommit(pending.tp, Refusal.FAILED, reason=reason))
+                self._end(pending, RefusedCommit(pending.tp, CommitRefusal.FAILED, reason=reason))
 
     def _end(self, pending: PendingCommit, refusal: RefusedCommit | None = None) -> None:
         self.queue.ended(pending)
@@ -333,7 +333,7 @@ def _admit_found(who: Committer, commit: OffsetCommit, found: GetResult, *, exis
     try:
         held = stored(Assignment, found.entry) if isinstance(found, Found) else None
     except UnreadableRecord as error:
-        return RefusedCommit(commit.tp, Refusal.FAILED, reason=str(error))
+        return RefusedCommit(commit.tp, CommitRefusal.FAILED, reason=str(error))
     return admit(who, commit, held, exists=exists)
 
 

@@ -30,8 +30,8 @@ from assigner.server.transport.tls import TlsFiles, check_exposure, reflects
 from assigner.server.transport.traffic import SHUTTING_DOWN, RefusalReason, ServerStatistics, Traffic
 
 _HEALTH_INTERVAL = 1.0
-_LAST_WORDS = 2.0
-"""Seconds for calls that are ended at the deadline to be answered, and again for peers to close."""
+_STATUS_TIMEOUT = 2.0
+"""Seconds for sending the statuses of calls that are ended at the deadline, and again for peers to close."""
 
 _log = get_logger(__name__)
 
@@ -53,7 +53,7 @@ class GrpcServer:
         incarnation: Callable[[], Awaitable[str]] = unnamed,
         supervisor: Supervisor | None = None,
     ) -> None:
-        """`incarnation`: the id of the store's life, told to consumers; empty: they can't tell one from another."""
+        """`incarnation`: of the store, sent to consumers; empty: the store has none."""
         check_exposure(settings)
         self._settings = settings
         self._traffic = Traffic(settings, clock)
@@ -139,11 +139,11 @@ class GrpcServer:
             await traffic.until(lambda: not traffic.in_progress)
         for peer in list(traffic.peers):
             peer.end_calls(SHUTTING_DOWN, streaming_only=False)
-        with anyio.move_on_after(_LAST_WORDS):
+        with anyio.move_on_after(_STATUS_TIMEOUT):
             await traffic.until(lambda: not traffic.in_progress)
-        with anyio.move_on_after(_LAST_WORDS):
+        with anyio.move_on_after(_STATUS_TIMEOUT):
             await traffic.until(lambda: not traffic.peers)
-        with anyio.move_on_after(_LAST_WORDS):
+        with anyio.move_on_after(_STATUS_TIMEOUT):
             await self._consumers.all_left()
 
     async def close(self) -> None:

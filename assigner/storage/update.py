@@ -13,7 +13,7 @@ write, for callers that read by other means or have to wait between reading and 
 - **An unreadable record is left alone** (`UnreadableRecord`), unless the caller says that it may be replaced: its
   author may be able to read it.
 - **Fences hold or nothing is written.** Further preconditions and further operations are part of the same
-  transaction. Which fence failed is for the caller to judge: `Fenced` carries what was read in its place.
+  transaction. Which fence failed is for the caller to judge: `FenceFailed` carries what was read in its place.
 - **An unknown outcome is resolved, not passed on.** After `OutcomeUnknown` the same transaction is sent again. Its
   precondition admits one of the two: if the first took effect, the second is refused, and the record that is found is
   ours by its bytes and its lease; if the second takes effect, the first can't any more, however late it arrives.
@@ -85,7 +85,7 @@ class Lost(msgspec.Struct, frozen=True):
     """Our write may have taken effect before that one, and was overwritten by it."""
 
 
-class Fenced(msgspec.Struct, frozen=True):
+class FenceFailed(msgspec.Struct, frozen=True):
     """The record is as it was read, and a fence did not hold."""
 
     reads: tuple[GetResult, ...]
@@ -105,7 +105,7 @@ async def update(
     fences: Sequence[Compare] = (),
     operations: Sequence[Operation] = (),
     replace_unreadable: bool = False,
-) -> Updated[R] | Unchanged[R] | Fenced:
+) -> Updated[R] | Unchanged[R] | FenceFailed:
     """Write what `change` makes of the record at `key`, which is None where there is none.
 
     If it returns None, or the record it was given, nothing is written. `known` is a copy that the caller has already,
@@ -125,8 +125,8 @@ async def update(
         match result:
             case Swapped():
                 return Updated(wanted, result.revision)
-            case Fenced():
-                return Fenced(result.reads, doubtful or result.doubtful)
+            case FenceFailed():
+                return FenceFailed(result.reads, doubtful or result.doubtful)
             case Lost():
                 doubtful = doubtful or result.doubtful
                 current, revision = _readable(result.found, kind, replace_unreadable)
@@ -137,7 +137,7 @@ async def update(
 
 async def swap(
     store: Store, put: Put, revision: int, *, fences: Sequence[Compare] = (), operations: Sequence[Operation] = ()
-) -> Swapped | Lost | Fenced:
+) -> Swapped | Lost | FenceFailed:
     """Write `put` if its key is still at that mod revision (0: absent) and the fences hold. Raises `StoreError`."""
     compares = [unchanged(put.key, revision), *fences]
     otherwise = [put.key, *(fence.key for fence in fences)]
@@ -156,7 +156,7 @@ async def swap(
             return Swapped(result.revision)
         found, *fenced = result.reads
         if revision_of(found) == revision:
-            return Fenced(tuple(fenced))
+            return FenceFailed(tuple(fenced))
         if doubtful and isinstance(found, Found) and (found.entry.value, found.entry.lease) == (put.value, put.lease):
             return Swapped(found.entry.mod_revision)
         return Lost(found, doubtful)

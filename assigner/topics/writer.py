@@ -26,7 +26,7 @@ from assigner.logs import get_logger
 from assigner.model.keys import Keys
 from assigner.model.names import check_topic
 from assigner.model.records import Stored, TopicConfig, stored
-from assigner.storage.update import Fenced, Unchanged, Updated, update
+from assigner.storage.update import FenceFailed, Unchanged, Updated, update
 from assigner.store import Entry, Found, Store
 from assigner.topics.quota import TopicQuota
 from assigner.topics.source import TopicMissing, TopicSource, TopicUnavailable
@@ -60,8 +60,8 @@ async def set_topic(store: Store, keys: Keys, group: str, config: TopicConfig, *
     return after
 
 
-def _record_of(result: Updated[TopicConfig] | Unchanged[TopicConfig] | Fenced) -> TopicConfig:
-    assert not isinstance(result, Fenced), "no fences are given"
+def _record_of(result: Updated[TopicConfig] | Unchanged[TopicConfig] | FenceFailed) -> TopicConfig:
+    assert not isinstance(result, FenceFailed), "no fences are given"
     assert result.record is not None, "nothing is removed"
     return result.record
 

@@ -70,7 +70,9 @@ class WhatIfReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Solved:
+class SolvedSketch:
+    """What a strategy planned for a sketch."""
+
     strategy: str
     interned: Interned
     solution: Solution
@@ -78,13 +80,13 @@ class Solved:
     """The deployment that takes over, if a rollout is on. Nothing moves for balance then."""
 
 
-def solve(sketch: Sketch, strategy: Strategy) -> Solved:
+def solve(sketch: Sketch, strategy: Strategy) -> SolvedSketch:
     interned, rollout = rolled_out(sketch, intern(sketch))
     solution = under_rollout(strategy, interned.problem, rollout)
-    return Solved(strategy.name, interned, solution, rollout.new if rollout else None)
+    return SolvedSketch(strategy.name, interned, solution, rollout.new if rollout else None)
 
 
-def answer(before: Sketch, solved: Solved) -> WhatIfReport:
+def answer(before: Sketch, solved: SolvedSketch) -> WhatIfReport:
     """The solution as changes from `before`."""
     interned, solution = solved.interned, solved.solution
     builder = _ReportBuilder(solved, _owners(intern(before)))
@@ -110,7 +112,7 @@ def answer(before: Sketch, solved: Solved) -> WhatIfReport:
     )
 
 
-def carried_out(sketch: Sketch, solved: Solved) -> Sketch:
+def carried_out(sketch: Sketch, solved: SolvedSketch) -> Sketch:
     """The sketch of the group after the plan is executed."""
     interned, solution = solved.interned, solved.solution
     owned: dict[str, dict[str, list[int]]] = {name: {} for name in interned.members}
@@ -153,7 +155,7 @@ def _cold_starts(problem: Problem, owner: IntArray) -> int:
 class _ReportBuilder:
     """Words for a solution's numbers."""
 
-    def __init__(self, solved: Solved, old: dict[TopicPartition, str]) -> None:
+    def __init__(self, solved: SolvedSketch, old: dict[TopicPartition, str]) -> None:
         self._interned = solved.interned
         self._problem: Problem = solved.interned.problem
         self._solution = solved.solution

@@ -1,6 +1,6 @@
 """The service that operators call. It checks and translates; `Administration` does the rest.
 
-Answers are built in protobuf's C runtime, in steps, because a group may have many thousand partitions.
+Responses are built by protobuf's C runtime, in steps, because a group may have many thousand partitions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The service that consumers call. It checks and translates; `Membership` does the rest."""
+"""Serves the calls of consumers: checks requests, calls `Membership`, and sends commands over the consumer's stream."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from assigner.server.services.assignment_encoding import Dialect, encode, encode
 from assigner.server.services.loads import load_report
 from assigner.server.services.offsets import OffsetCalls
 from assigner.server.services.requests import Requests
-from assigner.server.transport.calls import receive, streaming, unary
+from assigner.server.transport.calls import deliver, receive, streaming, unary
 from assigner.server.transport.connection import PeerConnection
-from assigner.server.transport.delivery import deliver
 from assigner.server.transport.status import reason_for
 
 PATH = "/kafka_assigner.v1.KafkaAssigner/"
@@ -30,7 +29,7 @@ _log = get_logger(__name__)
 
 
 async def unnamed() -> str:
-    """Of a store whose lives can't be told apart."""
+    """The incarnation of a store that has none."""
     return ""
 
 
@@ -66,9 +65,9 @@ class ConsumerService:
         request: v1.RegisterRequest = await receive(stream)
         registration = self._requests.registration(request)
         connection = cast(PeerConnection, stream._stream.connection)
-        # Before the group is read: what is granted is never older than the life of the store it is told with.
+        # Before the group is read: what is granted is never older than the incarnation that is sent with it.
         incarnation = await self._incarnation()
-        consumer = await self._members.register(registration, connection.pulse.heard)
+        consumer = await self._members.register(registration, connection.pulse.last_read)
         try:
             with connection.with_consumer():
                 # At once, so that the client knows it is registered before there is anything to say.
@@ -90,7 +89,7 @@ class ConsumerService:
                 await deliver(stream, encode(change, dialect))
 
     async def _leave(self, consumer: CommandStream) -> None:
-        """In a task of its own: the call's task may be cancelled more than once, this must not be."""
+        """Leave in a task of its own: the call's task may be cancelled more than once, this one must not be."""
         departure = asyncio.get_running_loop().create_task(consumer.leave(), name="departure of a stream")
         self._departures.add(departure)
         departure.add_done_callback(self._departed)
@@ -115,13 +114,13 @@ class ConsumerService:
     # --- unary calls ---
 
     async def ready(self, request: v1.PartitionReadyRequest) -> bytes:
-        asked = self._requests.answers(request, request.failure)
-        refused = await self._members.ready(asked.group, asked.name, asked.session, asked.answers)
+        asked = self._requests.acks(request, request.failure)
+        refused = await self._members.ready(asked.group, asked.name, asked.session, asked.acks)
         return _reply(request.batch, refused, "PartitionReady")
 
     async def released(self, request: v1.PartitionReleasedRequest) -> bytes:
-        asked = self._requests.answers(request, "")
-        refused = await self._members.released(asked.group, asked.name, asked.session, asked.answers)
+        asked = self._requests.acks(request, "")
+        refused = await self._members.released(asked.group, asked.name, asked.session, asked.acks)
         return _reply(request.batch, refused, "PartitionReleased")
 
     async def deregister(self, request: v1.DeregisterRequest) -> v1.DeregisterResponse:
@@ -140,7 +139,7 @@ class ConsumerService:
 
 
 def _reply(batch: Sequence[v1.PartitionAnswer], refused: Sequence[RejectedAck], method: str) -> bytes:
-    """A refusal among several answers is told in the reply; that of the only one is the call's status."""
+    """The response to a batch lists the acks that were rejected; the rejection of a single ack is the call's status."""
     if refused and not batch:
         raise refused[0].error
     return encode_refusals((one.tp, reason_for(one.error, PATH + method)) for one in refused)

@@ -17,22 +17,24 @@ MAX_REPORTED = 10_000
 MAX_PUBLISHED = 100_000
 """Weights in one call."""
 DAY = 86_400.0
-MAX_TOLD = 1_000
-USUALLY_TOLD = 20
+MAX_LISTED = 1_000
+USUALLY_LISTED = 20
 
 
 def load_report(request: v1.ReportLoadRequest) -> LoadReport:
-    _check_number(sum(len(told.partitions) for told in request.topics), MAX_REPORTED)
-    topics = tuple(_topic_loads(f"topics[{number}]", told) for number, told in enumerate(request.topics))
+    _check_number(sum(len(entry.partitions) for entry in request.topics), MAX_REPORTED)
+    topics = tuple(_topic_loads(f"topics[{number}]", entry) for number, entry in enumerate(request.topics))
     node = request.node_load
     return LoadReport(topics, None if node is None else _load("node_load", node))
 
 
-def _topic_loads(field: str, told: v1.TopicLoads) -> TopicLoads:
-    if len(told.partitions) != len(told.loads):
-        raise InvalidInput(f"{field} has {len(told.partitions)} partitions and {len(told.loads)} loads; give one each")
-    partitions = tuple(check_partition(partition) for partition in told.partitions)
-    return TopicLoads(check_topic(told.topic), partitions, tuple(_loads(f"{field}.loads", told.loads)))
+def _topic_loads(field: str, entry: v1.TopicLoads) -> TopicLoads:
+    if len(entry.partitions) != len(entry.loads):
+        raise InvalidInput(
+            f"{field} has {len(entry.partitions)} partitions and {len(entry.loads)} loads; give one each"
+        )
+    partitions = tuple(check_partition(partition) for partition in entry.partitions)
+    return TopicLoads(check_topic(entry.topic), partitions, tuple(_loads(f"{field}.loads", entry.loads)))
 
 
 def weights(request: v1.SetLoadsRequest) -> tuple[tuple[Weights, ...], float]:
@@ -74,9 +76,9 @@ def _check_number(number: int, most: int) -> None:
 
 
 def limit(request: v1.DescribeLoadsRequest) -> int:
-    if request.limit > MAX_TOLD:
-        raise InvalidInput(f"limit is {request.limit}; at most {MAX_TOLD} are told")
-    return request.limit or USUALLY_TOLD
+    if request.limit > MAX_LISTED:
+        raise InvalidInput(f"limit is {request.limit}; at most {MAX_LISTED} are listed")
+    return request.limit or USUALLY_LISTED
 
 
 def loads_message(described: LoadDescription) -> v1.DescribeLoadsResponse:

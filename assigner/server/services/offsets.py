@@ -1,4 +1,8 @@
-"""Offsets in requests, checked and turned into values of `assigner.api`; each refusal names the field."""
+"""Serves the calls that commit and fetch offsets, and checks those that set them.
+
+An error about a request names the field. Responses are built by protobuf's C runtime, in steps that let other calls
+run in between, because one may hold ten thousand partitions.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import anyio.lowlevel
 
-from assigner.api import FoundOffsets, OffsetCommit, Offsets, Refusal, RefusedCommit, WantedOffsets
+from assigner.api import CommitRefusal, FoundOffsets, OffsetCommit, Offsets, RefusedCommit, WantedOffsets
 from assigner.errors import InvalidInput, LimitReached
 from assigner.logs.printable import obeyed_by_terminals
 from assigner.model.keys import TopicPartition
@@ -19,18 +23,54 @@ from assigner.proto.runtime import message_class
 from assigner.server.services.requests import Requests, check_partition
 
 MAX_PARTITIONS = 10_000
-"""In one call."""
+"""Partitions in one call."""
 MAX_METADATA = 4_096
-"""Bytes with one offset; as many as Kafka takes unless told otherwise."""
+"""Bytes of metadata with one offset; Kafka's default."""
 NONE = -1
+"""On the wire: no offset, or no leader epoch."""
+_STEP = 500
+"""Partitions or refusals that are encoded before other calls may run."""
+_ABSENT = Offset(offset=NONE)
+_REFUSALS = {
+    CommitRefusal.FENCED: v1.CommitRefusal.FENCED,
+    CommitRefusal.UNKNOWN_PARTITION: v1.CommitRefusal.UNKNOWN_PARTITION,
+    CommitRefusal.FAILED: v1.CommitRefusal.FAILED,
+}
+FoundOffset = tuple[TopicPartition, Offset | None]
 _V = TypeVar("_V", int, str)
 
 
+class OffsetCalls:
+    """The calls of consumers about offsets."""
+
+    def __init__(self, offsets: Offsets, requests: Requests) -> None:
+        self._offsets = offsets
+        self._requests = requests
+
+    async def commit(self, request: v1.CommitOffsetsRequest) -> bytes:
+        requested = commits(request)
+        refused = await self._offsets.commit(*self._requests.caller(request), requested)
+        response = message_class("CommitOffsetsResponse")(committed=len(requested) - len(refused))
+        for part in _in_parts(_by_reason(refused)):
+            for one in part:
+                response.refused.add(**one)
+            await anyio.lowlevel.checkpoint()
+        return cast(bytes, response.SerializeToString())
+
+    async def fetch(self, request: v1.FetchOffsetsRequest) -> bytes:
+        found = await self._offsets.fetch(self._requests.group(request.group), wanted(request))
+        return await _encoded(found)
+
+
+# --- requests ------------------------------------------------------------------------------------------------------
+
+
 def commits(request: v1.CommitOffsetsRequest) -> tuple[OffsetCommit, ...]:
+    """The commits that a request asks for, one a partition."""
     _check_number(request.topics)
     found: dict[TopicPartition, OffsetCommit] = {}
-    for number, told in enumerate(request.topics):
-        for commit in _commits(f"topics[{number}]", told):
+    for number, entry in enumerate(request.topics):
+        for commit in _commits(f"topics[{number}]", entry):
             if commit.tp in found:
                 raise InvalidInput(f"topics[{number}] names partition {commit.tp} again; name each once")
             found[commit.tp] = commit
@@ -39,48 +79,49 @@ def commits(request: v1.CommitOffsetsRequest) -> tuple[OffsetCommit, ...]:
     return tuple(found.values())
 
 
-def _commits(field: str, told: v1.TopicOffsets) -> Iterable[OffsetCommit]:
-    topic, count = check_topic(told.topic), len(told.partitions)
-    _check_parallel(field, count, "epochs", told.epochs)
-    _check_parallel(field, count, "offsets", told.offsets)
-    leader_epochs = _optional(field, count, "leader_epochs", told.leader_epochs, NONE)
-    texts = _optional(field, count, "metadata", told.metadata, "")
-    for position, partition in enumerate(told.partitions):
+def _commits(field: str, entry: v1.TopicOffsets) -> Iterable[OffsetCommit]:
+    topic, count = check_topic(entry.topic), len(entry.partitions)
+    _check_parallel(field, count, "epochs", entry.epochs)
+    _check_parallel(field, count, "offsets", entry.offsets)
+    leader_epochs = _optional(field, count, "leader_epochs", entry.leader_epochs, NONE)
+    texts = _optional(field, count, "metadata", entry.metadata, "")
+    for position, partition in enumerate(entry.partitions):
         yield OffsetCommit(
             TopicPartition(topic, check_partition(partition)),
-            told.epochs[position],
-            _at_least(0, f"{field}.offsets[{position}]", told.offsets[position]),
+            entry.epochs[position],
+            _at_least(0, f"{field}.offsets[{position}]", entry.offsets[position]),
             _at_least(NONE, f"{field}.leader_epochs[{position}]", leader_epochs[position]),
             _metadata(f"{field}.metadata[{position}]", texts[position]),
         )
 
 
 def wanted(request: v1.FetchOffsetsRequest) -> WantedOffsets:
+    """The partitions, or the topics and the page, that a request asks for."""
     _check_number(request.topics)
-    named = [told for told in request.topics if told.partitions]
+    named = [entry for entry in request.topics if entry.partitions]
     if named and len(named) < len(request.topics):
         raise InvalidInput("topics has some with partitions and some without; ask for one kind at a time")
     after = _partition("after", request.after) if request.after is not None else None
     if named:
         if after is not None:
             raise InvalidInput("after does not go with named partitions; name only those that are still wanted")
-        pairs = ((check_topic(told.topic), partition) for told in named for partition in told.partitions)
+        pairs = ((check_topic(entry.topic), partition) for entry in named for partition in entry.partitions)
         partitions = dict.fromkeys(TopicPartition(topic, check_partition(partition)) for topic, partition in pairs)
         return WantedOffsets(tuple(partitions))
-    topics = tuple(dict.fromkeys(check_topic(told.topic) for told in request.topics))
+    topics = tuple(dict.fromkeys(check_topic(entry.topic) for entry in request.topics))
     if after is not None and topics and after.topic not in topics:
         raise InvalidInput(f"after names topic {after.topic!r}, which is not among the topics asked for")
     return WantedOffsets(topics=topics, after=after)
 
 
 def new_offsets(request: v1.SetOffsetsRequest) -> dict[TopicPartition, int | None]:
-    """None: forget what was committed."""
+    """The offsets that an operator sets, by partition; None deletes what was committed."""
     _check_number(request.topics)
     found: dict[TopicPartition, int | None] = {}
-    for number, told in enumerate(request.topics):
-        field, topic = f"topics[{number}]", check_topic(told.topic)
-        _check_parallel(field, len(told.partitions), "offsets", told.offsets)
-        for position, (partition, offset) in enumerate(zip(told.partitions, told.offsets, strict=True)):
+    for number, entry in enumerate(request.topics):
+        field, topic = f"topics[{number}]", check_topic(entry.topic)
+        _check_parallel(field, len(entry.partitions), "offsets", entry.offsets)
+        for position, (partition, offset) in enumerate(zip(entry.partitions, entry.offsets, strict=True)):
             tp = TopicPartition(topic, check_partition(partition))
             if tp in found:
                 raise InvalidInput(f"{field} names partition {tp} again; name each once")
@@ -90,7 +131,7 @@ def new_offsets(request: v1.SetOffsetsRequest) -> dict[TopicPartition, int | Non
 
 
 def _check_number(topics: Sequence[v1.TopicOffsets | v1.TopicPartitions | v1.NewOffsets]) -> None:
-    number = sum(len(told.partitions) for told in topics)
+    number = sum(len(entry.partitions) for entry in topics)
     if number > MAX_PARTITIONS:
         raise LimitReached(
             f"the call names {number} partitions; at most {MAX_PARTITIONS} fit in one: make several calls"
@@ -125,47 +166,16 @@ def _metadata(field: str, text: str) -> str:
     return text
 
 
-def _partition(field: str, told: v1.TopicPartition) -> TopicPartition:
-    return TopicPartition(check_topic(told.topic), check_partition(told.partition))
+def _partition(field: str, entry: v1.TopicPartition) -> TopicPartition:
+    return TopicPartition(check_topic(entry.topic), check_partition(entry.partition))
 
 
-# The calls about offsets. They check and translate; `Offsets` does the rest.
-#
-# Answers are built in protobuf's C runtime, in steps, because one may tell of ten thousand partitions.
-
-
-_STEP = 500
-_ABSENT = Offset(offset=NONE)
-_REFUSALS = {
-    Refusal.FENCED: v1.CommitRefusal.FENCED,
-    Refusal.UNKNOWN_PARTITION: v1.CommitRefusal.UNKNOWN_PARTITION,
-    Refusal.FAILED: v1.CommitRefusal.FAILED,
-}
-Told = tuple[TopicPartition, Offset | None]
-
-
-class OffsetCalls:
-    def __init__(self, offsets: Offsets, requests: Requests) -> None:
-        self._offsets = offsets
-        self._requests = requests
-
-    async def commit(self, request: v1.CommitOffsetsRequest) -> bytes:
-        wishes = commits(request)
-        refused = await self._offsets.commit(*self._requests.caller(request), wishes)
-        reply = message_class("CommitOffsetsResponse")(committed=len(wishes) - len(refused))
-        for part in _in_parts(_by_reason(refused)):
-            for one in part:
-                reply.refused.add(**one)
-            await anyio.lowlevel.checkpoint()
-        return cast(bytes, reply.SerializeToString())
-
-    async def fetch(self, request: v1.FetchOffsetsRequest) -> bytes:
-        found = await self._offsets.fetch(self._requests.group(request.group), wanted(request))
-        return await _found(found)
+# --- responses -----------------------------------------------------------------------------------------------------
 
 
 def _by_reason(refused: Iterable[RefusedCommit]) -> Iterator[dict[str, Any]]:
-    """Those alike together, so that ten thousand partitions lost to one owner take little room."""
+    """Refusals with the same topic, reason and owner as one message: ten thousand partitions lost to one owner are
+    short then."""
     alike: dict[tuple[Any, ...], list[RefusedCommit]] = {}
     for one in refused:
         alike.setdefault((one.tp.topic, one.why, one.owner, one.reason), []).append(one)
@@ -180,20 +190,20 @@ def _by_reason(refused: Iterable[RefusedCommit]) -> Iterator[dict[str, Any]]:
         }
 
 
-async def _found(found: FoundOffsets) -> bytes:
-    reply = message_class("FetchOffsetsResponse")()
+async def _encoded(found: FoundOffsets) -> bytes:
+    response = message_class("FetchOffsetsResponse")()
     for part in _in_parts(found.offsets):
-        for topic, members in groupby(part, lambda told: told[0].topic):
-            reply.topics.add(**_topic_fields(topic, list(members)))
+        for topic, members in groupby(part, lambda one: one[0].topic):
+            response.topics.add(**_topic_fields(topic, list(members)))
         await anyio.lowlevel.checkpoint()
     for tp in found.unreadable:
-        reply.unreadable.add(topic=tp.topic, partition=tp.partition)
+        response.unreadable.add(topic=tp.topic, partition=tp.partition)
     if found.last is not None:
-        reply.last.topic, reply.last.partition = found.last.topic, found.last.partition
-    return cast(bytes, reply.SerializeToString())
+        response.last.topic, response.last.partition = found.last.topic, found.last.partition
+    return cast(bytes, response.SerializeToString())
 
 
-def _topic_fields(topic: str, members: Sequence[Told]) -> dict[str, Any]:
+def _topic_fields(topic: str, members: Sequence[FoundOffset]) -> dict[str, Any]:
     records = [record or _ABSENT for _, record in members]
     fields: dict[str, Any] = {
         "topic": topic,

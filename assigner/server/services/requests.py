@@ -43,7 +43,7 @@ class RequestedAcks(msgspec.Struct, frozen=True):
     group: str
     name: str
     session: str
-    answers: tuple[Ack, ...]
+    acks: tuple[Ack, ...]
 
 
 class Requests:
@@ -75,24 +75,24 @@ class Requests:
             generation=_optional("generation", request.generation),
         )
 
-    def answers(self, request: v1.PartitionReadyRequest | v1.PartitionReleasedRequest, failure: str) -> RequestedAcks:
-        """What a consumer answers: the partition named in the request itself, and those of its batch."""
-        given = list(_batch(request.batch))
+    def acks(self, request: v1.PartitionReadyRequest | v1.PartitionReleasedRequest, failure: str) -> RequestedAcks:
+        """The acks of a request: that of the partition named in the request itself, and those of its batch."""
+        acks = list(_batch(request.batch))
         if request.partition is not None:
-            given.insert(0, _answer(request.partition, request.handoff_id, failure))
-        elif not given:
+            acks.insert(0, _ack(request.partition, request.handoff_id, failure))
+        elif not acks:
             raise InvalidInput("partition is required")
-        return RequestedAcks(*self.caller(request), tuple(given))
+        return RequestedAcks(*self.caller(request), tuple(acks))
 
 
 def _batch(batch: Iterable[v1.PartitionAnswer]) -> Iterator[Ack]:
     for position, one in enumerate(batch):
         if one.partition is None:
             raise InvalidInput(f"partition is required; batch[{position}] has none")
-        yield _answer(one.partition, one.handoff_id, one.failure)
+        yield _ack(one.partition, one.handoff_id, one.failure)
 
 
-def _answer(partition: v1.TopicPartition, handoff_id: str, failure: str) -> Ack:
+def _ack(partition: v1.TopicPartition, handoff_id: str, failure: str) -> Ack:
     tp = TopicPartition(check_topic(partition.topic), check_partition(partition.partition))
     return Ack(tp, _optional("handoff_id", handoff_id), one_line(failure[:MAX_FAILURE])[:MAX_FAILURE])
 

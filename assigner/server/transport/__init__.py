@@ -5,9 +5,9 @@ What belongs here knows bytes, streams and statuses, and nothing of groups. It m
 
 `listener` accepts sockets, `admission` counts them before TLS begins, `open_files` bounds them; `tls` reloads
 certificates. `connection` speaks HTTP/2 with one peer and `traffic` counts what it does; `send_buffers` bounds what
-it leaves unread. `calls` runs a call and reads its request through `codec`, `delivery` sends long replies in pieces;
-`fair_turns` shares the loop between connections, `status` turns an error into a status. `standard_services` are
-health and reflection.
+it leaves unread. `calls` accepts or refuses a call, reads its request through `codec`, and sends its replies, long
+ones in pieces; `fair_turns` shares the loop between connections, `status` turns an error into a status.
+`standard_services` are health and reflection.
 
 Not promised: fairness between calls of one connection.
 """

@@ -76,6 +76,8 @@ class _Places:
 
 
 class Admission:
+    """Admits connections up to the limits, in all and by address, and closes others to make room for them."""
+
     def __init__(self, most: int, most_per_address: int) -> None:
         self.most = most
         self.most_per_address = most_per_address

@@ -1,7 +1,7 @@
-"""The calls of one connection: which are taken, how each runs, and how the server ends one with a reply.
+"""Accepts or refuses the calls of one connection, runs each, and sends its replies or its status.
 
-grpclib cancels handlers without telling the peer anything. Here a call that the server ends gets a status first; only
-a peer that is gone is not answered.
+grpclib cancels handlers without sending the peer anything. Here a call that the server ends gets a status first,
+unless the peer is gone.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import binascii
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any, cast
 
@@ -28,7 +28,7 @@ from assigner.aio.supervision import report_failure
 from assigner.errors import InvalidInput, LimitReached, TooSlow
 from assigner.server.transport.fair_turns import ConnectionShare
 from assigner.server.transport.send_buffers import Unread
-from assigner.server.transport.status import ERROR_KEY, CallStatus, answer_to, short
+from assigner.server.transport.status import ERROR_KEY, CallStatus, short, status_of
 from assigner.server.transport.traffic import SHUTTING_DOWN, RefusalReason, Traffic
 
 Headers = list[tuple[str, str]]
@@ -41,13 +41,15 @@ _URGENT = frozenset({"Renew", "PartitionReady", "PartitionReleased"})
 """What a consumer's lease and handoffs wait for."""
 _ADMIN = ".Admin/"
 ADMIN_AT_ONCE = 8
-"""Calls of operators, streams apart, that are worked on per connection: their answers may be long."""
+"""Unary calls of operators that run at a time on one connection: their replies may be long."""
 _PER_CONSUMER = 10
 """Calls that each consumer of a connection allows it to have in progress besides those that any connection has."""
 _ALWAYS = 4
 """Calls besides its streams that a connection with consumers has room for, however full the instance is."""
-_LAST_WORDS = 5.0
-"""Seconds for the trailers of a failed call to leave; a peer that takes none is cut off."""
+_STATUS_TIMEOUT = 5.0
+"""Seconds for sending the status of a failed call; a connection that takes none is aborted."""
+_PIECE = 64 * 1024
+"""Bytes of a stream that are written at once; the peer must read each piece within the slow consumer's timeout."""
 
 
 class Call:
@@ -59,9 +61,9 @@ class Call:
         self._scope = anyio.CancelScope(deadline=deadline)
         self._ending: CallStatus | None = None
 
-    def end(self, answer: CallStatus) -> None:
-        """Stop the work and give the caller this answer."""
-        self._ending = answer
+    def end(self, status: CallStatus) -> None:
+        """Stop the work and send the caller this status."""
+        self._ending = status
         self._scope.cancel()
 
     async def run(self, work: Work, stream: Stream[Any, Any]) -> None:
@@ -72,7 +74,7 @@ class Call:
 
 
 def guarded(method: str, work: Work, *, streaming: bool = False) -> Work:
-    """The work, with every error translated to a status and sent."""
+    """The work of a method, with every error that it raises sent to the caller as a status."""
     few = _ADMIN in method and not streaming
     urgent = method.rpartition("/")[2] in _URGENT
 
@@ -86,21 +88,21 @@ def guarded(method: str, work: Work, *, streaming: bool = False) -> Work:
             # The peer reset the stream while we were writing to it.
             raise CallStatus(Status.CANCELLED, "the call was cancelled", "") from None
         except Exception as error:  # noqa: BLE001 - whatever a handler raises, the caller gets a status
-            await _answer(stream, http2, answer_to(error, method))
+            await _send_status(stream, http2, status_of(error, method))
 
     return run
 
 
-async def _answer(stream: Stream[Any, Any], http2: CallStream, answer: CallStatus) -> None:
+async def _send_status(stream: Stream[Any, Any], http2: CallStream, status: CallStatus) -> None:
     if stream._send_trailing_metadata_done or http2._transport.is_closing():
         return
-    metadata = {ERROR_KEY: answer.error} if answer.error else None
-    with anyio.move_on_after(_LAST_WORDS) as patience:
+    metadata = {ERROR_KEY: status.error} if status.error else None
+    with anyio.move_on_after(_STATUS_TIMEOUT) as timeout:
         try:
-            await stream.send_trailing_metadata(status=answer.status, status_message=answer.message, metadata=metadata)
+            await stream.send_trailing_metadata(status=status.status, status_message=status.message, metadata=metadata)
         except H2Error:
-            raise answer from None
-    if patience.cancelled_caught:
+            raise status from None
+    if timeout.cancelled_caught:
         http2._transport.abort()
 
 
@@ -186,11 +188,11 @@ class ConnectionCalls(AbstractHandler):
         self.ever_called = True
         refusal = self._refusal(headers)
         if refusal is not None:
-            reason, answer = refusal
+            reason, status = refusal
             if reason is not None:
                 self._traffic.refuse(reason)
             release_stream()
-            _refuse(stream, answer)
+            _refuse(stream, status)
             self.on_refused(reason)
             return
         method = self._methods[dict(headers)[":path"]]
@@ -277,19 +279,19 @@ class ConnectionCalls(AbstractHandler):
             return _no_room(RefusalReason.STREAMS, min(settings.max_streams, traffic.strangers_room), "instance")
         return None
 
-    def end(self, answer: CallStatus, *, streaming_only: bool) -> None:
+    def end(self, status: CallStatus, *, streaming_only: bool) -> None:
         for call, _ in list(self._tasks.values()):
             if call.streaming or not streaming_only:
-                call.end(answer)
+                call.end(status)
 
     def cancel(self, stream: Http2Stream) -> None:
-        """The peer gave the call up."""
+        """Cancel the call of a stream that the peer reset."""
         entry = self._tasks.get(stream)
         if entry is not None:
             entry[1].cancel()
 
     def close(self) -> None:
-        """The peer is gone: nobody is left to be answered."""
+        """Cancel every call without a status: the peer is gone."""
         for _, task in list(self._tasks.values()):
             task.cancel()
 
@@ -307,7 +309,7 @@ def _limit(text: str) -> CallStatus:
 
 
 def _readable(headers: Headers) -> bool:
-    """grpclib trusts these and would leave a call with bad ones unanswered."""
+    """Whether grpclib can read the headers: with bad ones it would end the call without a status."""
     names = {name for name, _ in headers}
     try:
         decode_metadata(headers)
@@ -317,16 +319,16 @@ def _readable(headers: Headers) -> bool:
     return {":method", ":path"} <= names and all(name.isascii() and value.isascii() for name, value in headers)
 
 
-def _refuse(stream: Http2Stream, answer: CallStatus) -> None:
-    """Answer at once, without a task: refusing must stay cheap. Sent with whatever else the same bytes lead to."""
+def _refuse(stream: Http2Stream, status: CallStatus) -> None:
+    """Send the status at once, without a task: refusing must stay cheap. The connection's next write flushes it."""
     headers = [
         (":status", "200"),
         ("content-type", "application/grpc+proto"),
-        ("grpc-status", str(answer.status.value)),
-        ("grpc-message", encode_grpc_message(answer.message or "")),
+        ("grpc-status", str(status.status.value)),
+        ("grpc-message", encode_grpc_message(status.message or "")),
     ]
-    if answer.error:
-        headers.append((ERROR_KEY, answer.error))
+    if status.error:
+        headers.append((ERROR_KEY, status.error))
     assert stream.id is not None
     stream._h2_connection.send_headers(stream.id, headers, end_stream=True)
     if stream.closable:
@@ -354,12 +356,12 @@ async def receive(stream: Stream[Any, Any]) -> Any:
 
 @asynccontextmanager
 async def reading(stream: Stream[Any, Any]) -> AsyncIterator[None]:
-    """Around something to be sent. Raises `TooSlow` if the peer does not take it in time."""
+    """Send inside this block: it raises `TooSlow` if the peer does not read what is sent in time."""
     http2 = cast(CallStream, stream._stream)
     timeout = http2.traffic.settings.slow_consumer_timeout
-    with anyio.move_on_after(timeout) as patience:
+    with anyio.move_on_after(timeout) as scope:
         yield
-    if not patience.cancelled_caught:
+    if not scope.cancelled_caught:
         return
     http2.traffic.refuse(RefusalReason.SLOW_CONSUMER)
     if not http2.connection.write_ready.is_set():
@@ -368,9 +370,35 @@ async def reading(stream: Stream[Any, Any]) -> AsyncIterator[None]:
     raise TooSlow(f"nothing was read for {timeout:g} s; read the stream faster and call again")
 
 
-def unary(answer: Callable[[Any], Awaitable[Reply]], request: type, reply: type) -> Handler:
+async def deliver(stream: Stream[Any, Any], messages: Iterable[bytes | None]) -> None:
+    """Send encoded messages over a stream in pieces, in turns with other connections; a `None` ends a turn early.
+    Raises `TooSlow`."""
+    http2 = cast(CallStream, stream._stream)
+    turns, share = http2.traffic.turns, http2.share
+    await turns.take(share)
+    waiting = bytearray()
+    for message in messages:
+        if message is None:
+            await turns.take(share)
+            continue
+        waiting += b"\0" + len(message).to_bytes(4, "big")
+        waiting += message
+        while len(waiting) >= _PIECE:
+            await _write(stream, bytes(waiting[:_PIECE]))
+            del waiting[:_PIECE]
+            await turns.take(share)
+    if waiting:
+        await _write(stream, bytes(waiting))
+
+
+async def _write(stream: Stream[Any, Any], piece: bytes) -> None:
+    async with reading(stream):
+        await stream._stream.send_data(piece)
+
+
+def unary(method: Callable[[Any], Awaitable[Reply]], request: type, reply: type) -> Handler:
     async def work(stream: Stream[Any, Any]) -> None:
-        message = await answer(await receive(stream))
+        message = await method(await receive(stream))
         # Only ready bytes can be long.
         size = len(message) if isinstance(message, bytes) else 0
         with cast(CallStream, stream._stream).unread.waiting(size):

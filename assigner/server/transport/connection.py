@@ -65,13 +65,13 @@ _FRAME_HEADER = 9
 _PING, _LAST_PING = b"assigner", b"farewell"
 _OF_CALLS = (RequestReceived, DataReceived, StreamEnded, TrailersReceived, ConnectionTerminated)
 """Events of calls. All others, those of frames that nobody knows included, are of frames without data."""
-_TOLD_AT_ONCE = 64
-"""Connections that are told that they have to make room, at a time; others are cut off."""
+_GOAWAYS_AT_ONCE = 64
+"""Connections that get a GOAWAY to make room, at a time; others are aborted."""
 _NO_ROOM = b"too many connections; use another instance"
 _CLOSE_GRACE = 2.0
 """Seconds for the last bytes to leave after a close."""
 _GOODBYE = 0.5
-"""Seconds for a peer to answer the last ping, and again to close the connection itself."""
+"""Seconds for a peer to acknowledge the last ping, and again to close the connection itself."""
 _HTTP2 = H2Configuration(
     client_side=False,
     # Every byte is a letter in it: what is not ASCII is refused with its call, not with the connection.
@@ -86,12 +86,12 @@ _log = get_logger(__name__)
 
 
 class ConnectionPulse:
-    """When the peer was last heard, on the service's clock."""
+    """When bytes of the peer were last read, on the service's clock."""
 
     def __init__(self, now: float) -> None:
         self.at = now
 
-    def heard(self) -> float:
+    def last_read(self) -> float:
         return self.at
 
 
@@ -184,7 +184,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
     def __init__(
         self, traffic: Traffic, methods: dict[str, Handler], codec: CodecBase, slot: Slot | None = None
     ) -> None:
-        """Without a slot there is no room for the connection: it is told so and closed."""
+        """Without a slot there is no room for the connection: it gets a GOAWAY and is closed."""
         self._slot = slot
         self._traffic = traffic
         self._settings = traffic.settings
@@ -336,7 +336,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
         return [] if self._floods() else events
 
     def _floods(self) -> bool:
-        """Whether the peer sent more that leads to nothing than it may; it is then told and closed."""
+        """Whether the peer sent more frames without data than it may; it then gets a GOAWAY and is closed."""
         each = _MAX_CONTROL_FRAMES // 10 if self._traffic.turns.late else _MAX_CONTROL_FRAMES
         if self._control_frames > each * (1 + self._share.consumers) + _EARNED * self._connection.earned:
             self._flooded(b"too many frames that carry no data, or calls that were refused or given up")
@@ -429,15 +429,15 @@ class PeerProtocol(asyncio.BufferedProtocol):
     def _make_room(self) -> None:
         """Leave, after a word if there are not many who do: until then the connection still takes a file."""
         self._traffic.refuse(RefusalReason.CONNECTIONS)
-        if self._traffic.sent_away >= _TOLD_AT_ONCE:
+        if self._traffic.sent_away >= _GOAWAYS_AT_ONCE:
             self.abort()
             return
         self._sent_away = True
         self._traffic.sent_away += 1
         self._goodbye(ErrorCodes.ENHANCE_YOUR_CALM, _NO_ROOM)
 
-    def end_calls(self, answer: CallStatus, *, streaming_only: bool) -> None:
-        self._calls.end(answer, streaming_only=streaming_only)
+    def end_calls(self, status: CallStatus, *, streaming_only: bool) -> None:
+        self._calls.end(status, streaming_only=streaming_only)
 
     def leave_when_done(self) -> None:
         self._leaving = True

@@ -4,8 +4,8 @@ Two kinds of work pass here: pieces of calls, which wait for their turn, and byt
 off when their connection's turn comes. Per round of the loop only a few milliseconds of either are done; what is left
 waits, and timers, pings and everything else go on in between. Whose turn is next is decided by what the connections
 have used so far (start-time fair queueing): one that asks for little is served at once, one that asks for more than
-its share waits for itself. Connections with registered consumers have a lane of their own, which strangers do not
-enter, and are weighed by their consumers.
+its share waits for itself. Connections with registered consumers have a queue of their own, which others do not
+enter, and are weighted by their consumers.
 
 A piece of a call is not measured but taken for `PIECE`; reading is measured. Nobody is refused here.
 """
@@ -21,7 +21,7 @@ from heapq import heappop, heappush
 PIECE = 0.0005
 """Seconds that a piece of a call is taken for; with a budget of eight of them, eight calls go on per round."""
 _CONSUMERS_BUDGET, _OTHERS_BUDGET = 8 * PIECE, 4 * PIECE
-"""Seconds of work per round, of either lane."""
+"""Seconds of work per round, of either queue."""
 _LATE = 1.0
 """Seconds of work always waiting after which there is more of it than the instance can do."""
 
@@ -35,7 +35,7 @@ class ConnectionShare:
         self.consumers = 0
         """Consumers registered over the connection now."""
         self.served = 0.0
-        """Where the connection stands on its lane's virtual clock."""
+        """Where the connection stands on its queue's virtual clock."""
         self.urgent: deque[asyncio.Future[None]] = deque()
         self.ordinary: deque[asyncio.Future[None]] = deque()
         self.reading: Callable[[], None] | None = None
@@ -51,7 +51,9 @@ class ConnectionShare:
         self.ordinary.clear()
 
 
-class _Lane:
+class _FairQueue:
+    """Connections that wait for their turn, ordered by what they have used."""
+
     def __init__(self, budget: float) -> None:
         self.budget = budget
         self.spent = 0.0
@@ -89,7 +91,7 @@ class _Lane:
 class FairTurns:
     def __init__(self, per_round: int = 8) -> None:
         scale = per_round / 8
-        self._consumers, self._others = _Lane(_CONSUMERS_BUDGET * scale), _Lane(_OTHERS_BUDGET * scale)
+        self._consumers, self._others = _FairQueue(_CONSUMERS_BUDGET * scale), _FairQueue(_OTHERS_BUDGET * scale)
         self._nobody = ConnectionShare()
         self._nobody.consumers = 1
         self._waiting = 0
@@ -108,42 +110,42 @@ class FairTurns:
     async def take(self, share: ConnectionShare | None = None, *, urgent: bool = False) -> None:
         """Return when it is the connection's turn to work for up to about a millisecond."""
         share = share or self._nobody
-        lane = self._lane(share)
+        queue = self._queue_of(share)
         self._arm()
-        if lane.free():
-            lane.charge(share, PIECE)
+        if queue.free():
+            queue.charge(share, PIECE)
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Who has no consumer has nothing urgent, whatever it calls.
         (share.urgent if urgent and share.consumers else share.ordinary).append(turn)
         self._waiting += 1
-        lane.push(share)
+        queue.push(share)
         try:
             await turn
         finally:
             self._waiting -= 1
 
     def read(self, share: ConnectionShare, work: Callable[[], None]) -> bool:
-        """Work off what was received, if nobody waits: otherwise nothing is done, and the answer is False."""
-        lane = self._lane(share)
+        """Work off what was received, if nobody waits. Otherwise do nothing and return False."""
+        queue = self._queue_of(share)
         self._arm()
-        if not lane.free() or share.waits():
+        if not queue.free() or share.waits():
             return False
-        self._measure(lane, share, work)
+        self._measure(queue, share, work)
         return True
 
     def read_later(self, share: ConnectionShare, work: Callable[[], None]) -> None:
         """Work off what was received when the connection's turn comes."""
         self._arm()
         share.reading = work
-        self._lane(share).push(share)
+        self._queue_of(share).push(share)
 
-    def _measure(self, lane: _Lane, share: ConnectionShare, work: Callable[[], None]) -> None:
+    def _measure(self, queue: _FairQueue, share: ConnectionShare, work: Callable[[], None]) -> None:
         began = time.perf_counter()
         work()
-        lane.charge(share, time.perf_counter() - began)
+        queue.charge(share, time.perf_counter() - began)
 
-    def _lane(self, share: ConnectionShare) -> _Lane:
+    def _queue_of(self, share: ConnectionShare) -> _FairQueue:
         return self._consumers if share.consumers else self._others
 
     def _arm(self) -> None:
@@ -159,28 +161,28 @@ class FairTurns:
         elif self._pressed_since is None:
             self._pressed_since = time.monotonic()
         worked = False
-        for lane in (self._consumers, self._others):
-            lane.spent = 0.0
-            while lane and lane.spent < lane.budget:
-                self._serve(lane, lane.pop())
-            worked = worked or lane.spent > 0
+        for queue in (self._consumers, self._others):
+            queue.spent = 0.0
+            while queue and queue.spent < queue.budget:
+                self._serve(queue, queue.pop())
+            worked = worked or queue.spent > 0
         if worked or self._consumers or self._others:
             self._arm()
 
-    def _serve(self, lane: _Lane, share: ConnectionShare) -> None:
+    def _serve(self, queue: _FairQueue, share: ConnectionShare) -> None:
         """One piece of the connection's work. What it has begun comes before what it wants to begin."""
-        for queue in (share.urgent, share.ordinary):
-            while queue:
-                turn = queue.popleft()
+        for turns in (share.urgent, share.ordinary):
+            while turns:
+                turn = turns.popleft()
                 if not turn.done():
                     turn.set_result(None)
-                    lane.charge(share, PIECE)
+                    queue.charge(share, PIECE)
                     return self._again(share)
         if share.reading is not None:
             work, share.reading = share.reading, None
-            self._measure(lane, share, work)
+            self._measure(queue, share, work)
         return self._again(share)
 
     def _again(self, share: ConnectionShare) -> None:
         if share.waits():
-            self._lane(share).push(share)
+            self._queue_of(share).push(share)

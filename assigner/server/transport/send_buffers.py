@@ -1,8 +1,9 @@
 """Bounds what is ready to be sent and not read: by one peer, and by all of them together.
 
-An answer waits in memory until its reader has made room for all of it. A connection that has enough waiting gets no
-more: its next answers are refused. When all together have too much, the connection that has most, of those that stopped
-reading, is cut off. Consumers' streams do not count: each has one piece waiting, and is closed if it is not read.
+A response waits in memory until its reader has made room for all of it. A connection that has enough waiting gets no
+more: its next responses are refused. When all together have too much, the connection that has most, of those that
+stopped reading, is cut off. Consumers' streams do not count: each has one piece waiting, and is closed if it is not
+read.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from assigner.clock import Clock
 from assigner.errors import LimitReached
 
 MAX_UNREAD_PER_CONNECTION = 8 * 1024 * 1024
-"""Bytes. A single answer may be longer."""
+"""Bytes. A single response may be longer."""
 MAX_UNREAD = 64 * 1024 * 1024
 _STALLED = 1.0
 """Seconds without reading anything after which a peer may be cut off for the others' sake."""
@@ -36,11 +37,11 @@ class Unread:
 
     @contextmanager
     def waiting(self, size: int) -> Iterator[None]:
-        """While an answer of so many bytes is sent. Raises `LimitReached`."""
+        """Count a response of so many bytes as unread while it is sent. Raises `LimitReached`."""
         if self.bytes and self.bytes + size > MAX_UNREAD_PER_CONNECTION:
             self._all.on_refused()
             raise LimitReached(
-                f"{self.bytes} bytes of answers wait to be read on this connection, and {size} more would be too many: "
+                f"{self.bytes} bytes of responses wait to be read on this connection, {size} more would be too many: "
                 "read them and call again"
             )
         self._add(size)

@@ -1,4 +1,8 @@
-"""The standard health service, tied to whether this instance is ready to serve."""
+"""The standard services beside our own: health, which says whether this instance is ready, and reflection.
+
+Reflection serves descriptors, so that command-line clients need no .proto file. They are in a pool of their own: in
+the process-wide one they would clash with stubs that an embedding program, or a test, made from the same protocol.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from assigner.proto.runtime import own_pool
 
 
 class Readiness(CheckBase):
-    """Answers from the callable at each check; watchers are told when `refresh` finds a change."""
+    """A health check that asks `ready` each time; `refresh` notifies watchers if the result has changed."""
 
     def __init__(self, ready: Callable[[], bool]) -> None:
         self._ready = ready
@@ -49,17 +53,12 @@ class Readiness(CheckBase):
 
 
 def health_service(readiness: Readiness, services: list[ICheckable]) -> Health:
-    """Health of the services and, under the empty name, of the whole."""
+    """The health service for each of the services and, under the empty name, for the whole server."""
     return Health({service: [readiness] for service in services})
 
 
-# Server reflection with descriptors, so that command-line clients need no .proto file.
-#
-# The descriptors live in a pool of their own: the process-wide one would clash with stubs that an embedding program, or
-# a test, made from the same protocol.
-
-
 def with_reflection(services: list[IServable]) -> list[IServable]:
+    """The services, and reflection for all of them."""
     return list(ServerReflection.extend(services, pool=_pool()))
 
 

@@ -62,7 +62,7 @@ class CallStatus(GRPCError):
         self.error = error
 
 
-def answer_to(error: Exception, method: str) -> CallStatus:
+def status_of(error: Exception, method: str) -> CallStatus:
     """The status a caller of the method gets for the error."""
     match error:
         case CallStatus():
@@ -80,8 +80,8 @@ def answer_to(error: Exception, method: str) -> CallStatus:
 
 
 def reason_for(error: Exception, method: str) -> str:
-    """The text of a refusal that is one among several in an answer."""
-    return answer_to(error, method).message or ""
+    """The message of a refusal that is one of several in a response."""
+    return status_of(error, method).message or ""
 
 
 def _status(kind: type) -> Status:

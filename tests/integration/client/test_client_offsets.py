@@ -10,7 +10,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from assigner.api import OffsetCommit, Refusal, RefusedCommit
+from assigner.api import CommitRefusal, OffsetCommit, RefusedCommit
 from assigner.client import (
     AssignerConsumer,
     CommitFailed,
@@ -192,7 +192,7 @@ async def test_a_process_that_was_replaced_commits_nothing_more() -> None:
             assert (await new.committed([tp(0)]))[tp(0)].offset == 10
             commits = [OffsetCommit(worked_on.tp, worked_on.epoch, 11)]
             late = await in_service(assigner, lambda s: s.instance.offsets.commit(GROUP, "a", session, commits))
-            assert late == [RefusedCommit(tp(0), Refusal.FENCED, new.partitions[tp(0)], "a")]
+            assert late == [RefusedCommit(tp(0), CommitRefusal.FENCED, new.partitions[tp(0)], "a")]
             await new.commit({tp(0): 12})
             assert (await new.committed([tp(0)]))[tp(0)].offset == 12
 

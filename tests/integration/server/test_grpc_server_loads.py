@@ -16,7 +16,7 @@ from assigner.client.rpc import LOADS_PER_CALL, LOADS_PER_LIST, load_messages
 from assigner.embedded import EmbeddedAssigner
 from assigner.errors import InvalidInput
 from assigner.proto.kafka_assigner import v1
-from assigner.server.services.loads import DAY, MAX_PUBLISHED, MAX_REPORTED, MAX_TOLD
+from assigner.server.services.loads import DAY, MAX_LISTED, MAX_PUBLISHED, MAX_REPORTED
 from tests.support.fakes.grpc_serving import Serving, serving
 
 NAN, INF = float("nan"), float("inf")
@@ -155,7 +155,7 @@ async def test_a_description_tells_an_unknown_node_from_an_idle_one(service: Ser
 
 
 async def test_no_more_lines_are_told_than_the_limit(service: Serving) -> None:
-    refusal = await refused(service.admin().describe_loads(v1.DescribeLoadsRequest(limit=MAX_TOLD + 1)))
+    refusal = await refused(service.admin().describe_loads(v1.DescribeLoadsRequest(limit=MAX_LISTED + 1)))
     assert refusal.status is Status.INVALID_ARGUMENT
 
 

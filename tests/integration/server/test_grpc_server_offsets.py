@@ -8,7 +8,7 @@ import pytest
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from assigner.api import FoundOffsets, OffsetCommit, Refusal, RefusedCommit, WantedOffsets
+from assigner.api import CommitRefusal, FoundOffsets, OffsetCommit, RefusedCommit, WantedOffsets
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Offset
 from assigner.proto.kafka_assigner import v1
@@ -59,10 +59,10 @@ async def test_a_commit_reaches_the_keeper_with_everything_it_says(service: Serv
 
 async def test_refusals_of_a_kind_are_told_together(service: Serving) -> None:
     service.offsets.refused = [
-        RefusedCommit(tp(1), Refusal.FENCED, 9, "b"),
-        RefusedCommit(tp(2), Refusal.FAILED, reason="no room"),
-        RefusedCommit(tp(3), Refusal.FENCED, 11, "b"),
-        RefusedCommit(tp(9), Refusal.UNKNOWN_PARTITION),
+        RefusedCommit(tp(1), CommitRefusal.FENCED, 9, "b"),
+        RefusedCommit(tp(2), CommitRefusal.FAILED, reason="no room"),
+        RefusedCommit(tp(3), CommitRefusal.FENCED, 11, "b"),
+        RefusedCommit(tp(9), CommitRefusal.UNKNOWN_PARTITION),
     ]
     request = commit(offsets("t", *((number, 1, 1) for number in range(10))))
     response = await service.consumer().commit_offsets(request)

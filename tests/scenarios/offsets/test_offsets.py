@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from assigner.api import OffsetCommit, Refusal, RefusedCommit, WantedOffsets
+from assigner.api import CommitRefusal, OffsetCommit, RefusedCommit, WantedOffsets
 from assigner.errors import Superseded
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, HandoffMode, Step, encode
@@ -46,7 +46,7 @@ async def test_who_does_not_own_a_partition_is_told_who_does(any_cluster: Cluste
     a, b = await two_owners(any_cluster)
     (mine,), (theirs,) = a.owned, b.owned
     refused = await commit(a, {mine: 1, theirs: 1}, epoch=1)
-    assert refused == [RefusedCommit(theirs, Refusal.FENCED, b.owned[theirs], "b")]
+    assert refused == [RefusedCommit(theirs, CommitRefusal.FENCED, b.owned[theirs], "b")]
     assert await offset_of(instance_of(any_cluster), mine) == (1, 1)
     assert await offset_of(instance_of(any_cluster), theirs) is None
 
@@ -54,14 +54,14 @@ async def test_who_does_not_own_a_partition_is_told_who_does(any_cluster: Cluste
 async def test_an_epoch_that_is_over_or_never_was_is_refused(cluster: Cluster) -> None:
     a = await sole_owner(cluster)
     for epoch in (0, 2):
-        assert await commit(a, {tp(0): 1}, epoch=epoch) == [RefusedCommit(tp(0), Refusal.FENCED, 1, "a")]
+        assert await commit(a, {tp(0): 1}, epoch=epoch) == [RefusedCommit(tp(0), CommitRefusal.FENCED, 1, "a")]
     assert await offset_of(instance_of(cluster), tp(0)) is None
 
 
 async def test_rule_5_a_session_of_the_same_name_and_epoch_that_is_not_the_owners_is_refused(cluster: Cluster) -> None:
     await sole_owner(cluster)
     refused = await instance_of(cluster).offsets.commit(GROUP, "a", "another", [OffsetCommit(tp(0), 1, 5)])
-    assert [one.why for one in refused] == [Refusal.FENCED]
+    assert [one.why for one in refused] == [CommitRefusal.FENCED]
 
 
 async def test_a_client_without_a_session_is_known_by_name_and_epoch(cluster: Cluster) -> None:
@@ -73,8 +73,8 @@ async def test_a_partition_that_does_not_exist_is_named(cluster: Cluster) -> Non
     a = await sole_owner(cluster)
     refused = await commit(a, {tp(7): 1, tp(0, "other"): 1}, epoch=1)
     assert {one.tp: one.why for one in refused} == {
-        tp(7): Refusal.UNKNOWN_PARTITION,
-        tp(0, "other"): Refusal.UNKNOWN_PARTITION,
+        tp(7): CommitRefusal.UNKNOWN_PARTITION,
+        tp(0, "other"): CommitRefusal.UNKNOWN_PARTITION,
     }
 
 
@@ -82,7 +82,7 @@ async def test_a_partition_that_nobody_owns_takes_no_commit(cluster: Cluster) ->
     await cluster.add_topic(partitions=1)
     instance = await cluster.start_instance()
     refused = await instance.offsets.commit(GROUP, "a", "s", [OffsetCommit(tp(0), 1, 5)])
-    assert refused == [RefusedCommit(tp(0), Refusal.FENCED, 0, "")]
+    assert refused == [RefusedCommit(tp(0), CommitRefusal.FENCED, 0, "")]
 
 
 async def test_an_owner_may_go_back(cluster: Cluster) -> None:
@@ -104,7 +104,7 @@ async def test_an_unreadable_assignment_admits_nobody_and_is_left_alone(cluster:
     a = await sole_owner(cluster)
     await cluster.store.put(cluster.group.assignment(tp(0)), RUBBISH)
     (refused,) = await commit(a, {tp(0): 1}, epoch=1)
-    assert refused.why is Refusal.FAILED
+    assert refused.why is CommitRefusal.FAILED
     assert "unreadable Assignment" in refused.reason
     await cluster.store.put(
         cluster.group.assignment(tp(0)),
@@ -134,7 +134,7 @@ async def test_a_taken_over_session_is_refused_and_its_successor_goes_on_from_it
     new = await cluster.join("a", session="second")
     await old.until("told why", lambda c: isinstance(c.ended, Superseded))
     await new.until("restamped", lambda c: c.owned == {tp(0): 2})
-    assert await commit(old, {tp(0): 11}) == [RefusedCommit(tp(0), Refusal.FENCED, 2, "a")]
+    assert await commit(old, {tp(0): 11}) == [RefusedCommit(tp(0), CommitRefusal.FENCED, 2, "a")]
     assert await offset_of(instance_of(cluster), tp(0)) == (10, 1)
     assert await commit(new, {tp(0): 12}) == []
     assert await offset_of(instance_of(cluster), tp(0)) == (12, 2)
@@ -158,16 +158,16 @@ async def test_the_old_owner_commits_until_the_flip_and_not_after_it(any_cluster
     a, b, moving = await moving_partition(cluster, mode)
     assert await commit(a, {moving: 10}) == [], "while it is warmed"
     refused = await commit(b, {moving: 99}, epoch=2)
-    assert refused == [RefusedCommit(moving, Refusal.FENCED, 1, "a")], "it is not the new owner's yet"
+    assert refused == [RefusedCommit(moving, CommitRefusal.FENCED, 1, "a")], "it is not the new owner's yet"
     await b.ready(moving)
     await a.until("told to release", lambda c: moving in c.to_release)
     exclusive = mode is HandoffMode.EXCLUSIVE
     final = await commit(a, {moving: 20}, epoch=1)
-    assert final == ([] if exclusive else [RefusedCommit(moving, Refusal.FENCED, 2, "b")])
+    assert final == ([] if exclusive else [RefusedCommit(moving, CommitRefusal.FENCED, 2, "b")])
     await a.release(moving)
     await b.until("owns it", lambda c: c.owned == {moving: 2})
     assert await offset_of(instance_of(cluster), moving) == ((20, 1) if exclusive else (10, 1))
-    assert await commit(a, {moving: 30}, epoch=1) == [RefusedCommit(moving, Refusal.FENCED, 2, "b")]
+    assert await commit(a, {moving: 30}, epoch=1) == [RefusedCommit(moving, CommitRefusal.FENCED, 2, "b")]
     assert await commit(b, {moving: 40}) == []
     assert await offset_of(instance_of(cluster), moving) == (40, 2)
 
@@ -201,7 +201,7 @@ async def test_commits_that_race_with_a_flip_are_on_record_or_refused(any_cluste
             offset += 1
             refused = await commit(a, {moving: offset}, epoch=1)
             if refused:
-                assert refused == [RefusedCommit(moving, Refusal.FENCED, 2, "b")]
+                assert refused == [RefusedCommit(moving, CommitRefusal.FENCED, 2, "b")]
                 return
             answered.append(offset)
             # Or virtual time would stand still.
@@ -241,7 +241,7 @@ async def test_an_owner_that_was_given_its_partition_back_has_another_epoch(clus
     await a.until("told to release", lambda c: moving in c.to_release)
     b.crash()
     await cluster.until("reaffirmed", lambda s: s.assignments[moving].record.epoch == 2, within=10 * cluster.ttl)
-    assert [one.why for one in await commit(a, {moving: 5}, epoch=1)] == [Refusal.FENCED]
+    assert [one.why for one in await commit(a, {moving: 5}, epoch=1)] == [CommitRefusal.FENCED]
     assert await commit(a, {moving: 5}, epoch=2) == []
 
 
@@ -257,7 +257,7 @@ async def test_a_commit_counts_at_an_instance_that_has_not_heard_of_the_new_owne
     behind.end_watches()
     new = await cluster.join("a", instance_of(cluster), session="second")
     await new.until("restamped", lambda c: c.owned == {tp(0): 2})
-    assert await commit(a, {tp(0): 2}, epoch=1, at=late) == [RefusedCommit(tp(0), Refusal.FENCED, 2, "a")]
+    assert await commit(a, {tp(0): 2}, epoch=1, at=late) == [RefusedCommit(tp(0), CommitRefusal.FENCED, 2, "a")]
     assert await commit(new, {tp(0): 3}, at=late) == []
     assert await offset_of(instance_of(cluster), tp(0)) == (3, 2)
 
@@ -275,7 +275,7 @@ async def test_a_recreated_topic_has_no_offsets_and_its_old_owner_must_hear_of_i
     await cluster.add_topic(partitions=1, topic_id="second")
     await a.until("restamped", lambda c: c.owned == {tp(0): 2})
     assert await offset_of(instance_of(cluster), tp(0)) is None
-    assert [one.why for one in await commit(a, {tp(0): 11}, epoch=1)] == [Refusal.FENCED]
+    assert [one.why for one in await commit(a, {tp(0): 11}, epoch=1)] == [CommitRefusal.FENCED]
     assert await offset_of(instance_of(cluster), tp(0)) is None
     assert await commit(a, {tp(0): 3}) == []
     assert await offset_of(instance_of(cluster), tp(0)) == (3, 2)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import anyio
 import pytest
 
-from assigner.api import OffsetCommit, Refusal, RefusedCommit, WantedOffsets
+from assigner.api import CommitRefusal, OffsetCommit, RefusedCommit, WantedOffsets
 from assigner.core.offset_commits import CommitQueue
 from assigner.errors import LimitReached, OutcomeUnknown, TransactionTooLarge
 from assigner.model.keys import TopicPartition
@@ -106,7 +106,7 @@ async def test_rule_5_one_that_lost_its_partition_spoils_no_other_in_its_transac
         await cluster.store.put(cluster.group.assignment(tp(number)), encode(taken))
     before = late.offsets.transactions
     refused = await commit(a, dict.fromkeys(map(tp, range(60)), 6), epoch=1, at=late)
-    assert refused == [RefusedCommit(tp(n), Refusal.FENCED, 9, "b") for n in (3, 47)]
+    assert refused == [RefusedCommit(tp(n), CommitRefusal.FENCED, 9, "b") for n in (3, 47)]
     assert late.offsets.transactions - before == 2, "one that failed and one without the two"
     listed = await late.offsets.fetch(GROUP, WantedOffsets((*map(tp, range(60)),)))
     assert sum(record is not None and record.offset == 6 for _, record in listed.offsets) == 58
@@ -147,7 +147,7 @@ async def test_a_store_that_never_says_whether_it_wrote_is_told_as_a_failure_tha
     await a.until("owns", lambda c: bool(c.owned))
     lost = faults.inject(LoseAnswer(), kinds={"transact"}, times=None, where=commits_an_offset(cluster))
     (refused,) = await commit(a, {tp(0): 5})
-    assert refused.why is Refusal.FAILED
+    assert refused.why is CommitRefusal.FAILED
     assert "commit again" in refused.reason
     lost.remove()
     assert await commit(a, {tp(0): 5}) == []
@@ -160,7 +160,7 @@ async def test_what_the_store_refuses_is_told_by_partition_and_the_rest_is_commi
     await a.until("owns", lambda c: len(c.owned) == 200)
     faults.inject(Refuse("no room"), kinds={"transact"}, where=commits_an_offset(cluster))
     refused = await commit(a, dict.fromkeys(sorted(a.owned), 5))
-    assert {one.why for one in refused} == {Refusal.FAILED}
+    assert {one.why for one in refused} == {CommitRefusal.FAILED}
     assert all("no room" in one.reason for one in refused)
     found = await fetch(instance_of(cluster), *a.owned)
     assert {one for one, record in found.items() if record is None} == {one.tp for one in refused}
@@ -211,7 +211,7 @@ async def test_an_unknown_outcome_followed_by_a_flip_is_settled_by_what_is_on_re
     await cluster.store.put(cluster.group.assignment(tp(0)), encode(owned))
     stores[0].armed, stores[0].applied, stores[0].overwritten = True, applied, overwritten
     refused = await instance.offsets.commit(GROUP, "a", "s", [OffsetCommit(tp(0), 1, 5)])
-    assert refused == ([] if counts else [RefusedCommit(tp(0), Refusal.FENCED, 2, "b")])
+    assert refused == ([] if counts else [RefusedCommit(tp(0), CommitRefusal.FENCED, 2, "b")])
     assert await offset_of(instance, tp(0)) == ((5, 1) if counts else (8, 2) if overwritten else None)
 
 

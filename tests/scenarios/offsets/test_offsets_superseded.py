@@ -11,7 +11,7 @@ import random
 import anyio
 import pytest
 
-from assigner.api import OffsetCommit, Refusal, RefusedCommit
+from assigner.api import CommitRefusal, OffsetCommit, RefusedCommit
 from assigner.core.offset_commits import OffsetRevisions
 from assigner.errors import FailedPrecondition
 from assigner.instance import Instance
@@ -67,7 +67,7 @@ async def test_an_answered_commit_is_not_replaced_by_one_that_was_given_up_at_th
     i1 = instance_of(cluster)
     faults.inject(LATE, kinds={"transact"}, times=TRIES, where=commits_an_offset(cluster))
     (refused,) = await commit(i1, 10)
-    assert refused.why is Refusal.FAILED
+    assert refused.why is CommitRefusal.FAILED
     assert await commit(i1, 20) == []
     await until_everything_took_effect(faults)
     assert await offset_of(i1, tp(0)) == (20, 1)
@@ -118,7 +118,7 @@ async def test_who_may_have_lost_to_another_commit_is_told_to_commit_again_and_r
         await eventually(lambda: first.late_effects == 1, within=10, what="10 is on its way")
         assert await commit(i2, 20) == []
     ((refused,),) = answers
-    assert refused.why is Refusal.FAILED
+    assert refused.why is CommitRefusal.FAILED
     assert "commit again" in refused.reason
     assert await offset_of(i2, tp(0)) == (20, 1)
     assert await commit(i1, 30) == []
@@ -145,7 +145,7 @@ async def test_a_commit_that_was_held_up_at_its_instance_replaces_none_that_was_
         await eventually(lambda: held_up.hits == 1, within=10, what="10 is held up")
         assert await commit(i2, 20) == []
     ((refused,),) = answers
-    assert refused.why is Refusal.FAILED
+    assert refused.why is CommitRefusal.FAILED
     assert "commit again" in refused.reason
     assert await offset_of(i2, tp(0)) == (20, 1)
     assert await commit(i1, 30) == []

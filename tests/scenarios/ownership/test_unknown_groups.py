@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from assigner.api import LoadReport, OffsetCommit, Refusal, Registration
+from assigner.api import CommitRefusal, LoadReport, OffsetCommit, Registration
 from assigner.errors import FailedPrecondition, LimitReached, NotRegistered, UnknownGroup
 from assigner.instance import Instance
 from assigner.model.commands import Ack
@@ -113,7 +113,7 @@ async def test_an_operator_is_told_that_there_is_no_such_group_and_none_is_made(
 async def test_a_commit_in_an_unknown_group_is_refused_without_a_mirror(any_cluster: Cluster) -> None:
     instance = await any_cluster.start_instance()
     refused = await instance.offsets.commit("nobodys", "a", "s", [OffsetCommit(tp(0), 1, 5)])
-    assert [one.why for one in refused] == [Refusal.UNKNOWN_PARTITION]
+    assert [one.why for one in refused] == [CommitRefusal.UNKNOWN_PARTITION]
     assert instance.mirrors.open == 0
 
 

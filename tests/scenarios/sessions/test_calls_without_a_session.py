@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from assigner.api import LoadReport, OffsetCommit, Refusal, RefusedCommit
+from assigner.api import CommitRefusal, LoadReport, OffsetCommit, RefusedCommit
 from assigner.errors import AssignerError, FailedPrecondition, NotRegistered, Superseded
 from assigner.instance import Instance
 from assigner.model.commands import Ack
@@ -72,7 +72,7 @@ async def test_a_call_with_a_wrong_session_does_nothing_and_does_not_tell_the_ri
     await a.until("owns everything", lambda c: len(c.owned) == 2)
     before = await everything(any_cluster)
     if call == "CommitOffsets":
-        assert await CALLS[call](instance, "a-wrong-one") == [RefusedCommit(tp(0), Refusal.FENCED, 1, "a")]
+        assert await CALLS[call](instance, "a-wrong-one") == [RefusedCommit(tp(0), CommitRefusal.FENCED, 1, "a")]
     else:
         with pytest.raises(NotRegistered) as caught:
             await CALLS[call](instance, "a-wrong-one")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assigner.api import OffsetCommit, Refusal, RefusedCommit
+from assigner.api import CommitRefusal, OffsetCommit, RefusedCommit
 from assigner.core.offset_commits import Admitted, CommitQueue, Committer, PendingCommit, admit
 from assigner.errors import LimitReached
 from assigner.model.keys import TopicPartition
@@ -45,7 +45,7 @@ def test_the_owner_is_admitted_under_its_epoch_by_the_record_as_it_is() -> None:
 def test_anybody_else_is_told_who_has_it_under_which_epoch(assignment: Stored[Assignment]) -> None:
     record = assignment.record
     assert admit(A, wish(), assignment, exists=True) == RefusedCommit(
-        wish().tp, Refusal.FENCED, record.epoch, record.owner
+        wish().tp, CommitRefusal.FENCED, record.epoch, record.owner
     )
 
 
@@ -61,8 +61,8 @@ def test_an_owner_written_before_sessions_and_epochs_were_known_may_commit_as_it
 
 
 def test_without_an_owner_it_depends_on_whether_there_is_such_a_partition() -> None:
-    assert admit(A, wish(), None, exists=True) == RefusedCommit(wish().tp, Refusal.FENCED)
-    assert admit(A, wish(), None, exists=False) == RefusedCommit(wish().tp, Refusal.UNKNOWN_PARTITION)
+    assert admit(A, wish(), None, exists=True) == RefusedCommit(wish().tp, CommitRefusal.FENCED)
+    assert admit(A, wish(), None, exists=False) == RefusedCommit(wish().tp, CommitRefusal.UNKNOWN_PARTITION)
 
 
 def test_what_is_written_is_the_offset_with_the_epoch_and_the_topics_identity() -> None:

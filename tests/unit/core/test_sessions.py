@@ -10,7 +10,7 @@ import pytest
 from assigner.api import Registration
 from assigner.core import sessions
 from assigner.core.group import GroupState
-from assigner.core.sessions import Admission
+from assigner.core.sessions import RegistrationTerms
 from assigner.errors import Evicted, FailedPrecondition, NotRegistered, Superseded
 from assigner.model.keys import Keys, TopicPartition
 from assigner.model.names import session_digest
@@ -38,9 +38,9 @@ def registration(**fields: Any) -> Registration:
     return Registration(**{"group": "g", "name": "c", "session": "s1", **fields})
 
 
-def admission(session: str = "s1", *, now: int = 200, **fields: Any) -> Admission:
+def terms(session: str = "s1", *, now: int = 200, **fields: Any) -> RegistrationTerms:
     asked = registration(**{"session": session, **fields})
-    return Admission(registration=asked, session=session or "minted-1", instance="i2", ttl=30.0, now=now)
+    return RegistrationTerms(registration=asked, session=session or "minted-1", instance="i2", ttl=30.0, now=now)
 
 
 def on_record(session: str = "s1", lease: int = LEASE, **fields: Any) -> Stored[Consumer]:
@@ -53,7 +53,7 @@ def on_record(session: str = "s1", lease: int = LEASE, **fields: Any) -> Stored[
 
 
 def test_a_consumer_joins_with_what_it_registered() -> None:
-    asked = admission(capacity=2.0, rack="r", topics=("b", "a", "b"), address="host:1", renews=True, generation="blue")
+    asked = terms(capacity=2.0, rack="r", topics=("b", "a", "b"), address="host:1", renews=True, generation="blue")
     assert sessions.register(None, asked) == Consumer(
         consumer_name="c",
         status=Status.READY,
@@ -71,49 +71,49 @@ def test_a_consumer_joins_with_what_it_registered() -> None:
 
 
 def test_a_session_that_the_server_made_up_is_marked_as_such() -> None:
-    joined = sessions.register(None, admission(""))
+    joined = sessions.register(None, terms(""))
     assert (joined.session, joined.minted) == ("minted-1", True)
-    assert not sessions.register(None, admission("s1")).minted
+    assert not sessions.register(None, terms("s1")).minted
 
 
 def test_a_resumed_session_keeps_its_age_and_moves_to_the_new_instance() -> None:
-    resumed = sessions.register(on_record(rack="old"), admission(rack="new"))
+    resumed = sessions.register(on_record(rack="old"), terms(rack="new"))
     assert (resumed.registered_at, resumed.instance, resumed.rack) == (100, "i2", "new")
 
 
 @pytest.mark.parametrize("status", list(Status))
 def test_a_resumed_session_goes_on_draining_if_it_was(status: Status) -> None:
-    assert sessions.register(on_record(status=status), admission()).status is status
+    assert sessions.register(on_record(status=status), terms()).status is status
 
 
 def test_a_takeover_starts_anew_and_remembers_whom_it_displaced() -> None:
-    taken = sessions.register(on_record("s0", status=Status.DRAINING), admission("s1"))
+    taken = sessions.register(on_record("s0", status=Status.DRAINING), terms("s1"))
     assert (taken.status, taken.registered_at) == (Status.READY, 200)
     assert taken.displaced == (Displaced("s0", LEASE),)
 
 
 def test_a_takeover_from_a_registration_without_a_lease_has_nobody_to_wait_for() -> None:
-    assert sessions.register(on_record("s0", NO_LEASE), admission("s1")).displaced == ()
+    assert sessions.register(on_record("s0", NO_LEASE), terms("s1")).displaced == ()
 
 
 def test_takeovers_add_up_in_their_order() -> None:
     second = on_record("s1", displaced=(Displaced("s0", 98),))
-    assert sessions.register(second, admission("s2")).displaced == (Displaced("s0", 98), Displaced("s1", LEASE))
+    assert sessions.register(second, terms("s2")).displaced == (Displaced("s0", 98), Displaced("s1", LEASE))
 
 
 def test_a_resumed_session_remembers_whom_it_displaced() -> None:
     before = on_record("s1", displaced=(Displaced("s0", 98),))
-    assert sessions.register(before, admission("s1")).displaced == (Displaced("s0", 98),)
+    assert sessions.register(before, terms("s1")).displaced == (Displaced("s0", 98),)
 
 
 def test_no_session_is_displaced_by_itself() -> None:
     before = on_record("s2", displaced=(Displaced("s1", 98), Displaced("s0", 97)))
-    assert sessions.register(before, admission("s1")).displaced == (Displaced("s0", 97), Displaced("s2", LEASE))
+    assert sessions.register(before, terms("s1")).displaced == (Displaced("s0", 97), Displaced("s2", LEASE))
 
 
 def test_a_takeover_does_not_inherit_an_eviction() -> None:
     sessions.check_may_register(on_record("s0", evicted="did not release"), "s1", "g")
-    assert sessions.register(on_record("s0", evicted="did not release"), admission("s1")).evicted == ""
+    assert sessions.register(on_record("s0", evicted="did not release"), terms("s1")).evicted == ""
 
 
 @pytest.mark.parametrize("session", ["s1", "s2"])

@@ -151,7 +151,7 @@ def test_a_line_of_the_log_is_printable_in_both_forms() -> None:
 
 def test_a_failure_is_kept_without_what_a_terminal_would_obey() -> None:
     request = v1.PartitionReadyRequest(consumer_name="c", partition=v1.TopicPartition("t", 0))
-    kept = Requests("default", Keys().check_group).answers(request, HOSTILE).answers[0].failure
+    kept = Requests("default", Keys().check_group).acks(request, HOSTILE).acks[0].failure
     assert kept.isprintable()
     assert kept.startswith("disk full")
 

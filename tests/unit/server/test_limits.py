@@ -8,7 +8,7 @@ import pytest
 from assigner.api import Registration
 from assigner.backends.memory import MemoryState, MemoryStore
 from assigner.clock import LoopClock
-from assigner.core.sessions import MOST_DISPLACED, Admission, takeover
+from assigner.core.sessions import MOST_DISPLACED, RegistrationTerms, takeover
 from assigner.core.writes import Moved
 from assigner.errors import InvalidInput
 from assigner.leader.history import LENGTH, HistoryWriter, read_history
@@ -50,8 +50,8 @@ def test_a_record_remembers_the_last_displaced_sessions_and_no_more() -> None:
     many = tuple(Displaced(f"s{number}", number + 1) for number in range(MOST_DISPLACED))
     record = Consumer(consumer_name="c", session="now", displaced=many)
     registration = Registration(group="g", name="c", session="next")
-    admission = Admission(registration=registration, session="next", instance="i", ttl=30.0, now=1)
-    taken = takeover(Stored(record, "/c", 1, 1, 99), admission)
+    terms = RegistrationTerms(registration=registration, session="next", instance="i", ttl=30.0, now=1)
+    taken = takeover(Stored(record, "/c", 1, 1, 99), terms)
     assert taken.displaced == (*many[1:], Displaced("now", 99))
 
 
@@ -59,9 +59,9 @@ def test_a_partition_number_past_nine_digits_is_refused() -> None:
     def ready(partition: int) -> v1.PartitionReadyRequest:
         return v1.PartitionReadyRequest(consumer_name="c", partition=v1.TopicPartition("t", partition))
 
-    assert REQUESTS.answers(ready(MAX_PARTITION), "").answers[0].tp.partition == MAX_PARTITION
+    assert REQUESTS.acks(ready(MAX_PARTITION), "").acks[0].tp.partition == MAX_PARTITION
     with pytest.raises(InvalidInput, match="out of range"):
-        REQUESTS.answers(ready(MAX_PARTITION + 1), "")
+        REQUESTS.acks(ready(MAX_PARTITION + 1), "")
 
 
 def test_a_capacity_past_a_billion_is_refused() -> None:

@@ -11,7 +11,7 @@ from grpclib.exceptions import GRPCError
 
 from assigner import errors
 from assigner.server.transport import status
-from assigner.server.transport.status import MAX_TEXT, STATUSES, answer_to
+from assigner.server.transport.status import MAX_TEXT, STATUSES, status_of
 
 
 def all_errors(kind: type[errors.AssignerError] = errors.AssignerError) -> Iterator[type[errors.AssignerError]]:
@@ -49,32 +49,32 @@ def test_every_error_of_the_service_has_a_status_of_its_own_line(kind: type[erro
 def test_the_text_and_the_class_of_a_deliberate_error_are_passed_on(
     kind: type[errors.AssignerError], status: Status
 ) -> None:
-    answer = answer_to(kind("what, which rule, what to do"), "/s/m")
-    assert (answer.status, answer.message, answer.error) == (status, "what, which rule, what to do", kind.__name__)
+    sent = status_of(kind("what, which rule, what to do"), "/s/m")
+    assert (sent.status, sent.message, sent.error) == (status, "what, which rule, what to do", kind.__name__)
 
 
 def test_an_error_that_only_a_plugin_knows_gets_its_bases_status() -> None:
     class Own(errors.StoreUnavailable):
         pass
 
-    assert answer_to(Own("down"), "/s/m").status is Status.UNAVAILABLE
+    assert status_of(Own("down"), "/s/m").status is Status.UNAVAILABLE
 
 
 def test_an_unexpected_error_is_logged_under_the_id_that_the_caller_gets(monkeypatch: pytest.MonkeyPatch) -> None:
     logged = Mock()
     monkeypatch.setattr(status, "_log", logged)
-    answer = answer_to(KeyError("password"), "/s/m")
-    assert answer.status is Status.INTERNAL
-    assert "password" not in (answer.message or "")
+    sent = status_of(KeyError("password"), "/s/m")
+    assert sent.status is Status.INTERNAL
+    assert "password" not in (sent.message or "")
     entry = logged.error.call_args.kwargs
-    assert entry["defect_id"] in (answer.message or "")
+    assert entry["defect_id"] in (sent.message or "")
     assert isinstance(entry["exc_info"], KeyError)
 
 
 def test_a_long_text_is_cut() -> None:
-    answer = answer_to(errors.FailedPrecondition("x" * 100_000), "/s/m")
-    assert len(answer.message or "") == MAX_TEXT
+    sent = status_of(errors.FailedPrecondition("x" * 100_000), "/s/m")
+    assert len(sent.message or "") == MAX_TEXT
 
 
 def test_a_status_that_was_chosen_is_kept() -> None:
-    assert answer_to(GRPCError(Status.DATA_LOSS, "gone"), "/s/m").status is Status.DATA_LOSS
+    assert status_of(GRPCError(Status.DATA_LOSS, "gone"), "/s/m").status is Status.DATA_LOSS

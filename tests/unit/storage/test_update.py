@@ -12,7 +12,7 @@ from assigner.backends.memory import MemoryState, MemoryStore
 from assigner.clock import LoopClock
 from assigner.errors import FailedPrecondition, OutcomeUnknown, StoreUnavailable, UnreadableRecord
 from assigner.model.records import Stored, TopicConfig, encode, stored
-from assigner.storage.update import TRIES, UNKNOWN_TRIES, Fenced, Lost, Swapped, Unchanged, Updated, swap, update
+from assigner.storage.update import TRIES, UNKNOWN_TRIES, FenceFailed, Lost, Swapped, Unchanged, Updated, swap, update
 from assigner.store import Absent, Delete, Exists, Found, Missing, Put, TransactionResult
 from assigner.testing.faults import EffectAfter, FaultyStore, LoseAnswer, Refuse
 from assigner.testing.waiting import eventually
@@ -170,7 +170,7 @@ async def test_what_goes_along_is_written_in_the_same_transaction(store: FaultyS
 async def test_a_fence_that_does_not_hold_is_told_with_what_was_read(store: FaultyStore) -> None:
     await store.put(OTHER, b"x")
     result = await update(store, KEY, TopicConfig, becomes(3), fences=[Exists("/root/no"), Absent(OTHER)])
-    assert isinstance(result, Fenced)
+    assert isinstance(result, FenceFailed)
     missing, found = result.reads
     assert isinstance(missing, Missing)
     assert isinstance(found, Found)
