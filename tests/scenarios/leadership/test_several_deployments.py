@@ -41,6 +41,7 @@ class Site:
 
     def __init__(self, kind: str, backend: Backend, endpoints: str) -> None:
         self.ttl = TTL[kind]
+        self.patience = 20.0 if kind == "memory" else 90.0
         self.backend = backend
         self.clock = LoopClock()
         self.tasks: anyio.abc.TaskGroup
