@@ -1,7 +1,7 @@
-"""From the stream's messages to `Commands`.
+"""Decodes the stream's messages to `Commands`.
 
-An update that was too long for one message arrives in parts; nothing is told before the last of them is there,
-because what is missing from half a list is not lost.
+An update that is too long for one message arrives in parts. It is passed on only when it is complete: a partition that
+is missing from half a list is not lost.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Owned = tuple[TopicPartition, int]
 
 
 class Assembly:
-    """Puts the parts of an update together."""
+    """Assembles an update from its parts."""
 
     def __init__(self) -> None:
         self._parts: Commands | None = None
 
     def add(self, message: Any) -> Commands | None:
-        """`message`: an AssignmentCommand of the C runtime. What the service wants, once it is complete."""
+        """Add a message, an AssignmentCommand of the C runtime; returns the commands once the update is complete."""
         commands, more = _read(message)
         if self._parts is not None:
             commands = _joined(self._parts, commands)

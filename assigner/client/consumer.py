@@ -3,9 +3,9 @@
     async with AssignerConsumer(["127.0.0.1:50051"], "billing", "worker-1", ["orders"], MyHandler()) as consumer:
         await consumer.run_until_signal()
 
-Inside the block the consumer is registered, renews its session, calls the handler and answers for it; the program
-asks a partition's gate before it works. Leaving the block shuts the gates, lets the handler know, and tells the
-service, so that the partitions move at once.
+Inside the block the consumer is registered, renews its session, calls the handler and sends the acks; the program
+asks a partition's gate before it works. Leaving the block shuts the gates, notifies the handler, and deregisters the
+consumer, so that its partitions move at once.
 
 Not promised: that no partition is worked on twice. Give the epoch to whatever the work has an effect on.
 """
@@ -28,7 +28,7 @@ from assigner.aio.supervision import report_failure
 from assigner.client.channel import Dialer, Unavailable, parse_addresses
 from assigner.client.gate import PartitionGate
 from assigner.client.handler import Handler, warn_of_misspelt
-from assigner.client.offsets import CommittedOffset, OffsetAndMetadata, Owned, commit, committed, plain
+from assigner.client.offsets import CommittedOffset, OffsetAndMetadata, Owned, commit, committed, tp_of
 from assigner.client.rpc import Identity
 from assigner.client.runner import Runner
 from assigner.client.session import Ending, Session, Timing, new_session
@@ -41,9 +41,9 @@ from assigner.model.keys import TopicPartition
 from assigner.model.names import check_name, check_topic
 
 DRAIN_WITHIN = 20.0
-"""Seconds for handing over after a signal."""
+"""Seconds for draining after a signal."""
 LEAVE_WITHIN = 3.0
-"""Seconds for handlers to stop when that was not enough."""
+"""Seconds for handlers to stop when draining took longer."""
 
 _log = get_logger(__name__)
 
@@ -103,10 +103,10 @@ class AssignerConsumer:
         self._clock = clock or SystemClock()
         self._timing = timing
         self._connect_timeout = connect_timeout
-        self._work = Runner(
+        self._runner = Runner(
             handler, self._clock, handler_concurrency=handler_concurrency, warm_concurrency=warm_concurrency
         )
-        who = Identity(
+        identity = Identity(
             group=check_name("group", group) if group else "",
             name=check_name("consumer", name),
             session=check_name("session", session) if session is not None else new_session(),
@@ -118,7 +118,9 @@ class AssignerConsumer:
         )
         parsed = parse_addresses(addresses)
         dialer = Dialer(tls_context(tls), timing.keepalive, timing.keepalive_timeout)
-        self._membership = Session(parsed, who, dialer, self._clock, self._work, timing, rejoin=rejoin_after_eviction)
+        self._session = Session(
+            parsed, identity, dialer, self._clock, self._runner, timing, rejoin=rejoin_after_eviction
+        )
         self._task: asyncio.Task[None] | None = None
         self._ending: Ending | BaseException | None = None
         self._close_within = timing.close_timeout
@@ -129,29 +131,27 @@ class AssignerConsumer:
         await self._enter(lambda: False)
         return self
 
-    async def _enter(self, is_told_to_leave: Callable[[], bool]) -> None:
-        """Begin, and wait until the consumer is registered or told to leave."""
+    async def _enter(self, must_leave: Callable[[], bool]) -> None:
+        """Start the task, and wait until the consumer is registered or `must_leave` is true."""
         if self._task is not None:
             raise RuntimeError("an AssignerConsumer is entered once; make another one")
-        self._work.changes.attach(asyncio.get_running_loop())
+        self._runner.changes.attach(asyncio.get_running_loop())
         # A task of its own instead of a task group around the block: the block may then be left in another task than
         # it was entered in, as test fixtures do, and an error in here never cancels the program's own work.
-        self._task = asyncio.create_task(self._run(), name=f"assigner-consumer {self._membership.who.name}")
+        self._task = asyncio.create_task(self._run(), name=f"assigner-consumer {self._session.identity.name}")
         try:
             with anyio.move_on_after(self._connect_timeout):
-                await self.wait_for(
-                    lambda _: self._membership.registered or self._ending is not None or is_told_to_leave()
-                )
+                await self.wait_for(lambda _: self._session.registered or self._ending is not None or must_leave())
         except BaseException:
             await self.close()
             raise
-        if not self._membership.registered and not is_told_to_leave():
+        if not self._session.registered and not must_leave():
             await self.close()
             if isinstance(self._ending, AssignerError):
                 raise self._ending
             raise Unavailable(
                 f"not registered within {self._connect_timeout} s: "
-                f"{self._membership.last_failure or 'no answer'}; check the addresses"
+                f"{self._session.last_failure or 'no answer'}; check the addresses"
             )
 
     async def __aexit__(
@@ -167,31 +167,31 @@ class AssignerConsumer:
         consumer ended, and raises what `closed` raises.
 
         The default ends within the 30 s that Kubernetes grants, also if the service is gone and a handler hangs."""
-        told: list[signal.Signals] = []
+        received: list[signal.Signals] = []
 
-        def note(number: signal.Signals) -> None:
-            told.append(number)
-            _log.info("signal_received", consumer=self.name, signal=number.name, signals=len(told))
+        def on_receipt(number: signal.Signals) -> None:
+            received.append(number)
+            _log.info("signal_received", consumer=self.name, signal=number.name, signals=len(received))
             if on_signal is not None:
                 on_signal(number)
-            self._work.changes.notify()
+            self._runner.changes.notify()
 
-        async with _noting_signals(note):
+        async with _receiving_signals(on_receipt):
             if self._task is None:
-                await self._enter(lambda: bool(told))
-            await self.wait_for(lambda _: self._ending is not None or bool(told))
-            if self._ending is None and self._membership.registered and drain_within > 0:
-                self._membership.drain()
+                await self._enter(lambda: bool(received))
+            await self.wait_for(lambda _: self._ending is not None or bool(received))
+            if self._ending is None and self._session.registered and drain_within > 0:
+                self._session.drain()
                 with anyio.move_on_after(drain_within):
-                    await self.wait_for(lambda _: self._ending is not None or len(told) > 1)
+                    await self.wait_for(lambda _: self._ending is not None or len(received) > 1)
             if self._ending is None:
-                self._close_within = 0.0 if len(told) > 1 else LEAVE_WITHIN
+                self._close_within = 0.0 if len(received) > 1 else LEAVE_WITHIN
             await self.close()
         return await self.closed()
 
     async def close(self) -> None:
         """Leave at once: what leaving the block does. May be called repeatedly."""
-        self._membership.stop()
+        self._session.stop()
         if self._task is not None:
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([self._task])
@@ -199,7 +199,7 @@ class AssignerConsumer:
     async def drain(self, timeout: float | None = None) -> None:
         """Hand everything over to others, then close. Raises `TimeoutError` if that takes longer; the draining goes
         on until the block is left."""
-        self._membership.drain()
+        self._session.drain()
         with anyio.fail_after(timeout):
             await self.closed()
 
@@ -216,25 +216,25 @@ class AssignerConsumer:
 
     def gate(self, topic: str, partition: int) -> PartitionGate:
         """The partition's gate, whoever owns it. It stays the same object for the consumer's lifetime."""
-        return self._work.gate(TopicPartition(topic, partition))
+        return self._runner.gate(TopicPartition(topic, partition))
 
     @property
     def partitions(self) -> dict[TopicPartition, int]:
         """Partitions that may be worked on now, with their epochs."""
-        return self._work.state.owned(self._clock.now())
+        return self._runner.state.owned(self._clock.now())
 
     @property
     def standbys(self) -> frozenset[TopicPartition]:
         """Partitions of others that this consumer is to hold a copy of."""
-        return self._work.state.standbys()
+        return self._runner.state.standbys()
 
     async def report_load(self, loads: Mapping[TopicPartition, float], *, node: float | None = None) -> float:
-        """Tell how heavy partitions are, and how busy this node is, as advice for plans by load: numbers from 0 up, in
-        units that all consumers of the group share. Only partitions of this consumer's own count.
+        """Report how heavy partitions are, and how busy this node is, as advice for plans by load: numbers from 0 up,
+        in units that all consumers of the group share. Only partitions of this consumer's own count.
 
         Returns the seconds after which another report is of use. Raises `Unavailable` while there is no contact, and
         `Refused` if the service knows no loads."""
-        return await self._membership.report_load(loads, node)
+        return await self._session.report_load(loads, node)
 
     # --- offsets ---------------------------------------------------------------------------------------------------
 
@@ -246,14 +246,14 @@ class AssignerConsumer:
 
         Returns the partitions, all of them on record for good. Raises `CommitFailed`, which tells which are and which
         are not, or `Unavailable` if it is not known of any; either way it may be repeated."""
-        return await commit(self._membership.contact, self._epochs(offsets))
+        return await commit(self._session.rpc, self._epochs(offsets))
 
     async def committed(
         self, partitions: Iterable[Ownership | TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset]:
         """What is on record, by whomever; partitions without a commit are left out. Sees every commit that was
         answered before. Raises `Unavailable`, and `UnreadableRecord` rather than leave out what can't be read."""
-        return await committed(self._membership.contact, [plain(one) for one in partitions])
+        return await committed(self._session.rpc, [tp_of(one) for one in partitions])
 
     def _epochs(
         self, offsets: Mapping[Owned, int | OffsetAndMetadata]
@@ -261,44 +261,44 @@ class AssignerConsumer:
         """By partition: the epoch, None where it was never this consumer's, and the offset."""
         found: dict[TopicPartition, tuple[int | None, OffsetAndMetadata]] = {}
         for partition, offset in offsets.items():
-            tp = plain(partition)
+            tp = tp_of(partition)
             if tp in found:
                 raise InvalidInput(f"{tp} is named twice; commit one offset for it")
-            epoch = partition.epoch if isinstance(partition, Ownership) else self._work.state.gate(tp).epoch
+            epoch = partition.epoch if isinstance(partition, Ownership) else self._runner.state.gate(tp).epoch
             found[tp] = epoch, offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
         return found
 
     @property
     def session(self) -> str:
-        return self._membership.who.session
+        return self._session.identity.session
 
     @property
     def name(self) -> str:
-        return self._membership.who.name
+        return self._session.identity.name
 
     @property
     def is_connected(self) -> bool:
-        return self._membership.is_connected
+        return self._session.is_connected
 
     async def wait_for(self, predicate: Callable[[AssignerConsumer], bool]) -> None:
         """Wait until it is true; it is asked again whenever something about the consumer changes."""
-        await self._work.changes.until(lambda: predicate(self))
+        await self._runner.changes.until(lambda: predicate(self))
 
     def statistics(self) -> ConsumerStatistics:
-        state, now = self._work.state, self._clock.now()
-        link, counts = self._membership.link, self._work.state.counts
+        state, now = self._runner.state, self._clock.now()
+        registration, counts = self._session.registration, self._runner.state.counts
         return ConsumerStatistics(
             session=self.session,
             connected=self.is_connected,
-            address=str(link.address) if link is not None and link.opened else "",
-            links=self._membership.links,
-            failed_tries=self._membership.failed_tries,
+            address=str(registration.address) if registration is not None and registration.opened else "",
+            links=self._session.registrations,
+            failed_tries=self._session.failed_tries,
             lease_left=max(0.0, state.lease.deadline - now),
             owned=len(state.owned(now)),
             standbys=len(state.standbys()),
             warming=sum(isinstance(call, CallWarm) for call in state.running()),
-            under_way=self._work.work_under_way(),
-            pending_answers=state.pending_answers(),
+            under_way=self._runner.work_under_way(),
+            pending_answers=state.pending_ack_count(),
             warmed=counts.warmed,
             released=counts.released,
             revoked=counts.revoked,
@@ -314,12 +314,12 @@ class AssignerConsumer:
         ending: Ending | BaseException = Ending.LEFT
         try:
             async with anyio.create_task_group() as tasks:
-                self._work.begin(tasks)
+                self._runner.begin(tasks)
                 try:
-                    ending = await self._membership.run()
+                    ending = await self._session.run()
                 except AssignerError as error:
                     ending = error
-                await self._wind_up(ending)
+                await self._shut_down(ending)
                 tasks.cancel_scope.cancel()
         except BaseException as error:
             ending = error
@@ -328,27 +328,27 @@ class AssignerConsumer:
             _log.exception("consumer_failed", consumer=self.name)
         finally:
             # Whatever happened: no gate outlives the task that renews its lease.
-            self._work.state.lease.end()
+            self._runner.state.lease.end()
             self._ending = ending
-            self._work.changes.notify()
+            self._runner.changes.notify()
 
-    async def _wind_up(self, ending: Ending | BaseException) -> None:
-        self._work.leave(ending.value if isinstance(ending, Ending) else str(ending))
-        if not self._membership.registered:
+    async def _shut_down(self, ending: Ending | BaseException) -> None:
+        self._runner.leave(ending.value if isinstance(ending, Ending) else str(ending))
+        if not self._session.registered:
             return
-        if await self._work.at_rest(self._close_within):
-            await self._membership.farewell()
+        if await self._runner.wait_idle(self._close_within):
+            await self._session.deregister()
         else:
             _log.warning("session_left_to_expire", consumer=self.name)
 
 
 @asynccontextmanager
-async def _noting_signals(note: Callable[[signal.Signals], None]) -> AsyncIterator[None]:
+async def _receiving_signals(on_receipt: Callable[[signal.Signals], None]) -> AsyncIterator[None]:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
 
         async def listen() -> None:
             async for number in signals:
-                note(number)
+                on_receipt(number)
 
         listening = asyncio.create_task(listen(), name="assigner-signals")
         listening.add_done_callback(report_failure)

@@ -1,8 +1,8 @@
-"""Runs the handler's calls: one lane per partition, many lanes side by side.
+"""Runs the handler's calls as tasks: one at a time for a partition, those of different partitions side by side.
 
-A lane never has two calls at a time, because the state never asks for it. How many run at once is limited by kind,
-so that slow warms delay no release and slow releases delay no assignment. Calls that wait for their turn cost no
-task: ten thousand partitions may be assigned in one message.
+A partition never has two calls at a time, because the state never asks for it. How many run at once is limited by kind,
+so that slow warms delay no release and slow releases delay no assignment. A call that waits for a free task costs none
+itself: ten thousand partitions may be assigned in one message.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MAX_REASON = 500
 """Characters of a failure that are reported to the service."""
 
 MAX_FAILED_AT = 100
-"""Places of failures that are remembered; beyond it they are told in full again."""
+"""Places of failures that are remembered; beyond it they are logged with their tracebacks again."""
 
 _log = get_logger(__name__)
 
@@ -59,8 +59,8 @@ _METHODS: dict[type[Call], str] = {
 }
 
 
-def _named(call: Call) -> dict[str, str]:
-    """The handler's method and the partition, for a line of the log."""
+def _log_fields(call: Call) -> dict[str, str]:
+    """The handler's method and the partition, as fields of a log line."""
     about = getattr(call, "owned", None) or getattr(call, "tp", None) or getattr(call, "order", None)
     partition = about.tp if isinstance(about, Warm) else about
     return {"call": _METHODS.get(type(call), ""), "partition": str(partition)}
@@ -76,8 +76,8 @@ class _Job:
         """Set when the call begins."""
 
 
-class _Crew:
-    """At most so many tasks that do one job after another. It holds at most one job per partition."""
+class _WorkerPool:
+    """Up to `size` tasks that run queued jobs, one after another. The queue holds at most one job per partition."""
 
     def __init__(self, tasks: TaskGroup, size: int, do: Callable[[_Job], Awaitable[None]]) -> None:
         self._tasks = tasks
@@ -89,9 +89,9 @@ class _Crew:
         self._jobs.append(job)
         if self._idle:
             self._idle -= 1
-            self._tasks.start_soon(self._work)
+            self._tasks.start_soon(self._run_jobs)
 
-    async def _work(self) -> None:
+    async def _run_jobs(self) -> None:
         while self._jobs:
             await self._do(self._jobs.popleft())
             # A handler that never waits must not keep the loop from everything else.
@@ -110,19 +110,20 @@ class HandlerTasks:
         gate: Callable[[TopicPartition], PartitionGate],
         finished: Callable[[TopicPartition, Outcome], None],
     ) -> None:
-        """`finished` hears how each call ended."""
+        """`finished` is called with the outcome of each call."""
         self._tasks = tasks
         self._handler = handler
-        self._takers, self._givers = _Crew(tasks, calls, self._run), _Crew(tasks, calls, self._run)
-        self._warmers = _Crew(tasks, warms, self._run)
-        self._keepers = _Crew(tasks, calls, self._run)
+        self._assigned_pool = _WorkerPool(tasks, calls, self._run)
+        self._release_pool = _WorkerPool(tasks, calls, self._run)
+        self._warm_pool = _WorkerPool(tasks, warms, self._run)
+        self._standby_pool = _WorkerPool(tasks, calls, self._run)
         self._gate = gate
         self._finished = finished
         self._jobs: dict[TopicPartition, _Job] = {}
         self._failed_at: set[tuple[object, ...]] = set()
-        """Where handlers failed, so that each place is told in full once."""
+        """Where handlers failed, so that each place is logged with its traceback once."""
 
-    def take(self, actions: Iterable[Action]) -> None:
+    def perform(self, actions: Iterable[Action]) -> None:
         for action in actions:
             match action:
                 case Start(tp=tp, call=call):
@@ -136,13 +137,13 @@ class HandlerTasks:
     def _begin(self, job: _Job) -> None:
         match job.call:
             case CallAssigned():
-                self._takers.add(job)
+                self._assigned_pool.add(job)
             case CallWarm():
-                self._warmers.add(job)
+                self._warm_pool.add(job)
             case CallRelease() | CallRevoked() | CallDiscard():
-                self._givers.add(job)
+                self._release_pool.add(job)
             case CallStandby() | CallNoStandby():
-                self._keepers.add(job)
+                self._standby_pool.add(job)
             case Pause():
                 self._tasks.start_soon(self._run, job)
             case _:
@@ -152,7 +153,7 @@ class HandlerTasks:
         if job.scope is not None:
             job.scope.cancel()
         else:
-            # It had not begun; whoever finds it in the queue leaves it.
+            # It had not begun; the task that takes it from the queue will skip it.
             self._end(job, Stopped(begun=False))
 
     def _end(self, job: _Job, outcome: Outcome) -> None:
@@ -179,21 +180,21 @@ class HandlerTasks:
 
     async def _outcome(self, call: Call, scope: anyio.CancelScope) -> Outcome:
         try:
-            await self._perform(call)
+            await self._invoke(call)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if scope.cancel_called or (task is not None and task.cancelling()):
                 raise
-            # The handler awaited something that others cancelled: its failure, not our end.
-            _log.warning("handler_failed", **_named(call), reason="cancelled from elsewhere")
+            # The handler awaited a task that something else cancelled: a failure of the handler, not our cancellation.
+            _log.warning("handler_failed", **_log_fields(call), reason="cancelled from elsewhere")
             return Failed("a task that the handler waited for was cancelled")
-        except Exception as error:  # noqa: BLE001  (whatever a handler raises, its lane goes on)
+        except Exception as error:  # noqa: BLE001  (whatever a handler raises, its partition goes on)
             reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
-            _log.error("handler_failed", **_named(call), reason=reason, exc_info=self._if_new(call, error))
+            _log.error("handler_failed", **_log_fields(call), reason=reason, exc_info=self._unless_logged(call, error))
             return Failed(reason)
         return Done()
 
-    def _if_new(self, call: Call, error: Exception) -> Exception | None:
+    def _unless_logged(self, call: Call, error: Exception) -> Exception | None:
         """The error, for its traceback, unless the same call failed at the same place before."""
         last = error.__traceback__
         while last is not None and last.tb_next is not None:
@@ -206,7 +207,7 @@ class HandlerTasks:
         self._failed_at.add(where)
         return error
 
-    async def _perform(self, call: Call) -> None:
+    async def _invoke(self, call: Call) -> None:
         match call:
             case CallAssigned(owned=owned):
                 await self._handler.assigned(owned)

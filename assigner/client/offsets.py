@@ -1,7 +1,7 @@
-"""Offsets as a consumer commits and reads them: cut into calls that the service takes, and put together again.
+"""Commits and fetches a consumer's offsets, in as many calls as the service's limits require.
 
-A commit of many partitions is several calls, and each partition has its own outcome. What is not committed is told by
-an error that names it, so that nobody takes a part for the whole.
+A commit of many partitions is several calls, and each partition has its own outcome. If some are not committed, an
+error names them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from assigner.proto.kafka_assigner import v1
 IN_A_CALL = 5_000
 IN_A_LIST = 500
 BYTES_IN_A_CALL = 512 * 1024
-"""Of metadata."""
+"""Bytes of metadata in one call."""
 _NAMED = 5
 """Partitions that an error's text names."""
 _LARGEST = 2**63 - 1
@@ -48,15 +48,15 @@ class CommittedOffset(msgspec.Struct, frozen=True):
     """Seconds since 1970 by the service's clock, for people."""
 
 
-Reached = Callable[[], ConsumerRpc]
-"""The service now; raises `Unavailable` while it can't be reached."""
+CurrentRpc = Callable[[], ConsumerRpc]
+"""Returns the calls to the instance that serves the stream now; raises `Unavailable` while there is none."""
 Owned = TypeVar("Owned", bound=Ownership | TopicPartition)
-Wish = tuple[TopicPartition, int, OffsetAndMetadata]
+Commit = tuple[TopicPartition, int, OffsetAndMetadata]
 """Partition, epoch, offset."""
 
 
 class Fenced(msgspec.Struct, frozen=True):
-    """Who has the partition instead."""
+    """Who owns the partition instead."""
 
     owner: str
     """Empty: nobody, or nobody knows."""
@@ -90,7 +90,7 @@ class CommitFailed(AssignerError):
         """Not stored, or perhaps stored, with the reason. To be committed again."""
 
 
-def plain(partition: Ownership | TopicPartition) -> TopicPartition:
+def tp_of(partition: Ownership | TopicPartition) -> TopicPartition:
     return partition.tp if isinstance(partition, Ownership) else partition
 
 
@@ -98,22 +98,22 @@ def plain(partition: Ownership | TopicPartition) -> TopicPartition:
 
 
 async def commit(
-    service: Reached, offsets: Mapping[TopicPartition, tuple[int | None, OffsetAndMetadata]]
+    rpc: CurrentRpc, offsets: Mapping[TopicPartition, tuple[int | None, OffsetAndMetadata]]
 ) -> frozenset[TopicPartition]:
     """`offsets`: with the epoch of each; None for a partition that was never the caller's, which nobody needs to ask
     the service about."""
     outcome = _Outcome()
-    wishes: list[Wish] = []
+    commits: list[Commit] = []
     for tp, (epoch, offset) in sorted(offsets.items()):
         _check(tp, offset)
         if epoch is None:
             outcome.fenced[tp] = Fenced("", 0)
         else:
-            wishes.append((tp, epoch, offset))
-    for part in _calls(wishes):
+            commits.append((tp, epoch, offset))
+    for part in _calls(commits):
         if outcome.error is None:
             try:
-                outcome.add(part, await service().commit(list(_lists(part))))
+                outcome.add(part, await rpc().commit(list(_lists(part))))
                 continue
             except Unavailable as error:
                 outcome.error = error
@@ -129,7 +129,7 @@ class _Outcome:
         self.failed: dict[TopicPartition, str] = {}
         self.error: Unavailable | None = None
 
-    def add(self, part: Sequence[Wish], reply: v1.CommitOffsetsResponse) -> None:
+    def add(self, part: Sequence[Commit], reply: v1.CommitOffsetsResponse) -> None:
         self.committed.update(tp for tp, _, _ in part)
         for refused in reply.refused:
             tps = [TopicPartition(refused.topic, partition) for partition in refused.partitions]
@@ -151,29 +151,29 @@ class _Outcome:
         return frozenset(self.committed)
 
 
-def _check(tp: TopicPartition, told: OffsetAndMetadata) -> None:
-    if not 0 <= told.offset <= _LARGEST:
-        raise InvalidInput(f"the offset of {tp} is {told.offset}; it must be a number from 0 up")
-    if not -1 <= told.leader_epoch < 2**31:
-        raise InvalidInput(f"the leader epoch of {tp} is {told.leader_epoch}; it must be from 0 up, or -1 for none")
+def _check(tp: TopicPartition, entry: OffsetAndMetadata) -> None:
+    if not 0 <= entry.offset <= _LARGEST:
+        raise InvalidInput(f"the offset of {tp} is {entry.offset}; it must be a number from 0 up")
+    if not -1 <= entry.leader_epoch < 2**31:
+        raise InvalidInput(f"the leader epoch of {tp} is {entry.leader_epoch}; it must be from 0 up, or -1 for none")
 
 
-def _calls(wishes: Sequence[Wish]) -> Iterator[list[Wish]]:
-    part: list[Wish] = []
+def _calls(commits: Sequence[Commit]) -> Iterator[list[Commit]]:
+    part: list[Commit] = []
     size = 0
-    for wish in wishes:
-        size += len(wish[2].metadata.encode())
+    for one in commits:
+        size += len(one[2].metadata.encode())
         if part and (len(part) >= IN_A_CALL or size > BYTES_IN_A_CALL):
             yield part
-            part, size = [], len(wish[2].metadata.encode())
-        part.append(wish)
+            part, size = [], len(one[2].metadata.encode())
+        part.append(one)
     if part:
         yield part
 
 
-def _lists(part: Sequence[Wish]) -> Iterator[dict[str, Any]]:
+def _lists(part: Sequence[Commit]) -> Iterator[dict[str, Any]]:
     """The fields of TopicOffsets messages."""
-    for topic, of_topic in groupby(part, lambda wish: wish[0].topic):
+    for topic, of_topic in groupby(part, lambda one: one[0].topic):
         for members in _parts(list(of_topic)):
             offsets = [offset for _, _, offset in members]
             fields: dict[str, Any] = {
@@ -192,29 +192,29 @@ def _lists(part: Sequence[Wish]) -> Iterator[dict[str, Any]]:
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
-async def committed(service: Reached, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+async def committed(rpc: CurrentRpc, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
     found: dict[TopicPartition, CommittedOffset] = {}
     rest = sorted(set(partitions))
     while rest:
         part = rest[:IN_A_CALL]
-        reply = await service().fetch(list(_wanted(part)))
+        reply = await rpc().fetch(list(_wanted(part)))
         if reply.unreadable:
             raise UnreadableRecord(
                 _listed("the offsets on record can't be read; have them repaired or set anew:", _tps(reply.unreadable))
             )
-        for told in reply.topics:
-            found.update(_found(told))
-        rest = rest[_answered(part, reply) :]
+        for entry in reply.topics:
+            found.update(_found(entry))
+        rest = rest[_covered(part, reply) :]
     return found
 
 
-def _answered(part: Sequence[TopicPartition], reply: Any) -> int:
-    """How many of those asked for the answer told of."""
+def _covered(part: Sequence[TopicPartition], reply: Any) -> int:
+    """How many of the partitions asked for the reply covers."""
     if not reply.HasField("last"):
         return len(part)
     last = TopicPartition(reply.last.topic, reply.last.partition)
     if last not in part:
-        raise Unavailable(f"the service's answer ends with {last}, which was not asked for; try again")
+        raise Unavailable(f"the service's reply ends with {last}, which was not asked for; try again")
     return part.index(last) + 1
 
 
@@ -224,14 +224,14 @@ def _wanted(part: Sequence[TopicPartition]) -> Iterator[v1.TopicPartitions]:
             yield v1.TopicPartitions(topic=topic, partitions=[tp.partition for tp in members])
 
 
-def _found(told: Any) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
-    count = len(told.partitions)
-    texts = told.metadata or [""] * count
-    leader_epochs = told.leader_epochs or [-1] * count
-    lists = (told.partitions, told.offsets, told.epochs, texts, leader_epochs, told.committed_at)
+def _found(entry: Any) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
+    count = len(entry.partitions)
+    texts = entry.metadata or [""] * count
+    leader_epochs = entry.leader_epochs or [-1] * count
+    lists = (entry.partitions, entry.offsets, entry.epochs, texts, leader_epochs, entry.committed_at)
     for partition, offset, epoch, text, leader_epoch, at in zip(*lists, strict=True):
         if offset >= 0:
-            yield TopicPartition(told.topic, partition), CommittedOffset(offset, epoch, text, leader_epoch, at)
+            yield TopicPartition(entry.topic, partition), CommittedOffset(offset, epoch, text, leader_epoch, at)
 
 
 def _tps(partitions: Iterable[Any]) -> list[TopicPartition]:

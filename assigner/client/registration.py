@@ -1,6 +1,6 @@
-"""One registration at one instance: its stream, its renewals and its answers, until one of them fails.
+"""Runs one registration at one instance: reads its stream, renews its session and sends acks, until one of them fails.
 
-A link knows nothing of other addresses and decides nothing about the session: it says how it ended.
+It knows no other addresses and decides nothing about the session: it returns how it ended.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from assigner.logs import get_logger
 from assigner.model.commands import Ack
 
 BATCH = 500
-"""Answers in one call."""
+"""Acks in one call."""
 LINGER = 0.003
-"""Seconds an answer waits for others to go with it."""
+"""Seconds that an ack waits for others to be sent with it."""
 MISSED_RENEWALS = 2
-"""After so many in a row another instance is tried."""
+"""Failed renewals in a row after which another instance is tried."""
 
 _log = get_logger(__name__)
 
 
 class Drained(msgspec.Struct, frozen=True):
-    """The service closed the stream in good order: nothing is left to do here."""
+    """The service ended the stream without an error: the consumer is drained."""
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """Contact was lost; the session may well live on."""
+    """The connection or the instance failed; the session may still be alive."""
 
     reason: str
 
 
 class RegistrationRejected(msgspec.Struct, frozen=True):
-    """The service does not want this registration, or not any more."""
+    """The service refused the registration, or ended it with an error."""
 
     error: AssignerError
 
@@ -54,85 +54,89 @@ class RegistrationRejected(msgspec.Struct, frozen=True):
 End = Drained | Broken | RegistrationRejected
 
 
-class Registration:
+class RegisteredStream:
+    """One consumer's registration at one instance, with the stream that came of it."""
+
     def __init__(
         self,
         address: Address,
-        who: Identity,
+        identity: Identity,
         dialer: Dialer,
         clock: Clock,
-        work: Runner,
+        runner: Runner,
         timeout: float,
         first_message: float,
     ) -> None:
         """`timeout`: for a call; `first_message`: for the stream's first message."""
         self.address = address
         self.opened = False
-        """The first message was there."""
+        """Whether the first message has arrived."""
         self.renewals = 0
-        self._who = who
+        self._identity = identity
         self._dialer = dialer
         self._clock = clock
-        self._work = work
+        self._runner = runner
         self._timeout = timeout
         self._first_message = first_message
         self._tasks: TaskGroup | None = None
-        self._contact: ConsumerRpc | None = None
+        self._rpc: ConsumerRpc | None = None
         self._end: End | None = None
         self._ttl = 0.0
 
     async def run(self, on_open: Callable[[], None]) -> End:
         channel = self._dialer.dial(self.address)
-        self._contact = ConsumerRpc(channel, self._who, self._timeout)
+        self._rpc = ConsumerRpc(channel, self._identity, self._timeout)
         try:
             async with anyio.create_task_group() as self._tasks:
-                self._tasks.start_soon(self._listen, self._contact, on_open)
+                self._tasks.start_soon(self._serve_stream, self._rpc, on_open)
         finally:
             # After the group: closing in the tick of a cancel would turn it into an error.
             await close_channel(channel)
         return self._end or Broken("stopped")
 
     def spawn(self, task: Callable[[ConsumerRpc], Coroutine[Any, Any, None]]) -> None:
-        """Run a task for as long as the link lasts."""
-        if self._tasks is not None and self._contact is not None:
-            self._tasks.start_soon(task, self._contact)
+        """Run a task until the registration ends."""
+        if self._tasks is not None and self._rpc is not None:
+            self._tasks.start_soon(task, self._rpc)
 
     @property
-    def contact(self) -> ConsumerRpc | None:
-        """For calls beside those of the link itself; None before the first message was there."""
-        return self._contact if self.opened else None
+    def rpc(self) -> ConsumerRpc | None:
+        """The calls to this instance; None before the first message has arrived."""
+        return self._rpc if self.opened else None
 
     def finish(self, end: End) -> None:
+        """End the registration; the first call decides how it ended."""
         if self._end is None and self._tasks is not None:
             self._end = end
             self._tasks.cancel_scope.cancel()
 
     # --- the stream --------------------------------------------------------------------------------------------------
 
-    async def _listen(self, contact: ConsumerRpc, on_open: Callable[[], None]) -> None:
+    async def _serve_stream(self, rpc: ConsumerRpc, on_open: Callable[[], None]) -> None:
         try:
-            await self._follow(contact, on_open)
+            await self._read_stream(rpc, on_open)
             self.finish(Drained() if self.opened else Broken("the stream ended before its first message"))
         except (Unavailable, InvalidInput, LimitReached) as error:
-            # A malformed or oversized message says nothing about us, unless it is the answer to our registration.
+            # A malformed or oversized message says nothing about the session. But before the first message,
+            # InvalidInput is the service's status for the registration.
             refused = not self.opened and isinstance(error, InvalidInput)
             self.finish(RegistrationRejected(error) if refused else Broken(str(error)))
         except AssignerError as error:
             self.finish(RegistrationRejected(error))
 
-    async def _follow(self, contact: ConsumerRpc, on_open: Callable[[], None]) -> None:
+    async def _read_stream(self, rpc: ConsumerRpc, on_open: Callable[[], None]) -> None:
         assembly = Assembly()
-        async with aclosing(contact.register()) as stream:
-            with anyio.move_on_after(self._first_message) as patience:
+        async with aclosing(rpc.register()) as stream:
+            with anyio.move_on_after(self._first_message) as timeout:
                 async for message in stream:
-                    # A burst is read without ever waiting; the renewals must have their turn in between.
+                    # A burst is read without ever waiting; renewals must be sent in between.
                     await anyio.lowlevel.checkpoint()
                     commands = assembly.add(message)
                     if commands is None:
                         continue
-                    self._work.heard(commands)
+                    self._runner.apply(commands)
                     if not self.opened:
-                        patience.deadline = float("inf")
+                        timeout.deadline = float("inf")
                         self._open(commands.opening.ttl if commands.opening is not None else 0.0)
                         on_open()
                 return
@@ -142,17 +146,17 @@ class Registration:
         self.opened = True
         self._ttl = ttl
         self.spawn(self._renew)
-        self.spawn(self._answer_ready)
-        self.spawn(self._answer_released)
+        self.spawn(self._send_ready)
+        self.spawn(self._send_released)
 
     # --- renewals ----------------------------------------------------------------------------------------------------
 
-    async def _renew(self, contact: ConsumerRpc) -> None:
+    async def _renew(self, rpc: ConsumerRpc) -> None:
         missed = 0
         while True:
             sent_at = self._clock.now()
             try:
-                ttl = await contact.renew(self._patience())
+                ttl = await rpc.renew(self._renewal_timeout())
             except Disconnected as error:
                 return self.finish(Broken(str(error)))
             except Unavailable as error:
@@ -160,36 +164,36 @@ class Registration:
                 _log.warning("session_renewal_failed", address=str(self.address), error=str(error), failures=missed)
                 if missed >= MISSED_RENEWALS:
                     return self.finish(Broken(str(error)))
-                await anyio.sleep(self._patience() / 4)
+                await anyio.sleep(self._renewal_timeout() / 4)
                 continue
             except AssignerError as error:
                 return self.finish(RegistrationRejected(error))
             missed = 0
             self.renewals += 1
             self._ttl = ttl
-            self._work.renewed(sent_at, ttl)
+            self._runner.renewed(sent_at, ttl)
             await anyio.sleep(max(0.0, ttl / 3 - (self._clock.now() - sent_at)))
 
-    def _patience(self) -> float:
-        """For one renewal: short enough that a third of the TTL leaves room for another instance."""
+    def _renewal_timeout(self) -> float:
+        """Seconds for one renewal: short enough that a third of the TTL leaves room for another instance."""
         return min(self._timeout, max(0.25, self._ttl / 12)) if self._ttl else self._timeout
 
-    # --- answers -----------------------------------------------------------------------------------------------------
+    # --- acks -----------------------------------------------------------------------------------------------------
 
-    async def _answer_ready(self, contact: ConsumerRpc) -> None:
-        await self._answer(contact, AckKind.READY)
+    async def _send_ready(self, rpc: ConsumerRpc) -> None:
+        await self._send_acks(rpc, AckKind.READY)
 
-    async def _answer_released(self, contact: ConsumerRpc) -> None:
-        await self._answer(contact, AckKind.RELEASED)
+    async def _send_released(self, rpc: ConsumerRpc) -> None:
+        await self._send_acks(rpc, AckKind.RELEASED)
 
-    async def _answer(self, contact: ConsumerRpc, kind: AckKind) -> None:
-        pauses = Backoff(f"{self._who.session}/{kind.value}", first=0.05, most=2.0)
-        state = self._work.state
+    async def _send_acks(self, rpc: ConsumerRpc, kind: AckKind) -> None:
+        pauses = Backoff(f"{self._identity.session}/{kind.value}", first=0.05, most=2.0)
+        state = self._runner.state
         while True:
-            await self._work.changes.until(lambda: bool(state.answers(kind, 1)))
+            await self._runner.changes.until(lambda: bool(state.pending_acks(kind, 1)))
             await anyio.sleep(LINGER)
             try:
-                await self._send(contact, kind, state.answers(kind, BATCH))
+                await self._send_batch(rpc, kind, state.pending_acks(kind, BATCH))
             except Disconnected as error:
                 return self.finish(Broken(str(error)))
             except Unavailable as error:
@@ -200,31 +204,31 @@ class Registration:
                 return self.finish(RegistrationRejected(error))
             pauses.reset()
 
-    async def _send(self, contact: ConsumerRpc, kind: AckKind, answers: list[Ack]) -> None:
-        if not answers:
+    async def _send_batch(self, rpc: ConsumerRpc, kind: AckKind, acks: list[Ack]) -> None:
+        if not acks:
             return
-        call = contact.ready if kind is AckKind.READY else contact.released
+        call = rpc.ready if kind is AckKind.READY else rpc.released
         try:
-            reasons = await call(answers)
+            reasons = await call(acks)
         except (Unavailable, NotRegistered, Superseded, Evicted):
             raise
         except AssignerError as error:
-            if len(answers) == 1:
-                self._refused(kind, answers[0], str(error))
+            if len(acks) == 1:
+                self._rejected(kind, acks[0], str(error))
                 return
-            # One answer spoils the call; find it, so that it delays no other.
-            middle = len(answers) // 2
-            await self._send(contact, kind, answers[:middle])
-            await self._send(contact, kind, answers[middle:])
+            # One of the acks makes the whole call fail; find it, so that it delays no other.
+            middle = len(acks) // 2
+            await self._send_batch(rpc, kind, acks[:middle])
+            await self._send_batch(rpc, kind, acks[middle:])
             return
-        self._work.acknowledged(kind, [one for one in answers if one.tp not in reasons], frozenset())
-        for refused in [one for one in answers if one.tp in reasons]:
-            if len(answers) == 1:
-                self._refused(kind, refused, reasons[refused.tp])
+        self._runner.acknowledged(kind, [one for one in acks if one.tp not in reasons], frozenset())
+        for refused in [one for one in acks if one.tp in reasons]:
+            if len(acks) == 1:
+                self._rejected(kind, refused, reasons[refused.tp])
             else:
-                # Alone it gets a status, which tells a refusal for good from one that will pass.
-                await self._send(contact, kind, [refused])
+                # Sent alone it gets a status, which distinguishes a permanent refusal from a temporary one.
+                await self._send_batch(rpc, kind, [refused])
 
-    def _refused(self, kind: AckKind, answer: Ack, reason: str) -> None:
-        _log.warning("ack_rejected", kind=kind.value, partition=str(answer.tp), reason=reason)
-        self._work.acknowledged(kind, [answer], frozenset({answer.tp}))
+    def _rejected(self, kind: AckKind, ack: Ack, reason: str) -> None:
+        _log.warning("ack_rejected", kind=kind.value, partition=str(ack.tp), reason=reason)
+        self._runner.acknowledged(kind, [ack], frozenset({ack.tp}))

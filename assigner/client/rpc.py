@@ -1,4 +1,4 @@
-"""The calls of one consumer to one instance of the service."""
+"""Makes the calls of one consumer to one instance of the service."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _M = TypeVar("_M")
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer registers as. Calls that anyone may make need the group only."""
+    """What a consumer registers as. Calls that need no registration use the group only."""
 
     group: str
     name: str = ""
@@ -40,25 +40,25 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 class ConsumerRpc:
     """One consumer's calls over one channel."""
 
-    def __init__(self, channel: Channel, who: Identity, timeout: float) -> None:
+    def __init__(self, channel: Channel, identity: Identity, timeout: float) -> None:
         self._channel = channel
-        self._who = who
+        self._identity = identity
         self._timeout = timeout
 
     async def register(self) -> AsyncGenerator[Any, None]:
-        """The stream's messages, as the C runtime's AssignmentCommand."""
-        who = self._who
+        """Register, and yield the stream's messages as the C runtime's AssignmentCommand."""
+        identity = self._identity
         request = v1.RegisterRequest(
-            consumer_name=who.name,
-            group=who.group,
-            capacity=who.capacity,
-            rack=who.rack,
-            topics=list(who.topics),
-            session=who.session,
-            address=who.address,
+            consumer_name=identity.name,
+            group=identity.group,
+            capacity=identity.capacity,
+            rack=identity.rack,
+            topics=list(identity.topics),
+            session=identity.session,
+            address=identity.address,
             packed=True,
             renews=True,
-            generation=who.generation,
+            generation=identity.generation,
             standbys=True,
         )
         async with aclosing(stream_call(self._channel, _SERVICE + "Register", request, v1.AssignmentCommand)) as stream:
@@ -66,60 +66,62 @@ class ConsumerRpc:
                 yield message
 
     async def renew(self, timeout: float) -> float:
-        """The TTL in seconds."""
-        request = v1.RenewRequest(consumer_name=self._who.name, group=self._who.group, session=self._who.session)
+        """Renew the session; returns the TTL in seconds."""
+        request = v1.RenewRequest(
+            consumer_name=self._identity.name, group=self._identity.group, session=self._identity.session
+        )
         reply = await self._call("Renew", request, v1.RenewResponse, timeout)
         return reply.ttl_ms / 1000
 
-    async def ready(self, answers: Sequence[Ack]) -> dict[TopicPartition, str]:
-        """Those that were not taken, and why."""
-        first = answers[0]
-        request = v1.PartitionReadyRequest(failure=first.failure, **self._answer_fields(answers))
+    async def ready(self, acks: Sequence[Ack]) -> dict[TopicPartition, str]:
+        """Acknowledge warm partitions; returns those that the service rejected, and why."""
+        first = acks[0]
+        request = v1.PartitionReadyRequest(failure=first.failure, **self._ack_fields(acks))
         return _reasons((await self._call("PartitionReady", request, v1.PartitionReadyResponse)).refusals)
 
-    async def released(self, answers: Sequence[Ack]) -> dict[TopicPartition, str]:
-        """Those that were not taken, and why."""
-        request = v1.PartitionReleasedRequest(**self._answer_fields(answers))
+    async def released(self, acks: Sequence[Ack]) -> dict[TopicPartition, str]:
+        """Acknowledge released partitions; returns those that the service rejected, and why."""
+        request = v1.PartitionReleasedRequest(**self._ack_fields(acks))
         return _reasons((await self._call("PartitionReleased", request, v1.PartitionReleasedResponse)).refusals)
 
     async def report_load(self, topics: list[v1.TopicLoads], node: float | None) -> float:
-        """Seconds after which another report is of use."""
+        """Report loads; returns the seconds after which another report is of use."""
         request = v1.ReportLoadRequest(
-            consumer_name=self._who.name,
+            consumer_name=self._identity.name,
             topics=topics,
             node_load=node,
-            group=self._who.group,
-            session=self._who.session,
+            group=self._identity.group,
+            session=self._identity.session,
         )
         return (await self._call("ReportLoad", request, v1.ReportLoadResponse)).next_report_ms / 1000
 
     async def commit(self, topics: list[dict[str, Any]]) -> v1.CommitOffsetsResponse:
         """`topics`: the fields of TopicOffsets messages."""
         request = message_class("CommitOffsetsRequest")(
-            consumer_name=self._who.name, topics=topics, group=self._who.group, session=self._who.session
+            consumer_name=self._identity.name, topics=topics, group=self._identity.group, session=self._identity.session
         )
         return await self._call("CommitOffsets", request, v1.CommitOffsetsResponse)
 
     async def fetch(self, topics: list[v1.TopicPartitions]) -> Any:
         """The C runtime's FetchOffsetsResponse."""
-        request = v1.FetchOffsetsRequest(topics=topics, group=self._who.group)
+        request = v1.FetchOffsetsRequest(topics=topics, group=self._identity.group)
         return await self._call("FetchOffsets", request, v1.FetchOffsetsResponse)
 
     async def deregister(self, *, gates_closed: bool) -> v1.DeregisterAction:
         request = v1.DeregisterRequest(
-            consumer_name=self._who.name,
-            group=self._who.group,
-            session=self._who.session,
+            consumer_name=self._identity.name,
+            group=self._identity.group,
+            session=self._identity.session,
             gates_closed=gates_closed,
         )
         return (await self._call("Deregister", request, v1.DeregisterResponse)).action
 
-    def _answer_fields(self, answers: Sequence[Ack]) -> dict[str, Any]:
-        first, *others = answers
+    def _ack_fields(self, acks: Sequence[Ack]) -> dict[str, Any]:
+        first, *others = acks
         return {
-            "consumer_name": self._who.name,
-            "group": self._who.group,
-            "session": self._who.session,
+            "consumer_name": self._identity.name,
+            "group": self._identity.group,
+            "session": self._identity.session,
             "partition": _partition(first),
             "handoff_id": first.handoff_id,
             "batch": [
@@ -132,8 +134,8 @@ class ConsumerRpc:
         return await unary_call(self._channel, _SERVICE + method, request, reply, timeout or self._timeout)
 
 
-def _partition(answer: Ack) -> v1.TopicPartition:
-    return v1.TopicPartition(topic=answer.tp.topic, partition=answer.tp.partition)
+def _partition(ack: Ack) -> v1.TopicPartition:
+    return v1.TopicPartition(topic=ack.tp.topic, partition=ack.tp.partition)
 
 
 def _reasons(refusals: Iterable[v1.Refusal]) -> dict[TopicPartition, str]:
@@ -150,7 +152,8 @@ def _reasons(refusals: Iterable[v1.Refusal]) -> dict[TopicPartition, str]:
 def load_messages(
     loads: Mapping[TopicPartition, float], node: float | None
 ) -> Iterator[tuple[list[v1.TopicLoads], float | None]]:
-    """At least one; the node's load goes with the first. Raises `InvalidInput` for what is not a load."""
+    """Loads cut into requests, at least one; the node's load goes with the first. Raises `InvalidInput` for a number
+    that is not a load."""
     if node is not None:
         _check_load("node", node)
     rest = iter(sorted(loads.items()))
@@ -162,16 +165,16 @@ def load_messages(
 
 
 def _lists(part: list[tuple[TopicPartition, float]]) -> Iterator[v1.TopicLoads]:
-    told = v1.TopicLoads()
+    message = v1.TopicLoads()
     for tp, load in part:
         _check_load(str(tp), load)
-        if tp.topic != told.topic or len(told.partitions) >= LOADS_PER_LIST:
-            if told.partitions:
-                yield told
-            told = v1.TopicLoads(topic=tp.topic)
-        told.partitions.append(tp.partition)
-        told.loads.append(float(load))
-    yield told
+        if tp.topic != message.topic or len(message.partitions) >= LOADS_PER_LIST:
+            if message.partitions:
+                yield message
+            message = v1.TopicLoads(topic=tp.topic)
+        message.partitions.append(tp.partition)
+        message.loads.append(float(load))
+    yield message
 
 
 def _check_load(what: str, load: float) -> None:

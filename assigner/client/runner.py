@@ -1,6 +1,6 @@
-"""Drives the consumer's state: every event goes in here, and what it asks for is begun at once.
+"""Passes every event to the consumer's state and performs the actions that the state returns.
 
-The lease has a watcher, but no gate depends on it: gates are shut by the clock. The watcher only tells the handler.
+A task watches the lease, but no gate depends on it: gates are shut by the clock. The task only notifies the handler.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from assigner.logs import get_logger
 from assigner.model.commands import Ack, Commands
 from assigner.model.keys import TopicPartition
 
-_LONGEST_NAP = 1.0
-"""A nap does not count suspension as the clock does, so the watcher looks at the clock at least this often."""
+_LONGEST_SLEEP = 1.0
+"""Seconds. A sleep does not count suspension as the clock does, so the lease is checked at least this often."""
 
-STALE_PAUSE = 10.0
-"""Seconds between two lines about stale grants."""
+STALE_LOG_INTERVAL = 10.0
+"""Seconds between two log lines about stale grants."""
 
 _log = get_logger(__name__)
 
@@ -38,15 +38,15 @@ class Runner:
         self._clock = clock
         self._handler = handler
         self._concurrency = (handler_concurrency, warm_concurrency)
-        self._lanes: HandlerTasks | None = None
+        self._handler_tasks: HandlerTasks | None = None
         self._gates: dict[TopicPartition, PartitionGate] = {}
-        self._untold_stale = 0
-        self._tell_stale_from = -math.inf
+        self._unlogged_stale = 0
+        self._log_stale_from = -math.inf
 
     def begin(self, tasks: TaskGroup) -> None:
-        """Handlers run as tasks of this group until it ends."""
+        """Run handlers, and watch the lease, as tasks of this group."""
         calls, warms = self._concurrency
-        self._lanes = HandlerTasks(
+        self._handler_tasks = HandlerTasks(
             tasks,
             self._handler,
             calls=calls,
@@ -59,7 +59,7 @@ class Runner:
     def gate(self, tp: TopicPartition) -> PartitionGate:
         gate = self._gates.get(tp)
         if gate is None:
-            # Never two for one partition, also if two threads ask at a time: each would count its own work only.
+            # One gate a partition, also if two threads ask at a time: each of two would count its own work only.
             gate = self._gates.setdefault(tp, PartitionGate(self.state.gate(tp), self._clock, self.changes))
         return gate
 
@@ -68,9 +68,9 @@ class Runner:
 
     # --- events ----------------------------------------------------------------------------------------------------
 
-    def heard(self, commands: Commands) -> None:
+    def apply(self, commands: Commands) -> None:
         incarnation, stale = self.state.incarnation, self.state.counts.stale
-        actions = self.state.heard(commands)
+        actions = self.state.apply(commands)
         if incarnation not in ("", self.state.incarnation):
             _log.warning(
                 "incarnation_changed",
@@ -78,57 +78,57 @@ class Runner:
                 previous=incarnation,
             )
         if self.state.counts.stale > stale:
-            self._tell_stale(self.state.counts.stale - stale)
-        self._take(actions)
+            self._log_stale(self.state.counts.stale - stale)
+        self._perform(actions)
 
-    def _tell_stale(self, count: int) -> None:
-        """A line now and then, however many there are: the last of them stands for all."""
-        self._untold_stale += count
+    def _log_stale(self, count: int) -> None:
+        """Log the last stale grant and how many there were, at most once an interval."""
+        self._unlogged_stale += count
         last, now = self.state.last_stale, self._clock.now()
-        if last is None or now < self._tell_stale_from:
+        if last is None or now < self._log_stale_from:
             return
         _log.warning(
             "stale_grant_ignored",
             partition=str(last.tp),
             epoch=last.epoch,
             highest_epoch=last.known,
-            grants=self._untold_stale,
+            grants=self._unlogged_stale,
         )
-        self._untold_stale, self._tell_stale_from = 0, now + STALE_PAUSE
+        self._unlogged_stale, self._log_stale_from = 0, now + STALE_LOG_INTERVAL
 
     def renewed(self, sent_at: float, ttl: float) -> None:
-        self._take(self.state.renewed(sent_at, ttl))
+        self._perform(self.state.renewed(sent_at, ttl))
 
     def session_lost(self, reason: str) -> None:
-        self._take(self.state.session_lost(reason))
+        self._perform(self.state.session_lost(reason))
 
-    def let_go(self, cause: str) -> None:
-        self._take(self.state.let_go(cause))
+    def release_all(self, cause: str) -> None:
+        self._perform(self.state.release_all(cause))
 
     def leave(self, reason: str) -> None:
-        self._take(self.state.leave(reason))
+        self._perform(self.state.leave(reason))
 
     def acknowledged(self, kind: AckKind, sent: Iterable[Ack], refused: frozenset[TopicPartition]) -> None:
-        self._take(self.state.acknowledged(kind, sent, refused))
+        self._perform(self.state.acknowledged(kind, sent, refused))
 
     def _finished(self, tp: TopicPartition, outcome: Outcome) -> None:
-        self._take(self.state.finished(tp, outcome))
+        self._perform(self.state.finished(tp, outcome))
 
-    def _take(self, actions: list[Action]) -> None:
-        if self._lanes is not None:
-            self._lanes.take(actions)
+    def _perform(self, actions: list[Action]) -> None:
+        if self._handler_tasks is not None:
+            self._handler_tasks.perform(actions)
         self.changes.notify()
 
     # --- waiting ---------------------------------------------------------------------------------------------------
 
-    async def at_rest(self, seconds: float | None) -> bool:
+    async def wait_idle(self, seconds: float | None) -> bool:
         """Wait until the handler holds nothing and no work is under way; False if that takes too long."""
         with anyio.move_on_after(seconds):
-            await self.changes.until(self._is_at_rest)
+            await self.changes.until(self._is_idle)
             return True
         return False
 
-    def _is_at_rest(self) -> bool:
+    def _is_idle(self) -> bool:
         return self.state.is_idle() and not self.work_under_way()
 
     async def _watch_lease(self) -> None:
@@ -136,7 +136,7 @@ class Runner:
             await self.changes.until(lambda: self.state.live)
             left = self.state.lease.deadline - self._clock.now()
             if left > 0:
-                await anyio.sleep(min(left, _LONGEST_NAP))
+                await anyio.sleep(min(left, _LONGEST_SLEEP))
                 continue
             _log.warning("session_lease_expired")
-            self._take(self.state.lease_lost())
+            self._perform(self.state.lease_lost())

@@ -1,7 +1,8 @@
-"""Keeps the consumer registered: from address to address, from session to session, until there is a reason to stop.
+"""Keeps the consumer registered, at one address after another, until it leaves, is drained, or can't go on.
 
-A lost connection changes nothing for the handler: the next link resumes the same session, and the gates stay open as
-long as the lease holds. A session that the service ended is given up at once; what follows depends on why it ended.
+A lost connection changes nothing for the handler: the next registration resumes the same session, and the gates stay
+open as long as the lease holds. When the service has ended the session, the client drops its partitions at once; what
+follows depends on why the session ended.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgspec
 
 from assigner.aio.backoff import Backoff
 from assigner.client.channel import Address, Dialer, Disconnected, Unavailable, close_channel
-from assigner.client.registration import Broken, Drained, End, Registration, RegistrationRejected
+from assigner.client.registration import Broken, Drained, End, RegisteredStream, RegistrationRejected
 from assigner.client.rpc import ConsumerRpc, Identity, load_messages
 from assigner.client.runner import Runner
 from assigner.clock import Clock
@@ -24,16 +25,16 @@ from assigner.logs import get_logger
 from assigner.model.keys import TopicPartition
 from assigner.proto.kafka_assigner import v1
 
-FAREWELL_SECONDS = 5.0
-"""For saying goodbye. The lease ends by itself if nobody is there to hear it."""
-SHORTEST_PATIENCE = 0.25
-"""Seconds that any registration has: less would only make work for instances that are busy."""
+DEREGISTER_TIMEOUT = 5.0
+"""Seconds for deregistering on leaving. The lease expires by itself if no instance can be reached."""
+SHORTEST_TIMEOUT = 0.25
+"""Seconds that any registration has for its first message: less would only add load to instances that are busy."""
 
 _log = get_logger(__name__)
 
 
 class Ending(str, Enum):
-    """How a consumer's time ended, errors aside."""
+    """How a consumer ended without an error."""
 
     LEFT = "left"
     DRAINED = "drained"
@@ -64,124 +65,126 @@ class Session:
     def __init__(
         self,
         addresses: Sequence[Address],
-        who: Identity,
+        identity: Identity,
         dialer: Dialer,
         clock: Clock,
-        work: Runner,
+        runner: Runner,
         timing: Timing,
         *,
         rejoin: bool,
     ) -> None:
-        self.who = who
+        self.identity = identity
         self.registered = False
-        """Whether there ever was a first message."""
-        self.link: Registration | None = None
-        self.links = 0
+        """Whether any registration received its first message."""
+        self.registration: RegisteredStream | None = None
+        self.registrations = 0
         self.last_failure = ""
         self.failed_tries = 0
         """How often contact was lost or not made."""
         self._tries = 0
-        """Of them in a row."""
-        self._tried = addresses[0]
+        """Failed tries in a row."""
+        self._address = addresses[0]
         self._addresses = addresses
         self._dialer = dialer
         self._clock = clock
-        self._work = work
+        self._runner = runner
         self._timing = timing
         self._rejoin = rejoin
         self._draining = False
         self._scope = anyio.CancelScope()
         self._ending = Ending.LEFT
         self._pauses = Backoff(
-            f"{who.group}/{who.name}/{who.session}", first=timing.first_pause, most=timing.longest_pause
+            f"{identity.group}/{identity.name}/{identity.session}", first=timing.first_pause, most=timing.longest_pause
         )
         # Each session starts somewhere else, so that consumers spread over the instances.
-        self._turn = int.from_bytes(who.session.encode(), "big") % len(addresses)
+        self._turn = int.from_bytes(identity.session.encode(), "big") % len(addresses)
         self._untried = len(addresses)
 
     @property
     def is_connected(self) -> bool:
-        return self.link is not None and self.link.opened
+        return self.registration is not None and self.registration.opened
 
     async def run(self) -> Ending:
-        """Returns when the consumer left or was drained. Raises why it can't go on."""
+        """Stay registered until the consumer leaves or is drained. Raises the error that makes going on impossible."""
         with self._scope:
             while True:
-                end = await self._link_up()
+                end = await self._register()
                 if isinstance(end, Drained):
                     return Ending.DRAINED
-                await self._carry_on_after(end)
+                await self._recover_from(end)
         return self._ending
 
     def stop(self, ending: Ending = Ending.LEFT) -> None:
         self._ending = ending
         self._scope.cancel()
 
-    # --- one link after another ------------------------------------------------------------------------------------
+    # --- one registration after another ------------------------------------------------------------------------------
 
-    async def _link_up(self) -> End:
-        address = self._tried = self._addresses[self._turn]
+    async def _register(self) -> End:
+        address = self._address = self._addresses[self._turn]
         self._turn = (self._turn + 1) % len(self._addresses)
-        link = Registration(
+        registration = RegisteredStream(
             address,
-            self.who,
+            self.identity,
             self._dialer,
             self._clock,
-            self._work,
+            self._runner,
             self._timing.call_timeout,
-            self._patience(),
+            self._first_message_timeout(),
         )
-        self.link = link
+        self.registration = registration
         try:
-            return await link.run(self._opened)
+            return await registration.run(self._opened)
         finally:
-            self.link = None
-            self._work.changes.notify()
-            if link.renewals:
+            self.registration = None
+            self._runner.changes.notify()
+            if registration.renewals:
                 self._tries = 0
                 self._pauses.reset()
                 self._untried = len(self._addresses)
 
-    def _patience(self) -> float:
-        """For a stream's first message. While the lease holds, an instance that hangs must not use up what is left of
-        it: each address that was not tried since gets its share, and so does the renewal that comes after."""
+    def _first_message_timeout(self) -> float:
+        """Seconds for a stream's first message. While the lease holds, an instance that hangs must not use up what is
+        left of it: each address that is still untried gets its share, and so does the renewal that comes after."""
         most = self._timing.call_timeout
-        left = self._work.state.lease.deadline - self._clock.now()
+        left = self._runner.state.lease.deadline - self._clock.now()
         if left <= 0:
             return most
-        return min(most, max(SHORTEST_PATIENCE, left / (max(self._untried, 1) + 1)))
+        return min(most, max(SHORTEST_TIMEOUT, left / (max(self._untried, 1) + 1)))
 
     def _opened(self) -> None:
-        link = self.link
-        if link is None:
+        registration = self.registration
+        if registration is None:
             return
-        _log.info("session_opened", group=self.who.group, consumer=self.who.name, address=str(link.address))
+        _log.info(
+            "session_opened", group=self.identity.group, consumer=self.identity.name, address=str(registration.address)
+        )
         self.registered = True
-        self.links += 1
+        self.registrations += 1
         if self._draining:
             # The instance may be another one than the one that was asked first.
-            link.spawn(self._ask_to_leave)
-        self._work.changes.notify()
+            registration.spawn(self._ask_to_leave)
+        self._runner.changes.notify()
 
-    async def _carry_on_after(self, end: Broken | RegistrationRejected) -> None:
+    async def _recover_from(self, end: Broken | RegistrationRejected) -> None:
         match end:
             case Broken(reason=reason):
-                self._note(reason)
+                self._note_failure(reason)
             case RegistrationRejected(error=Superseded() as error):
                 raise error
             case RegistrationRejected(error=Evicted() as error):
-                await self._start_over(error)
+                await self._join_anew(error)
             case RegistrationRejected(error=NotRegistered() as error) if self.registered:
-                self._work.session_lost(str(error))
-                self._note(f"session lost: {error}")
+                self._runner.session_lost(str(error))
+                self._note_failure(f"session lost: {error}")
             case RegistrationRejected(error=error):
                 if not self.registered:
                     raise error
-                self._note(f"refused: {error}")
+                self._note_failure(f"refused: {error}")
         await self._pause()
 
-    def _note(self, reason: str) -> None:
-        self.last_failure = f"{self._tried}: {reason}"
+    def _note_failure(self, reason: str) -> None:
+        self.last_failure = f"{self._address}: {reason}"
         self.failed_tries += 1
         self._tries += 1
         if self._tries & (self._tries - 1) == 0:
@@ -189,13 +192,13 @@ class Session:
             event = "contact_lost" if self.registered else "contact_failed"
             _log.warning(
                 event,
-                group=self.who.group,
-                consumer=self.who.name,
-                address=str(self._tried),
+                group=self.identity.group,
+                consumer=self.identity.name,
+                address=str(self._address),
                 reason=reason,
                 tries=self._tries,
             )
-        self._work.changes.notify()
+        self._runner.changes.notify()
 
     async def _pause(self) -> None:
         self._untried -= 1
@@ -205,44 +208,44 @@ class Session:
         else:
             await self._pauses.pause()
 
-    async def _start_over(self, error: Evicted) -> None:
-        """Give the old session up in good order, then join anew."""
-        self._work.session_lost(f"evicted: {error}")
-        self._note(f"evicted: {error}")
+    async def _join_anew(self, error: Evicted) -> None:
+        """After an eviction: deregister the old session once the handler is idle, then join with a new one."""
+        self._runner.session_lost(f"evicted: {error}")
+        self._note_failure(f"evicted: {error}")
         if not self._rejoin:
             raise error
-        if await self._work.at_rest(self._timing.close_timeout):
-            await self.farewell()
-        self.who = msgspec.structs.replace(self.who, session=new_session())
+        if await self._runner.wait_idle(self._timing.close_timeout):
+            await self.deregister()
+        self.identity = msgspec.structs.replace(self.identity, session=new_session())
 
     # --- beside that -------------------------------------------------------------------------------------------------
 
     async def report_load(self, loads: Mapping[TopicPartition, float], node: float | None) -> float:
         pause = 0.0
         for topics, of_node in load_messages(loads, node):
-            pause = max(pause, await self.contact().report_load(topics, of_node))
+            pause = max(pause, await self.rpc().report_load(topics, of_node))
         return pause
 
-    def contact(self) -> ConsumerRpc:
-        """For calls beside those that keep the consumer registered. Raises `Unavailable` while there is none."""
-        contact = self.link.contact if self.link is not None else None
-        if contact is None:
+    def rpc(self) -> ConsumerRpc:
+        """The calls to the instance that serves the stream. Raises `Unavailable` while there is none."""
+        rpc = self.registration.rpc if self.registration is not None else None
+        if rpc is None:
             raise Unavailable("there is no contact to the service now; try again later")
-        return contact
+        return rpc
 
     # --- leaving -----------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
         self._draining = True
-        if self.link is not None and self.link.opened:
-            self.link.spawn(self._ask_to_leave)
+        if self.registration is not None and self.registration.opened:
+            self.registration.spawn(self._ask_to_leave)
 
-    async def _ask_to_leave(self, contact: ConsumerRpc) -> None:
+    async def _ask_to_leave(self, rpc: ConsumerRpc) -> None:
         while True:
             try:
-                action = await contact.deregister(gates_closed=False)
+                action = await rpc.deregister(gates_closed=False)
             except Disconnected:
-                # The next link asks again.
+                # The next registration asks again.
                 return
             except Unavailable:
                 await anyio.sleep(self._timing.first_pause)
@@ -252,28 +255,28 @@ class Session:
                 action = v1.DeregisterAction.SHUTDOWN_NOW
             break
         if action != v1.DeregisterAction.WAIT_FOR_DRAIN:
-            self._work.let_go("draining")
-            await self._work.at_rest(self._timing.drain_timeout)
+            self._runner.release_all("draining")
+            await self._runner.wait_idle(self._timing.drain_timeout)
             self.stop(Ending.DRAINED)
 
-    async def farewell(self) -> None:
-        """Report that every gate is shut, so that nobody has to wait for the lease to end. Best effort."""
-        with anyio.move_on_after(FAREWELL_SECONDS, shield=True):
+    async def deregister(self) -> None:
+        """Report that every gate is shut, so that the next owners need not wait for the lease. Best effort."""
+        with anyio.move_on_after(DEREGISTER_TIMEOUT, shield=True):
             for turn in range(len(self._addresses)):
                 address = self._addresses[(self._turn - 1 + turn) % len(self._addresses)]
-                if await self._say_goodbye(address):
+                if await self._deregister_at(address):
                     return
 
-    async def _say_goodbye(self, address: Address) -> bool:
+    async def _deregister_at(self, address: Address) -> bool:
         channel = self._dialer.dial(address)
         try:
-            contact = ConsumerRpc(channel, self.who, FAREWELL_SECONDS / 2)
-            await contact.deregister(gates_closed=True)
+            rpc = ConsumerRpc(channel, self.identity, DEREGISTER_TIMEOUT / 2)
+            await rpc.deregister(gates_closed=True)
         except Unavailable as error:
             _log.debug("deregistration_failed", address=str(address), error=str(error))
             return False
         except AssignerError as error:
-            # The service does not know the session any more, which is what was wanted.
+            # The service does not know the session any more: there is nothing left to deregister.
             _log.debug("deregistration_skipped", error=str(error))
         finally:
             await close_channel(channel)

@@ -181,7 +181,7 @@ class ChaosConsumer:
             assert epoch >= self.highest.get(tp, 0), f"{self.name}: {tp} went back from {self.highest[tp]} to {epoch}"
             self.highest[tp] = epoch
         # This consumer keeps no copies.
-        self._do(self.client.heard(msgspec.structs.replace(commands, standbys_added=(), standbys_removed=())))
+        self._do(self.client.apply(msgspec.structs.replace(commands, standbys_added=(), standbys_removed=())))
 
     # --- handlers ----------------------------------------------------------------------------------------------------
 
@@ -254,7 +254,7 @@ class ChaosConsumer:
                 await self._wake.wait()
 
     async def _send(self, instance: Instance, kind: calls.AckKind) -> int:
-        answers = self.client.answers(kind, 100)
+        answers = self.client.pending_acks(kind, 100)
         if not answers:
             return 0
         send: Any = {"ready": instance.members.ready, "released": instance.members.released}[kind.value]

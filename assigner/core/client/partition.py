@@ -1,4 +1,4 @@
-"""What a consumer knows of one partition, and what it counts. `client_state` derives everything else from it."""
+"""What a consumer knows of one partition, and what it counts. `state` derives everything else from it."""
 
 from __future__ import annotations
 

@@ -58,21 +58,21 @@ class ClientState:
         """A renewal is in force, as far as anyone noticed."""
         self.over = False
         """The consumer is leaving: nothing begins any more."""
-        self.letting_go = False
+        self.releasing_all = False
         """Everything is being released because nobody else will ask for it."""
         self.incarnation = ""
-        """Of the service's store, as last heard."""
+        """Of the service's store, as last received."""
         self.last_stale: StaleGrant | None = None
         self._max_partitions = max_partitions
         self._partitions: dict[TopicPartition, Partition] = {}
-        self._answers: dict[AckKind, dict[TopicPartition, Ack]] = {kind: {} for kind in AckKind}
+        self._acks: dict[AckKind, dict[TopicPartition, Ack]] = {kind: {} for kind in AckKind}
         # Partitions with a call under way or an ownership in the handler's hands: what a close has to wait for.
         self._busy: set[TopicPartition] = set()
 
     # --- what the service says -----------------------------------------------------------------------------------
 
-    def heard(self, commands: Commands) -> list[Action]:
-        if self.over or self.letting_go:
+    def apply(self, commands: Commands) -> list[Action]:
+        if self.over or self.releasing_all:
             return []
         voided = self._begin_anew(commands.opening.incarnation) if commands.opening is not None else []
         touched: dict[TopicPartition, Partition] = {}
@@ -148,7 +148,7 @@ class ClientState:
             p.why = f"superseded by epoch {epoch}"
         if epoch != p.granted:
             # A grant above what was to be released means that the handoff was called off.
-            self._answers[AckKind.RELEASED].pop(p.tp, None)
+            self._acks[AckKind.RELEASED].pop(p.tp, None)
         p.granted = p.highest = epoch
         p.standby = False
 
@@ -168,20 +168,20 @@ class ClientState:
         if p.warmed is not None:
             p.discard = p.discard or not p.warmed.failure
             p.warmed = None
-        self._answers[AckKind.READY].pop(p.tp, None)
+        self._acks[AckKind.READY].pop(p.tp, None)
 
     def _want_warm(self, p: Partition, order: Warm) -> None:
         if p.granted is not None:
             # Nobody is warmer than the owner.
-            self._answer(AckKind.READY, Ack(p.tp, order.handoff_id))
+            self._add_ack(AckKind.READY, Ack(p.tp, order.handoff_id))
             return
         if p.warm is not None and p.warm.handoff_id != order.handoff_id:
             # The new handler call gets the copy that may exist; it is not to be thrown away in between.
             p.warmed = None
-            self._answers[AckKind.READY].pop(p.tp, None)
+            self._acks[AckKind.READY].pop(p.tp, None)
         p.warm = order
         if p.warmed is not None:
-            self._answer(AckKind.READY, Ack(p.tp, order.handoff_id, p.warmed.failure))
+            self._add_ack(AckKind.READY, Ack(p.tp, order.handoff_id, p.warmed.failure))
 
     def _want_release(self, p: Partition, order: Release) -> None:
         held = max(p.granted or 0, p.handed or 0)
@@ -211,7 +211,7 @@ class ClientState:
         return self._settle_all(self._partitions.values())
 
     def session_lost(self, reason: str) -> list[Action]:
-        """The service ended the session: what was granted to it is gone, and so is whatever it was to answer."""
+        """The service ended the session: what was granted to it is gone, and so are its pending acks."""
         self.lease.end()
         self.live = False
         for p in self._partitions.values():
@@ -220,13 +220,13 @@ class ClientState:
             p.release = None
             if p.warm is not None:
                 self._forget_warm(p)
-        for answers in self._answers.values():
-            answers.clear()
+        for acks in self._acks.values():
+            acks.clear()
         return self._settle_all(self._partitions.values())
 
-    def let_go(self, cause: str) -> list[Action]:
+    def release_all(self, cause: str) -> list[Action]:
         """Release everything in good order although nobody asked for it."""
-        self.letting_go = True
+        self.releasing_all = True
         for p in self._partitions.values():
             if p.warm is not None:
                 self._forget_warm(p)
@@ -287,41 +287,41 @@ class ClientState:
             p.warmed = Warmed(order.handoff_id, failure)
             self.counts.warmed += 0 if failure else 1
             if p.granted is None:
-                self._answer(AckKind.READY, Ack(p.tp, order.handoff_id, failure))
+                self._add_ack(AckKind.READY, Ack(p.tp, order.handoff_id, failure))
 
     def _release_returned(self, p: Partition) -> None:
         p.handed, p.spoiled = None, False
         p.gate.close(Shut.RELEASED)
         self.counts.released += 1
 
-    # --- answers -------------------------------------------------------------------------------------------------
+    # --- acks ----------------------------------------------------------------------------------------------------
 
-    def answers(self, kind: AckKind, limit: int) -> list[Ack]:
-        """The oldest answers that the service has not acknowledged."""
-        pending = self._answers[kind]
-        return [answer for _, answer in zip(range(limit), pending.values(), strict=False)]
+    def pending_acks(self, kind: AckKind, limit: int) -> list[Ack]:
+        """The oldest acks that the service has not taken yet."""
+        pending = self._acks[kind]
+        return [ack for _, ack in zip(range(limit), pending.values(), strict=False)]
 
-    def pending_answers(self) -> int:
-        return sum(len(pending) for pending in self._answers.values())
+    def pending_ack_count(self) -> int:
+        return sum(len(pending) for pending in self._acks.values())
 
     def acknowledged(self, kind: AckKind, sent: Iterable[Ack], refused: frozenset[TopicPartition]) -> list[Action]:
-        """The service took these answers, or refused some of them for good."""
-        pending = self._answers[kind]
+        """The service took these acks, or rejected some of them for good."""
+        pending = self._acks[kind]
         touched = []
-        for answer in sent:
-            if pending.get(answer.tp) == answer:
-                del pending[answer.tp]
-            if answer.tp in refused:
+        for ack in sent:
+            if pending.get(ack.tp) == ack:
+                del pending[ack.tp]
+            if ack.tp in refused:
                 self.counts.refusals += 1
-                p = self._partitions[answer.tp]
-                if kind is AckKind.READY and p.warm is not None and p.warm.handoff_id == answer.handoff_id:
+                p = self._partitions[ack.tp]
+                if kind is AckKind.READY and p.warm is not None and p.warm.handoff_id == ack.handoff_id:
                     self._forget_warm(p)
                     touched.append(p)
         return self._settle_all(touched)
 
-    def _answer(self, kind: AckKind, answer: Ack) -> None:
-        if not self.over and not self.letting_go:
-            self._answers[kind][answer.tp] = answer
+    def _add_ack(self, kind: AckKind, ack: Ack) -> None:
+        if not self.over and not self.releasing_all:
+            self._acks[kind][ack.tp] = ack
 
     # --- the next step -------------------------------------------------------------------------------------------
 
@@ -384,7 +384,7 @@ class ClientState:
     def _next_call(self, p: Partition) -> Call | None:
         if p.release is not None and (p.handed is None or p.handed > p.release.epoch):
             # Nothing of that epoch is in the handler's hands, be it released just now, lost before or never begun.
-            self._answer(AckKind.RELEASED, Ack(p.tp, p.release.handoff_id))
+            self._add_ack(AckKind.RELEASED, Ack(p.tp, p.release.handoff_id))
             p.release = None
         if p.handed is not None:
             return None if self._keeps(p) else self._take_back(p, p.handed)
@@ -401,7 +401,7 @@ class ClientState:
         if p.discard and not p.standby:
             return CallDiscard(p.tp)
         p.discard = False
-        if self.over or self.letting_go:
+        if self.over or self.releasing_all:
             return None
         if p.keeps and (p.outdated or not p.standby):
             return CallNoStandby(p.tp)

@@ -21,7 +21,7 @@ async def test_a_late_registration_of_its_own_session_costs_a_consumer_a_reconne
         before = dict(a.partitions)
         channel = Dialer(None, 5.0, 5.0).dial(parse_address(assigner.address))
         try:
-            async with aclosing(ConsumerRpc(channel, a._membership.who, 10.0).register()) as late:
+            async with aclosing(ConsumerRpc(channel, a._session.identity, 10.0).register()) as late:
                 await anext(late)
                 await a.wait_for(lambda one: one.statistics().links == 2 and one.is_connected)
                 with pytest.raises(Unavailable, match="took this one's place"):

@@ -86,9 +86,9 @@ async def test_the_new_owner_is_told_nothing_before_the_old_one_let_go(cluster: 
 async def test_the_gate_opens_after_the_flip_and_only_when_assigned_has_returned() -> None:
     client = ClientState()
     client.renewed(0.0, 30.0)
-    client.heard(Commands(full=True, opening=Opening(exclusive=True)))
+    client.apply(Commands(full=True, opening=Opening(exclusive=True)))
     gate = client.gate(tp(0))
-    client.heard(Commands(assigned=((tp(0), 2),)))
+    client.apply(Commands(assigned=((tp(0), 2),)))
     assert not gate.is_open(1.0), "the handler has not read the last offset yet"
     client.finished(tp(0), Done())
     assert gate.admit(1.0) == 2

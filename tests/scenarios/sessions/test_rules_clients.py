@@ -70,7 +70,7 @@ def at_work() -> ClientState:
     """A client with a live lease that works on partition 0 with epoch 5."""
     client = ClientState()
     client.renewed(0.0, 30.0)
-    client.heard(Commands(full=True, assigned=((tp(0), 5),)))
+    client.apply(Commands(full=True, assigned=((tp(0), 5),)))
     client.finished(tp(0), Done())
     assert client.gate(tp(0)).admit(1.0) == 5
     return client
@@ -78,16 +78,16 @@ def at_work() -> ClientState:
 
 async def test_rule_7_a_released_epoch_stays_released(cluster: Cluster) -> None:
     client = at_work()
-    client.heard(Commands(releases=(Release(tp(0), 5, "h1"),)))
+    client.apply(Commands(releases=(Release(tp(0), 5, "h1"),)))
     client.finished(tp(0), Done())
-    assert [answer.tp for answer in client.answers(AckKind.RELEASED, 10)] == [tp(0)]
-    assert client.heard(Commands(full=True, assigned=((tp(0), 5),))) == []
+    assert [answer.tp for answer in client.pending_acks(AckKind.RELEASED, 10)] == [tp(0)]
+    assert client.apply(Commands(full=True, assigned=((tp(0), 5),))) == []
     assert not client.gate(tp(0)).is_open(1.0)
 
 
 async def test_rule_7_a_higher_epoch_on_a_held_partition_means_revoke_and_then_assign(cluster: Cluster) -> None:
     client = at_work()
-    first = client.heard(Commands(assigned=((tp(0), 6),)))
+    first = client.apply(Commands(assigned=((tp(0), 6),)))
     assert [type(action.call) for action in first if isinstance(action, Start)] == [CallRevoked]
     assert not client.gate(tp(0)).is_open(1.0)
     second = client.finished(tp(0), Done())

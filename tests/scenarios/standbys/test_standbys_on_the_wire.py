@@ -123,10 +123,10 @@ async def test_a_former_owner_keeps_its_copy_and_stands_by(service: Service) -> 
 async def test_a_connection_that_breaks_changes_no_copy(service: Service) -> None:
     async with three(service) as ((a, _, _), (handler, *_)):
         before, story = a.standbys, {tp: list(said) for tp, said in handler.story.items()}
-        assert a._membership.link is not None
-        links = a._membership.links
-        a._membership.link._tasks.cancel_scope.cancel()  # type: ignore[union-attr]
-        await until("linked anew", lambda: a._membership.links == links + 1)
+        assert a._session.registration is not None
+        links = a._session.registrations
+        a._session.registration._tasks.cancel_scope.cancel()  # type: ignore[union-attr]
+        await until("linked anew", lambda: a._session.registrations == links + 1)
         assert a.standbys == before
         assert handler.story == story
 

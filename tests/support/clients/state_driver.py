@@ -39,7 +39,7 @@ class Lanes:
                     self.cancelled.add(tp)
 
     def hear(self, **fields: object) -> None:
-        self.take(self.state.heard(Commands(**fields)))  # type: ignore[arg-type]
+        self.take(self.state.apply(Commands(**fields)))  # type: ignore[arg-type]
 
     def end(self, tp: TopicPartition, outcome: Outcome | None = None) -> Call:
         call = self.running.pop(tp)
@@ -61,7 +61,7 @@ class Lanes:
         return self.state.gate(tp).is_open(NOW)
 
     def answers(self, kind: AckKind) -> list[Ack]:
-        return self.state.answers(kind, 100)
+        return self.state.pending_acks(kind, 100)
 
 
 def owned(tp: TopicPartition, epoch: int) -> Ownership:

@@ -420,17 +420,17 @@ def test_a_lost_session_stops_warms_and_forgets_answers() -> None:
     assert lanes.answers(RELEASED)
     lanes.take(lanes.state.session_lost("unknown session"))
     assert lanes.cancelled == {A}
-    assert lanes.state.pending_answers() == 0
+    assert lanes.state.pending_ack_count() == 0
 
 
 def test_letting_go_releases_everything_without_answers_and_takes_nothing_new() -> None:
     lanes = Lanes()
     lanes.own(A, 5)
-    lanes.take(lanes.state.let_go("draining"))
+    lanes.take(lanes.state.release_all("draining"))
     lanes.hear(assigned=((B, 1),))
     assert isinstance(lanes.end(A), CallRelease)
     assert not lanes.running
-    assert lanes.state.pending_answers() == 0
+    assert lanes.state.pending_ack_count() == 0
     assert lanes.state.is_idle()
 
 
