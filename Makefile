@@ -81,7 +81,7 @@ test-fast: install ## Run the unit tests and the scenarios on the memory store: 
 		-m "not (etcd or kafka or postgres or processes or slow or spark)" $(ARGS)
 
 .PHONY: test-lowest
-test-lowest: install ## Run the client's tests with the lowest versions that pyproject.toml allows; needs a package index
+test-lowest: install ## Test client and logs with the lowest versions that pyproject.toml allows; fails without a package index
 	$(BIN)/python tools/test_lowest.py $(ARGS)
 
 .PHONY: test-spark

@@ -1,7 +1,8 @@
-"""Run the client's tests with the lowest versions that pyproject.toml allows of its dependencies: make test-lowest.
+"""Run the tests of client and logs with the lowest versions that pyproject.toml allows: make test-lowest.
 
-The lowest versions lie in an environment of their own, in front of the packages of the development environment, which
-the tests need besides. Without a package index nothing is tested, which is told.
+The lowest versions of the dependencies lie in an environment of their own, in front of the packages of the development
+environment, which the tests need besides. Without a package index nothing is tested: the program says that it skipped
+the tests, and exits with 2.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ("tests/unit/client", "tests/integration/client")
+SKIPPED = 2
+TESTS = ("tests/unit/client", "tests/unit/logs", "tests/integration/client")
 
 
 def lowest() -> list[str]:
@@ -34,8 +36,8 @@ def main() -> int:
         os.environ.setdefault("UV_SYSTEM_CERTS", "true")
         install: list[str | Path] = [uv, "pip", "install", "--quiet", "--no-deps", "--python", python, *lowest()]
         if subprocess.run(install, cwd=ROOT, check=False).returncode:
-            print("The lowest versions can't be had here (the reason is above): nothing was tested.")
-            return 0
+            print("skipped: the lowest versions can't be installed here (the reason is above), so nothing was tested")
+            return SKIPPED
         site = sysconfig.get_path("purelib", "venv", vars={"base": directory, "platbase": directory})
         Path(site, "development.pth").write_text(sysconfig.get_path("purelib") + "\n")
         print("testing with", *lowest(), flush=True)

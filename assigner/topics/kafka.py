@@ -187,7 +187,7 @@ async def _outcome(future: Future[Any], deadline: float) -> Any:
             loop.call_soon_threadsafe(done.set)
 
     future.add_done_callback(wake)
-    with anyio.move_on_at(deadline):
+    with anyio.CancelScope(deadline=deadline):
         await done.wait()
     if not future.done():
         return TimeoutError("Kafka did not answer in time")
