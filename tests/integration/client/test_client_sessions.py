@@ -43,7 +43,7 @@ class JumpingClock(SystemClock):
 
 @pytest.fixture(autouse=True)
 def _short_naps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_work, "_LONGEST_NAP", 0.02)
+    monkeypatch.setattr(client_work, "_LONGEST_SLEEP", 0.02)
 
 
 # --- reconnecting --------------------------------------------------------------------------------------------------
