@@ -106,9 +106,14 @@ class HandoffProgress:
 
     def _find_target(self, tps: Partitions, handoff: Handoff, now: float) -> Write | None:
         """A plan names the next target. Where no plan will be made, the old owner stays the owner."""
+        old = self._old_session_state(handoff, now)
         no_plan = self._state.options.paused or not any(map(self._liveness.eligible, self._state.consumers))
-        if no_plan and self._old_session_state(handoff, now) is SessionState.ALIVE:
+        if no_plan and old is SessionState.ALIVE:
             return self._transitions.reassert_owner(tps)
+        if old is SessionState.DEAD and any(tp in self._failures.quarantined for tp in tps):
+            # No plan moves a quarantined partition. Left in flight, it would take the room of handoffs that the next
+            # plan waits for, and only that plan can lift the quarantine.
+            return self._transitions.finish(tps)
         self._work.want_plan(Cause.LEFT, now)
         return None
 

@@ -17,8 +17,9 @@ def test_a_handoff_of_a_quarantined_partition_ends_when_both_its_owners_are_gone
     scene.own(0, "a")
     scene.handoff(0, "a", "b", step)
     scene.lead()
-    scene.decide(carry_out=True)
-    assert tp(0) in scene.state.handoffs, "they may come back"
+    if step is not Step.FAILED:
+        scene.decide(carry_out=True)
+        assert tp(0) in scene.state.handoffs, "they may come back"
     scene.now = 2 * TTL
     scene.decide(carry_out=True)
     assert tp(0) not in scene.state.handoffs
