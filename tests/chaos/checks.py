@@ -174,8 +174,8 @@ class Checks:
             self.seen["generations"] += 1
             if not self._changes and not self._overtook and plan.quarantined == before.quarantined:
                 self._violated(f"generation: {plan.generation} changed nothing")
-            # The first write of the next plan may go in while this generation is on its way: it is the next one's, which
-            # may be overtaken in turn.
+            # The first write of the next plan may go in while this generation is on its way: it is the next one's,
+            # which may be overtaken in turn.
             self._overtook = self._changes + self._overtook > 1
             self._changes = 0
 

@@ -39,8 +39,10 @@ class Settling:
             consumer.calm = True
         await cluster.set_options(rollout="", quarantine_after=1000)
         await anyio.sleep(1.6 * cluster.ttl)
-        while sum(not (c.draining or c.registration.get("topics")) for c in chaos.alive()) < 2:
-            await chaos.join()
+        free = sum(not (c.draining or c.registration.get("topics")) for c in chaos.alive())
+        for number in range(free, 2):
+            # By name: a bound on how many there are is for the chaos, and would leave nobody to take over.
+            await chaos.join(f"calm{number}")
             chaos.consumers[-1].calm = True
         await self._forgive()
         await self.until_settled(within=20 * cluster.ttl)
