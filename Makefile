@@ -11,7 +11,7 @@ STORE ?= memory
 GRPC_PORT ?= 50051
 HTTP_PORT ?= 8080
 # Worker processes for the tests. One is long busy with the tests that start Spark; the others mostly wait for timers.
-JOBS ?= 3
+JOBS ?= 4
 # How long `make soak` churns and `make chaos-processes` kills.
 MINUTES ?= 20
 # How many seeds of chaos: make chaos SEEDS=2000.
@@ -116,11 +116,12 @@ docs-modules: ## Make the table of modules in docs/architecture.md anew, from th
 	$(PYTHON) tools/module_table.py
 
 .PHONY: lint
-lint: install ## Check style, types and the import rules
+lint: install ## Check style, types, the import rules, and that no merge is half done
 	status=0; \
 	$(BIN)/ruff check --quiet . || status=1; \
 	$(BIN)/ruff format --quiet --check . || { echo "The files above are not in the project's style: make format"; status=1; }; \
 	$(BIN)/mypy --no-error-summary || status=1; \
+	! git grep -nE '^(<{7}|>{7}) ' || { echo "The lines above are left over from a merge: resolve them"; status=1; }; \
 	report=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$report"; status=1; }; \
 	exit $$status
 

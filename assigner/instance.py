@@ -29,9 +29,10 @@ from assigner.clock import Clock, SystemClock
 from assigner.core.offset_commits import CommitQuota
 from assigner.election import LeaderElector, Term
 from assigner.errors import AssignerError, InvalidInput, StoreError, StoreUnavailable
-from assigner.leader.coordinator import Coordinators, CoordinatorSettings
+from assigner.leader.coordinator import CoordinatorSettings
 from assigner.leader.leadership import Leadership, LeadershipSettings
 from assigner.leader.summaries import SummaryWriter
+from assigner.leader.terms import Coordinators
 from assigner.logs import get_logger
 from assigner.members.load_reports import LoadReports
 from assigner.members.registration import MemberService
@@ -42,7 +43,7 @@ from assigner.observability.metrics import GroupSnapshot, Metrics, snapshot
 from assigner.offsets.commit import OffsetService
 from assigner.offsets.reset import OffsetReset
 from assigner.settings import Settings
-from assigner.storage.groups import GroupDirectory, check_alone, discover
+from assigner.storage.groups import GroupDirectory, check_not_shared, discover
 from assigner.storage.health import StoreHealth
 from assigner.storage.incarnation import Incarnation
 from assigner.storage.mirror import Mirrors
@@ -282,7 +283,7 @@ class Instance:
         while True:
             try:
                 await self.incarnation.id()
-                await check_alone(self.store, self.keys)
+                await check_not_shared(self.store, self.keys)
                 await discover(self.store, self.keys)
                 await self.topics.apply_settings()
                 return await self._backend.elector(self.store, self.keys, presence, self.clock)

@@ -1,14 +1,15 @@
-"""Takes a group, or a topic of one, off the record: everything that is stored of it, in bounded transactions.
+"""Deletes every record of a group, or of one of its topics, in bounded transactions.
 
-A group that is to go is first taken out of the index and entered among those being deleted, in one transaction. From
-then on nobody can register in it, because a registration compares the index entry; so what a listing shows now is
-all there will be. If somebody is registered, the entry is put back and nothing was lost. A deletion that is broken
-off halfway goes on when it is asked for again, and until then the name can't be used.
+One transaction first replaces the group's index entry by a deletion mark. From then on no consumer can register,
+because a registration has the index entry as a precondition; so a listing now shows all records that will ever exist.
+If a consumer is registered, the entry is restored and nothing was deleted. A deletion that was interrupted continues
+when it is requested again; until then the group's name can't be used.
 
-Epochs must not go back for a group of the same name later. Before a record goes, the store's one floor of epochs is
-raised to what it holds, and every group that is made begins above that floor.
+Epochs must not go back for a later group of the same name. Before a record is deleted, the store-wide epoch floor is
+raised to its epoch, and every new group starts above that floor.
 
-Not promised: that what others write at the same moment without comparing (weights, an operator's offsets) is caught.
+Not promised: that records which are written at the same time without preconditions (weights, an operator's offsets)
+are deleted too.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from assigner.store import (
 )
 
 MOST_AT_ONCE = 20_000
-"""Records removed by one call; the caller asks again for the rest."""
+"""Records deleted by one call; the caller repeats the call for the rest."""
 _PAGE = 1_000
 _NAMED = 5
 
@@ -69,9 +70,9 @@ class GroupDeletion:
     # --- a group -------------------------------------------------------------------------------------------------
 
     async def delete_group(self, group: str, *, force: bool, most: int = MOST_AT_ONCE) -> tuple[int, bool]:
-        """How many records went, and whether there are more: ask again then.
+        """Delete the group. Returns how many records were deleted, and whether there are more; if so, call it again.
 
-        Raises `UnknownGroup`, and `FailedPrecondition` while somebody is registered, or owned something just now."""
+        Raises `UnknownGroup`, and `FailedPrecondition` while a consumer is registered or an assignment is on record."""
         keys = self._keys.group(group)
         if not isinstance(await self._store.get(self._keys.deleting(group)), Found):
             await self._directory.check(group)
@@ -83,7 +84,7 @@ class GroupDeletion:
         except FailedPrecondition:
             await self._put_back(group)
             raise
-        # Whoever still leads it must not write any more: its writes all compare this key.
+        # Fences off the group's leader: all of its writes have this key as a precondition.
         await self._remove(group, [Delete(keys.leader)])
         removed, more = await self._remove_all(keys, most)
         if not more:
@@ -123,7 +124,7 @@ class GroupDeletion:
         found = await self._store.get(keys.options)
         if not isinstance(found, Found):
             return self._defaults
-        # One that can't be read might say exclusive.
+        # Options that can't be read may be exclusive.
         return _read(GroupOptions, found.entry) or GroupOptions(handoff_mode=HandoffMode.EXCLUSIVE)
 
     async def _take_out_of_the_index(self, group: str) -> None:
@@ -137,8 +138,8 @@ class GroupDeletion:
         await self._transact([Exists(deleting), Absent(index)], [Delete(deleting), put])
 
     async def _group_records(self, keys: GroupKeys) -> AsyncIterator[Sequence[Entry]]:
-        """All but the plan and the history, a page at a time, each read anew. Ownership goes first: what is left of a
-        deletion that was broken off is then a group that nobody owns anything of."""
+        """All records but the plan and the history, a page at a time. Ownership comes first, so that an interrupted
+        deletion leaves a group in which nothing is owned."""
         others = (self._keys.offsets(keys.group), self._keys.loads(keys.group))
         for prefix in (*keys.branches, *others):
             async for page in self._pages(prefix):
@@ -160,11 +161,12 @@ class GroupDeletion:
         return removed, False
 
     async def _remove(self, group: str, deletes: Sequence[Operation]) -> None:
-        """Under the mark: should others have finished, and the name be in use again, nothing is removed."""
+        """Delete records with the deletion mark as a precondition: if another caller finished the deletion and the name
+        is in use again, nothing is deleted."""
         await self._transact([Exists(self._keys.deleting(group))], deletes)
 
     async def _raise_floor(self, keys: GroupKeys, entries: Iterable[Entry]) -> None:
-        """What is deleted must be below the floor that new groups begin at."""
+        """Raise the store-wide epoch floor, above which new groups start, to the epochs of records to be deleted."""
         highest = max((self._epoch(keys, entry) for entry in entries), default=0)
 
         def raised(current: Stored[EpochFloor] | None) -> EpochFloor | None:
@@ -176,8 +178,8 @@ class GroupDeletion:
     # --- a topic -------------------------------------------------------------------------------------------------
 
     async def delete_topic(self, group: str, topic: str, *, force: bool, most: int = MOST_AT_ONCE) -> tuple[int, bool]:
-        """The same for a topic. Its configuration goes first, so that nobody is given any of it; its epochs go on
-        where they were, should it come back."""
+        """Delete a topic of the group. Its configuration is deleted first, so that its partitions are not assigned
+        again; if the topic is created again, its epochs continue where they were."""
         await self._directory.check(group)
         keys = self._keys.group(group)
         await self._check_nobody(keys)
@@ -202,8 +204,9 @@ class GroupDeletion:
         return removed + isinstance(config, Found), False
 
     async def _remove_as_seen(self, page: Sequence[Entry]) -> int:
-        """A record that was written since is somebody's who came back: it stays. One that is gone was removed by the
-        group's leader, who forgets what is owned of a topic as soon as its configuration is gone."""
+        """Delete records that are still at the revision read. One that was written since belongs to a consumer that
+        came back, and stays. One that is gone was removed by the group's leader, which does so once the configuration
+        is deleted."""
         rest = iter(page)
         while part := tuple(islice(rest, self._store.limits.operations)):
             compares = [ModRevisionIs(entry.key, entry.mod_revision) for entry in part]
@@ -240,7 +243,7 @@ class GroupDeletion:
                 return
 
     def _epoch(self, keys: GroupKeys, entry: Entry) -> int:
-        """The highest epoch that a record tells of. Raises `UnreadableRecord` for one that might tell of any."""
+        """The highest epoch in a record. Raises `UnreadableRecord` for a record whose epoch can't be read."""
         match keys.parse(entry.key):
             case AssignmentKey():
                 return decode(Assignment, entry.value)[0].epoch

@@ -1,4 +1,4 @@
-"""What a group's options may be set to, checked where an operator's or an admin's wish comes in."""
+"""Validates a change of a group's options, field by field, before it is stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from assigner.store import Limits
 from assigner.strategy.registry import try_options
 
 _OURS = frozenset({"rebalance_requests"})
-"""Kept by the service itself."""
+"""Options that only the service itself changes."""
 _POSITIVE = ("warming_timeout", "freeze_timeout", "release_timeout")
 _NOT_NEGATIVE = ("debounce", "balance_backoff")
 _COUNTS = ("rollout_cap",)
@@ -43,7 +43,7 @@ def check_options(options: GroupOptions, changes: dict[str, Any], limits: Limits
         raise InvalidInput(f"group option standby_count must be 0 to {MAX_STANDBYS}, not {wanted.standby_count}")
     _check_copartitioned(wanted.copartitioned)
     if "copartitioned" in changes:
-        # Sets that are on record are cut where they are used, and must not keep other options from being changed.
+        # Stored sets that are too large are split when they are used; they must not prevent changes of other options.
         _check_sizes(wanted.copartitioned, limits)
     if wanted.rollout:
         check_name("generation in rollout", wanted.rollout)

@@ -1,6 +1,7 @@
-"""What operators and batch jobs do with loads: publish weights, and look at what is known.
+"""Publishes weights for operators and batch jobs, and describes the recorded loads of a group.
 
-Published weights go into the same records as consumers' reports; of two the newer counts. So any instance answers.
+Published weights go into the same records as consumers' reports, and the newer one counts. Any instance serves the
+calls.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class LoadOperations:
     # --- publishing ----------------------------------------------------------------------------------------------
 
     async def publish(self, group: str, weights: Sequence[Weights], valid_for: float, *, keep_others: bool) -> int:
-        """How many partitions got a weight. Not all at once: a topic's blocks are written one after the other."""
+        """Write weights, a topic's blocks one after the other. Returns how many partitions got a weight."""
         topics = await read_topics(self._store, self._keys.group(group), (run.topic for run in weights))
         counts = {name: topic.partition_count for name, topic in topics.items()}
         loads = _by_topic(counts, weights)
@@ -52,7 +53,7 @@ class LoadOperations:
     # --- looking -------------------------------------------------------------------------------------------------
 
     async def recorded(self, group: str) -> RecordedLoads:
-        """What the store holds, by a fresh read."""
+        """The loads on record, read from the store."""
         prefix = self._keys.loads(group)
         page = await read_all(self._store, prefix, page_size=_PAGE)
         records: dict[str, Loads] = {}
@@ -105,7 +106,7 @@ def _by_topic(counts: Mapping[str, int], weights: Iterable[Weights]) -> dict[str
 def _changes(
     topic: str, loads: dict[int, float], until: float, count: int, *, replaces: bool
 ) -> Iterator[PartitionChange]:
-    """A block at a time; if they replace what was known, also the blocks nothing is said of."""
+    """The weights as changes of blocks; without `keep_others` also of the blocks that no weight is given for."""
     numbers = np.asarray(sorted(loads), np.int32)
     values = np.asarray([loads[number] for number in numbers.tolist()], np.float64)
     for block in range(-(-count // BLOCK)):
@@ -138,7 +139,7 @@ def _heaviest(
 async def _busiest(
     state: GroupState, sizes: TopicSizes, loads: FloatArray, busy: dict[str, float], total: float
 ) -> list[NodeLoad]:
-    """Every consumer with what it carries, the heaviest first."""
+    """Every consumer with the load of its partitions, the heaviest first."""
     starts: dict[str, int] = {}
     begin = 0
     for topic, count in sizes:
@@ -150,6 +151,6 @@ async def _busiest(
         flat = [starts[tp.topic] + tp.partition for tp in owned if tp.topic in starts]
         carried = float(np.nansum(loads[[number for number in flat if number < len(loads)]])) if flat else 0.0
         found.append(NodeLoad(name, busy.get(name, float("nan")), len(owned), carried / total if total else 0.0))
-        # A consumer may own many thousands.
+        # A consumer may own many thousand partitions.
         await anyio.lowlevel.checkpoint()
     return sorted(found, key=lambda node: (-node.share, node.consumer))

@@ -1,6 +1,7 @@
-"""The operators' side of the service. See `assigner.api.Administration`.
+"""Implements `assigner.api.Administration`: describes groups and changes their topics, options and members.
 
-Every wish becomes a record in the store, which the group's leader, wherever it is, acts upon. So any instance answers.
+A change is a record in the store, which the group's leader acts on, on whichever instance it runs. So any instance
+serves every call.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from assigner.store import Remaining, Store, read_all
 
 LIST_TOGETHER = 16
 MOST_SILENCES = 500
-"""Consumers of a group whose leases are asked about when it is described: each is a request."""
+"""Consumers of a described group whose leases are read; each costs a request to the store."""
 SetTopic = Callable[[str, TopicConfig, bool], Awaitable[TopicConfig]]
 """(group, config, force)"""
 
@@ -73,7 +74,7 @@ class Operations:
     async def groups(self) -> list[GroupSummary]:
         page = await read_all(self._store, self._keys.groups)
         names = sorted(_group_name(entry.key, entry.value, self._keys.groups) for entry in page.entries)
-        told = await self._told()
+        written = await self._written_summaries()
         found: dict[str, GroupSummary] = {}
         limiter = anyio.CapacityLimiter(LIST_TOGETHER)
 
@@ -86,27 +87,27 @@ class Operations:
                 mirror = self._mirrors.get(name)
                 if mirror is not None:
                     found[name] = summary(mirror.state)
-                elif name in told:
-                    found[name] = told[name]
+                elif name in written:
+                    found[name] = written[name]
                 else:
                     tasks.start_soon(look, name)
         return [found[name] for name in names]
 
-    async def _told(self) -> dict[str, GroupSummary]:
-        """What the leaders wrote of their groups. One that is gone leads no more."""
+    async def _written_summaries(self) -> dict[str, GroupSummary]:
+        """The summaries that leaders wrote, without the leader's name if its instance is gone."""
         instances = await read_all(self._store, self._keys.instances)
         present = {decode_segment(entry.key[len(self._keys.instances) :]) for entry in instances.entries}
-        told: dict[str, GroupSummary] = {}
+        written: dict[str, GroupSummary] = {}
         for entry in (await read_all(self._store, self._keys.summaries)).entries:
             try:
                 one = decode(GroupSummary, entry.value)[0]
             except UnreadableRecord:
                 continue
-            told[one.group] = one if one.leader in present else msgspec.structs.replace(one, leader="")
-        return told
+            written[one.group] = one if one.leader in present else msgspec.structs.replace(one, leader="")
+        return written
 
     async def _read_summary(self, group: str) -> GroupSummary:
-        """Of a group that no leader told of yet: read, and not kept."""
+        """The summary of a group for which no leader wrote one yet: computed from its records, and not stored."""
         keys = self._keys.group(group)
         state = GroupState(keys)
         for event in state.replace((await read_all(self._store, keys.prefix)).entries):
@@ -136,7 +137,7 @@ class Operations:
             )
 
     async def _silences(self, state: GroupState) -> dict[str, float]:
-        """How long ago each consumer was last heard of, wherever that was: by what is left of its lease."""
+        """Seconds since each consumer last renewed, at any instance, derived from what remains of its lease."""
         leases = [(name, one.lease, one.record.ttl) for name, one in sorted(state.consumers.items())]
         found: dict[str, float] = {}
         limiter = anyio.CapacityLimiter(LIST_TOGETHER)
@@ -151,7 +152,7 @@ class Operations:
                 found[name] = max(0.0, ttl - left.ttl)
 
         async with anyio.create_task_group() as tasks:
-            # Who registered by another's hand has a lease whose length nobody wrote down.
+            # Registrations written by the upstream service do not name the TTL of their lease.
             for name, lease, ttl in [one for one in leases if one[1] and one[2]][:MOST_SILENCES]:
                 tasks.start_soon(look, name, lease, ttl)
         return found
@@ -186,7 +187,7 @@ class Operations:
         await self._change_options(group, ask)
 
     async def _begin(self, group: str, *, create: bool) -> None:
-        """A group that a person names by mistake must not come into being by it."""
+        """Check that the group exists, or create it with `create`, so that a misspelt name creates no group."""
         await (self._directory.enter(group) if create else self._directory.check(group))
 
     async def _change_options(self, group: str, change: Callable[[GroupOptions], GroupOptions]) -> GroupOptions:
@@ -217,8 +218,8 @@ class Operations:
             return result.record
 
     async def _check_again(self, mirror: GroupMirror, before: GroupOptions) -> None:
-        """Take the switch to exclusive back if a consumer that does not renew has registered meanwhile. None can from
-        now on, because such a registration compares the options."""
+        """Revert the switch to exclusive if a consumer that does not renew has registered meanwhile. None can register
+        from now on, because its registration has the options as a precondition."""
         await mirror.resync()
         try:
             _check_all_renew(mirror)
@@ -264,12 +265,12 @@ async def _remaining(mirror: GroupMirror, consumer: str) -> AsyncGenerator[int, 
     listener = _ChangeListener()
     mirror.listen(listener)
     try:
-        told = -1
-        while told != 0:
+        last = -1
+        while last != 0:
             mark = listener.wakeup.mark()
             count = len(mirror.state.to_hand_over(consumer))
-            if count != told:
-                told = count
+            if count != last:
+                last = count
                 yield count
             else:
                 await listener.wakeup.since(mark)

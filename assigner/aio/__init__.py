@@ -1,8 +1,9 @@
 """Primitives for the event loop that the standard library and anyio lack. None of them knows the service.
 
-- `wakeup`: an event that can happen again, without a lost wake-up.
+- `wakeup`: an event that can be set repeatedly, without a lost wake-up.
+- `idle_workers`: wakes the workers that share a queue one at a time.
 - `waiters`: waits for a number that only grows, such as a revision.
-- `backoff`: growing pauses, spread by a name and not by chance, so that a run can be repeated.
+- `backoff`: exponential backoff with deterministic jitter, so that a run can be repeated.
 - `supervision`: restarts a loop that failed, and reports one that keeps failing.
 - `shutdown`: work that is finished although its caller is cancelled, within a bound.
 

@@ -1,4 +1,4 @@
-"""Growing pauses between tries, spread by a name instead of by chance: many waiters part, and a run can be repeated."""
+"""Exponential backoff whose jitter is derived from a name, so that waiters spread out and runs are repeatable."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class Backoff:
         self._first = first
         self._most = most
         self.tries = 0
-        """Since the last success."""
+        """Failed tries since the last success."""
 
     def reset(self) -> None:
         self.tries = 0
 
     def next(self) -> float:
-        """Between half and all of a pause that doubles with each try, up to `most` seconds."""
+        """Seconds to wait: 50 to 100 percent of a pause that doubles with each try, up to `most`."""
         pause = min(self._most, self._first * 2.0 ** min(self.tries, 30))
         self.tries += 1
         digest = blake2b(f"{self._name}\0{self.tries}".encode("utf-8", "surrogatepass"), digest_size=4).digest()

@@ -1,4 +1,4 @@
-"""Bounds the work of a shutdown, and protects it from the cancellation that caused it."""
+"""Runs cleanup during a shutdown: shielded from the cancellation that caused it, and bounded by a timeout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import anyio.abc
 
 
 async def shielded(work: Callable[[], Awaitable[None]], timeout: float) -> None:
-    """Do the work although the caller is being cancelled; given up after `timeout` seconds, without an error."""
+    """Shield the block from the caller's cancellation; it is abandoned after `timeout` seconds, without an error."""
     with anyio.move_on_after(timeout, shield=True):
         await work()
 

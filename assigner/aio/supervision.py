@@ -1,11 +1,11 @@
-"""Loops that must not die unseen: one that fails is reported, restarted after a growing pause, and counted.
+"""Supervises background loops: a loop that fails is logged, counted, and restarted with exponential backoff.
 
-A loop fails by raising, by returning, and by a `CancelledError` that nobody here has asked for: some libraries raise
-one of their own, and asyncio ends a task by it in silence. One that keeps failing is still restarted, but it is named
-among the `problems`, by which `/livez` fails: then a restart of the process is the remedy. A loop that works for one
-group is not: its trouble is that group's.
+A loop fails by raising, by returning, and by a `CancelledError` that this program did not cause: some libraries raise
+their own, and asyncio then ends the task silently. A loop that keeps failing is still restarted, and is listed in
+`problems`, which makes `/livez` fail so that the process is restarted. A loop that serves one group is not listed: a
+restart would not cure that group, and would interrupt all others.
 
-Not promised: that a loop which hangs is noticed; what waits for ever looks like what has nothing to do.
+Not promised: that a loop which hangs is detected. It can't be distinguished from one that waits for work.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from assigner.errors import AssignerError
 from assigner.logs import get_logger
 
 HOPELESS = 8
-"""Failures in a row after which a loop counts as one that can't go on: some 10 s of trying."""
+"""Consecutive failures after which a loop is a problem of the process: about 10 s of retries."""
 STEADY = 30.0
-"""Seconds of running after which a failure is the first one again."""
+"""Seconds of running after which the count of consecutive failures is reset."""
 
 Work = Callable[[], Awaitable[object]]
 
@@ -33,20 +33,20 @@ log = get_logger("assigner.aio.supervision")
 
 
 class LoopEnded(AssignerError):
-    """A loop that has to go on for ever has ended without saying why."""
+    """A loop that must not end returned without an error."""
 
 
 async def is_cancelled() -> bool:
-    """Whether the running task is being cancelled: asked about a `CancelledError`, which may be a library's own.
+    """Whether the running task itself is being cancelled; if not, a `CancelledError` is a library's own.
 
-    Where an anyio scope around us is cancelled, its own cancellation is raised instead."""
+    If a surrounding anyio scope is cancelled, its cancellation is raised instead."""
     await anyio.lowlevel.checkpoint_if_cancelled()
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 async def unending(name: str, work: Work) -> None:
-    """Do work that must not end by itself. Raises what it raises, or `LoopEnded` when it ended without an error."""
+    """Run work that must not end by itself. Raises its error, or `LoopEnded` if it returned."""
     await _ending(name, work)
     raise LoopEnded(f"{name} ended by itself")
 
@@ -85,12 +85,12 @@ class Supervisor:
         """By the loop's name."""
 
     def problems(self) -> list[str]:
-        """The loops that can't go on. Empty: all is well."""
+        """The loops that keep failing, one line each."""
         return sorted(problem for loop in self._loops if (problem := loop.problem()))
 
     @property
     def running(self) -> Counter[str]:
-        """How many loops of each name are kept."""
+        """How many loops of each name are supervised."""
         return Counter(loop.name for loop in self._loops)
 
     async def keep(
@@ -103,10 +103,10 @@ class Supervisor:
         group: str | None = None,
         **about: str,
     ) -> None:
-        """Do `work` again and again until cancelled, however it ends. `group` and `about` are told with each failure.
+        """Run `work` and restart it whenever it ends, until cancelled. Each failure is logged with `group` and `about`.
 
-        `may_end`: returning is no failure, and the end. `final`: errors that no restart can cure; they are raised.
-        `group`: the work is for one group only, so it is never a problem of the process."""
+        `may_end`: returning is not a failure and ends the supervision. `final`: errors that no restart can cure; they
+        are raised. `group`: the work serves one group, so its failures are never a problem of the process."""
         loop = _Loop(name, group)
         if group is not None:
             about = {"group": group, **about}
@@ -130,7 +130,7 @@ class Supervisor:
 
     async def _restart(self, loop: _Loop, error: Exception, pause: float, about: dict[str, str]) -> None:
         loop.failures += 1
-        loop.reason = _told(error)
+        loop.reason = _one_line(error)
         self.restarts[loop.name] += 1
         log.error(
             "loop_failed",
@@ -145,23 +145,23 @@ class Supervisor:
 
 
 async def _ending(name: str, work: Work) -> None:
-    """Work that may end by itself, but not by a cancellation that nobody has asked for."""
+    """Run work that may return, but must not end by a cancellation that this program did not cause."""
     try:
         await work()
     except asyncio.CancelledError as error:
         if await is_cancelled():
             raise
-        raise LoopEnded(f"{name} was cancelled by nobody here") from error
+        raise LoopEnded(f"{name} was cancelled from outside this program") from error
 
 
-def _told(error: BaseException) -> str:
-    """The error in a line; of a group the first one, which is most often the only one."""
+def _one_line(error: BaseException) -> str:
+    """The error in one line; of an exception group the first error, which is usually the only one."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"
 
 
 def report_failure(task: asyncio.Task[Any]) -> None:
-    """To be called when a task is done that nobody waits for: its failure is logged instead of lost."""
+    """A done callback for tasks that are not awaited: logs the task's failure, which would be lost otherwise."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("task_failed", task=task.get_name(), error=_told(error), exc_info=error)
+        log.error("task_failed", task=task.get_name(), error=_one_line(error), exc_info=error)

@@ -1,6 +1,6 @@
-"""Wakes those who wait for a number that only grows to reach theirs, and nobody else.
+"""Waits for a number that only grows, such as a revision, to reach a value; each waiter is woken once, at its value.
 
-A thousand that wait for a thousand revisions cost a thousand wake-ups, whatever order they come in.
+A thousand waiters for a thousand revisions cost a thousand wake-ups, whatever order they come in.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import anyio
 class Waiters:
     def __init__(self) -> None:
         self._numbers: list[int] = []
-        """A heap of what is waited for, some of it by nobody any more."""
+        """A heap of awaited numbers; some have no waiter any more."""
         self._events: dict[int, anyio.Event] = {}
         self._count: dict[int, int] = {}
 
@@ -49,5 +49,5 @@ class Waiters:
             return
         del self._count[number], self._events[number]
         if len(self._numbers) > 2 * len(self._events):
-            # Taken out of the middle of a heap one by one, they would cost as much as all of them each time.
+            # Removing one entry from the middle of a heap costs as much as rebuilding it, so it is rebuilt rarely.
             self._numbers = sorted(self._events)

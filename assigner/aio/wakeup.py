@@ -1,12 +1,12 @@
-"""An event that can happen again: wakes those who wait for something to change.
+"""An event that can be set repeatedly: wakes tasks that wait for something to change.
 
 - `until(predicate)` looks again at each change, so what it waits for may be anything. It never misses a change, but
   may miss a state that lasted no longer than one.
 - `mark` and `since` are for a loop that works before it waits: a change that comes while it works ends the wait at
   once. No order of a mark, a change and a wait loses a wake-up, however many wait.
 - `next` waits for a change from now on. It suits a loop that has looked just before, without an `await` in between.
-- Those who wait for something about one thing alone (`until_about`) are woken only by changes of that thing, so that a
-  thousand gates that are drained do not wake each other.
+- `until_about` waits for a change of one subject, and is woken by notifications about that subject only. So a thousand
+  gates that are drained do not wake each other.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class Wakeup:
     def __init__(self) -> None:
         self._count = 0
         self._event: anyio.Event | None = None
-        """Set by the next change; made when somebody waits."""
+        """Set by the next change; created by the first waiter."""
         self._about: dict[Hashable, anyio.Event] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The loop that waiters run on, so that other threads can wake them."""
+        """Set the event loop that waiters run on, so that other threads can wake them."""
         self._loop = loop
 
     def notify(self, about: Hashable = None) -> None:
-        """Wake those who wait for anything; and, of those who wait for something about one thing, its own."""
+        """Wake all waiters for any change, and those that wait for a change of this subject."""
         self._count += 1
         if about is not None and (waited_for := self._about.pop(about, None)):
             waited_for.set()
@@ -44,11 +44,11 @@ class Wakeup:
         try:
             self._loop.call_soon_threadsafe(self.notify, about)
         except RuntimeError:
-            # The loop was closed in this moment: nobody waits any more.
+            # The loop was closed meanwhile, so there are no waiters.
             return
 
     def mark(self) -> int:
-        """Where `since` begins: changes before it do not count."""
+        """A mark for `since`: changes before it do not end that wait."""
         return self._count
 
     async def since(self, mark: int) -> None:
@@ -66,6 +66,6 @@ class Wakeup:
             await self.next()
 
     async def until_about(self, about: Hashable, predicate: Callable[[], bool]) -> None:
-        """The same, for what changes only together with a `notify(about)`."""
+        """Like `until`, for a predicate that changes only together with a `notify(about)`."""
         while not predicate():
             await self._about.setdefault(about, anyio.Event()).wait()

@@ -1,9 +1,9 @@
-"""The `assigner` command: `app` puts it together from `commands`, a module for each command or family of commands.
+"""The `assigner` command line: `app` registers the commands, `commands` has a module per command or related commands.
 
-- `connection`: the options that reach a service (`--address`, TLS), and calls to it.
+- `connection`: the options of commands that call the service (`--address`, TLS), and the calls.
 - `output`: tables for people, JSON for programs.
-- `exit_codes`: how a command fails, and with which code.
-- `gc_tuning`: the garbage collector of `assigner serve`.
+- `exit_codes`: exit codes, and the errors that commands end with.
+- `gc_tuning`: the garbage collector's settings for `assigner serve`.
 - `submit/pipeline.py`: the file that `spark-submit` runs for `assigner pipeline`.
 
 It is the top layer: it may import everything, nothing imports it. A command's module is imported when the command runs.

@@ -1,6 +1,6 @@
-"""The command line, put together from its commands.
+"""The entry point of the command line: finds a command by name and imports its module only when it runs.
 
-A command's module is imported when the command runs, so that `assigner groups` does not import the whole service.
+So `assigner groups` does not import the whole service.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. A file that can't be written, stdout on a full disk included, ends it with a message."""
+        """Run the command. An error while writing a file, or stdout on a full disk, ends it with a message."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
             raise
         except OSError as error:
             if error.errno == errno.ENOSPC:
-                # What could not be written is still in the buffer, and would fail once more at the exit.
+                # The unwritten data is still buffered and would fail again when the process exits.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
             raise Failure(USAGE, f"{error}; choose a place that can be written", kind="file") from error
 
@@ -67,5 +67,5 @@ class LazyGroup(click.Group):
 def main() -> None:
     """Assign Kafka partitions to consumers and hand them over.
 
-    Exit codes: 0 done, 1 refused by the service, 2 wrong usage or settings, 3 unreachable, 4 waited in vain.
+    Exit codes: 0 done, 1 refused by the service, 2 wrong usage or settings, 3 unreachable, 4 timed out waiting.
     """

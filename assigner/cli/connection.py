@@ -1,4 +1,4 @@
-"""How commands reach the service: the options that each has, and one `AdminClient` with a deadline on every call."""
+"""Connects commands to the service: their connection options, and an `AdminClient` with a deadline on every call."""
 
 from __future__ import annotations
 
@@ -59,20 +59,22 @@ def split_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def ask(
-    target: ServiceTarget, question: Callable[[AdminClient], Awaitable[R]], *, group: str = "", hint: str = ""
+def call_service(
+    target: ServiceTarget, request: Callable[[AdminClient], Awaitable[R]], *, group: str = "", hint: str = ""
 ) -> R:
-    """Run `question` against the service, from a synchronous command. Where it is about a `group` that does not exist,
-    the error names the nearest one that does, and gives the `hint`."""
+    """Run `request` with a connected `AdminClient`, from a synchronous command.
+
+    If the service does not know the `group`, the error suggests the most similar name and adds the `hint`.
+    """
 
     async def run() -> R:
         async with AdminClient([target.address], tls=target.ssl_context(), timeout=target.timeout) as admin:
             try:
-                return await question(admin)
+                return await request(admin)
             except AssignerError as error:
                 cause = _cause(error)
                 if isinstance(cause, GRPCError) and cause.status is Status.NOT_FOUND and group:
-                    cause = await _with_the_nearest(admin, cause, group, hint)
+                    cause = await _suggest_group(admin, cause, group, hint)
                 raise cause from error
 
     with failures(
@@ -82,14 +84,14 @@ def ask(
 
 
 def _cause(error: AssignerError) -> Exception:
-    """What the client's error was made of: exit codes and remedies go by that."""
+    """The error that the client's error was raised from; exit codes and remedies depend on it."""
     cause = error.__cause__
     if isinstance(cause, GRPCError | OSError | ProtocolError | StreamTerminatedError):
         return cause
     return StreamTerminatedError(str(error))
 
 
-async def _with_the_nearest(admin: AdminClient, error: GRPCError, group: str, hint: str) -> GRPCError:
+async def _suggest_group(admin: AdminClient, error: GRPCError, group: str, hint: str) -> GRPCError:
     try:
         names = [one.group for one in (await admin.list_groups()).groups]
     except AssignerError:
@@ -97,20 +99,18 @@ async def _with_the_nearest(admin: AdminClient, error: GRPCError, group: str, hi
     if group in names:
         return error
     near = difflib.get_close_matches(group, names, n=1)
-    said = [error.message or "", f"did you mean {near[0]!r}?" if near else "", hint]
-    return GRPCError(error.status, "; ".join(part for part in said if part))
+    parts = [error.message or "", f"did you mean {near[0]!r}?" if near else "", hint]
+    return GRPCError(error.status, "; ".join(part for part in parts if part))
 
 
-def named(_ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Refuse an empty GROUP: it is a variable that is not set, and no wish for the default group."""
+def check_group(_ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Refuse an empty GROUP, which is most likely an unset shell variable and not meant as the default group."""
     if value == "":
-        raise click.BadParameter(
-            "GROUP is empty; is a variable not set? The default group has a name, too", param=param
-        )
+        raise click.BadParameter("GROUP is empty; is a variable not set? The default group has a name too", param=param)
     return value
 
 
-takes_group = click.argument("group", callback=named)
+takes_group = click.argument("group", callback=check_group)
 
 _OPTIONS = (
     click.option(
@@ -119,7 +119,7 @@ _OPTIONS = (
         envvar="ASSIGNER_ADDRESS",
         show_default=True,
         metavar="HOST:PORT",
-        help="An instance of the service; any will do.",
+        help="Address of any instance of the service.",
     ),
     click.option(
         "--timeout",
@@ -139,15 +139,15 @@ _OPTIONS = (
         type=click.Choice(["table", "json"]),
         help="Tables for people, JSON for programs.",
     ),
-    click.option("--tls", is_flag=True, envvar="ASSIGNER_TLS", help="Use TLS with the system's authorities."),
-    click.option("--tls-ca", envvar="ASSIGNER_TLS_CA", metavar="FILE", help="Use TLS and trust these authorities."),
-    click.option("--tls-cert", envvar="ASSIGNER_TLS_CERT", metavar="FILE", help="Certificate to show."),
-    click.option("--tls-key", envvar="ASSIGNER_TLS_KEY", metavar="FILE", help="Key of that certificate."),
+    click.option("--tls", is_flag=True, envvar="ASSIGNER_TLS", help="Use TLS and trust the system's CAs."),
+    click.option("--tls-ca", envvar="ASSIGNER_TLS_CA", metavar="FILE", help="Use TLS and trust these CAs."),
+    click.option("--tls-cert", envvar="ASSIGNER_TLS_CERT", metavar="FILE", help="Client certificate."),
+    click.option("--tls-key", envvar="ASSIGNER_TLS_KEY", metavar="FILE", help="Private key of --tls-cert."),
 )
 
 
-def reaches_service(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the connection's options and, for them, one `target`."""
+def connects_to_service(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the connection options to a command, which receives them as one argument, `target`."""
 
     @functools.wraps(command)
     def with_target(**values: Any) -> None:
@@ -165,9 +165,9 @@ __all__ = [
     "AdminClient",
     "Failure",
     "ServiceTarget",
-    "ask",
-    "named",
-    "reaches_service",
+    "call_service",
+    "check_group",
+    "connects_to_service",
     "split_address",
     "takes_group",
 ]

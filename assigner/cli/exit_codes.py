@@ -1,4 +1,4 @@
-"""How a command fails: `Failure` has an exit code that scripts can rely on, and a message that names the remedy.
+"""Exit codes of the commands, which scripts can rely on, and `Failure`, whose message names the remedy.
 
 | code | meaning |
 |---|---|
@@ -6,7 +6,7 @@
 | 1 | the service refused |
 | 2 | the command line or the settings are wrong |
 | 3 | the service can't be reached, or did not answer in time |
-| 4 | the time given by the command line to wait was not enough |
+| 4 | a timeout given on the command line passed |
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REMEDIES = {
 
 
 class Failure(click.ClickException):
-    """Ends the command with an exit code. `kind` is the reason for programs, in `--json`."""
+    """Ends the command with an exit code and a message. `kind` is the machine-readable reason of JSON output."""
 
     def __init__(self, code: int, message: str, *, kind: str, as_json: bool = False) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class Failure(click.ClickException):
 def failures(
     address: str, timeout: float, *, as_json: bool, tls: bool = False, certified: bool = False
 ) -> Iterator[None]:
-    """Turn whatever a call can raise into a `Failure`. `tls`, `certified`: whether the call uses TLS, and a client
+    """Convert the errors of a call into a `Failure`. `tls`, `certified`: whether the call uses TLS, and a client
     certificate."""
     try:
         yield
@@ -73,7 +73,7 @@ def failures(
 
 
 def _is_rejection(error: OSError) -> bool:
-    """Whether the peer ended the connection, and not this side."""
+    """Whether the peer ended the connection, not this process."""
     ours = isinstance(error, ssl.SSLCertVerificationError)
     return isinstance(error, ConnectionResetError | ssl.SSLError) and not ours
 

@@ -4,7 +4,7 @@ A full collection visits every object that could be part of a cycle: with thousa
 of a second, in which no lease is renewed. Nearly everything here is freed by reference counts; so the objects that
 exist once the service is up are frozen, and collections become rare. Connections are the exception: TLS and HTTP/2 keep
 each in cycles, with their buffers. After many were closed, or a few long ago, one full collection frees them and the
-memory is returned to the system. Only for a process of our own: an embedding program decides for itself.
+memory is returned to the system. Only `assigner serve` does this; a program that embeds the service decides for itself.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import anyio
 from anyio.to_thread import run_sync
 
 YOUNG, MIDDLE, OLD = 50_000, 20, 100
-"""Allocations before a collection of the youngest objects; how many of those before one of the next age, twice."""
+"""The thresholds of `gc.set_threshold`, one per generation."""
 COLLECT_AFTER_CLOSED = 300
-"""So many closed connections trigger a full collection."""
+"""Closed connections that trigger a full collection."""
 COLLECT_EVERY = 120.0
-"""Seconds after which even one closed connection does."""
+"""Seconds after which even one closed connection triggers a full collection."""
 FEW_OPEN = 500
-"""Open connections up to which a full collection takes no more than some hundredths of a second."""
+"""Open connections up to which a full collection takes a few hundredths of a second at most."""
 _CHECK_EVERY = 5.0
 _TLS_BUFFER = 16 * 1024
-"""Bytes for each connection, as long as a TLS record. asyncio allocates 256 KiB for each at once."""
+"""Bytes of asyncio's read buffer per TLS connection: one TLS record instead of the default 256 KiB."""
 
 
 def freeze() -> None:
@@ -42,8 +42,11 @@ def freeze() -> None:
 
 
 async def collect_closed(closed: Callable[[], int], still_open: Callable[[], int]) -> None:
-    """Collect what closed connections left, for ever; `closed` and `still_open` count connections. While many are open
-    nothing is collected: it would visit all of them, and stall the loop for longer than a lease lasts."""
+    """Free the memory of closed connections, in an endless loop. `closed` and `still_open` count connections.
+
+    While many connections are open nothing is collected, because a collection would visit all of them and stall the
+    loop for longer than a lease lasts.
+    """
     loop = asyncio.get_running_loop()
     seen, last = closed(), loop.time()
     while True:

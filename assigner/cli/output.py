@@ -1,4 +1,4 @@
-"""What commands print: tables for people on stdout, or JSON with stable fields.
+"""Prints the results of commands on stdout: tables for people, or JSON with stable fields for programs.
 
 JSON fields are those of the protocol's messages, in snake case, plus those that docs/reference/cli.md lists. Fields
 may be added; none is renamed or removed.
@@ -23,7 +23,7 @@ _PIPE_WIDTH = 250
 
 
 class PlainConsole(Console):
-    """A console that shows control characters instead of sending them, whoever wrote them into what is printed."""
+    """A console that escapes control characters, because names and messages from other programs may contain them."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -32,7 +32,7 @@ class PlainConsole(Console):
 
 def console(*, stderr: bool = False) -> Console:
     made = PlainConsole(stderr=stderr, highlight=False)
-    # A pipe has no width: a program that reads it would lose what is cut to the width of a terminal.
+    # A pipe has no width. With a terminal's width, cells would be cut and lost to the program that reads them.
     return made if made.is_terminal else PlainConsole(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
 
 
@@ -54,8 +54,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def described(response: DescribeGroupResponse) -> dict[str, Any]:
-    """A description with one entry per partition instead of the wire's parallel lists."""
+def description_fields(response: DescribeGroupResponse) -> dict[str, Any]:
+    """A group's description as plain data, with one entry per partition instead of the wire's parallel lists."""
     plain = fields_of(response)
     owners = plain.pop("owners")
     plain["ownership"] = [
@@ -72,7 +72,7 @@ def described(response: DescribeGroupResponse) -> dict[str, Any]:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
-    """Numbers to the right, text to the left. Cells are text, never markup: names are the users'."""
+    """A table with numbers aligned right and text left. Cells are printed as text, never as markup."""
     rows = [tuple(row) for row in rows]
     made = Table(title=title or None, title_justify="left", header_style="bold", box=None, padding=(0, 2, 0, 0))
     for index, column in enumerate(columns):
@@ -102,7 +102,7 @@ def _shown(value: Any) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """`0-3,7`: ten thousand partitions in a line."""
+    """Numbers as ranges, such as `0-3,7`."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:

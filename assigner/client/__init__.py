@@ -1,9 +1,9 @@
 """The client library: a program joins a group, gets partitions, works behind gates, and hands them over without a gap.
 
-What a consumer, an operator's program and the Spark source need on their side of the protocol. It may import
+Consumers, operators' programs and the Spark source use it to talk to the service. It may import
 `core.client`, `model`, `aio`, `proto`, `clock`, `errors` and `logs`, and nothing of the service.
 
-`consumer` is the public face; `handler` is what a program implements, `gate` what it asks before each effect,
+`consumer` is the main entry point; `handler` is what a program implements, `gate` what it checks before each effect,
 `offsets` how it commits. `session` keeps the consumer registered, at one address after another, by one `registration`
 at a time: a stream, renewals and acks. `rpc` makes a consumer's calls over a `channel`, which opens connections and
 names errors; `assignment_decoding` turns the stream's messages into `model.commands`. `runner` feeds them to

@@ -1,4 +1,4 @@
-"""The operators' side of the service: describe groups, change their topics and options, drain consumers.
+"""The client of the Admin service: describes groups, changes their topics and options, drains consumers.
 
     async with AdminClient("127.0.0.1:50051") as admin:
         for group in (await admin.list_groups()).groups:
@@ -42,11 +42,11 @@ _T = TypeVar("_T")
 
 
 class AdminClient:
-    """Calls of the Admin service. Replies are messages of the protocol, `assigner.proto.kafka_assigner.v1`.
+    """Calls the Admin service. Replies are messages of the protocol, `assigner.proto.kafka_assigner.v1`.
 
-    Any instance answers. The client stays with the one that answered last, and turns to the next address when that one
-    is unavailable; it raises `Unavailable` when none answers. What the service refuses is raised at once:
-    `UnknownGroup`, `InvalidInput`, `FailedPrecondition` and their like. The error of grpclib is the cause of each.
+    Any instance can serve a call. The client keeps using the one that replied last, and tries the next address when
+    that one is unavailable; it raises `Unavailable` when none replies. A refusal of the service is raised at once, as
+    `UnknownGroup`, `InvalidInput`, `FailedPrecondition` or a similar error. The error of grpclib is the cause of each.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class AdminClient:
     async def set_group_options(
         self, group: str, options: v1.GroupOptions, *, create: bool = False
     ) -> v1.SetGroupOptionsResponse:
-        """Change the options that are set in `options`. `create`: the group may be a new one."""
+        """Change the options that are set in `options`. `create`: create the group if it does not exist."""
         request = v1.SetGroupOptionsRequest(group=group, options=options, create=create)
         return await self._call("SetGroupOptions", request, v1.SetGroupOptionsResponse)
 
     async def pause(self, group: str) -> None:
-        """Start no further handoff; those in flight go on."""
+        """Start no new handoff; those in flight are completed."""
         await self._call("Pause", v1.PauseRequest(group=group), v1.PauseResponse)
 
     async def resume(self, group: str) -> None:
@@ -104,7 +104,7 @@ class AdminClient:
         await self._call("Rebalance", v1.RebalanceRequest(group=group), v1.RebalanceResponse)
 
     async def delete_group(self, group: str, *, force: bool = False) -> int:
-        """Delete every record of the group; how many there were. `force`: also those of owners that are gone."""
+        """Delete every record of the group; returns their number. `force`: also if records name absent owners."""
         request = v1.DeleteGroupRequest(group=group, force=force)
         return await self._delete("DeleteGroup", request, v1.DeleteGroupResponse)
 
@@ -116,19 +116,20 @@ class AdminClient:
     async def set_topic(
         self, group: str, topic: str, partitions: int, *, force: bool = False, create: bool = False
     ) -> v1.SetTopicResponse:
-        """`force`: the topic may get fewer partitions than it has. `create`: the group may be a new one."""
+        """Set a topic's number of partitions. `force`: it may be lowered. `create`: create the group if it does not
+        exist."""
         request = v1.SetTopicRequest(group=group, topic=topic, partitions=partitions, force=force, existing=not create)
         return await self._call("SetTopic", request, v1.SetTopicResponse)
 
     async def delete_topic(self, group: str, topic: str, *, force: bool = False) -> int:
-        """Delete every record of the topic in the group; how many there were."""
+        """Delete every record of the topic in the group. Returns how many there were."""
         request = v1.DeleteTopicRequest(group=group, topic=topic, force=force)
         return await self._delete("DeleteTopic", request, v1.DeleteTopicResponse)
 
     # --- consumers -------------------------------------------------------------------------------------------------
 
     async def drain(self, group: str, consumer: str) -> v1.DrainProgress:
-        """Start to move everything off a consumer; how much it still holds."""
+        """Start to move every partition off a consumer. Returns how many it still holds."""
         request = v1.DrainRequest(group=group, consumer=consumer)
 
         async def first(channel: Channel) -> v1.DrainProgress:
@@ -143,8 +144,8 @@ class AdminClient:
         return await self._at_any_instance(first)
 
     async def drain_progress(self, group: str, consumer: str) -> AsyncGenerator[v1.DrainProgress, None]:
-        """The same, and each change of what it holds, until nothing is left. No deadline; not resumed elsewhere when
-        the instance becomes unavailable."""
+        """Like `drain`, and yield each change of how many partitions the consumer holds, until none is left. There is
+        no deadline, and the call is not resumed at another instance if this one becomes unavailable."""
         request = v1.DrainRequest(group=group, consumer=consumer, wait=True)
         async with aclosing(stream_call(self._connected(), _SERVICE + "Drain", request, v1.DrainProgress)) as stream:
             async for progress in stream:
@@ -153,14 +154,15 @@ class AdminClient:
     # --- loads and offsets -----------------------------------------------------------------------------------------
 
     async def describe_loads(self, group: str, *, limit: int = 0) -> v1.DescribeLoadsResponse:
-        """`limit`: how many of the heaviest partitions and busiest nodes; 0: the service's default."""
+        """Describe the loads of a group. `limit`: how many of the heaviest partitions and busiest consumers; 0: the
+        service's default."""
         request = v1.DescribeLoadsRequest(group=group, limit=limit)
         return await self._call("DescribeLoads", request, v1.DescribeLoadsResponse)
 
     async def set_loads(
         self, group: str, weights: Sequence[v1.TopicWeights], valid_for: float, *, keep_others: bool = False
     ) -> v1.SetLoadsResponse:
-        """Publish weights that count for `valid_for` seconds. Other weights of the topics are dropped unless
+        """Publish weights that are valid for `valid_for` seconds. Other weights of the topics are dropped unless
         `keep_others`."""
         request = v1.SetLoadsRequest(group=group, weights=list(weights), valid_for=valid_for, keep_others=keep_others)
         return await self._call("SetLoads", request, v1.SetLoadsResponse)
@@ -175,7 +177,7 @@ class AdminClient:
     async def committed(
         self, group: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Offsets that the group has committed; partitions without one are left out."""
+        """The group's committed offsets; partitions without one are left out."""
         identity = Identity(group=group)
 
         async def fetch(channel: Channel) -> dict[TopicPartition, CommittedOffset]:

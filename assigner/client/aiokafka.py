@@ -1,16 +1,16 @@
-"""aiokafka reads what the assigner assigns: records of the partitions that are this consumer's, one after another.
+"""Reads the records of the partitions that the assigner assigns to this consumer, with aiokafka.
 
     async with AssignedKafkaConsumer("127.0.0.1:50051", "127.0.0.1:9092", "billing", "worker-1", ["orders"]) as records:
         async for record in records:
             await work_on(record)
 
-A record counts as done when the next one is asked for. Offsets are committed to Kafka after each batch, with the epoch
-in their metadata; they are what the next owner starts from. SIGTERM or SIGINT lets the loop end once everything is
+A record counts as processed when the next one is requested. Offsets are committed to Kafka after each batch, with the
+epoch in their metadata; the next owner starts from them. After SIGTERM or SIGINT the loop ends once every partition is
 handed over.
 
-Not promised: that a record is worked on once. After a crash, or when a partition is lost in the middle of a batch, the
-batch is read again by the next owner: give `epoch_of(record)` to whatever the work has an effect on. Kafka does not
-compare the epoch of a commit, so use a group with exclusive handoffs. Needs the extra `aiokafka`.
+Not promised: that a record is processed once. After a crash, or when a partition is lost in the middle of a batch, the
+next owner reads the batch again: pass `epoch_of(record)` to the sink. Kafka does not compare the epoch of a commit, so
+use a group with exclusive handoffs. Needs the extra `aiokafka`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self
 
+from assigner.aio.backoff import Backoff
 from assigner.client.consumer import DRAIN_WITHIN, AssignerConsumer
 from assigner.client.gate import PartitionGate
 from assigner.client.handler import Handler
@@ -34,19 +35,22 @@ from assigner.model.commands import Release
 try:
     from aiokafka import AIOKafkaConsumer, ConsumerRecord, OffsetAndMetadata, TopicPartition
     from aiokafka.admin import AIOKafkaAdminClient
+    from aiokafka.errors import GroupLoadInProgressError, KafkaError
 except ImportError as error:
     raise ImportError(f"assigner.client.aiokafka needs aiokafka ({error}); {how_to_install('aiokafka')}") from error
 
 POLL_MILLISECONDS = 200
-"""How long a poll waits for records, and so how soon a change of what is owned is acted upon."""
+"""How long a poll waits for records, and so the longest delay before a change of ownership is acted on."""
 BATCH = 500
-"""Records of one poll, and so of one commit."""
+"""Records in one poll, and so in one commit."""
+OFFSET_FETCH_RETRIES = 7
+"""How often a committed offset is asked for again, about ten seconds in all. Not for ever: a release waits for it."""
 
 _log = get_logger(__name__)
 
 
 class _Position:
-    """Where a partition that is owned now is read from."""
+    """The position from which an owned partition is read."""
 
     __slots__ = ("epoch", "offset")
 
@@ -56,7 +60,7 @@ class _Position:
 
 
 class _Partitions(Handler):
-    """What is owned. The assigner's calls only note facts here; the loop that reads acts on them between two polls."""
+    """The owned partitions. Handler calls only record changes here; the reading loop applies them between two polls."""
 
     def __init__(self, kafka: Any, admin: Any, group: str) -> None:
         self._kafka = kafka
@@ -67,10 +71,10 @@ class _Partitions(Handler):
 
     async def assigned(self, partition: Ownership) -> None:
         tp = TopicPartition(partition.topic, partition.partition)
-        stored = (await self._admin.list_consumer_group_offsets(self._group, partitions=[tp]))[tp]
+        stored = await self._committed(tp)
         if stored.metadata.isdecimal() and int(stored.metadata) > partition.epoch:
-            # Someone with a newer epoch was here: our grant is out of date, and its end is on the way to us. Where the
-            # assigner's store lost its data the old epochs stay in Kafka, and only who knows that can reset them.
+            # An owner with a newer epoch committed: our grant is out of date, and its revocation is on its way. If the
+            # assigner's store lost its data, the old epochs are still in Kafka, and an operator has to reset them.
             raise FailedPrecondition(
                 f"{partition} is behind the epoch {stored.metadata} of Kafka's committed offset; "
                 "if the assigner's data was lost, commit the group's offsets anew without metadata"
@@ -79,9 +83,26 @@ class _Partitions(Handler):
         self.owned[tp] = _Position(partition.epoch, offset)
         self.changed.set()
 
+    async def _committed(self, tp: Any) -> Any:
+        """Kafka's committed offset and metadata. Asks again while the group has no coordinator, as Kafka's own clients
+        do: a new cluster creates the offsets topic at the first request, and a restarted broker has yet to load it."""
+        backoff = Backoff(f"{tp.topic}/{tp.partition}")
+        while True:
+            try:
+                found = await self._admin.list_consumer_group_offsets(self._group, partitions=[tp])
+                if tp in found:
+                    return found[tp]
+                # aiokafka drops an error that concerns a whole reply, and returns no partitions.
+                raise GroupLoadInProgressError(f"no offset of {tp.topic}/{tp.partition} in the reply")
+            except KafkaError as error:
+                if not error.retriable or backoff.tries == OFFSET_FETCH_RETRIES:
+                    raise
+                _log.info("offset_fetch_failed", partition=f"{tp.topic}/{tp.partition}", error=str(error))
+            await backoff.pause()
+
     async def release(self, partition: Ownership, order: Release) -> None:
-        # The gate admits nothing new. The record under way ends with its commit, and the client waits for that before
-        # it reports the release, so the next owner starts where this one stopped.
+        # The gate admits nothing new. The client acks the release after the current record is processed and committed,
+        # so the next owner starts where this one stopped.
         self._forget(partition)
 
     async def revoked(self, partition: Ownership, reason: str) -> None:
@@ -93,7 +114,7 @@ class _Partitions(Handler):
 
 
 class AssignedKafkaConsumer:
-    """An `AssignerConsumer` and an `AIOKafkaConsumer` as one. Iterate over it inside its block, in one task."""
+    """Combines an `AssignerConsumer` and an `AIOKafkaConsumer`. Iterate over it inside its block, in one task."""
 
     def __init__(
         self,
@@ -109,11 +130,11 @@ class AssignedKafkaConsumer:
         drain_within: float = DRAIN_WITHIN,
         **consumer: Any,
     ) -> None:
-        """`connection`: what aiokafka needs to reach the brokers, such as `security_protocol`. `reader`: further
-        arguments of `AIOKafkaConsumer`. `consumer`: of `AssignerConsumer`. Without `until_signal` the program has
-        signals for itself, and calls `stop`."""
+        """`connection`: aiokafka's connection options, such as `security_protocol`. `reader`, `consumer`: further
+        arguments of `AIOKafkaConsumer` and of `AssignerConsumer`. `until_signal`: stop at SIGTERM or SIGINT; without
+        it, the program handles signals and calls `stop`."""
         reaching = {"bootstrap_servers": kafka, **(connection or {})}
-        # The group id is only the name under which offsets are committed: nobody joins that group.
+        # The group id is only the name under which offsets are committed: no consumer joins that Kafka group.
         fixed = {"group_id": group, "enable_auto_commit": False}
         self._admin = AIOKafkaAdminClient(**reaching)
         self._kafka = AIOKafkaConsumer(**reaching, **{**(reader or {}), **fixed})
@@ -139,21 +160,21 @@ class AssignedKafkaConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # First of all: a record under way holds its gate.
+        # First, because the current record holds its gate.
         await self._records.aclose()
         await self._stack.aclose()
 
     @property
     def members(self) -> AssignerConsumer:
-        """The membership: what is owned, statistics, gates."""
+        """The `AssignerConsumer`: its partitions, gates and statistics."""
         return self._members
 
     def epoch_of(self, record: ConsumerRecord) -> int | None:
-        """The epoch under which the partition is worked on; for a sink that refuses lower ones."""
+        """The epoch under which the record's partition is owned, for a sink that refuses lower ones."""
         return self._gate(TopicPartition(record.topic, record.partition)).epoch
 
     async def stop(self) -> None:
-        """Hand everything over; the loop over the records ends when that is done. Returns then, too."""
+        """Hand every partition over and end the loop over the records. Returns when that is done."""
         await self._members.drain(self._drain_within)
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
@@ -189,17 +210,17 @@ class AssignedKafkaConsumer:
                 continue
             owned = dict(partitions.owned)
             for tp, records in (await self._kafka.getmany(timeout_ms=POLL_MILLISECONDS, max_records=BATCH)).items():
-                # A partition that was lost meanwhile, even if it came back, is read anew from its commit.
+                # A partition that was lost meanwhile is read from its committed offset again, even if it came back.
                 if records and partitions.owned.get(tp) is owned.get(tp):
                     async for record in self._work_on(tp, owned[tp], records):
                         yield record
-        # Whatever ended the membership badly is the loop's failure.
+        # An error that ended the consumer is raised in the loop.
         self._end.result()
 
     def _assign(self) -> None:
         self._partitions.changed.clear()
         self._kafka.assign(list(self._partitions.owned))
-        # `assign` replaces everything and forgets where it was, so every partition is put where we know it is.
+        # `assign` drops all positions, so each partition is set to its known position again.
         for tp, position in self._partitions.owned.items():
             self._kafka.seek(tp, position.offset)
 
@@ -213,7 +234,7 @@ class AssignedKafkaConsumer:
                     yield record
                     position.offset = record.offset + 1
                     if not gate.is_open:
-                        # Let go as soon as may be: the next owner reads the rest.
+                        # Release as soon as possible: the next owner reads the rest.
                         break
                 gate.check(epoch)
                 await self._kafka.commit({tp: OffsetAndMetadata(position.offset, str(epoch))})

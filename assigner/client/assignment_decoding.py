@@ -1,7 +1,7 @@
-"""Decodes the stream's messages to `Commands`.
+"""Decodes the messages of a consumer's stream into `Commands`.
 
-An update that is too long for one message arrives in parts. It is passed on only when it is complete: a partition that
-is missing from half a list is not lost.
+An update that is too long for one message arrives in parts. It is passed on only when it is complete, because a
+partition that is missing from a partial list is not lost.
 """
 
 from __future__ import annotations

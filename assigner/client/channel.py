@@ -1,4 +1,4 @@
-"""One connection to one instance of the service, with every failure turned into one of three kinds.
+"""Opens connections to instances of the service, makes calls over them, and translates errors into three kinds.
 
 `Disconnected`: the connection is gone. `Unavailable`: the instance, or something behind it, can't answer now. Any
 other `AssignerError`: the service refused, which a retry will not change.
@@ -23,6 +23,7 @@ from grpclib.config import Configuration
 from grpclib.const import Cardinality, Status
 from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+from grpclib.protocol import H2Protocol
 from h2.exceptions import H2Error
 
 from assigner import errors
@@ -39,7 +40,7 @@ _M = TypeVar("_M")
 
 
 class Unavailable(AssignerError):
-    """The service can't answer now. Trying again may help."""
+    """The service can't reply now; a retry may help."""
 
 
 class Disconnected(Unavailable):
@@ -87,7 +88,7 @@ class Dialer(msgspec.Struct, frozen=True):
     def dial(self, address: Address) -> Channel:
         """A channel that connects at its first call, and notices a peer that stopped answering."""
         config = Configuration(
-            # Several times the stream's window, so that a stream nobody reads can't hold up the other calls.
+            # Several times the stream's window, so that an unread stream can't block the other calls.
             http2_connection_window_size=64 * 2**20,
             http2_stream_window_size=2**20,
             _keepalive_time=self.keepalive,
@@ -96,7 +97,35 @@ class Dialer(msgspec.Struct, frozen=True):
             _http2_max_pings_without_data=0,
             _http2_min_sent_ping_interval_without_data=self.keepalive / 2,
         )
-        return Channel(address.host, address.port, codec=Codec(), ssl=self.tls, config=config)
+        return _Channel(address.host, address.port, codec=Codec(), ssl=self.tls, config=config)
+
+
+class _Channel(Channel):
+    """A channel that leaves no socket behind when it is cancelled while it connects."""
+
+    _connecting: H2Protocol | None = None
+
+    def _protocol_factory(self) -> H2Protocol:
+        self._connecting = super()._protocol_factory()
+        return self._connecting
+
+    async def _create_connection(self) -> H2Protocol:
+        try:
+            return await super()._create_connection()
+        except BaseException:
+            # asyncio closes a connection whose TLS handshake is over politely: it waits for the peer's answer, and the
+            # end of the loop would cut that off.
+            transport = _transport_of(self._connecting)
+            if transport is not None:
+                transport.abort()
+            raise
+        finally:
+            self._connecting = None
+
+
+def _transport_of(protocol: H2Protocol | None) -> asyncio.Transport | None:
+    """The transport of a connection; None before it is made."""
+    return getattr(getattr(protocol, "connection", None), "_transport", None)
 
 
 async def close_channel(channel: Channel) -> None:
@@ -105,8 +134,7 @@ async def close_channel(channel: Channel) -> None:
     `Channel.close` only begins to close: it waits for the peer's close-notify over TLS, and for data that is not sent
     yet. The end of the loop would cut that off and leave an open socket.
     """
-    protocol = channel._protocol
-    transport = getattr(protocol.connection, "_transport", None) if protocol is not None else None
+    transport = _transport_of(channel._protocol)
     channel.close()
     if transport is not None:
         transport.abort()
@@ -115,7 +143,7 @@ async def close_channel(channel: Channel) -> None:
 
 
 class Codec(CodecBase):
-    """How grpclib reads and writes messages in the client.
+    """The client's grpclib codec.
 
     The generated classes take 30 us per command, which would hold the event loop for a third of a second when ten
     thousand partitions move; so `LONG` messages are read by the C runtime.
@@ -218,7 +246,7 @@ _STATUSES: dict[Status, type[AssignerError]] = {
 
 
 def error_of(status: Status, message: str, name: str) -> AssignerError:
-    """The error that the service meant. What is neither named nor a known refusal may pass by itself."""
+    """The error that a status stands for; `Unavailable` if it is neither named nor a known refusal."""
     text = message or status.name
     if name in _REFUSALS:
         return _REFUSALS[name](text)

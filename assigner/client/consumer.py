@@ -52,11 +52,11 @@ class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     session: str
     connected: bool
     address: str
-    """Of the instance that serves the stream, if any."""
+    """Address of the instance that serves the stream; empty: none."""
     links: int
-    """How often the consumer registered: more than 1 means that it came back."""
+    """How often the consumer registered; more than 1 means that it reconnected."""
     failed_tries: int
-    """How often contact was lost, or not made."""
+    """How often a connection failed or was lost."""
     lease_left: float
     """Seconds the gates stay open without another renewal."""
     owned: int
@@ -162,11 +162,11 @@ class AssignerConsumer:
     async def run_until_signal(
         self, *, drain_within: float = DRAIN_WITHIN, on_signal: Callable[[signal.Signals], None] | None = None
     ) -> Ending:
-        """Work until SIGTERM or SIGINT, then drain for up to `drain_within` seconds, then leave what is left undone;
-        a second signal leaves at once. For a program's main task, inside the block or instead of it; returns how the
-        consumer ended, and raises what `closed` raises.
+        """Run until SIGTERM or SIGINT, then drain for up to `drain_within` seconds, then leave even if partitions are
+        left; a second signal leaves at once. For a program's main task, inside the block or instead of it. Returns how
+        the consumer ended, and raises what `closed` raises.
 
-        The default ends within the 30 s that Kubernetes grants, also if the service is gone and a handler hangs."""
+        With the default it ends within Kubernetes' 30 s, even if the service is gone and a handler hangs."""
         received: list[signal.Signals] = []
 
         def on_receipt(number: signal.Signals) -> None:
@@ -190,22 +190,22 @@ class AssignerConsumer:
         return await self.closed()
 
     async def close(self) -> None:
-        """Leave at once: what leaving the block does. May be called repeatedly."""
+        """Leave at once, as leaving the block does. May be called repeatedly."""
         self._session.stop()
         if self._task is not None:
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([self._task])
 
     async def drain(self, timeout: float | None = None) -> None:
-        """Hand everything over to others, then close. Raises `TimeoutError` if that takes longer; the draining goes
-        on until the block is left."""
+        """Hand every partition over, then close. Raises `TimeoutError` if that takes longer than `timeout`; draining
+        continues until the block is left."""
         self._session.drain()
         with anyio.fail_after(timeout):
             await self.closed()
 
     async def closed(self) -> Ending:
-        """Wait for the end. Raises `Superseded` if another session of the same name took over, or whatever else made
-        going on impossible."""
+        """Wait until the consumer has ended. Raises `Superseded` if another session of the same name took over, or the
+        error that ended the consumer."""
         await self.wait_for(lambda _: self._ending is not None)
         if isinstance(self._ending, Ending):
             return self._ending
@@ -215,7 +215,7 @@ class AssignerConsumer:
     # --- partitions ------------------------------------------------------------------------------------------------
 
     def gate(self, topic: str, partition: int) -> PartitionGate:
-        """The partition's gate, whoever owns it. It stays the same object for the consumer's lifetime."""
+        """The gate of any partition, owned or not. It stays the same object for the consumer's lifetime."""
         return self._runner.gate(TopicPartition(topic, partition))
 
     @property
@@ -225,40 +225,39 @@ class AssignerConsumer:
 
     @property
     def standbys(self) -> frozenset[TopicPartition]:
-        """Partitions of others that this consumer is to hold a copy of."""
+        """Partitions of other consumers that this one holds a standby copy of."""
         return self._runner.state.standbys()
 
     async def report_load(self, loads: Mapping[TopicPartition, float], *, node: float | None = None) -> float:
-        """Report how heavy partitions are, and how busy this node is, as advice for plans by load: numbers from 0 up,
-        in units that all consumers of the group share. Only partitions of this consumer's own count.
+        """Report the loads of owned partitions, and of this node, for plans by load: numbers from 0 up, in units that
+        all consumers of the group share. Loads of partitions that this consumer does not own are ignored.
 
-        Returns the seconds after which another report is of use. Raises `Unavailable` while there is no contact, and
-        `Refused` if the service knows no loads."""
+        Returns the seconds after which another report is useful. Raises `Unavailable` while not connected, and
+        `Refused` if the service does not support loads."""
         return await self._session.report_load(loads, node)
 
     # --- offsets ---------------------------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[Owned, int | OffsetAndMetadata]) -> frozenset[TopicPartition]:
-        """Put on record how far the work on partitions has got: the next offset to read of each. Counts only while the
-        partition is this consumer's, under the epoch of the `Ownership` given; for a plain `TopicPartition`, under
-        the epoch its gate is of now. Also while releasing: what is committed before `release` returns is what the next
-        owner finds.
+        """Commit offsets: for each partition the next offset to read. A commit is accepted only while this consumer
+        owns the partition, under the epoch of the `Ownership` given, or of its gate for a plain `TopicPartition`. It is
+        accepted while releasing too: the next owner finds what was committed before `release` returned.
 
-        Returns the partitions, all of them on record for good. Raises `CommitFailed`, which tells which are and which
-        are not, or `Unavailable` if it is not known of any; either way it may be repeated."""
+        Returns the partitions, all of which are stored. Raises `CommitFailed`, which lists those that are and those
+        that are not, or `Unavailable` if nothing is known; either way the commit may be repeated."""
         return await commit(self._session.rpc, self._epochs(offsets))
 
     async def committed(
         self, partitions: Iterable[Ownership | TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset]:
-        """What is on record, by whomever; partitions without a commit are left out. Sees every commit that was
-        answered before. Raises `Unavailable`, and `UnreadableRecord` rather than leave out what can't be read."""
+        """The committed offsets, of any owner; partitions without one are left out. Every acknowledged commit is
+        visible. Raises `Unavailable`, and `UnreadableRecord` for an offset that can't be read."""
         return await committed(self._session.rpc, [tp_of(one) for one in partitions])
 
     def _epochs(
         self, offsets: Mapping[Owned, int | OffsetAndMetadata]
     ) -> dict[TopicPartition, tuple[int | None, OffsetAndMetadata]]:
-        """By partition: the epoch, None where it was never this consumer's, and the offset."""
+        """Partition -> its epoch, None if this consumer never owned it, and the offset."""
         found: dict[TopicPartition, tuple[int | None, OffsetAndMetadata]] = {}
         for partition, offset in offsets.items():
             tp = tp_of(partition)
@@ -281,7 +280,7 @@ class AssignerConsumer:
         return self._session.is_connected
 
     async def wait_for(self, predicate: Callable[[AssignerConsumer], bool]) -> None:
-        """Wait until it is true; it is asked again whenever something about the consumer changes."""
+        """Wait until the condition is true; it is evaluated again whenever the consumer changes."""
         await self._runner.changes.until(lambda: predicate(self))
 
     def statistics(self) -> ConsumerStatistics:
@@ -327,7 +326,7 @@ class AssignerConsumer:
                 raise
             _log.exception("consumer_failed", consumer=self.name)
         finally:
-            # Whatever happened: no gate outlives the task that renews its lease.
+            # In every case: no gate stays open after the task that renews its lease.
             self._runner.state.lease.end()
             self._ending = ending
             self._runner.changes.notify()

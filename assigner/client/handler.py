@@ -1,13 +1,12 @@
-"""What a program does with its partitions: the calls that the client makes.
+"""The interface that a program implements: the calls that the client makes about its partitions.
 
-Calls for one partition never overlap and keep their order; calls for different partitions run side by side. A method
-that is not needed may be left out.
+Calls for one partition never overlap and keep their order; calls for different partitions run concurrently. Methods
+that are not needed may be left out.
 """
 
 from __future__ import annotations
 
 import inspect
-from difflib import get_close_matches
 
 from assigner.core.client.messages import Ownership
 from assigner.logs import get_logger
@@ -15,48 +14,55 @@ from assigner.model.commands import Release, Warm
 from assigner.model.keys import TopicPartition
 
 _LIKENESS = 0.75
-"""From 0 to 1: how like one of the handler's methods another one's name must be to be taken for a slip."""
+"""Similarity, from 0 to 1, from which a method's name counts as a misspelling of one of the handler's methods."""
 
 _log = get_logger(__name__)
 
 
 class Handler:
-    """Subclass it and override what matters."""
+    """Reacts to changes of ownership. Subclass it and override the methods that are needed."""
 
     async def assigned(self, partition: Ownership) -> None:
-        """The partition is ours now: read its offset and state. Its gate opens when this returns. If it raises, it is
-        called again after a pause; if the ownership is lost meanwhile, it is cancelled and `revoked` follows."""
+        """This consumer owns the partition now: load its offset and state. The gate opens when this returns. If it
+        raises, it is called again after a pause; if the ownership is lost meanwhile, it is cancelled and `revoked`
+        follows."""
 
     async def warm(self, partition: TopicPartition, order: Warm) -> None:
-        """The partition may soon be ours: build its state while another one still works. Returning reports it as
-        warm, raising reports why it can't be. Cancelled when it is not wanted any more."""
+        """This consumer may own the partition soon: build its state while another one still works. Returning acks it
+        as warm, raising reports why it failed. It is cancelled when the handoff is."""
 
     async def release(self, partition: Ownership, order: Release) -> None:
-        """Let go: finish what is under way, commit, close. The gate admits nothing new already. The release is
-        reported when this has returned, or raised, and the gate is empty. With `order.standby` keep the state:
+        """Stop work on the partition: finish work in progress, commit, close. The gate admits no new work. The release
+        is acked when this has returned, or raised, and the gate is empty. With `order.standby` keep the state:
         `standby_added` follows."""
 
     async def revoked(self, partition: Ownership, reason: str) -> None:
-        """The ownership is lost without a release; someone else may own the partition already. Drop what is under
-        way; nothing of it may take effect."""
+        """The ownership was lost without a release; another consumer may own the partition already. Drop work in
+        progress; it must have no effect."""
 
     async def discard(self, partition: TopicPartition) -> None:
-        """A copy that was warmed is not wanted any more."""
+        """The state that `warm` built is no longer wanted."""
 
     async def standby_added(self, partition: TopicPartition) -> None:
-        """Hold a copy of another consumer's partition from now on: begin to follow it, and return; what else is told
-        about the partition waits for that. A copy that is there already is the one to use."""
+        """Hold a standby copy of another consumer's partition: start to follow it, and return; further calls about the
+        partition wait for that. Use a copy that exists already."""
 
     async def standby_removed(self, partition: TopicPartition) -> None:
-        """The copy is not wanted any more. Not called when the partition becomes ours (the copy is what `warm` and
-        `assigned` begin with), nor when the consumer closes: after a restart the copy is asked for again."""
+        """The standby copy is no longer wanted. Not called when this consumer becomes the owner (`warm` and `assigned`
+        start from the copy), nor when it closes: after a restart the copy is requested again."""
 
 
 def warn_of_misspelt(handler: Handler) -> None:
-    """Say which methods of a handler nobody will ever call, because their names are almost ours."""
+    """Log a warning for methods that are never called because their names look like misspelt handler methods."""
     ours = [name for name in vars(Handler) if not name.startswith("_")]
-    for name, _ in inspect.getmembers(type(handler), inspect.iscoroutinefunction):
-        meant = get_close_matches(name, ours, n=1, cutoff=_LIKENESS)
-        if not name.startswith("_") and name not in ours and meant:
+    methods = [name for name, _ in inspect.getmembers(type(handler), inspect.iscoroutinefunction)]
+    others = [name for name in methods if not name.startswith("_") and name not in ours]
+    if not others:
+        return
+    # Most handlers have no further methods, so most programs need not wait for this import.
+    from difflib import get_close_matches
+
+    for name in others:
+        if meant := get_close_matches(name, ours, n=1, cutoff=_LIKENESS):
             written = f"{type(handler).__name__}.{name}"
             _log.warning("handler_method_unknown", method=written, suggestion=meant[0])

@@ -1,4 +1,4 @@
-"""Runs the handler's calls as tasks: one at a time for a partition, those of different partitions side by side.
+"""Runs the handler's calls as tasks: one at a time per partition, those of different partitions concurrently.
 
 A partition never has two calls at a time, because the state never asks for it. How many run at once is limited by kind,
 so that slow warms delay no release and slow releases delay no assignment. A call that waits for a free task costs none
@@ -44,7 +44,7 @@ MAX_REASON = 500
 """Characters of a failure that are reported to the service."""
 
 MAX_FAILED_AT = 100
-"""Places of failures that are remembered; beyond it they are logged with their tracebacks again."""
+"""Failure locations that are remembered; beyond this, tracebacks are logged again."""
 
 _log = get_logger(__name__)
 
@@ -94,7 +94,7 @@ class _WorkerPool:
     async def _run_jobs(self) -> None:
         while self._jobs:
             await self._do(self._jobs.popleft())
-            # A handler that never waits must not keep the loop from everything else.
+            # A handler that never awaits must not starve the event loop.
             await anyio.lowlevel.checkpoint()
         self._idle += 1
 
@@ -121,7 +121,7 @@ class HandlerTasks:
         self._finished = finished
         self._jobs: dict[TopicPartition, _Job] = {}
         self._failed_at: set[tuple[object, ...]] = set()
-        """Where handlers failed, so that each place is logged with its traceback once."""
+        """Locations where handlers failed; each is logged with its traceback once."""
 
     def perform(self, actions: Iterable[Action]) -> None:
         for action in actions:
@@ -169,7 +169,7 @@ class HandlerTasks:
         with anyio.CancelScope() as job.scope:
             outcome = await self._outcome(job.call, job.scope)
         if isinstance(job.call, CallRelease) and self._gate(job.tp).inside:
-            # In a task of its own: work that never ends holds up its own partition only.
+            # In a task of its own: work that never ends blocks its own partition only.
             self._tasks.start_soon(self._end_when_drained, job, outcome)
         else:
             self._end(job, outcome)

@@ -45,7 +45,7 @@ class CommittedOffset(msgspec.Struct, frozen=True):
     metadata: str
     leader_epoch: int
     committed_at: int
-    """Seconds since 1970 by the service's clock, for people."""
+    """Seconds since 1970 by the service's clock, for display only."""
 
 
 CurrentRpc = Callable[[], ConsumerRpc]
@@ -56,10 +56,10 @@ Commit = tuple[TopicPartition, int, OffsetAndMetadata]
 
 
 class Fenced(msgspec.Struct, frozen=True):
-    """Who owns the partition instead."""
+    """A commit was refused because another consumer, or no consumer, owns the partition."""
 
     owner: str
-    """Empty: nobody, or nobody knows."""
+    """Empty: the partition has no owner, or the owner is not known."""
     epoch: int
 
 
@@ -81,13 +81,13 @@ class CommitFailed(AssignerError):
         text = "; ".join(part for part in parts if part)
         super().__init__(f"{len(fenced) + len(unknown) + len(failed)} offsets were not committed: {text}")
         self.committed = committed
-        """On record for good."""
+        """Partitions whose offsets are stored."""
         self.fenced = fenced
-        """Somebody else's. What was done since the last commit is for their owner to do."""
+        """Partitions that this consumer no longer owns. Their owner repeats the work since the last commit."""
         self.unknown = unknown
         """Partitions that do not exist."""
         self.failed = failed
-        """Not stored, or perhaps stored, with the reason. To be committed again."""
+        """Partitions whose commit failed or may have failed, with the reason. Commit them again."""
 
 
 def tp_of(partition: Ownership | TopicPartition) -> TopicPartition:
@@ -100,8 +100,8 @@ def tp_of(partition: Ownership | TopicPartition) -> TopicPartition:
 async def commit(
     rpc: CurrentRpc, offsets: Mapping[TopicPartition, tuple[int | None, OffsetAndMetadata]]
 ) -> frozenset[TopicPartition]:
-    """`offsets`: with the epoch of each; None for a partition that was never the caller's, which nobody needs to ask
-    the service about."""
+    """Commit offsets. `offsets`: with the epoch of each; None for a partition that the caller never owned, which fails
+    without a call."""
     outcome = _Outcome()
     commits: list[Commit] = []
     for tp, (epoch, offset) in sorted(offsets.items()):
@@ -209,7 +209,7 @@ async def committed(rpc: CurrentRpc, partitions: Sequence[TopicPartition]) -> di
 
 
 def _covered(part: Sequence[TopicPartition], reply: Any) -> int:
-    """How many of the partitions asked for the reply covers."""
+    """How many of the requested partitions the reply covers."""
     if not reply.HasField("last"):
         return len(part)
     last = TopicPartition(reply.last.topic, reply.last.partition)

@@ -1,6 +1,6 @@
 """Runs one registration at one instance: reads its stream, renews its session and sends acks, until one of them fails.
 
-It knows no other addresses and decides nothing about the session: it returns how it ended.
+It knows one address, decides nothing about the session, and returns how the registration ended.
 """
 
 from __future__ import annotations

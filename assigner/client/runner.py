@@ -59,7 +59,7 @@ class Runner:
     def gate(self, tp: TopicPartition) -> PartitionGate:
         gate = self._gates.get(tp)
         if gate is None:
-            # One gate a partition, also if two threads ask at a time: each of two would count its own work only.
+            # One gate per partition, even if two threads create it at once: two gates would count their own work only.
             gate = self._gates.setdefault(tp, PartitionGate(self.state.gate(tp), self._clock, self.changes))
         return gate
 
@@ -122,7 +122,7 @@ class Runner:
     # --- waiting ---------------------------------------------------------------------------------------------------
 
     async def wait_idle(self, seconds: float | None) -> bool:
-        """Wait until the handler holds nothing and no work is under way; False if that takes too long."""
+        """Wait until the handler owns nothing and no work is in progress; False if that takes too long."""
         with anyio.move_on_after(seconds):
             await self.changes.until(self._is_idle)
             return True

@@ -1,4 +1,4 @@
-"""Keeps the consumer registered, at one address after another, until it leaves, is drained, or can't go on.
+"""Keeps the consumer registered, at one address after another, until it leaves, is drained, or fails permanently.
 
 A lost connection changes nothing for the handler: the next registration resumes the same session, and the gates stay
 open as long as the lease holds. When the service has ended the session, the client drops its partitions at once; what
@@ -46,15 +46,15 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     call_timeout: float = 10.0
     """For one call, and for a registration's first message; for that one less while it could cost the lease."""
     keepalive: float = 5.0
-    """Between the pings that tell a hung instance from a quiet one."""
+    """Between the pings that detect an instance that hangs."""
     keepalive_timeout: float = 5.0
     first_pause: float = 0.1
     longest_pause: float = 5.0
     """Between tries to connect: doubled each time, with jitter."""
     close_timeout: float | None = 30.0
-    """For handlers and work under way when the consumer closes. None: as long as they take."""
+    """For handlers and work in progress when the consumer closes. None: no limit."""
     drain_timeout: float | None = 30.0
-    """The same when it drains and nobody is there to hand over to."""
+    """The same when it drains and there is no other consumer to hand over to."""
 
 
 def new_session() -> str:
@@ -80,7 +80,7 @@ class Session:
         self.registrations = 0
         self.last_failure = ""
         self.failed_tries = 0
-        """How often contact was lost or not made."""
+        """How often a connection failed or was lost."""
         self._tries = 0
         """Failed tries in a row."""
         self._address = addresses[0]
@@ -105,7 +105,7 @@ class Session:
         return self.registration is not None and self.registration.opened
 
     async def run(self) -> Ending:
-        """Stay registered until the consumer leaves or is drained. Raises the error that makes going on impossible."""
+        """Stay registered until the consumer leaves or is drained. Raises an error that no retry can cure."""
         with self._scope:
             while True:
                 end = await self._register()
@@ -144,8 +144,8 @@ class Session:
                 self._untried = len(self._addresses)
 
     def _first_message_timeout(self) -> float:
-        """Seconds for a stream's first message. While the lease holds, an instance that hangs must not use up what is
-        left of it: each address that is still untried gets its share, and so does the renewal that comes after."""
+        """Seconds for a stream's first message. While the lease holds, an instance that hangs must not use up the rest
+        of it: every untried address gets an equal part, and so does the renewal that follows."""
         most = self._timing.call_timeout
         left = self._runner.state.lease.deadline - self._clock.now()
         if left <= 0:
@@ -162,7 +162,7 @@ class Session:
         self.registered = True
         self.registrations += 1
         if self._draining:
-            # The instance may be another one than the one that was asked first.
+            # The instance may differ from the one that was tried first.
             registration.spawn(self._ask_to_leave)
         self._runner.changes.notify()
 
@@ -203,7 +203,7 @@ class Session:
     async def _pause(self) -> None:
         self._untried -= 1
         if self._untried > 0:
-            # An address that was not tried yet may be a live one: what counts now is the lease.
+            # An untried address may be alive, and the lease is running out: do not pause.
             await anyio.sleep(self._timing.first_pause / 10)
         else:
             await self._pauses.pause()
@@ -260,7 +260,7 @@ class Session:
             self.stop(Ending.DRAINED)
 
     async def deregister(self) -> None:
-        """Report that every gate is shut, so that the next owners need not wait for the lease. Best effort."""
+        """Deregister, best effort, after every gate is shut, so that the next owners need not wait for the lease."""
         with anyio.move_on_after(DEREGISTER_TIMEOUT, shield=True):
             for turn in range(len(self._addresses)):
                 address = self._addresses[(self._turn - 1 + turn) % len(self._addresses)]

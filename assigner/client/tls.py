@@ -8,7 +8,8 @@ from assigner.errors import InvalidInput
 
 
 def tls_context(tls: ssl.SSLContext | bool | None) -> ssl.SSLContext | None:
-    """None: no TLS. True: TLS with the system's authorities. A context is used as it is, and offers HTTP/2."""
+    """The TLS context for a setting. None: no TLS. True: TLS with the system's CAs. A context is used as it is, with
+    HTTP/2 offered."""
     if tls is None or tls is False:
         return None
     context = ssl.create_default_context() if tls is True else tls

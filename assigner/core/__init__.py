@@ -17,6 +17,6 @@ Consumers: `sessions` (who may register), `consumer_view` (what a consumer is se
 `offset_commits` (which commits count). Instances: `leader_spread` (who leads which group). Observers:
 `ownership_events` (who held what), `whatif` (what a change would move).
 
-The contract `core-layers` in `pyproject.toml` fixes who may import whom in here. Not promised: that a decision takes
+The contract `core-layers` in `pyproject.toml` fixes the import order in here. Not promised: that a decision takes
 effect. Each write carries preconditions, and the store refuses it if something changed meanwhile.
 """

@@ -91,11 +91,11 @@ def _uneven(state: GroupState) -> Iterator[Condition]:
 
 
 def _bounded(found: Iterable[Condition]) -> list[Condition]:
-    told = list(found)
-    if len(told) > MOST:
-        more = Condition(kind=told[MOST].kind, message=f"and {len(told) - MOST} more like these")
-        return [*told[:MOST], more]
-    return told
+    listed = list(found)
+    if len(listed) > MOST:
+        more = Condition(kind=listed[MOST].kind, message=f"and {len(listed) - MOST} more like these")
+        return [*listed[:MOST], more]
+    return listed
 
 
 class OversizedWrites:

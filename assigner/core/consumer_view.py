@@ -66,7 +66,7 @@ def _ownership(state: GroupState, name: str, session: str, tp: TopicPartition) -
 
 
 def _identity(handoff: Handoff) -> str:
-    """Handoffs of the upstream service have no id; their two owners tell them apart well enough for an ack."""
+    """The handoff's id. Handoffs of the upstream service have none; their two owners identify them for an ack."""
     return handoff.handoff_id or f"{handoff.old_owner}>{handoff.new_owner}"
 
 

@@ -137,6 +137,13 @@ class GroupState:
                 return f"{key}: {self.unreadable[key]}"
         return ""
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the group has no consumers, no records about partitions, and nothing unreadable to report."""
+        return not (
+            self.consumers or self.assignments or self.handoffs or self.standbys or self.routers or self.unreadable
+        )
+
     def partitions(self) -> int:
         return sum(topic.record.partition_count for topic in self.topics.values())
 

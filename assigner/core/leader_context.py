@@ -27,7 +27,7 @@ class LeaderContext:
 
     @property
     def has_consumers(self) -> bool:
-        """Whether anybody is registered; a registration that can't be read counts."""
+        """Whether a consumer is registered; a registration that can't be read counts."""
         return bool(self.state.consumers or self.state.unreadable_consumers)
 
     def recheck_session(self, name: str, session: str, now: float) -> None:

@@ -25,16 +25,16 @@ class SpreadSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     slack: float = 1.1
     """Most groups of an instance, as a multiple of the even share. Nearer 1: more even, and more moves per change."""
-    courtesy: float = 0.5
-    """Stagger of campaigns for a free group: how long each rank waits for the rank before it."""
+    stagger: float = 0.5
+    """How long each rank waits for the rank before it when they campaign for a free group."""
     settle: float = 10.0
     """How long the set of instances must be unchanged before groups are handed over."""
     batch: int = 5
     """Groups handed over at a time."""
     pause: float = 1.0
     """Between two such batches."""
-    patience: float = 60.0
-    """Backoff before a group that came back is handed over once more; doubles each time."""
+    handover_backoff: float = 60.0
+    """How long before a group that came back is handed over once more; doubles each time."""
 
 
 class LeaderSpread(msgspec.Struct, frozen=True):
@@ -142,5 +142,5 @@ class Handover:
 
     def _handed_over(self, group: str, now: float) -> None:
         times = self._returns.get(group, (0, 0.0))[0]
-        pause = self._settings.patience * 2 ** min(times, _MAX_DOUBLINGS)
+        pause = self._settings.handover_backoff * 2 ** min(times, _MAX_DOUBLINGS)
         self._returns[group] = (times + 1, now + pause)

@@ -1,6 +1,6 @@
 """Decides whether the session that owns a partition is alive, replaced, dead, or not known to be either.
 
-A lease tells that its holder renewed it lately, never that it stopped working. So a session without a registration is
+A lease proves that its holder renewed it lately, never that it stopped working. So a session without a registration is
 dead only if the leader saw the registration go, or when the grace period is over: one TTL after the term began. In
 `exclusive` groups its lease has to be over too, because until then the old owner's own clock may still admit work.
 While the state is unknown, the owner keeps what it has and gets nothing.

@@ -186,6 +186,11 @@ class CommitQueue:
         """Commits that were neither written nor given up."""
         return self._count
 
+    @property
+    def has_ready(self) -> bool:
+        """Whether there is something to take."""
+        return bool(self._ready)
+
     def add(self, commits: Iterable[PendingCommit]) -> None:
         """Add all of them, or none and raise `LimitReached`."""
         added = list(commits)

@@ -77,7 +77,7 @@ class OwnershipEvents:
             self._expected[move.tp] = (move.epoch, move.cause.value)
 
     def baseline(self) -> list[OwnershipEvent]:
-        """Everything that is held now, and what nobody holds, as the beginning of a log."""
+        """An event for each holding, and for each partition without one, to start a log with."""
         self._known = {tp: self._recorded(tp) for tp in self._partitions()}
         return [event for tp in sorted(self._known) for event in _as_it_is(tp, self._known[tp])]
 

@@ -7,8 +7,8 @@ registration on record names the one session that has the consumer's name now.
     the session has the name     resume: the session goes on where it was, draining if it was draining
     another session has it       takeover: that one is displaced, and remembered while its lease may live
 
-A displaced session never gets the name back, or two processes would take turns for ever. An evicted session stays
-evicted, or what it holds on to would never be free. A call acts for the session it names; a call that names none acts
+A displaced session never gets the name back, or two processes would displace each other endlessly. An evicted session
+stays evicted, or its partitions would never become free. A call acts for the session it names; a call without one acts
 only for a session that the server made up, and never in an exclusive group, where a Released or a Deregister on behalf
 of another would give a partition two owners.
 

@@ -3,7 +3,7 @@
 A record of standbys names consumers, not sessions: a copy lies on a disk and outlives the process that made it. It may
 name the owner, to which it means nothing until the partition moves; so an old owner keeps its copy once it releases.
 
-Not promised: that a copy is complete. Nobody reports that; a holder is a consumer that was told to have one.
+Not promised: that a copy is complete. Consumers do not report that; a holder is a consumer that was asked to keep one.
 """
 
 from __future__ import annotations

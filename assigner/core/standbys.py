@@ -151,7 +151,7 @@ class StandbyReconciler:
         return self._transitions.standbys(tp, ())
 
     def writes(self, now: float, budget: int) -> Iterator[Write]:
-        """At most `budget` writes. Examines at most five times as many partitions, so that others get their turn."""
+        """At most `budget` writes. Examines at most five times as many partitions, to bound the time of one call."""
         if self._queue and self._liveness.after_an_outage(now):
             # A plan without the absent consumers spreads their copies over the others; another plan will follow.
             self._work.timers.sooner(Timer.GRACE_PERIOD, self._liveness.grace_period_ends)
@@ -188,7 +188,7 @@ class StandbyReconciler:
         return any(name in state.unreadable_consumers for name in holders(state, tp))
 
     def _holders(self, target: StandbyTarget) -> tuple[str, ...] | None:
-        """Whom the record is to name now; None: that can't be decided yet."""
+        """The holders that the record is to name now; None: that can't be decided yet."""
         tp = target.tp
         if tp in self._state.handoffs or self._in_flight.is_starting(tp):
             return tuple(sorted({*holders(self._state, tp), *target.holders}))

@@ -140,8 +140,8 @@ class Transitions:
         return Write(Purpose.HANDOFF, _unique(compares), tuple(operations), tuple(tps), cleanup=self._acks(tps))
 
     def release_to_nobody(self, tps: Partitions, cause: Cause, started_at: int) -> Write:
-        """Have the present owner, one for all partitions, release them although nobody takes over. One that was asked
-        to release already, or did, is not asked again: its handoff only loses its new owner."""
+        """Have the present owner, one for all partitions, release them although no consumer takes over. An owner that
+        was already asked to release, or did, is not asked again: its handoff only loses its new owner."""
         handoff_id = self._next_id()
         owner = self._state.assignments[tps[0]].record.owner
         compares: list[Compare] = [self._liveness.registration_unchanged(owner)]
@@ -224,7 +224,7 @@ class Transitions:
         return Write(Purpose.REASSERT_OWNER, _unique(compares), tuple(operations), tuple(tps), cleanup=self._acks(tps))
 
     def finish(self, tps: Partitions) -> Write:
-        """Delete handoffs that nobody has to ack any more."""
+        """Delete handoffs that no consumer has to ack any more."""
         compares: list[Compare] = []
         operations: list[Operation] = []
         for tp in tps:
@@ -236,7 +236,8 @@ class Transitions:
     # --- members, plan, removal ----------------------------------------------------------------------------------
 
     def evict(self, consumer: Stored[Consumer], reason: str) -> Write:
-        """Have the consumer's instance end its session. The key keeps its lease, whose end everybody waits for."""
+        """Have the consumer's instance end its session. The registration keeps its lease, whose end other members wait
+        for."""
         gone = msgspec.structs.replace(consumer.record, evicted=reason, status=Status.DRAINING)
         return Write(
             Purpose.EVICT,
@@ -269,8 +270,8 @@ class Transitions:
     def remove(self, tps: Partitions) -> Write:
         """Delete assignments, handoffs and standbys. The floor must already be at or above the epochs.
 
-        Whoever held them must still be gone when the write takes effect: a consumer that is back was told that it owns
-        them. Partitions that do not exist any more go in any case."""
+        Their owners must still be gone when the write takes effect, because a consumer that is back was sent them as
+        its own. Partitions that do not exist any more are deleted in any case."""
         compares: list[Compare] = self._mode_unchanged()
         operations: list[Operation] = []
         for tp in tps:

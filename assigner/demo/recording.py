@@ -1,4 +1,4 @@
-"""Recordings of the demo: an SVG that plays its frames in a loop, or plain text."""
+"""Saves recordings of the demo, as an SVG that plays its frames in a loop, or as plain text."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ from pathlib import Path
 
 from rich.console import Console
 
-from assigner.demo.picture import WIDTH, draw
-from assigner.demo.scene import Scene
+from assigner.demo.rendering import WIDTH, render
+from assigner.demo.snapshot import Snapshot
 
 SECONDS_PER_FRAME = 1.6
 _SIZE = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 
 
-def save(scenes: Sequence[Scene], path: Path) -> None:
-    """By the name's ending: `.svg` moves, everything else is text."""
-    made = animated(scenes) if path.suffix == ".svg" else text(scenes)
+def save(snapshots: Sequence[Snapshot], path: Path) -> None:
+    """Save a recording, as an animation if the path ends with `.svg`, otherwise as text."""
+    made = animated(snapshots) if path.suffix == ".svg" else text(snapshots)
     path.write_text(made, encoding="utf-8")
 
 
-def text(scenes: Sequence[Scene]) -> str:
-    return "\n".join(frame_text(scene) for scene in scenes)
+def text(snapshots: Sequence[Snapshot]) -> str:
+    return "\n".join(frame_text(snapshot) for snapshot in snapshots)
 
 
-def frame_text(scene: Scene) -> str:
-    """A frame without colours."""
+def frame_text(snapshot: Snapshot) -> str:
+    """Render a frame as text without colours."""
     buffer = io.StringIO()
     console = Console(file=buffer, width=WIDTH, color_system=None, legacy_windows=False)
-    console.print(draw(scene))
+    console.print(render(snapshot))
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
-def animated(scenes: Sequence[Scene]) -> str:
-    """All frames on top of each other, each visible in its turn. Plays wherever CSS animations do, also in an `img`."""
-    frames = [_frame(scene, index) for index, scene in enumerate(scenes)]
+def animated(snapshots: Sequence[Snapshot]) -> str:
+    """Make an SVG with all frames on top of each other, each visible in turn. It plays wherever CSS animations do, also
+    in an `img`."""
+    frames = [_frame(snapshot, index) for index, snapshot in enumerate(snapshots)]
     size = _SIZE.search(frames[0])
     assert size is not None, "rich's SVG has a viewBox"
     width, height = size.groups()
@@ -44,7 +45,7 @@ def animated(scenes: Sequence[Scene]) -> str:
     share = 100 / len(frames)
     style = (
         f".frame{{visibility:hidden;animation:play {length:.1f}s step-end infinite}}"
-        # What can't animate shows the first frame.
+        # A viewer without animations shows the first frame.
         ".frame:first-of-type{visibility:visible}"
         f"@keyframes play{{0%{{visibility:visible}}{share:.3f}%{{visibility:hidden}}}}"
     )
@@ -56,9 +57,9 @@ def animated(scenes: Sequence[Scene]) -> str:
     return f"{opening}<style>{style}</style>{turns}</svg>\n"
 
 
-def _frame(scene: Scene, index: int) -> str:
+def _frame(snapshot: Snapshot, index: int) -> str:
     console = Console(file=io.StringIO(), record=True, width=WIDTH, force_terminal=True, color_system="truecolor")
-    console.print(draw(scene))
+    console.print(render(snapshot))
     made = console.export_svg(title="make demo", unique_id=f"f{index}")
-    # The font is fetched from elsewhere; a picture in a README must stand alone.
+    # The font would be fetched from elsewhere; an image in a README must be self-contained.
     return re.sub(r"@font-face\s*\{.*?\}\s*(?=\n)|<!--.*?-->", "", made, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""Putting the play on a screen: live where there is a terminal, a frame now and then where there is none."""
+"""Runs the demo and displays it: live on a terminal, otherwise the last frame of each step."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ from rich.live import Live
 
 from assigner import logs
 from assigner.demo import recording
-from assigner.demo.picture import draw
-from assigner.demo.play import play
-from assigner.demo.scene import Scene
-from assigner.demo.stage import DemoStage, Pace
+from assigner.demo.environment import DemoEnvironment, Pace
+from assigner.demo.rendering import render
+from assigner.demo.script import run_script
+from assigner.demo.snapshot import Snapshot
 from assigner.logs import LogLevel, LogSettings
 
 RECORDED_FRAMES = 12
 
 
-async def show(pace: Pace, console: Console, record: Path | None = None) -> list[Scene]:
-    """Play the demo; the scenes that were shown."""
-    # The service logs into this process; on the screen it would tear the picture apart.
+async def show(pace: Pace, console: Console, record: Path | None = None) -> list[Snapshot]:
+    """Run the demo, and return the snapshots that were displayed."""
+    # The service logs in this process; its lines would break the display.
     logs.configure(LogSettings(level=LogLevel.ERROR), io.StringIO())
-    scenes: list[Scene] = []
+    snapshots: list[Snapshot] = []
     try:
         with Live(console=console, auto_refresh=False, transient=False) as live:
-            async with DemoStage(pace) as stage:
-                async for scene in play(stage, anyio.sleep):
+            async with DemoEnvironment(pace) as environment:
+                async for snapshot in run_script(environment, anyio.sleep):
                     if console.is_terminal:
-                        live.update(draw(scene), refresh=True)
-                    elif not scenes or scene.title != scenes[-1].title:
-                        _print_last(scenes, console)
-                    scenes.append(scene)
+                        live.update(render(snapshot), refresh=True)
+                    elif not snapshots or snapshot.title != snapshots[-1].title:
+                        _print_last(snapshots, console)
+                    snapshots.append(snapshot)
     finally:
         logs.close()
     if not console.is_terminal:
-        _print_last(scenes, console)
+        _print_last(snapshots, console)
     if record is not None:
-        recording.save(selection(scenes, RECORDED_FRAMES), record)
-    return scenes
+        recording.save(selection(snapshots, RECORDED_FRAMES), record)
+    return snapshots
 
 
-def _print_last(scenes: Sequence[Scene], console: Console) -> None:
-    """Without a terminal: how each act ended."""
-    if scenes:
-        console.print(draw(scenes[-1]))
+def _print_last(snapshots: Sequence[Snapshot], console: Console) -> None:
+    """Print the last snapshot of a step, where there is no terminal."""
+    if snapshots:
+        console.print(render(snapshots[-1]))
 
 
-def selection(scenes: Sequence[Scene], count: int) -> list[Scene]:
-    """Few scenes for many: those in which something changed, spread evenly, and the last."""
-    telling: list[Scene] = []
-    for scene in scenes[:-1]:
-        if not telling or _shape(telling[-1]) != _shape(scene):
-            telling.append(scene)
-    step = max(1, -(-len(telling) // max(1, count - 1)))
-    return [*telling[::step], *scenes[-1:]]
+def selection(snapshots: Sequence[Snapshot], count: int) -> list[Snapshot]:
+    """Select about `count` snapshots: evenly from those in which something changed, and the last one."""
+    distinct: list[Snapshot] = []
+    for snapshot in snapshots[:-1]:
+        if not distinct or _shape(distinct[-1]) != _shape(snapshot):
+            distinct.append(snapshot)
+    step = max(1, -(-len(distinct) // max(1, count - 1)))
+    return [*distinct[::step], *snapshots[-1:]]
 
 
-def _shape(scene: Scene) -> tuple[object, ...]:
-    """What a viewer would call a change."""
-    return (scene.title, scene.cells, scene.workers)
+def _shape(snapshot: Snapshot) -> tuple[object, ...]:
+    """The parts of a snapshot whose change is worth a frame."""
+    return (snapshot.title, snapshot.cells, snapshot.workers)

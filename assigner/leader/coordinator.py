@@ -1,6 +1,6 @@
-"""Drives one group for one term: feeds the decisions with what happens and carries out what they say.
+"""Coordinates one group for one term: passes events to the core and carries out the core's decisions.
 
-All judgement is in `assigner.core.coordination.machine`. This side waits, writes, runs the strategy, asks about leases,
+`assigner.core.coordination.machine` decides everything. This module waits, writes, runs the strategy, checks leases,
 and stops at once when the term is no longer held. Every write carries the term's fence, so stopping late does no harm.
 """
 
@@ -31,25 +31,25 @@ from assigner.core.writes import Moved, Purpose, Write
 from assigner.election import Term
 from assigner.errors import AssignerError, OutcomeUnknown, StoreError, TransactionTooLarge
 from assigner.leader.history import HandoffTimes, HistoryWriter
-from assigner.leader.load_watch import LoadFollowing
+from assigner.leader.load_watch import LoadWatch
 from assigner.leader.ownership_log import EventRecording, NoRecording, Recording
 from assigner.logs import get_logger
 from assigner.model.keys import ConsumerKey, Keys
 from assigner.observability.event_log import EventLog
 from assigner.observability.metrics import Metrics
 from assigner.storage.batch_writer import BatchWriter, Outcome
-from assigner.storage.mirror import GroupMirror, Mirrors
+from assigner.storage.mirror import GroupMirror
 from assigner.store import Committed, LeaseGone, Store
 from assigner.strategy import PlacesStandbys, Solution
 from assigner.strategy.registry import is_prepared, prepare
 
 OFF_LOOP = 2_000
-"""Partitions from which on a plan is made on a worker thread."""
+"""Groups with at least this many partitions are planned on a worker thread."""
 
 IDLE_AFTER = 60.0
-"""Seconds without anybody or anything in the group after which it needs no coordinator."""
+"""Seconds that a group has to be idle before its coordinator stops."""
 IDLE = 10.0
-"""Seconds after which a coordinator looks round without being woken: whether its term is still held, above all."""
+"""The longest sleep of a coordinator, in seconds: at least this often it checks whether its term is still held."""
 log = get_logger("assigner.leader.coordinator")
 
 
@@ -57,92 +57,6 @@ class CoordinatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     consumer_ttl: float = 30.0
     reconcile_interval: float = 30.0
     loads: LoadSettings = LoadSettings()
-
-
-class Coordinators:
-    """Makes a coordinator for each term this instance wins, and knows those at work."""
-
-    def __init__(
-        self,
-        store: Store,
-        keys: Keys,
-        mirrors: Mirrors,
-        clock: Clock,
-        metrics: Metrics,
-        settings: CoordinatorSettings,
-        events: EventLog | None = None,
-    ) -> None:
-        """`events`: where ownership is logged, if it is."""
-        self._store = store
-        self._keys = keys
-        self._mirrors = mirrors
-        self._clock = clock
-        self._metrics = metrics
-        self._settings = settings
-        self._events = events
-        self.active: dict[str, Coordinator] = {}
-        self.leading: dict[str, GroupMirror] = {}
-        """The groups of all terms held here, also of those that need no coordinator now."""
-
-    async def run_term(self, term: Term) -> None:
-        """Coordinate the group until cancelled or the term is over, for as long as there is anything to coordinate."""
-        async with self._mirrors.of(term.group, leads=True) as mirror:
-            # The leader key lies in the group's own prefix: once it is mirrored, so is everything before the term.
-            await mirror.wait_for(term.revision)
-            self.leading[term.group] = mirror
-            try:
-                while True:
-                    woken = await _until_needed(mirror)
-                    await self._coordinate(term, mirror, newcomers=woken)
-                    if not term.held():
-                        return
-            finally:
-                if self.leading.get(term.group) is mirror:
-                    del self.leading[term.group]
-
-    async def _coordinate(self, term: Term, mirror: GroupMirror, *, newcomers: bool) -> None:
-        coordinator = Coordinator(
-            self._store, self._keys, mirror, term, self._clock, self._metrics, self._settings, self._events
-        )
-        if newcomers:
-            coordinator.observe_registered()
-        self.active[term.group] = coordinator
-        try:
-            await coordinator.run()
-        finally:
-            if self.active.get(term.group) is coordinator:
-                del self.active[term.group]
-
-
-def _is_idle(state: GroupState) -> bool:
-    """Whether there is nobody to give anything to and nothing to take care of. What can't be read wants a look."""
-    return not (
-        state.consumers or state.assignments or state.handoffs or state.standbys or state.routers or state.unreadable
-    )
-
-
-async def _until_needed(mirror: GroupMirror) -> bool:
-    """Wait until there is something to coordinate; whether that took a wait. There may be thousands of groups that
-    nobody is in: they cost their leader no more than this."""
-    if not _is_idle(mirror.state):
-        return False
-    waker = _Waker(mirror)
-    mirror.listen(waker)
-    try:
-        await waker.needed.wait()
-    finally:
-        mirror.unlisten(waker)
-    return True
-
-
-class _Waker:
-    def __init__(self, mirror: GroupMirror) -> None:
-        self._mirror = mirror
-        self.needed = anyio.Event()
-
-    def changed(self, _: Sequence[Change]) -> None:
-        if not _is_idle(self._mirror.state):
-            self.needed.set()
 
 
 class Coordinator:
@@ -166,7 +80,7 @@ class Coordinator:
         self._reconcile_interval = settings.reconcile_interval
         self._log = log.bind(group=term.group, term=term.revision)
         self._writer = BatchWriter(store, fence=term.fence, may_write=term.held)
-        self._loads = LoadFollowing(store, keys.loads(term.group), mirror, settings.loads, self._loads_changed)
+        self._loads = LoadWatch(store, keys.loads(term.group), mirror, settings.loads, self._loads_changed)
         self._history = HistoryWriter(store, keys.history(term.group), term.fence, clock)
         self._times = HandoffTimes(clock, metrics)
         self._recording: Recording = EventRecording(events, mirror, term, clock) if events else NoRecording()
@@ -178,7 +92,7 @@ class Coordinator:
         self._broken: Exception | None = None
         self._empty_since: float | None = None
         self._began: float | None = None
-        """When the rebalance under way began."""
+        """When the rebalance in progress began."""
         self.core = Coordination(
             mirror.state,
             term=term.revision,
@@ -201,7 +115,7 @@ class Coordinator:
         try:
             async with anyio.create_task_group() as self._tasks:
                 for name, work in self._loops().items():
-                    # A term that has lost one of them is given up as a whole: the next one starts from what is stored.
+                    # A term whose loop failed ends as a whole: the next term starts from the stored records.
                     self._tasks.start_soon(unending, name, work, name=f"{name} of {self.group}")
                 await self._loads.wait_listed()
                 await self._decide_until_lost()
@@ -222,7 +136,7 @@ class Coordinator:
         try:
             self._observe(changes)
         except Exception as error:  # noqa: BLE001
-            # The mirror goes on for the streams; this term can't, because it missed something.
+            # The mirror goes on, because streams use it; this term can't, because it missed a change.
             self._broken = error
         self._wake.notify()
 
@@ -259,8 +173,9 @@ class Coordinator:
             self._log.warning("term_lost")
 
     def _is_out_of_work(self) -> bool:
-        """Whether the group has been empty for a while. What is known of it beyond the store, nobody will ask for."""
-        if not _is_idle(self._mirror.state) or not self.core.settled or len(self._writer):
+        """Whether the group has been idle for `IDLE_AFTER`. Then nothing that only this coordinator knows is needed any
+        more."""
+        if not self._mirror.state.is_idle or not self.core.settled or len(self._writer):
             self._empty_since = None
             return False
         now = self._clock.now()
@@ -279,7 +194,7 @@ class Coordinator:
             self._recording.expect(write.moves)
             self._writer.submit(write, self._written)
         for note in decisions.notes:
-            self._tell(note)
+            self._report_note(note)
         for lease in decisions.check_leases:
             self._tasks.start_soon(self._check_lease, lease)
         if decisions.solve:
@@ -321,7 +236,7 @@ class Coordinator:
             return
         seconds = self._clock.now() - began
         self._metrics.planned(seconds)
-        said, targets, standbys = plan.solution.explanation, plan.targets, plan.standbys
+        explanation, targets, standbys = plan.solution.explanation, plan.targets, plan.standbys
         self.core.solved(targets, standbys, standbys_follow=plan.standbys_follow)
         if targets or standbys:
             self._began = began if self._began is None else self._began
@@ -332,21 +247,22 @@ class Coordinator:
                 partitions=len(request.partitions),
                 changes=len(targets),
                 standbys=len(standbys),
-                moves=said.moves,
-                lower_bound=said.lower_bound,
-                unproved=said.unproved,
-                imbalance=said.imbalance,
+                moves=explanation.moves,
+                lower_bound=explanation.lower_bound,
+                unproved=explanation.unproved,
+                imbalance=explanation.imbalance,
                 seconds=round(seconds, 4),
             )
         self._wake.notify()
         self._planned_last = request
         if plan.standbys_follow:
-            # One at a time, so that the last plan has the last word; of those that wait, only the last is of use.
+            # One at a time, so that the last plan's standbys win; of the waiting requests only the last is placed.
             async with self._one_placement:
                 await self._place_standbys(request, plan.solution)
 
     async def _place_standbys(self, request: Request, solution: Solution) -> None:
-        """On a worker thread, whatever the group's size: meanwhile those without an owner get one."""
+        """Place the plan's standbys, always on a worker thread, so that partitions without an owner get one
+        meanwhile."""
         if request is not self._planned_last:
             self.core.standbys_placed(None)
             return
@@ -375,14 +291,14 @@ class Coordinator:
         self._wake.notify()
 
     async def _reconcile(self) -> None:
-        """Read everything again now and then, so that a missed event costs time and nothing else."""
+        """List the group again at an interval, so that a missed event delays a change and does not lose it."""
         while True:
             options = self._mirror.state.options
             limits = (options.warming_timeout, options.release_timeout)
             await anyio.sleep(min(self._reconcile_interval, *(limit / 2 for limit in limits)))
             state = self._mirror.state
             if state.consumers or state.assignments or state.handoffs:
-                # An idle group has nothing to get wrong, and there may be thousands of them.
+                # An idle group has nothing to reconcile, and there may be thousands of them.
                 await self._mirror.resync()
             self.core.reconcile(self._clock.now())
             self._wake.notify()
@@ -413,7 +329,7 @@ class Coordinator:
         )
 
     def _report_unreadable(self) -> None:
-        """Each value that can't be read is named once; it is left alone, and so is what it is about."""
+        """Log each unreadable record once. The record, and the partition or consumer it is about, are left alone."""
         unreadable = self._mirror.state.unreadable
         for key in unreadable.keys() - self._unreadable:
             self._metrics.unreadable(self.group)
@@ -421,7 +337,7 @@ class Coordinator:
         if self._unreadable != unreadable.keys():
             self._unreadable = set(unreadable)
 
-    def _tell(self, note: Note) -> None:
+    def _report_note(self, note: Note) -> None:
         if note.event == "consumer_evicted":
             self._metrics.evicted(self.group)
         elif note.event == "warm_failed":
@@ -453,15 +369,16 @@ class PlanRun:
 
 
 async def _solve(request: Request, state: GroupState) -> PlanRun:
-    """Large plans are made on a worker thread, so that leases are renewed on time whatever they take; so is the first
-    one with a strategy, which has to be found and imported."""
+    """Compute a plan, on a worker thread if it is large, so that leases are renewed on time. The first plan with a
+    strategy is computed there too, because the strategy has to be imported."""
     if len(request.partitions) < OFF_LOOP and is_prepared(request.strategy):
         return _solution(request, state)
     return await anyio.to_thread.run_sync(_solution, request, state)
 
 
 def _solution(request: Request, state: GroupState) -> PlanRun:
-    """Owners first: a failover must not wait for places for copies."""
+    """Compute the owners, and leave standbys to a second step if the strategy can: a failover must not wait for
+    them."""
     strategy, problem = prepare(request.strategy), request.problem
     if problem.standby_count and isinstance(strategy, PlacesStandbys):
         solution = solve_with(strategy, replace(problem, standby_count=0), request.rollout)

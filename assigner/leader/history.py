@@ -1,6 +1,7 @@
-"""The last moves of a group, for people: bounded, written at most once a second, and never in anybody's way.
+"""Stores the last moves of a group for operators: a bounded list, written at most once a second.
 
-Not promised: completeness. A leader that dies within the second takes its last lines with it; the log has them.
+No other work waits for these writes. Not promised: completeness. The moves of a leader's last second may be missing;
+the log has them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from assigner.observability.metrics import Metrics
 from assigner.store import Compare, Found, Put, Store
 
 LENGTH = 200
-EVERY = 1.0
+INTERVAL = 1.0
 
 
 async def read_history(store: Store, key: str) -> tuple[Move, ...]:
@@ -60,19 +61,19 @@ class HistoryWriter:
         self._added.notify()
 
     async def run(self) -> None:
-        await self._recall()
+        await self._read_stored()
         written = 0
         while True:
             await self._added.since(written)
             mark = self._added.mark()
             put = Put(self._key, encode(History(moves=tuple(self._moves))))
-            # A write that fails is repeated: its mark is not taken over.
+            # A failed write is repeated, because `written` keeps its old mark.
             with suppress(StoreError):
                 await self._store.transact([self._fence], [put])
                 written = mark
-            await anyio.sleep(EVERY)
+            await anyio.sleep(INTERVAL)
 
-    async def _recall(self) -> None:
+    async def _read_stored(self) -> None:
         try:
             before = await read_history(self._store, self._key)
         except StoreError:
@@ -80,7 +81,7 @@ class HistoryWriter:
         self._moves = deque([*before, *self._moves], maxlen=LENGTH)
 
 
-# How long handoffs stay in each step, as the leader sees it.
+# Measures how long handoffs stay in each step, as the leader sees it.
 
 
 class HandoffTimes:

@@ -1,9 +1,9 @@
-"""Leads the groups this instance should lead: campaigns, runs a term's work, hands groups over, lets go at the end.
+"""Leads groups: campaigns for each known group, runs the work of each term won, and hands groups over.
 
-One task per known group campaigns or leads; parked on the leader key it costs nothing. A group's trouble stays its
-own: work that fails gives the term up, backs off and campaigns again.
+One task per known group campaigns or leads; while it waits for the leader key it costs nothing. A failure affects one
+group only: the term ends, and the task campaigns again after a backoff.
 
-Not promised: that work which ignores its cancellation stops. The term is given up all the same, and its fence with it.
+Not promised: that work which ignores its cancellation stops. The term ends all the same, and its fence fails.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from assigner.store import Store
 
 MAX_INSTANCES = 1_000
 COALESCE = 0.02
-"""Seconds between two looks at everything: the first of many changes is acted upon at once, the rest together."""
-STARTS = 50
-"""Campaigns begun per look: a thousand groups known at once must not hold up the loop."""
+"""Seconds between two reconciliations: the first of many changes is handled at once, the rest together."""
+MAX_STARTS = 50
+"""Campaigns started per reconciliation: a thousand new groups at once must not block the event loop."""
 
 log = get_logger("assigner.leader.leadership")
 
@@ -44,11 +44,11 @@ class LeadershipSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     spread: SpreadSettings = SpreadSettings()
     grace: float = 5.0
-    """How long the work of a term may take to stop before its group is given up regardless."""
+    """How long the work of a term may take to stop before the instance resigns regardless."""
     stop_within: float = 10.0
-    """How long letting go of everything may take at the end."""
+    """How long `stop` may take to resign from all groups."""
     crash_backoff: float = 1.0
-    """Before campaigning again for a group whose work failed; doubles up to `crash_backoff_most`."""
+    """The pause before campaigning again for a group whose work failed; doubles up to `crash_backoff_most`."""
     crash_backoff_most: float = 60.0
     kind: str = ASSIGNER
     """Only groups of this kind are led."""
@@ -58,11 +58,11 @@ class LeadershipStatistics(msgspec.Struct, frozen=True, kw_only=True):
     groups: int
     led: int
     misplaced: int
-    """Led here, but another instance should."""
+    """Groups led here whose preferred leader is another instance."""
     instances: int
     terms_won: int
     terms_lost: int
-    """Ended against our will: lease or leader key lost."""
+    """Terms that ended because the lease or the leader key was lost."""
     handovers: int
     crashes: int
 
@@ -74,9 +74,9 @@ class _LedTerm:
         self.term = term
         self.work = anyio.CancelScope()
         self.work_ended = anyio.Event()
-        """By itself or not."""
+        """Set when the work has stopped, for whatever reason."""
         self.ending = anyio.Event()
-        """The group is to be given up, for `reason`."""
+        """Set when the term has to end, for `reason`."""
         self.reason = ""
         self.failed = False
 
@@ -111,9 +111,9 @@ class Leadership:
         self._eligible: frozenset[tuple[str, str]] = frozenset()
         self._handover = Handover(self._settings.spread, clock.now())
         self._spread: LeaderSpread | None = None
-        """None: to be worked out anew when somebody asks."""
+        """Cached; None: to be computed at the next use."""
         self._known: frozenset[str] | None = None
-        """Likewise."""
+        """Cached in the same way."""
         self._changed = Wakeup()
         self._eligible_changed = Wakeup()
         self._tasks: dict[str, anyio.CancelScope] = {}
@@ -145,11 +145,11 @@ class Leadership:
         return {decode_segment(name): instance for name, instance in self._instances.records.items()}
 
     def statistics(self) -> LeadershipStatistics:
-        wanted = self._wanted()
+        leader_spread = self._leader_spread()
         return LeadershipStatistics(
             groups=len(self.groups),
             led=len(self._terms),
-            misplaced=sum(wanted.preferred(group) not in (None, self._me) for group in self._terms),
+            misplaced=sum(leader_spread.preferred(group) not in (None, self._me) for group in self._terms),
             instances=len(self._instances.records),
             terms_won=self._won,
             terms_lost=self._lost,
@@ -178,7 +178,8 @@ class Leadership:
             raise self._error
 
     async def stop(self) -> None:
-        """Announce it to the other instances, stop the work, free every group. Bounded, whatever the store does."""
+        """Announce the drain to the other instances, stop the work, resign from every group. Ends in time even if the
+        store hangs."""
         if self._stopped.is_set():
             return
         self._stopping = True
@@ -204,7 +205,7 @@ class Leadership:
             log.info("drain_announcement_failed", error=str(error))
 
     async def _reconcile(self, tasks: anyio.abc.TaskGroup) -> None:
-        """React to changes, and wake up by itself only while a handover is due."""
+        """Match tasks and handovers to every change; without changes, wake up only while a handover is due."""
         while True:
             mark = self._changed.mark()
             complete = self._match_tasks(tasks)
@@ -219,12 +220,12 @@ class Leadership:
                     await self._changed.since(mark)
 
     def _match_tasks(self, tasks: anyio.abc.TaskGroup) -> bool:
-        """One task for each known group; whether all of them have theirs."""
+        """Start or end tasks so that each known group has one; whether all have one now."""
         if self._stopping:
             return True
         known = self.groups
         missing = sorted(known - self._tasks.keys())
-        for group in missing[:STARTS]:
+        for group in missing[:MAX_STARTS]:
             self._tasks[group] = scope = anyio.CancelScope()
             tasks.start_soon(self._run_group, group, scope, name=f"leadership of {group}")
         for group in sorted(self._tasks.keys() - known):
@@ -232,22 +233,22 @@ class Leadership:
                 self._terms[group].end("the group is gone")
             else:
                 self._tasks[group].cancel()
-        return len(missing) <= STARTS
+        return len(missing) <= MAX_STARTS
 
     def _hand_over(self) -> float | None:
         if self._stopping:
             return None
-        wanted = self._wanted()
-        due, wake_at = self._handover.due(self._clock.now(), self._me, self._terms, wanted)
+        leader_spread = self._leader_spread()
+        due, wake_at = self._handover.due(self._clock.now(), self._me, self._terms, leader_spread)
         for group in due:
             self._handovers += 1
-            self._terms[group].end(f"handed over to {wanted.preferred(group)}")
+            self._terms[group].end(f"handed over to {leader_spread.preferred(group)}")
         return wake_at
 
     # --- one group -------------------------------------------------------------------------------------------
 
     async def _run_group(self, group: str, scope: anyio.CancelScope) -> None:
-        """Campaign, lead, and again, for as long as the group is known."""
+        """Campaign and lead in turn, for as long as the group is known."""
         backoff = Backoff(
             f"{self._me}/{group}", first=self._settings.crash_backoff, most=self._settings.crash_backoff_most
         )
@@ -261,18 +262,18 @@ class Leadership:
                     group=group,
                 )
         except AssignerError as error:
-            # The elector tries again by itself: what it passes on is final.
+            # The elector retries by itself, so an error that it raises is final.
             self._fail(error)
         finally:
             del self._tasks[group]
             self._changed.notify()
 
     async def _campaign_and_lead(self, group: str, backoff: Backoff) -> None:
-        while self._wants(group):
+        while self._should_lead(group):
             term = await self._elector.campaign(group, stagger=lambda: self._stagger(group))
             await self._lead(term, backoff)
 
-    def _wants(self, group: str) -> bool:
+    def _should_lead(self, group: str) -> bool:
         return not self._stopping and group in self.groups
 
     def _fail(self, error: AssignerError) -> None:
@@ -282,11 +283,11 @@ class Leadership:
             self._scope.cancel()
 
     async def _stagger(self, group: str) -> None:
-        """Wait while instances that are preferred for the group may still take it."""
+        """Delay the campaign while an instance that is preferred for the group may still win it."""
         since = self._clock.now()
         while True:
             mark = self._eligible_changed.mark()
-            delay = campaign_delay(group, self._me, self._wanted(), self._settings.spread.courtesy)
+            delay = campaign_delay(group, self._me, self._leader_spread(), self._settings.spread.stagger)
             left = since + delay - self._clock.now()
             if left <= 0:
                 return
@@ -306,13 +307,13 @@ class Leadership:
                 tasks.cancel_scope.cancel()
         finally:
             if term.held():
-                # Cancelled from outside: the key would otherwise keep the group without a leader.
+                # Cancelled from outside. A leader key left behind would keep the group without a leader.
                 with anyio.move_on_after(self._settings.grace, shield=True):
                     await term.resign()
             self._stop_leading(led)
         if self._clock.now() - began > self._settings.crash_backoff_most:
             backoff.reset()
-        if led.failed and self._wants(term.group):
+        if led.failed and self._should_lead(term.group):
             await backoff.pause()
 
     def _start_leading(self, led: _LedTerm) -> None:
@@ -320,7 +321,7 @@ class Leadership:
         self._won += 1
         self._terms[term.group] = led
         log.info("term_started", group=term.group, term=term.revision)
-        if not self._wants(term.group):
+        if not self._should_lead(term.group):
             led.end("no longer wanted")
         self._changed.notify()
 
@@ -354,7 +355,7 @@ class Leadership:
         led.work.cancel()
 
     async def _step_down(self, led: _LedTerm) -> None:
-        """Stop the work, then free the group; work that does not stop in time is left to its fence."""
+        """Stop the work, then resign. Writes of work that does not stop in time fail by their fence."""
         led.work.cancel()
         with anyio.move_on_after(self._settings.grace):
             await led.work_ended.wait()
@@ -362,7 +363,7 @@ class Leadership:
 
     # --- who should lead what --------------------------------------------------------------------------------
 
-    def _wanted(self) -> LeaderSpread:
+    def _leader_spread(self) -> LeaderSpread:
         if self._spread is None:
             if not self._groups.listed.is_set() or not self._instances.listed.is_set():
                 return NOWHERE

@@ -1,6 +1,7 @@
-"""Keeps a leader informed of its group's loads, for as long as the group's options ask for plans by load.
+"""Follows the loads of a led group, for as long as the group's options ask for weighted plans.
 
-Not promised: that the loads are there when the first plan is made. The leader waits a little for them, not for ever.
+Not promised: that the loads are known when the first plan is made. The leader waits for them for `FIRST_LISTING` at
+most.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from assigner.storage.prefix_mirror import PrefixMirror
 from assigner.store import Store
 
 FIRST_LISTING = 5.0
-"""Seconds a new leader waits for what is known of loads, because planning without it could move a lot."""
+"""Seconds that a new leader waits for the recorded loads, because an unweighted plan could move many partitions."""
 SETTLE = 1.0
-"""Seconds in which changes are gathered: the records of many topics are written one after the other."""
+"""Seconds in which changes are coalesced: the records of many topics are written one after the other."""
 MAX_RECORDS = 100_000
 
 log = get_logger("assigner.leader.load_watch")
 
 
-class LoadFollowing:
+class LoadWatch:
     def __init__(
         self,
         store: Store,
@@ -38,7 +39,7 @@ class LoadFollowing:
         settings: LoadSettings,
         changed: Callable[[], None],
     ) -> None:
-        """`changed` is called when `loads` is another or says something else."""
+        """`changed` is called when `loads` was replaced or updated."""
         self._store = store
         self._prefix = prefix
         self._mirror = mirror
@@ -49,19 +50,19 @@ class LoadFollowing:
         self._listed = anyio.Event()
         self._unreadable: set[str] = set()
         self.loads: GroupLoads | None = None
-        """None: the group does not ask for plans by load."""
+        """None: the group's plans are unweighted."""
 
     async def run(self) -> None:
         self._mirror.listen(self)
         try:
             while True:
                 await self._options_changed.until(lambda: self._mirror.state.options.use_loads)
-                await self._follow()
+                await self._watch_records()
         finally:
             self._mirror.unlisten(self)
 
     async def wait_listed(self) -> None:
-        """Return once what is recorded is known, if it is wanted; at the latest after a while."""
+        """Wait until the recorded loads are listed, if the group uses loads; for `FIRST_LISTING` at most."""
         if self._mirror.state.options.use_loads:
             with anyio.move_on_after(FIRST_LISTING):
                 await self._listed.wait()
@@ -71,22 +72,22 @@ class LoadFollowing:
         if any(isinstance(change.key, OptionsKey) for change in changes):
             self._options_changed.notify()
 
-    async def _follow(self) -> None:
-        following = PrefixMirror(self._store, self._prefix, Loads, self._records_changed.notify, limit=MAX_RECORDS)
+    async def _watch_records(self) -> None:
+        records = PrefixMirror(self._store, self._prefix, Loads, self._records_changed.notify, limit=MAX_RECORDS)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(unending, "following of loads", following.run, name=f"loads under {self._prefix}")
-            tasks.start_soon(self._take_in, following, name=f"loads taken in from {self._prefix}")
+            tasks.start_soon(unending, "watch of load records", records.run, name=f"loads under {self._prefix}")
+            tasks.start_soon(self._update_loads, records, name=f"loads updated from {self._prefix}")
             await self._options_changed.until(lambda: not self._mirror.state.options.use_loads)
             tasks.cancel_scope.cancel()
         self.loads = None
         self._changed()
 
-    async def _take_in(self, following: PrefixMirror[Loads]) -> None:
+    async def _update_loads(self, records: PrefixMirror[Loads]) -> None:
         loads = GroupLoads(self._settings)
-        await following.listed.wait()
+        await records.listed.wait()
         while True:
             mark = self._records_changed.mark()
-            self._report(loads.update(following.records))
+            self._report(loads.update(records.records))
             self.loads = loads
             self._listed.set()
             self._changed()

@@ -1,10 +1,9 @@
-"""Records one group's ownership for one term: what the mirror shows becomes lines of the event log.
+"""Writes one group's changes of ownership during one term to the event log, as the mirror shows them.
 
-Each term begins with everything that is held, so a log may begin anywhere, and lines that were lost cost nothing but
-themselves: whatever was dropped, the next lines begin anew. A leader that no longer holds its term records nothing, so
-the lines of two terms never mix.
+Each term begins with a snapshot of all owners, so a log may begin anywhere, and after lost lines another snapshot
+follows. A leader that no longer holds its term records nothing, so the lines of two terms never mix.
 
-Not promised: that every change is recorded. The log is behind the leader and never in its way.
+Not promised: that every change is recorded. The leader never waits for the log.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ class Recording(Protocol):
     def begin(self) -> None: ...
 
     def expect(self, moves: Iterable[Moved]) -> None:
-        """These moves are about to be written; only their writer knows the causes."""
+        """Remember the causes of moves that are about to be written; only the writer knows them."""
         ...
 
     def end(self) -> None: ...
 
 
 class NoRecording:
-    """No log was asked for."""
+    """The recording of an instance without an event log."""
 
     def begin(self) -> None:
         pass
@@ -59,11 +58,11 @@ class EventRecording:
         self._seq = 0
         self._failures = 0
         self._broken = True
-        """Something is missing: what follows would make no sense."""
+        """A line was dropped: a new snapshot is needed before further lines."""
 
     def begin(self) -> None:
         self._mirror.listen(self)
-        self._begin_anew()
+        self._write_snapshot()
 
     def end(self) -> None:
         self._mirror.unlisten(self)
@@ -72,7 +71,7 @@ class EventRecording:
         self._ownership.expect(moves)
 
     def changed(self, changes: Sequence[Change]) -> None:
-        """The mirror's word."""
+        """Called by the mirror."""
         if not self._term.held():
             return
         events = self._ownership.observe(changes)
@@ -82,10 +81,10 @@ class EventRecording:
             log.warning("ownership_events_dropped", group=self._mirror.group)
             self._broken = True
         self._log.dropped(len(events))
-        self._begin_anew()
+        self._write_snapshot()
 
-    def _begin_anew(self) -> None:
-        # Putting everything together takes a while: not before there is somebody to take it.
+    def _write_snapshot(self) -> None:
+        # A snapshot takes a while to make, so it is made only when the log has room for it.
         if not self._log.has_room:
             return
         self._part += 1

@@ -1,10 +1,9 @@
-"""A line on each group, written by its leader for whoever lists the groups.
+"""Stores a summary of each group, written by its leader and read by calls that list groups.
 
-To tell how many consumers and partitions a group has, somebody must have read it. Its leader has; so it writes the line
-that a list of groups shows, when it has changed and not more often than every few seconds. Listing them all is then a
-few reads, however many there are.
+To count a group's consumers and partitions one has to read the group, and its leader has read it. The leader writes the
+summary when it changed, at most once per `INTERVAL`. Listing all groups then takes a few reads.
 
-Not promised: that the line of a group led elsewhere is newer than the interval.
+Not promised: that a summary is newer than the interval.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from assigner.storage.mirror import GroupMirror
 from assigner.store import Committed, Compare, Exists, Put, Store
 
 INTERVAL = 5.0
-"""Seconds between two looks at everything that is led here."""
-_TOGETHER = 50
-"""Groups looked at before others get their turn."""
+"""Seconds between two checks of all groups led here."""
+_PER_TURN = 50
+"""Groups checked before other tasks get a turn."""
 
 log = get_logger("assigner.leader.summaries")
 
@@ -52,7 +51,7 @@ class SummaryWriter:
         self._keys = keys
         self._leading = leading
         self._last: dict[str, tuple[int, GroupSummary]] = {}
-        """By group: under which term what was written."""
+        """Group -> (term, summary) of the last write."""
         self.written = 0
 
     async def run(self, led: Callable[[], Mapping[str, Term]]) -> None:
@@ -61,24 +60,24 @@ class SummaryWriter:
             await self._write_changed(led())
 
     async def _write_changed(self, led: Mapping[str, Term]) -> None:
-        self._last = {group: told for group, told in self._last.items() if group in led}
+        self._last = {group: latest for group, latest in self._last.items() if group in led}
         for number, (group, term) in enumerate(tuple(led.items())):
-            if number % _TOGETHER == _TOGETHER - 1:
+            if number % _PER_TURN == _PER_TURN - 1:
                 await anyio.lowlevel.checkpoint()
             mirror = self._leading.get(group)
             if mirror is None or not term.held():
                 continue
-            told = (term.revision, summary(mirror.state))
-            if self._last.get(group) != told:
-                await self._write(group, term, told)
+            latest = (term.revision, summary(mirror.state))
+            if self._last.get(group) != latest:
+                await self._write(group, term, latest)
 
-    async def _write(self, group: str, term: Term, told: tuple[int, GroupSummary]) -> None:
+    async def _write(self, group: str, term: Term, latest: tuple[int, GroupSummary]) -> None:
         compares: list[Compare] = [term.fence, Exists(self._keys.group_index(group))]
         try:
-            result = await self._store.transact(compares, [Put(self._keys.summary(group), encode(told[1]))])
+            result = await self._store.transact(compares, [Put(self._keys.summary(group), encode(latest[1]))])
         except StoreError as error:
             log.info("summary_write_failed", group=group, error=str(error))
             return
         if isinstance(result, Committed):
-            self._last[group] = told
+            self._last[group] = latest
             self.written += 1

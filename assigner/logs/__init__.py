@@ -1,9 +1,9 @@
 """Log lines of the service and of the client library, and what may be in them.
 
-- `logger`: `get_logger` for everybody: an event and its fields, through the standard library's logging.
+- `logger`: `get_logger`, used by every module: an event and its fields, through the standard library's logging.
 - `setup`: `configure` for a process of our own: one line per event, written by a thread.
 - `formatter`: what a line looks like, as JSON or as text.
-- `rate_limit`: how many lines of a kind remote peers can cause.
+- `rate_limit`: limits how many lines of a kind remote peers can cause.
 - `printable`: control characters in the text of others are escaped before an operator sees them.
 
 Every layer logs, so this package is at the bottom: it imports `errors` and nothing else of the service. Only

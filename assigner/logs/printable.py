@@ -1,8 +1,8 @@
-"""Text of others made fit for an operator's eyes: what a terminal would obey is spelt out instead.
+"""Escapes control characters in text from clients before an operator's terminal or log shows it.
 
-Names, failures and metadata come from whoever calls the service. A control sequence in them could retitle, clear or
-forge what an operator sees, and a bidirectional override could show it backwards. Nothing is dropped: each such
-character is written as its escape, so that it can still be told what was there.
+Names, failures and metadata come from callers of the service. A control sequence in them could retitle, clear or forge
+what an operator sees, and a bidirectional override could reverse it. Nothing is dropped: each such character is
+written as its escape.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def one_line(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """The same, with its line ends kept."""
+    """The text with control characters escaped and line ends kept."""
     return "\n".join(map(one_line, text.split("\n")))
 
 

@@ -1,7 +1,7 @@
-"""Bounds the lines of the log that peers can provoke, per kind, so that they drown nothing.
+"""Limits the log lines that remote peers can cause, per kind, so that they do not drown other lines.
 
-Only what libraries and the doors of the service say at WARNING and above is bounded. The first line of a kind after a
-minute tells how many were left out.
+Only lines of libraries and of the gRPC and HTTP servers, at WARNING and above, are limited. The first line of a kind
+after a minute reports how many were left out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 PER_MINUTE = 20
 MAX_KINDS = 1_000
-"""Kinds that are remembered; beyond that all are forgotten and begin anew."""
+"""Kinds that are counted; beyond this, all counts are reset."""
 _PROVOKED = ("asyncio", "aiohttp", "grpclib", "h2", "hpack", "assigner.server", "assigner.web")
 _MINUTE = 60.0
 
@@ -25,7 +25,7 @@ class _Kind(msgspec.Struct):
 
 
 class RateLimit(logging.Filter):
-    """For the handler that writes."""
+    """A logging filter, for the handler that writes."""
 
     def __init__(self) -> None:
         super().__init__()

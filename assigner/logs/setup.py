@@ -22,7 +22,7 @@ import msgspec
 from assigner.logs.rate_limit import RateLimit
 
 QUEUE_LINES = 10_000
-# Libraries that say at INFO what is nobody's business.
+# Libraries whose INFO lines are of no use to operators.
 _CHATTY = ("asyncio", "aiohttp", "grpc", "grpclib", "h2", "hpack")
 
 
@@ -49,7 +49,7 @@ class QueuedWriter:
     """A stream written by a thread of its own."""
 
     def __init__(self, stream: TextIO, notice: Callable[[int], str], capacity: int = QUEUE_LINES) -> None:
-        """`notice` makes the line that tells how many were dropped."""
+        """`notice` makes the line that reports how many lines were dropped."""
         self._stream = stream
         self._notice = notice
         self._lines: queue.Queue[str | None] = queue.Queue(capacity)
@@ -83,7 +83,7 @@ class QueuedWriter:
                 if self._lines.empty():
                     self._stream.flush()
             except (OSError, ValueError):
-                # The pipe's reader is gone. Nothing is left to tell anyone; keep the queue from filling.
+                # The pipe's reader is gone. Lines can't be written anywhere; keep emptying the queue.
                 continue
 
 
@@ -105,7 +105,7 @@ _levels_before: dict[str, int] = {}
 
 
 def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
-    """Set logging up for this process, anew if it was set up before. Programs that embed the service keep their own
+    """Set logging up for this process, replacing an earlier setup. Programs that embed the service keep their own
     logging by not calling this."""
     # Here and not above: structlog imports rich and more, which a program with the client library would wait for.
     from assigner.logs import formatter
@@ -147,8 +147,8 @@ def close() -> None:
         _writer = None
 
 
-def wants_json(wish: LogFormat, stream: TextIO) -> bool:
-    match wish:
+def wants_json(wanted: LogFormat, stream: TextIO) -> bool:
+    match wanted:
         case LogFormat.JSON:
             return True
         case LogFormat.TEXT:

@@ -138,7 +138,7 @@ class ConsumerStream:
 
 
 class GroupDispatcher:
-    """Listens to one group's mirror, and tells the streams it concerns of each change."""
+    """Listens to one group's mirror, and puts each change into the outboxes of the streams it concerns."""
 
     def __init__(self, mirror: GroupMirror) -> None:
         self.mirror = mirror

@@ -1,4 +1,4 @@
-"""The one place that knows where things are stored.
+"""Builds and parses the keys of the store. No other module knows their layout.
 
 Name segments are percent-encoded, so a name may hold a slash. `~` starts our own branches and is always encoded in
 names, so no group can collide with them. One group, the default one, may live at a prefix of its own: that is how an
@@ -46,7 +46,7 @@ def decode_segment(segment: str) -> str:
 
 
 def group_at(prefix: str, root: str) -> str:
-    """The group whose own place under the root the prefix is, or nothing."""
+    """The group whose keys lie under the prefix by its own name; empty: there is none."""
     if not prefix.startswith(root) or not prefix.endswith("/"):
         return ""
     segment = prefix[len(root) : -1]
@@ -138,7 +138,7 @@ class GroupKeys:
         self.routers = prefix + "routers/"
         owned = ("handoff_acks/", "handoffs/", "standbys/", "assignments/")
         self.branches = tuple(prefix + branch for branch in (*owned, "config/", "assigner/"))
-        """Everything of a group but who is registered, and its plan; who owns what comes first."""
+        """Prefixes of all of a group's records but registrations and the plan; assignments first."""
 
     def consumer(self, name: str) -> str:
         return self.consumers + encode_segment(name)
@@ -167,7 +167,7 @@ class GroupKeys:
         return f"{self.prefix}handoff_acks/{encode_segment(tp.topic)}/{tp.partition}/{encode_segment(router)}"
 
     def parse(self, key: str) -> GroupKey | None:
-        """What the key is about; None for a key that is not ours to understand."""
+        """The subject of the key; None for a key of an unknown form."""
         if not key.startswith(self.prefix):
             return None
         branch, *rest = key[len(self.prefix) :].split("/")
@@ -239,7 +239,7 @@ class Keys:
         return GroupKeys(group, f"{self.root}{encode_segment(group)}/")
 
     def special_prefix(self, group: str) -> str:
-        """Where the group's keys are, if not under its own name; else nothing."""
+        """The prefix of a group whose keys are not under its own name; empty for all others."""
         return self._default_prefix if group == self.default_group else ""
 
     def check_group(self, group: str) -> str:
@@ -260,11 +260,11 @@ class Keys:
         return self.groups + encode_segment(group)
 
     def summary(self, group: str) -> str:
-        """What a list of groups says of one."""
+        """The key of a group's summary, from which the list of groups is made."""
         return self.summaries + encode_segment(group)
 
     def probe(self, instance: str) -> str:
-        """What an instance writes to see whether the store takes writes."""
+        """The key that an instance writes to check whether the store accepts writes."""
         return f"{self.root}~probes/{encode_segment(instance)}"
 
     def deleting(self, group: str) -> str:
@@ -280,7 +280,7 @@ class Keys:
         return f"{self.offsets(group, tp.topic)}{tp.partition}"
 
     def parse_offset(self, group: str, key: str) -> TopicPartition | None:
-        """The partition whose offset lies under the key; None for a key that is not ours to understand."""
+        """The partition whose offset the key holds; None for a key of an unknown form."""
         topic, slash, partition = key.removeprefix(self.offsets(group)).partition("/")
         return _topic_partition(topic, partition) if slash else None
 
@@ -288,7 +288,7 @@ class Keys:
         return f"{self.root}~history/{encode_segment(group)}"
 
     def loads(self, group: str) -> str:
-        """Prefix of what is known of the loads in a group."""
+        """Prefix of a group's load records."""
         return f"{self.root}~loads/{encode_segment(group)}/"
 
     def topic_loads(self, group: str, topic: str, block: int = 0) -> str:
@@ -297,5 +297,5 @@ class Keys:
         return f"{key}/{block}" if block else key
 
     def node_loads(self, group: str) -> str:
-        """No topic's key: a name's `~` is always encoded."""
+        """The key of the nodes' loads. No topic can have it, because a name's `~` is encoded."""
         return self.loads(group) + NODES

@@ -1,4 +1,4 @@
-"""What a group, a consumer, a topic or a session may be called.
+"""Checks the names of groups, consumers, topics and sessions.
 
 Kafka's own rule for topics (letters, digits, `.`, `_`, `-`, up to 249), opened to any printable text for the other
 names because they are percent-encoded where it matters. Refused: nothing at all, control and format characters, blanks
@@ -34,9 +34,9 @@ def check_name(kind: str, name: str) -> str:
 
 
 def session_digest(session: str) -> str:
-    """What is shown of a session, in logs, answers and errors: enough to tell two apart, too little to use one.
+    """A digest that identifies a session in logs, replies and errors, and can't be used as a session.
 
-    The same everywhere and for ever, so that what different places say of a session can be put together."""
+    It is the same on every instance and in every version, so that log lines of different places can be joined."""
     return hashlib.blake2b(session.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest() if session else ""
 
 

@@ -2,7 +2,7 @@
 
 The records keep the field names of the upstream assigner and add ours, so that its data is taken over in place. What
 we do not know we keep: unknown fields come back as `extra` and are written again unchanged. A value that is not what
-its key promises raises `UnreadableRecord`; whoever reads it reports it and leaves it alone.
+its key promises raises `UnreadableRecord`; the reader reports it and does not touch it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Status(str, Enum):
 
 
 class Phase(str, Enum):
-    """Upstream's three phases, which readers that know no steps go by."""
+    """Upstream's three phases, for readers that do not know steps."""
 
     WARMING = "Warming"
     READY = "Ready"
@@ -33,7 +33,7 @@ class Phase(str, Enum):
 
 
 class Step(str, Enum):
-    """Where a handoff stands. Finer than the phase, and durable: a new leader goes on from it."""
+    """Where a handoff stands. Finer than the phase, and stored: a new leader continues from it."""
 
     WARMING = "warming"
     FAILED = "failed"
@@ -42,11 +42,11 @@ class Step(str, Enum):
     FREEZING = "freezing"
     """Routers are holding requests back; waiting for their acknowledgements."""
     RELEASING = "releasing"
-    """`exclusive` only: the old owner was told to let go before the flip."""
+    """`exclusive` only: the old owner was asked to release before the flip."""
     RELEASED = "released"
-    """`exclusive` only: the old owner let go; the leader may flip."""
+    """`exclusive` only: the old owner has released; the leader may flip."""
     COMPLETE = "complete"
-    """Flipped; `overlap` only: the old owner still has to let go."""
+    """Flipped; `overlap` only: the old owner still has to release."""
 
     @property
     def phase(self) -> Phase:
@@ -73,7 +73,7 @@ class HandoffMode(str, Enum):
     OVERLAP = "overlap"
     """Old and new owner both hold the partition for a moment, with different epochs. May deliver twice."""
     EXCLUSIVE = "exclusive"
-    """The old owner lets go before the new one starts."""
+    """The old owner releases before the new one starts."""
 
 
 class Displaced(msgspec.Struct, frozen=True, gc=False):
@@ -147,7 +147,7 @@ class Handoff(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     handoff_id: str = ""
     cause: Cause = Cause.JOINED
     old_epoch: int = 0
-    """The epoch the old owner holds and is told to release."""
+    """The epoch that the old owner holds and is asked to release."""
     epoch: int = 0
     """The epoch the new owner got, once flipped."""
     failure: str = ""
@@ -156,7 +156,7 @@ class Handoff(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def to_nobody(self) -> bool:
-        """The old owner lets go, and nobody takes over."""
+        """Whether the old owner releases and no consumer takes over."""
         return not self.new_owner
 
     @property
@@ -188,7 +188,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     partition_count: int
     topic_id: str = ""
     replica_racks: tuple[tuple[str, ...], ...] = ()
-    """Racks of each partition's replicas, if Kafka told."""
+    """Racks of each partition's replicas, if Kafka reported them."""
     source: str = ""
     """Who set it: `settings`, `admin`, `kafka`, `` for upstream's."""
 
@@ -207,7 +207,7 @@ class GroupOptions(msgspec.Struct, frozen=True, kw_only=True):
     freeze_timeout: float = 10.0
     release_timeout: float = 60.0
     balance_backoff: float = 60.0
-    """How long a partition whose move was given up stays where it is."""
+    """The cooldown: how long a partition is not moved for balance after a move of it was abandoned."""
     max_concurrent_handoffs: int = 1000
     warm_concurrency: int = 100
     quarantine_after: int = 3
@@ -218,9 +218,9 @@ class GroupOptions(msgspec.Struct, frozen=True, kw_only=True):
     rollout_cap: int = 0
     """Most partitions a member of the new generation gets while a rollout is on; 0: its fair share."""
     use_loads: bool = False
-    """Give the strategy what consumers report of load; else all partitions are alike."""
+    """Whether the strategy gets the loads that consumers report; else all partitions weigh the same."""
     rebalance_requests: int = 0
-    """Raised by an operator to ask for a rebalance now; also forgives quarantined partitions."""
+    """Incremented by an operator to request a rebalance now; it also lifts the quarantine."""
 
 
 class Quarantined(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,7 +231,7 @@ class Quarantined(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """Something about a group that somebody should know. Readers may meet kinds they do not know."""
+    """A fact about a group that an operator should know. Readers ignore kinds they do not know."""
 
     kind: str
     message: str
@@ -244,7 +244,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     forgiven: int = 0
     """The `rebalance_requests` that last emptied the quarantine."""
     conditions: tuple[Condition, ...] = ()
-    """What the leader alone can see of what is wrong with the group."""
+    """Conditions that only the leader can detect."""
 
 
 class LeaderRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,7 +260,7 @@ class InstanceRecord(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     """Set before it shuts down, so that no group is handed to it."""
     incarnation: str = ""
-    """One per process: tells a restarted instance from the one whose name it took over."""
+    """One per process: distinguishes a restarted instance from its predecessor of the same name."""
 
 
 class GroupIndex(msgspec.Struct, frozen=True, kw_only=True):
@@ -317,7 +317,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loads(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How heavy part of a topic's partitions is, or how busy a group's nodes are; numbers packed, as there are many."""
+    """Loads of a block of a topic's partitions, or of a group's nodes, as packed numbers."""
 
     at: int
     """Wall time of the last write."""
@@ -333,14 +333,14 @@ class Loads(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Offset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """How far a partition was worked through, by its owner's word."""
+    """A partition's committed offset, as its owner reported it."""
 
     offset: int
     """The next one to read."""
     epoch: int = 0
     """The ownership under which it was committed; 0: set by an operator."""
     leader_epoch: int = -1
-    """Kafka's, of the last record; -1: not told."""
+    """Kafka's leader epoch of the last record; -1: not reported."""
     metadata: str = ""
     committed_at: int = 0
     """Wall time, for people only."""
@@ -352,7 +352,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 class Stored(msgspec.Struct, Generic[R], frozen=True, gc=False):
-    """A record with what a compare needs, and the fields of others that must survive a rewrite."""
+    """A record with its key and revision, for preconditions, and its unknown fields, which survive a rewrite."""
 
     record: R
     key: str

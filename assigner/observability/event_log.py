@@ -1,12 +1,11 @@
 """The ownership event log: who held which partition when, appended to files that a bulk job can read.
 
-Events are JSON lines: any program reads them, nothing has to be installed, and a file cut short loses its last line
-only. A thread of its own writes segments of bounded size, count and age; a segment is hidden while it grows and gets
-its name when it is complete and on the disk, so that a reader never meets half of one. Nobody waits for the log: what
-does not fit into its queue, or what the disk refuses, is refused or dropped and counted, and whoever it was refused to
-begins anew with everything that is held.
+Events are JSON lines: any program reads them, and a truncated file loses its last line only. A thread of its own writes
+segments of bounded size, count and age. A segment has a hidden name while it grows and is renamed when it is complete
+and on disk, so readers see whole segments only. The log never blocks the leader: events that do not fit into its queue,
+or that the disk refuses, are dropped and counted, and the leader then starts again with a baseline of all holdings.
 
-Not promised: the events of the last seconds before a crash, nor that segments are kept for ever.
+Not promised: the events of the last seconds before a crash, nor that segments are kept without limit.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from assigner.observability.metrics import Metrics
 SUFFIX = ".jsonl"
 _OPEN = ".open"
 _PATIENCE = 1.0
-"""Seconds without new events after which the age of the open segment is looked at."""
+"""Seconds without new events after which the age of the open segment is checked."""
 _RETRY = 5.0
-"""Seconds after which a disk that refused is tried again."""
+"""Seconds before a write is retried after the disk refused one."""
 
 log = get_logger("assigner.observability.event_log")
 
@@ -59,7 +58,7 @@ class EventSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class LoggedEvent(msgspec.Struct, frozen=True, gc=False):
-    """A line. In a group, (term, part, seq) is the order in which things happened; `ts_us` is a wall clock's word."""
+    """A line of the log. (term, part, seq) is the order of a group's events; `ts_us` is wall time, for people."""
 
     ts_us: int
     group: str
@@ -72,11 +71,11 @@ class LoggedEvent(msgspec.Struct, frozen=True, gc=False):
     cause: str
     instance: str
     mode: str
-    """The group's way of handing over: `overlap` or `exclusive`."""
+    """The group's handoff mode: `overlap` or `exclusive`."""
     term: int
     """Of the leader that saw it."""
     part: int
-    """Counts the beginnings within the term: each starts with all that is held, and nothing is known in between."""
+    """Numbers the log's restarts within the term. Each starts with a baseline; events before it may be missing."""
     seq: int
 
 
@@ -84,7 +83,7 @@ class EventLog:
     """Takes events from the event loop and writes them on a thread. `open` it before, `close` it after use."""
 
     def __init__(self, settings: EventSettings, instance: str, metrics: Metrics, clock: Clock | None = None) -> None:
-        """`clock`: tells the age of segments, and is asked by the log's thread."""
+        """`clock`: for the age of segments; read by the log's thread."""
         self._settings = settings
         self._metrics = metrics
         self._batches: deque[Sequence[LoggedEvent]] = deque()
@@ -102,7 +101,7 @@ class EventLog:
 
     @property
     def has_room(self) -> bool:
-        """Whether it is worth while to put a large batch together."""
+        """Whether the queue has room, so that building a large batch is worth its cost."""
         return self._waiting <= self._settings.queue // 2
 
     def open(self) -> None:
@@ -113,13 +112,14 @@ class EventLog:
 
     @property
     def failures(self) -> int:
-        """How often the disk refused. What was appended before and not written yet is dropped with it."""
+        """How often a write failed. Events that were queued at that time are dropped."""
         return self._failures
 
     def append(self, events: Sequence[LoggedEvent], failures: int) -> bool:
-        """Take all of the events or none. A batch larger than the queue is taken while nothing else waits.
+        """Queue all of the events or none. A batch larger than the queue is accepted if the queue is empty.
 
-        `failures`: how many there were when the appender began, so that nothing is written after a hole."""
+        `failures`: that property's value as the caller last read it. If it has changed, events are missing, and nothing
+        is queued."""
         with self._ready:
             fits = not self._waiting or self._waiting + len(events) <= self._settings.queue
             if not fits or self._closing or failures != self._failures:
@@ -130,11 +130,11 @@ class EventLog:
             return True
 
     def dropped(self, count: int) -> None:
-        """So many events will never be written."""
+        """Count events that will never be written."""
         self._metrics.events_logged("dropped", count)
 
     def close(self, timeout: float = 10.0) -> None:
-        """Write what waits and complete the segment, for `timeout` seconds at most."""
+        """Write the queued events and complete the segment, within `timeout` seconds."""
         with self._ready:
             self._closing = True
             self._ready.notify()
@@ -179,7 +179,7 @@ class EventLog:
 
 
 class _Segments:
-    """The files. Used by the log's thread alone, but for `prepare`."""
+    """The segment files. Only the log's thread uses them, except for `prepare`."""
 
     def __init__(self, settings: EventSettings, instance: str, metrics: Metrics, clock: Clock) -> None:
         self._settings = settings
@@ -198,7 +198,7 @@ class _Segments:
         for left in self._directory.glob(f".{self._prefix}*{SUFFIX}{_OPEN}"):
             name = left.name[1 : -len(_OPEN)]
             if self._number_of(name):
-                # A process of this name ended without closing it: all but a torn last line is as good as ever.
+                # An earlier process ended without closing the segment: it is complete but for a torn last line.
                 _cut_torn_line(left)
                 left.replace(self._directory / name)
         self._number = max(self._complete(), default=0)
@@ -223,7 +223,7 @@ class _Segments:
             self.complete()
 
     def complete(self) -> None:
-        """Give the open segment its name."""
+        """Rename the open segment to its final name."""
         if self._file is None:
             return
         self._file.flush()
@@ -238,14 +238,14 @@ class _Segments:
         self._delete_oldest()
 
     def abandon(self) -> None:
-        """The disk refused: leave the segment as it is, and begin another one when there is something to write."""
+        """After a failed write: leave the segment as it is; the next events go to another one."""
         file, self._file = self._file, None
         if file is None:
             return
         try:
             file.close()
         except OSError:
-            # What was buffered is lost, and was counted as such.
+            # Buffered events are lost; they were counted as dropped.
             log.info("segment_abandoned", segment=self._open_path().name)
         self._metrics.event_segment("failed")
 
@@ -263,7 +263,7 @@ class _Segments:
         return self._directory / f".{self._path().name}{_OPEN}"
 
     def _complete(self) -> dict[int, Path]:
-        """The segments of this instance, by number. Another's name may begin like ours."""
+        """The complete segments of this instance, by number. Another instance's name may have ours as its prefix."""
         found = ((self._number_of(path.name), path) for path in self._directory.glob(f"{self._prefix}*{SUFFIX}"))
         return {number: path for number, path in found if number}
 

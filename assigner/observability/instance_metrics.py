@@ -1,6 +1,6 @@
-"""Series about one instance: what it leads, how its terms went, its supervised loops and its tasks.
+"""Metrics of one instance: groups led, terms won and lost, supervised loops and tasks.
 
-They are read when they are asked for, from counts that are kept anyway.
+They are read at each scrape, from counts that the instance keeps anyway.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ class InstanceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     groups: int = 0
     led: int = 0
     misplaced: int = 0
-    """Led here, but another instance should."""
+    """Groups led here although another instance is their preferred leader."""
     terms_won: int = 0
     terms_lost: int = 0
-    """Ended against the instance's will."""
+    """Terms that ended without the instance resigning."""
     term_failures: int = 0
     handovers: int = 0
     store_read_only: bool = False
     restarts: Mapping[str, int] = {}
-    """By the loop's name: a word of the program."""
+    """Restarts by the loop's name, which is a constant of the program."""
 
 
 Read = Callable[[InstanceSnapshot], int]

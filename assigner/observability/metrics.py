@@ -1,11 +1,10 @@
-"""Metrics of one service, on a registry of its own, so that several services fit in one process.
+"""Prometheus metrics of one service, on a registry of its own, so that several services fit in one process.
 
-Series are aggregated: by group up to a bound, by cause, by step, never by consumer unless asked. The state of groups
-is read when it is asked for: the event loop takes the snapshots, a thread turns everything into text, so a scrape of
-many series holds nobody up. State is published by the instance that leads a group, which makes a sum over instances
-the truth.
+Series are aggregated: by group up to a bound, by cause, by step, and by consumer only if configured. The state of
+groups is read at each scrape: the event loop takes the snapshots, and a thread formats them, so a scrape of many series
+does not block the loop. Only the instance that leads a group publishes its state, so a sum over instances is correct.
 
-Not promised: that counters of a group that went out of bounds are told apart (`_other` gathers them).
+Not promised: separate counters for groups beyond the bound. They are summed up as `_other`.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class GroupSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BoundedNames:
-    """The first `limit` names as they are, the rest as `_other`: a label must not grow with its input."""
+    """Bounds the values of a label: the first `limit` names as they are, the rest as `_other`."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -92,7 +91,7 @@ class Metrics:
         self._groups = BoundedNames(max_groups)
         self._reasons = BoundedNames(MAX_REASONS)
         self._depths: dict[str, Callable[[], int]] = {}
-        # One scrape at a time: a flood of them may wait, but must not take all the threads.
+        # One scrape at a time, so that concurrent scrapes do not use up the thread pool.
         self._scraping = CapacityLimiter(1)
         self._declare_counters()
         self._declare_durations()
@@ -138,7 +137,7 @@ class Metrics:
             registry=registry,
         )
         self._topic_changes = Counter(
-            "assigner_topic_changes", "Topics of which Kafka told something new.", ["group"], registry=registry
+            "assigner_topic_changes", "Changes of topics that Kafka reported.", ["group"], registry=registry
         )
         self._events = Counter(
             "assigner_ownership_events", "Lines of the ownership event log.", ["outcome"], registry=registry
@@ -179,7 +178,7 @@ class Metrics:
         self._moves.labels(self._groups.label(group), cause.value).inc(count)
 
     def took_over(self, group: str, *, warm: bool, cold: bool) -> None:
-        """Whether who got a partition held a copy of it (`warm`), or did not while somebody else did (`cold`)."""
+        """A partition got a new owner that held a standby copy (`warm`), or held none although another did (`cold`)."""
         if warm:
             self._warm_actives.labels(self._groups.label(group)).inc()
         if cold:
@@ -206,7 +205,7 @@ class Metrics:
         self._offset_commits.labels(self._groups.label(group), outcome).inc(count)
 
     def topics_looked_up(self, group: str, outcome: str, changed: int) -> None:
-        """`outcome`: ok, partial (Kafka did not tell of all topics) or failed."""
+        """`outcome`: ok, partial (Kafka did not describe all topics) or failed."""
         label = self._groups.label(group)
         self._topic_lookups.labels(label, outcome).inc()
         self._topic_changes.labels(label).inc(changed)
@@ -220,7 +219,7 @@ class Metrics:
         self._segments.labels(outcome).inc()
 
     def refused(self, reason: str, count: int = 1) -> None:
-        """`reason` is a word of the program, such as an error's class name, never a client's text."""
+        """`reason` is a constant of the program, such as an error's class name, never a client's text."""
         self._refusals.labels(self._reasons.label(reason)).inc(count)
 
     # How long it took. -------------------------------------------------------------------------------------------
@@ -262,7 +261,7 @@ class Metrics:
             return await anyio.to_thread.run_sync(scrape.encode)
 
     def render_here(self) -> bytes:
-        """The same at once, for programs without an event loop."""
+        """The text of all series, computed synchronously, for programs without an event loop."""
         return self._snap().encode()
 
     def _snap(self) -> _Scrape:
@@ -273,7 +272,7 @@ class Metrics:
 
 
 class _Scrape(Collector):
-    """What one scrape shows: the registry's own series, and instance and groups as they were when it began."""
+    """One scrape: the registry's own series, and snapshots of the instance and its groups from when it began."""
 
     def __init__(
         self,
@@ -289,7 +288,7 @@ class _Scrape(Collector):
 
     def collect(self) -> Iterator[Metric]:
         for family in self._registry.collect():
-            # The client adds a series per series with the time it was made, which nobody asks for.
+            # The client library adds a `_created` series to each counter; these are left out.
             family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
             yield family
         yield from instance_families(self._instance)
@@ -303,7 +302,7 @@ class _Scrape(Collector):
 
 
 def gather(snapshots: Iterable[GroupSnapshot], names: BoundedNames) -> dict[str, GroupSnapshot]:
-    """Snapshots by label; those past the bound added up."""
+    """Snapshots by label; those beyond the bound are summed up."""
     found: dict[str, GroupSnapshot] = {}
     for snapshot in snapshots:
         label = names.label(snapshot.group)

@@ -23,8 +23,8 @@ from contextlib import asynccontextmanager
 import anyio
 import anyio.lowlevel
 
+from assigner.aio.idle_workers import IdleWorkers
 from assigner.aio.supervision import Supervisor
-from assigner.aio.wakeup import Wakeup
 from assigner.api import CommitRefusal, FoundOffsets, OffsetCommit, RefusedCommit, WantedOffsets
 from assigner.clock import Clock
 from assigner.core.offset_commits import (
@@ -171,7 +171,7 @@ class OffsetService:
     async def _admit_fresh(
         self, mirror: GroupMirror, who: Committer, commits: Sequence[OffsetCommit]
     ) -> list[tuple[OffsetCommit, Admitted | RefusedCommit]]:
-        """By the assignments as the store has them."""
+        """Admit commits by the assignments as the store has them."""
         found = await multi_get(self._store, [mirror.state.keys.assignment(commit.tp) for commit in commits])
         return [
             (commit, _admit_found(who, commit, result, exists=_exists(mirror, commit)))
@@ -194,7 +194,7 @@ class CommitWriter:
         self._store = store
         self._clock = clock
         self._callers: dict[PendingCommit, Ended] = {}
-        self._arrived = Wakeup()
+        self._workers = IdleWorkers(lambda: queue.has_ready)
 
     async def write(self, commits: Sequence[PendingCommit]) -> list[RefusedCommit]:
         """Write the commits and return those that were not written. Raises `LimitReached`.
@@ -216,7 +216,7 @@ class CommitWriter:
             return refused
         self.queue.add(commits)
         self._callers.update(dict.fromkeys(commits, ended))
-        self._arrived.notify()
+        self._workers.notify()
         try:
             await all_ended.wait()
         finally:
@@ -233,12 +233,10 @@ class CommitWriter:
     async def _work(self) -> None:
         while True:
             # Commits that arrive in the same turn of the event loop share a transaction.
-            await anyio.lowlevel.checkpoint()
-            batch = self.queue.take(self._store.limits)
-            if batch:
-                await self._write(batch)
-            else:
-                await self._arrived.next()
+            await self._write(await self._workers.next(self._take))
+
+    def _take(self) -> list[PendingCommit]:
+        return self.queue.take(self._store.limits)
 
     async def _write(self, batch: list[PendingCommit]) -> None:
         try:

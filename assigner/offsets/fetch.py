@@ -16,7 +16,7 @@ from assigner.errors import InvalidInput, UnreadableRecord
 from assigner.logs import get_logger
 from assigner.model.keys import Keys, TopicPartition
 from assigner.model.records import Offset, TopicConfig, decode
-from assigner.storage.multi_get import AT_ONCE, multi_get
+from assigner.storage.multi_get import IN_FLIGHT, multi_get
 from assigner.store import Entry, Found, GetResult, Store
 
 MAX_ANSWERED = 10_000
@@ -43,7 +43,7 @@ class OffsetReader:
         return answer.found(identities)
 
     async def _fetch_named(self, group: str, partitions: Sequence[TopicPartition], answer: _Answer) -> None:
-        size = AT_ONCE * self._store.limits.operations
+        size = IN_FLIGHT * self._store.limits.operations
         for start in range(0, len(partitions), size):
             part = partitions[start : start + size]
             found = await multi_get(self._store, [self._keys.offset(group, tp) for tp in part])
@@ -64,7 +64,7 @@ class OffsetReader:
                 return
 
     async def _fetch_under(self, group: str, prefix: str, after: str, answer: _Answer) -> bool:
-        """Whether everything under the prefix fitted in."""
+        """Add the offsets under the prefix to the answer; whether all of them fitted."""
         while True:
             page = await self._store.list(prefix, after=after, limit=_PAGE)
             if not all(self._take(group, entry, answer) for entry in page.entries):
@@ -86,7 +86,7 @@ class OffsetReader:
 
 
 class _Answer:
-    """What was read so far, within the bounds of one message."""
+    """The offsets read so far, within the bounds of one message."""
 
     def __init__(self) -> None:
         self.read: list[tuple[TopicPartition, Offset | None]] = []
@@ -96,7 +96,7 @@ class _Answer:
         self._more = False
 
     def takes(self, tp: TopicPartition, value: bytes | None) -> bool:
-        """Whether there was room for it."""
+        """Add an offset to the answer; false if there is no room for it."""
         size = len(value or b"") + len(tp.topic)
         if self._count >= MAX_ANSWERED or (self._count and self._size + size > MAX_ANSWER_BYTES):
             self._more = True

@@ -16,7 +16,7 @@ from assigner.clock import Clock
 from assigner.logs import get_logger
 from assigner.model.names import check_name
 from assigner.server.services.admin import AdminService
-from assigner.server.services.consumers import ConsumerService, unnamed
+from assigner.server.services.consumers import ConsumerService, no_incarnation
 from assigner.server.services.offsets import OffsetCalls
 from assigner.server.services.requests import Requests
 from assigner.server.settings import ServerSettings
@@ -50,7 +50,7 @@ class GrpcServer:
         clock: Clock,
         ready: Callable[[], bool],
         check_group: Callable[[str], str] = lambda name: check_name("group", name),
-        incarnation: Callable[[], Awaitable[str]] = unnamed,
+        incarnation: Callable[[], Awaitable[str]] = no_incarnation,
         supervisor: Supervisor | None = None,
     ) -> None:
         """`incarnation`: of the store, sent to consumers; empty: the store has none."""

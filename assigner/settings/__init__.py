@@ -1,12 +1,12 @@
-"""Settings: one value, from flags, the environment, a TOML file and defaults.
+"""Loads the settings from flags, the environment, a TOML file and defaults into one checked value.
 
-The story in the order of files: `catalog` lists every setting once, with its meaning, rule and other names; flags,
-environment, schema and the reference page come from it. `rules` are what a value must be; `model` is the checked
+The modules in order: `catalog` lists every setting once, with its meaning, rule and other names; flags, environment,
+schema and the reference page are generated from it. `rules` are the constraints of values; `model` is the checked
 result, one section per part of the service; `sources` reads layers; `upstream` translates the environment of the
 upstream assigner; `loading` merges the layers into `Settings`, keeping their origins; `rendering` prints them.
 
-It may import the sections of the packages it configures, and no running part. Not promised: that an unknown key is
-ignored. It is an error that names the nearest known key.
+It may import the settings sections of the packages it configures, and no other code of theirs. Not promised: that an
+unknown key is ignored. It is an error that names the nearest known key.
 """
 
 from assigner.settings.loading import Loaded, load

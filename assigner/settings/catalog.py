@@ -1,6 +1,7 @@
-"""Every setting by its dotted key: what it means, what it must be, and by which other names it is known.
+"""Lists every setting by its dotted key, with its meaning, its constraint and its flag.
 
-The command line, the environment, the refusals, the JSON Schema and the reference page are all made from this list.
+The command line, the environment, the error messages, the JSON Schema and the reference page are generated from this
+list.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 SECRET_PROPERTY = re.compile(r"password|secret|token$|jaas|passphrase|oauthbearer\.config|\.pem$", re.IGNORECASE)
-"""Names of Kafka's properties whose values nobody may see."""
+"""Matches names of Kafka properties whose values are secret."""
 _COUNT = AllowedRange(least=1)
 _PAUSE = AllowedRange(least=0, most=86_400)
 _WINDOW = AllowedRange(least=65_535, most=2**31 - 1)
@@ -163,11 +164,11 @@ _KEYS = (
     Key("group.use_loads", "Plan by the loads that consumers report; else all partitions are alike."),
     Key("topics", "Partition counts: group, topic, number.", rules.TOPICS, "--topic"),
     Key("spread.slack", "How far above the even share of groups an instance may go.", AllowedRange(least=1, most=10)),
-    Key("spread.courtesy", "Seconds each instance waits for those that a free group suits better.", _PAUSE),
+    Key("spread.stagger", "Seconds each instance waits for those that a free group suits better.", _PAUSE),
     Key("spread.settle", "Seconds without a change of instances before groups are handed over.", _PAUSE),
     Key("spread.batch", "Groups handed over at a time.", _COUNT),
     Key("spread.pause", "Seconds between two such batches.", _PAUSE),
-    Key("spread.patience", "Seconds before a group that came back is handed over again; doubles.", _PAUSE),
+    Key("spread.handover_backoff", "Seconds before a group that came back is handed over again; doubles.", _PAUSE),
     Key("loads.interval", "Seconds between two writes of a record of loads by one instance, at least.", rules.SECONDS),
     Key("loads.smoothing", "Seconds in which a new load makes up two thirds of what is known of it.", rules.SECONDS),
     Key("loads.threshold", "Relative change from which on a load is worth writing.", AllowedRange(least=0, most=10)),
@@ -220,7 +221,7 @@ _KEYS = (
 CATALOG = {key.name: key for key in _KEYS}
 
 NOT_SETTINGS = frozenset({"group.rebalance_requests"})
-"""Fields of borrowed structs that hold state, not wishes."""
+"""Fields of other packages' structs that are not settings."""
 
 
 class Leaf(msgspec.Struct, frozen=True):
@@ -244,12 +245,12 @@ def _fields(kind: type[msgspec.Struct], path: str) -> Iterator[tuple[str, tuple[
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             yield from _fields(field.type, f"{name}.")
         elif name not in NOT_SETTINGS:
-            # A default that is made afresh each time, such as the instance's name, has no value to show.
+            # A generated default, such as the instance's name, has no value to show.
             fresh = field.default_factory
             literal = fresh() if fresh in (dict, list) else ... if fresh is not msgspec.NODEFAULT else field.default
             yield name, (field.type, literal)
 
 
 def field_names() -> set[str]:
-    """All leaves the struct has, described or not; a test holds them against the catalog."""
+    """Every field of the struct, in the catalog or not; a test compares them with the catalog."""
     return {name for name, _ in _fields(Settings, "")}

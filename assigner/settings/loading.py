@@ -1,7 +1,7 @@
-"""Flags over environment over file over defaults, into one checked `Settings`.
+"""Merges flags, environment, file and defaults, in this order of precedence, into one checked `Settings`.
 
-Every problem is found before any is reported, because fixing them one at a time wastes a person's day. What came
-from where is kept, so that `assigner config print` can say it.
+All problems are reported together, because fixing them one at a time takes long. The origin of each value is kept for
+`assigner config print`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", 
 class Loaded(msgspec.Struct, frozen=True):
     settings: Settings
     origins: dict[str, str]
-    """Key -> where its value came from; keys at their default are absent."""
+    """Key -> origin of its value; keys at their default are absent."""
     notes: tuple[str, ...] = ()
-    """Things worth saying that are no reason to refuse."""
+    """Warnings that do not make the settings invalid."""
 
     def origin(self, key: str) -> str:
         return self.origins.get(key, DEFAULT)
@@ -53,7 +53,7 @@ def load(
     environment: Mapping[str, str] | None = None,
     config: str | None = None,
 ) -> Loaded:
-    """Raises `InvalidInput` that lists every problem. `config` beats `ASSIGNER_CONFIG`."""
+    """Load the settings. Raises `InvalidInput` that lists every problem. `config` overrides `ASSIGNER_CONFIG`."""
     environment = environment or {}
     path = config or environment.get("ASSIGNER_CONFIG")
     layers = [
@@ -80,7 +80,7 @@ def _merge(layers: list[Layer]) -> Loaded:
     if problems:
         raise InvalidInput(_listed(problems))
     settings = _build(tree)
-    notes = [note for layer in layers for note in layer.notes] + _cautions(settings)
+    notes = [note for layer in layers for note in layer.notes] + _warnings(settings)
     return Loaded(settings, {key: value.origin for key, value in values.items()}, tuple(notes))
 
 
@@ -88,9 +88,9 @@ def _build(tree: dict[str, Any]) -> Settings:
     try:
         settings = msgspec.convert(tree, Settings)
     except InvalidInput as error:
-        # The gRPC server's settings check themselves as a whole.
+        # The gRPC server's settings are also checked together.
         raise InvalidInput(f"grpc: {error}") from error
-    problems = _contradictions(settings)
+    problems = _conflicts(settings)
     if problems:
         raise InvalidInput(_listed(problems))
     return settings
@@ -113,7 +113,8 @@ def _set(tree: dict[str, Any], key: str, value: Any) -> None:
 
 
 def read(leaf: Leaf, value: Value) -> Any:
-    """The value as its key's type, within its key's rule. Raises `InvalidInput` naming key, rule and remedy."""
+    """Convert the value to its key's type and check its key's rule. Raises `InvalidInput` naming key, rule and
+    remedy."""
     raw = value.raw
     try:
         if value.text and isinstance(raw, str):
@@ -129,7 +130,7 @@ def read(leaf: Leaf, value: Value) -> Any:
 
 
 def _from_text(kind: Any, text: str) -> Any:
-    """What a person or a deployment wrote in one word, as the type wants it. Raises `ValueError`."""
+    """Convert the text of a flag or an environment variable for the type. Raises `ValueError`."""
     optional = _without_none(kind)
     if optional is not kind and text == "":
         return None
@@ -137,7 +138,7 @@ def _from_text(kind: Any, text: str) -> Any:
     if kind is str or (isinstance(kind, type) and issubclass(kind, Enum)):
         return text
     if kind is bool:
-        return _yes_or_no(text)
+        return _to_bool(text)
     if kind in (int, float):
         return kind(text)
     if get_origin(kind) is tuple and get_args(kind) == (str, ...) and not text.lstrip().startswith("["):
@@ -148,7 +149,7 @@ def _from_text(kind: Any, text: str) -> Any:
         raise ValueError(str(error)) from error
 
 
-def _yes_or_no(text: str) -> bool:
+def _to_bool(text: str) -> bool:
     word = text.strip().lower()
     if word not in _YES | _NO:
         raise ValueError(text)
@@ -164,7 +165,7 @@ def _without_none(kind: Any) -> Any:
 
 
 def wanted(kind: Any) -> str:
-    """The type in a reader's words."""
+    """The name of a type in error messages."""
     kind = _without_none(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "one of " + ", ".join(str(member.value) for member in kind)
@@ -178,7 +179,7 @@ def wanted(kind: Any) -> str:
 # --- values together ---------------------------------------------------------------------------------------------
 
 
-def _contradictions(settings: Settings) -> list[str]:
+def _conflicts(settings: Settings) -> list[str]:
     found = []
     store = settings.store
     if bool(store.tls_cert) != bool(store.tls_key):
@@ -203,7 +204,7 @@ def _contradictions(settings: Settings) -> list[str]:
     return found
 
 
-def _cautions(settings: Settings) -> list[str]:
+def _warnings(settings: Settings) -> list[str]:
     found = []
     if settings.store.backend != "memory" and settings.store.request_timeout >= settings.leader_ttl * SAFE_SHARE:
         found.append(

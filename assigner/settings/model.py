@@ -1,8 +1,8 @@
-"""Everything that can be set, as one value.
+"""`Settings`: all settings of the service as one immutable value.
 
-A `Settings` is made once, by `assigner.settings.load` or by a program that embeds the service, and handed down; no
-part of the service reads the environment or a file by itself. The constructor takes what it is given: ranges and
-spelling are checked where a person's input comes in (`load`).
+A `Settings` is made once, by `assigner.settings.load` or by a program that embeds the service, and handed down; no part
+of the service reads the environment or a file by itself. The constructor does not check values: `load` checks ranges
+and spelling of user input.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _ANYWHERE = frozenset({"", "0.0.0.0", "::", "[::]", "*"})
 
 
 def fresh_instance_name() -> str:
-    """A name no other instance has: two instances of one name would take each other's presence away."""
+    """Generate a unique instance name: two instances with one name would take over each other's presence."""
     host = socket.gethostname().split(".")[0] or "assigner"
     return f"{host}-{secrets.token_hex(3)}"
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of the tables of the TOML file."""
+    """Base class of the tables of the TOML file."""
 
 
 class StoreSection(StoreSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which store, and how it is reached. Goes to the backend as it is."""
+    """The backend of the store and its options, passed to the backend unchanged."""
 
     backend: str = "memory"
     root: str = DEFAULT_ROOT
@@ -45,16 +45,16 @@ class StoreSection(StoreSettings, frozen=True, kw_only=True, forbid_unknown_fiel
 class InstanceSection(Section, frozen=True, kw_only=True):
     name: str = msgspec.field(default_factory=fresh_instance_name)
     address: str = ""
-    """host:port under which the other instances and the consumers reach this one; empty: what gRPC is bound to."""
+    """host:port by which other instances and consumers reach this one; empty: the address that gRPC is bound to."""
 
 
 class KafkaSection(Section, frozen=True, kw_only=True):
     bootstrap_servers: str = ""
     """Empty: partition counts are not discovered from Kafka."""
     properties: dict[str, str] = {}
-    """librdkafka's properties, passed on."""
+    """Properties passed to librdkafka."""
     properties_file: str | None = None
-    """More of them, one `name=value` in a line; read again when the file changes."""
+    """A file with more properties, one `name=value` per line; read again when it changes."""
     refresh_interval: float = 60.0
     metadata_timeout: float = 15.0
 
@@ -62,11 +62,11 @@ class KafkaSection(Section, frozen=True, kw_only=True):
 class MetricsSection(Section, frozen=True, kw_only=True):
     per_consumer: bool = False
     max_groups: int = 200
-    """Groups with series of their own; the others are counted together as `_other`."""
+    """Groups with their own time series; the others are counted together as `_other`."""
 
 
 class QuotaSection(Section, frozen=True, kw_only=True):
-    """What one tenant may take of what all share. Checked where more is asked for; what there is already stays."""
+    """Limits per group or topic, checked when a call would exceed them. Existing data stays."""
 
     groups: int = 10_000
     topics: int = 1_000
@@ -88,7 +88,7 @@ class Settings(Section, frozen=True, kw_only=True):
     shutdown_timeout: float = 20.0
     default_group: str = "default"
     default_prefix: str = ""
-    """Where the default group's keys are, if not under its own name: upstream's groupless prefix."""
+    """Key prefix of the default group, if it is not the one of its name: upstream's groupless prefix."""
     instance: InstanceSection = msgspec.field(default_factory=InstanceSection)
     store: StoreSection = StoreSection()
     grpc: ServerSettings = ServerSettings()
@@ -98,7 +98,7 @@ class Settings(Section, frozen=True, kw_only=True):
     topics: dict[str, dict[str, int]] = {}
     """group -> topic -> partitions."""
     spread: SpreadSettings = SpreadSettings()
-    """How the groups' leaders spread over the instances."""
+    """How the leaders of groups are spread over the instances."""
     loads: LoadSettings = LoadSettings()
     """How reported loads are kept and used."""
     events: EventSettings = EventSettings()
@@ -116,7 +116,7 @@ class Settings(Section, frozen=True, kw_only=True):
         )
 
     def advertised_address(self, port: int) -> str:
-        """What others should dial, given the port gRPC really got."""
+        """The address to advertise, given the port that gRPC is bound to."""
         if self.instance.address:
             return self.instance.address
         host = socket.gethostname() if self.grpc.host in _ANYWHERE else self.grpc.host

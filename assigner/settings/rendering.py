@@ -1,4 +1,4 @@
-"""Settings for people and programs to read: TOML with origins, JSON, JSON Schema, and the reference page's table.
+"""Renders settings: as TOML with origins, as JSON, as JSON Schema, and as the table of the reference page.
 
 Secrets are never shown: not in a value, and not inside a URL or a table of properties.
 """
@@ -25,7 +25,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def shown(settings: Settings) -> dict[str, Any]:
-    """Key -> value as plain data, secrets struck out."""
+    """Key -> value as plain data, with secrets redacted."""
     return {name: _redact(leaf, value_of(settings, name)) for name, leaf in leaves().items()}
 
 
@@ -103,11 +103,11 @@ def _reference(field: dict[str, Any]) -> str:
 
 
 def as_toml(loaded: Loaded) -> str:
-    """A file that would load to the same settings, each line with where its value came from."""
+    """Render a TOML file that loads to the same settings, with the origin of each value."""
     lines = [f"# {note}" for note in loaded.notes]
     values = shown(loaded.settings)
     current = ""
-    # Keys of no table come first: after a table's header they would belong to it.
+    # Top-level keys come first: after a table's header they would belong to that table.
     for key in sorted(values, key=lambda key: "." in key):
         table, _, name = key.rpartition(".")
         if table != current:
@@ -129,7 +129,7 @@ def _toml(value: Any) -> str:
         case bool():
             return "true" if value else "false"
         case str():
-            # JSON's escapes are TOML's, but for DEL, which TOML wants escaped.
+            # TOML has JSON's escapes, except that DEL has to be escaped.
             return json.dumps(value).replace("\x7f", "\\u007f")
         case dict():
             return "{" + ", ".join(f"{_toml_key(name)} = {_toml(item)}" for name, item in value.items()) + "}"
@@ -182,14 +182,14 @@ def _shown_default(leaf: Leaf) -> str:
     return f"`{_toml(msgspec.to_builtins(leaf.default))}`"
 
 
-# Renew the reference page: `python -m assigner.settings.rendering docs/reference/settings.md`.
+# Regenerate the reference page: `python -m assigner.settings.rendering docs/reference/settings.md`.
 
 
 _BEGIN, _END = "<!-- generated: begin -->\n", "<!-- generated: end -->\n"
 
 
 def renewed(page: str) -> str:
-    """The page with the generated part between its marks replaced."""
+    """Return the page with the generated part between its marks replaced."""
     before, _, rest = page.partition(_BEGIN)
     _, _, after = rest.partition(_END)
     return f"{before}{_BEGIN}{reference_tables()}{_END}{after}"

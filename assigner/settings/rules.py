@@ -1,4 +1,4 @@
-"""What a value must be, said once: checked on input, printed in the refusal, and written into the JSON Schema."""
+"""Constraints of values, defined once: checked on input, named in error messages, and written into the JSON Schema."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AllowedRange(msgspec.Struct, frozen=True):
     most: float | None = None
 
     def broken_by(self, value: Any) -> str | None:
-        """How the value breaks the rule, or None."""
+        """The violation of the rule by the value, or None."""
         if value != value:
             return "must be a number"
         if self.above is not None and not value > self.above:
@@ -47,7 +47,7 @@ class AllowedRange(msgspec.Struct, frozen=True):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A rule that is not a range. `test` gives the breach or None."""
+    """A rule that is not a range. `test` returns the violation or None."""
 
     says: str
     test: Callable[[Any], str | None]
@@ -96,7 +96,7 @@ def _group_prefix(value: str) -> str | None:
 
 
 def _named_endpoints(value: tuple[str, ...]) -> str | None:
-    """What an endpoint looks like is the backend's affair: a path, a URL, a host and a port."""
+    """The backend checks the form of an endpoint: a path, a URL, a host and a port."""
     if not value:
         return "must name at least one"
     return None if all(endpoint.strip() for endpoint in value) else "holds an empty one"

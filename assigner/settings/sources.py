@@ -1,8 +1,7 @@
-"""Where values come from: a TOML file, the environment, flags. Each becomes a layer of key, value and origin.
+"""Reads values from a TOML file, the environment and flags, each into a layer of keys, values and origins.
 
-A layer holds raw values as they were written; `assigner.settings.loading` lays the layers over each other and turns
-them into types. A name that means nothing is a problem, told with the nearest name that does: a misspelt setting
-that is silently ignored is an outage waiting for its day.
+A layer holds raw values; `assigner.settings.loading` merges the layers and converts the values. An unknown name is a
+problem, reported with the nearest known name: a misspelt setting that is silently ignored causes outages.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from assigner.settings.catalog import CATALOG, PREFIX, SECRET_PROPERTY
 
 MAX_FILE_BYTES = 1_000_000
 
-ELSEWHERE = frozenset(
+CLI_ONLY = frozenset(
     {
         "ASSIGNER_CONFIG",
         "ASSIGNER_ADDRESS",
@@ -49,7 +48,7 @@ class Value(msgspec.Struct, frozen=True):
     origin: str
     """For people: `file a.toml`, `environment ASSIGNER_X`, `flag --x`."""
     text: bool = False
-    """The value came as text (environment, flag) and is read by the type of its key."""
+    """The value is text (environment, flag), to be converted to the type of its key."""
 
 
 class Layer(msgspec.Struct, frozen=True):
@@ -112,9 +111,9 @@ def _is_table(key: str) -> bool:
 
 
 def from_environment(environment: Mapping[str, str], also_known: Iterable[str] = ()) -> Layer:
-    """The `ASSIGNER_*` names. `also_known` are names of that form which another source reads."""
+    """Read the `ASSIGNER_*` names. `also_known`: names of that form which another source reads."""
     by_name = {key.environment: key.name for key in CATALOG.values()}
-    others = ELSEWHERE.union(also_known)
+    others = CLI_ONLY.union(also_known)
     values, problems = [], []
     for name, raw in sorted(environment.items()):
         if not name.startswith(PREFIX) or name in others or name.startswith("ASSIGNER_TEST_"):
@@ -138,7 +137,7 @@ def _is_service_link(name: str, raw: str, *, known: bool) -> bool:
 
 
 def from_flags(flags: Mapping[str, Any]) -> Layer:
-    """Values by key, as the command line read them. None: the flag was not given."""
+    """Read the values of flags by key. None: the flag was not given."""
     values = [
         Value(key, raw, f"flag {CATALOG[key].flag or '--set ' + key}", text=isinstance(raw, str))
         for key, raw in flags.items()
@@ -148,7 +147,7 @@ def from_flags(flags: Mapping[str, Any]) -> Layer:
 
 
 def from_assignments(assignments: Iterable[str]) -> Layer:
-    """`KEY=VALUE` of `--set`."""
+    """Read the `KEY=VALUE` arguments of `--set`."""
     values, problems = [], []
     for text in assignments:
         key, equals, raw = text.partition("=")
@@ -167,7 +166,7 @@ def from_assignments(assignments: Iterable[str]) -> Layer:
 
 
 def _holds_a_secret(key: str, raw: str) -> bool:
-    """Of a table of properties, by what they are called: most are no secrets."""
+    """Whether the value is secret; in a table of properties, by the names of the properties."""
     if not CATALOG[key].secret:
         return False
     return SECRET_PROPERTY.search(raw) is not None if raw.lstrip().startswith("{") else bool(raw)

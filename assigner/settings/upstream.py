@@ -1,7 +1,6 @@
-"""The environment of the upstream assigner, understood: a deployment of it is taken over with its settings as they are.
+"""Translates the environment of the upstream assigner, so that its deployments keep their settings unchanged.
 
-Each name maps to a key of ours. Those that ours has no use for are accepted and reported, so that nobody wonders
-why they do nothing.
+Each name maps to a key of ours. Names without a counterpart are accepted, and a note reports that they have no effect.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from assigner.settings.sources import Layer, Value
 Translate = Callable[[str], str | dict[str, str]]
 
 
-def _as_it_is(text: str) -> str:
+def _unchanged(text: str) -> str:
     return text
 
 
 def _endpoints(text: str) -> str:
-    """Upstream writes endpoints as URLs. `https` stays, because it says that the connection is to be TLS."""
+    """Convert upstream's endpoint URLs. `https` stays, because it selects TLS."""
     return ",".join(part.strip().removeprefix("http://").rstrip("/") for part in text.split(",") if part.strip())
 
 
@@ -43,7 +42,7 @@ def _protocol(text: str) -> dict[str, str]:
 
 class Name(msgspec.Struct, frozen=True):
     key: str
-    translate: Translate = _as_it_is
+    translate: Translate = _unchanged
 
 
 NAMES: dict[str, Name] = {
@@ -88,13 +87,13 @@ def from_upstream(environment: Mapping[str, str]) -> Layer:
 
 
 def implied(environment: Mapping[str, str]) -> Layer:
-    """What upstream's names mean beyond their own key. Weaker than a file: it was not said outright."""
+    """Settings that upstream's names imply beyond their own key. A file overrides them, because they are implicit."""
     values = []
     if environment.get("ETCD_ENDPOINTS"):
         values.append(Value("store.backend", "etcd", "implied by ETCD_ENDPOINTS", text=True))
     prefix = environment.get("ETCD_PREFIX", "")
     if prefix.startswith("/") and prefix.endswith("/"):
-        # Upstream runs any number of deployments side by side, one to a prefix, that know nothing of each other.
+        # Upstream runs any number of independent deployments side by side, one per prefix.
         values.append(Value("store.root", prefix, "implied by ETCD_PREFIX", text=True))
     group = group_at(prefix, DEFAULT_ROOT)
     if group:

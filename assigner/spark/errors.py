@@ -1,7 +1,7 @@
-"""Refusals as users of Spark read them. Spark shows the whole trace of an error in Python, with the errors that led to
-it, before the one sentence that says what to do. Of a refusal only the sentence is of use.
+"""Shortens our own errors to their message, for users of Spark.
 
-Errors that nobody raised on purpose keep their traces.
+Spark prints the whole Python trace of an error, with its causes, before the one sentence that says what to do.
+Unexpected errors keep their traces.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _log = get_logger(__name__)
 
 
 def without_traceback(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, whose refusals come without what led to them. The log has that, at level debug."""
+    """Wrap a function so that our own errors are raised without trace and cause, which are logged at level debug."""
 
     @wraps(function)
     def call(*args: P.args, **more: P.kwargs) -> T:

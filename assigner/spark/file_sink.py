@@ -1,11 +1,11 @@
-"""Says so when queries of a group lose rows in Spark's own file sink.
+"""Warns when queries of a group lose rows in Spark's own file sink.
 
 The file sink keeps a log of its batches in the directory it writes to, `_spark_metadata`, by number alone. A batch
 whose number is there counts as written. So of two queries that write to one directory, the one with the lower numbers
 writes nothing at all, and Spark commits its offsets. Nothing that the source does can prevent it; the log shows it.
 
-Not promised: that every case is seen. Two queries whose numbers are level skip each other's batches unseen until one of
-them is ahead. Spark Connect runs queries elsewhere, so nothing is looked at there.
+Not promised: that every case is seen. Two queries with equal numbers skip each other's batches unnoticed until one of
+them is ahead. Queries on Spark Connect are not checked, because they run elsewhere.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _watched: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 
 def warn_of_shared_directories(spark: SparkSession) -> None:
-    """Let a session say when a query of ours writes to a directory in which another's batches count as its own."""
+    """Make a session warn when a query of ours writes to a directory in which another query's batches count as its
+    own."""
     if spark not in _watched and hasattr(spark, "_jvm"):
         _watched.add(spark)
         spark.streams.addListener(SharedDirectories(spark))
@@ -77,12 +78,12 @@ class SharedDirectories(StreamingQueryListener):
         self._told.discard(str(event.runId))
 
     def _highest_batch(self, directory: str) -> int:
-        """The highest number in the sink's log, by the file system that Spark itself writes it to."""
+        """The highest batch number in the sink's log, read through Spark's own file system."""
         jvm: Any = self._spark._jvm
         log = jvm.org.apache.hadoop.fs.Path(directory, _LOG)
         system = log.getFileSystem(self._spark._jsc.hadoopConfiguration())
         names = [found.getPath().getName() for found in system.listStatus(log)] if system.exists(log) else []
-        # Now and then Spark writes the sum of all before into `7.compact`.
+        # From time to time Spark compacts all earlier batches into one file such as `7.compact`.
         return max((int(stem) for name in names if (stem := name.removesuffix(".compact")).isdecimal()), default=-1)
 
 

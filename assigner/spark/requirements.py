@@ -1,4 +1,4 @@
-"""Says what is missing for Spark, and what to do about it, before something deep inside fails in its own words."""
+"""Checks the packages and the Java that Spark needs, and raises an error with the remedy before Spark fails inside."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MissingRequirement(AssignerError, ImportError):
 
 
 def require_extra() -> None:
-    # Without pyarrow queries would wait for ever instead of failing.
+    # Without pyarrow queries would hang instead of failing.
     missing = [package for module, package in _MODULES.items() if find_spec(module) is None]
     if missing:
         raise MissingRequirement(f"assigner.spark needs {', '.join(missing)}; {how_to_install('spark')}")

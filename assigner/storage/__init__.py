@@ -8,8 +8,8 @@ A module belongs here if several drivers need it and it decides nothing about pa
 - `watch_loop`: list a prefix, watch it, list it again. On top of it `mirror` (all records of a group, shared by its
   leader, its streams and operators) and `prefix_mirror` (records of one kind).
 - `groups`: the index of known groups. `load_records`: the loads of a group.
-- `incarnation`: tells one life of the store's data from the next. `health`: finds out whether the store takes writes.
+- `incarnation`: notices that the store's data was replaced. `health`: finds out whether the store accepts writes.
 
-Not promised: that a mirror is current at a given moment. Whoever has written waits for the revision of that write, and
-every write compares what it was decided on.
+Not promised: that a mirror is current at a given moment. A writer that needs its own write in the mirror waits for that
+write's revision, and every write has the revisions that it was decided on as preconditions.
 """

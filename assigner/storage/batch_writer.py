@@ -1,7 +1,7 @@
-"""Carries writes to the store: many to a transaction where they fit, several transactions at a time.
+"""Writes to the store in batches: many independent writes per transaction, several transactions at a time.
 
-Each write is still whole by itself: when a shared transaction fails, it is split until the write that spoiled it
-stands alone. What a transaction compares makes any order safe, so none is promised.
+Each write is applied or rejected by itself: when a shared transaction fails, it is split until the write that failed it
+is alone. Preconditions make any order safe, so no order is promised.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 import anyio
-import anyio.lowlevel
 
+from assigner.aio.idle_workers import IdleWorkers
 from assigner.aio.supervision import Supervisor, unending
-from assigner.aio.wakeup import Wakeup
 from assigner.core.writes import Write, pack
 from assigner.errors import LeaseNotFound, LimitReached, OutcomeUnknown, StoreError, TransactionTooLarge
 from assigner.logs import get_logger
@@ -38,13 +37,13 @@ class BatchWriter:
         may_write: Callable[[], bool] = lambda: True,
         in_flight: int = IN_FLIGHT,
     ) -> None:
-        """`may_write` is asked right before each transaction; once it says no, writes end as conflicts."""
+        """`may_write` is called right before each transaction; once it returns false, writes end as conflicts."""
         self._store = store
         self._fence = fence
         self._may_write = may_write
         self._in_flight = in_flight
         self._waiting: deque[tuple[Write, Done]] = deque()
-        self._arrived = Wakeup()
+        self._workers = IdleWorkers(lambda: bool(self._waiting))
         self.transactions = 0
 
     def __len__(self) -> int:
@@ -54,14 +53,14 @@ class BatchWriter:
         if len(self._waiting) >= MAX_WAITING:
             raise LimitReached(f"{MAX_WAITING} writes are waiting for the store; try again later")
         self._waiting.append((write, done))
-        self._arrived.notify()
+        self._workers.notify()
 
     async def write(self, write: Write) -> Outcome:
         """Submit and wait for the outcome."""
         return (await self.write_all([write]))[0][1]
 
     async def write_all(self, writes: Sequence[Write]) -> list[tuple[Write, Outcome]]:
-        """Submit together and wait for all outcomes."""
+        """Submit writes together and wait for all outcomes."""
         outcomes: list[tuple[Write, Outcome]] = []
         ended = anyio.Event()
 
@@ -81,21 +80,20 @@ class BatchWriter:
         keep = supervisor.keep if supervisor else unending
         async with anyio.create_task_group() as tasks:
             for number in range(self._in_flight):
-                tasks.start_soon(keep, "unit writer", self._work, name=f"unit writer {number}")
+                tasks.start_soon(keep, "batch writer", self._work, name=f"batch writer {number}")
 
     async def _work(self) -> None:
         while True:
-            # Writes decided upon in the same turn of the loop share a transaction.
-            await anyio.lowlevel.checkpoint()
-            if not self._waiting:
-                await self._arrived.next()
-                continue
-            await self._commit(self._take())
+            # Writes submitted in the same turn of the event loop share a transaction.
+            await self._commit(await self._workers.next(self._take))
 
     def _take(self) -> list[tuple[Write, Done]]:
+        return [self._waiting.popleft() for _ in range(self._fitting())]
+
+    def _fitting(self) -> int:
+        """How many of the writes that wait fit into one transaction."""
         head = [write for write, _ in _first(self._waiting, 2 * self._store.limits.operations)]
-        count = len(pack(head, self._store.limits, self._fence).writes)
-        return [self._waiting.popleft() for _ in range(count)]
+        return len(pack(head, self._store.limits, self._fence).writes)
 
     async def _commit(self, writes: list[tuple[Write, Done]]) -> None:
         outcome = await self._transact([write for write, _ in writes])
@@ -115,12 +113,12 @@ class BatchWriter:
         try:
             return await self._store.transact(packed.compares, packed.operations)
         except LeaseNotFound:
-            # The key hung on a lease that ended meanwhile: the same as finding it gone.
+            # The lease of a key has ended meanwhile: the same as finding the key deleted.
             return Conflict(0)
         except StoreError as error:
             return error
         except Exception as error:
-            # Whatever it is, those who wait are told, and the next ones get their turn.
+            # Whatever the error is, the waiting callers get it, and the worker goes on.
             log.exception("write_crashed")
             return OutcomeUnknown(f"the write failed: {error!r}; read again")
 

@@ -1,7 +1,7 @@
-"""The known groups: one index key each, so that an instance learns of every group by one watch.
+"""The index of groups: one key per group, so that an instance learns of every group by one watch.
 
-`make_known` writes it when a group is first used; `discover` writes it for groups that are in the store without one,
-as an upstream deployment or an older release leaves them. The index says of which kind a group is, for good.
+`make_known` writes the key when a group is first used; `discover` writes it for groups that are in the store without
+one, as an upstream deployment or an older release leaves them. The kind of a group never changes.
 """
 
 from __future__ import annotations
@@ -32,27 +32,29 @@ from assigner.store import Absent, Compare, Exists, Found, Put, Store, revision_
 ASSIGNER = "assigner"
 MAX_GROUPS = 10_000
 LOOKUPS = 64
-"""Names that are looked up in the store at once: who makes them up must not take its requests from the others."""
+"""Concurrent lookups of names that the index does not have: a caller that invents names must not use up the store's
+requests."""
 _PROBES = ("assignments/", "config/", "consumers/")
-"""Branches that say that a group is one, where foreign keys come first."""
+"""Branches by which a group is recognised if its first key is a foreign one."""
 
 log = get_logger("assigner.storage.groups")
 
 
 async def make_known(store: Store, keys: Keys, group: str, kind: str = ASSIGNER) -> None:
-    """Enter the group in the index, unless it is there.
+    """Create the group's index key, unless it exists.
 
-    Raises `FailedPrecondition` if it is there as another kind, is being deleted or belongs to a deployment of its own,
-    and `InvalidInput` if it is there with its keys in another place."""
+    Raises `FailedPrecondition` if the group is of another kind, is being deleted or belongs to another deployment, and
+    `InvalidInput` if it is indexed with another key prefix.
+    """
     keys.check_group(group)
     deleting, plan, own_root = keys.deleting(group), keys.group(group).plan, keys.own_root(group)
     index = GroupIndex(group=group, kind=kind, prefix=keys.special_prefix(group))
     put = Put(keys.group_index(group), encode(index))
-    apart: list[Compare] = [] if own_root == keys.incarnation else [Absent(own_root)]
+    own_root_absent: list[Compare] = [] if own_root == keys.incarnation else [Absent(own_root)]
     planned = False
     for _ in range(TRIES):
-        above_the_floor, puts = await _above_the_floor(store, keys.epochs, plan, planned=planned)
-        fences = [Absent(deleting), *apart, *above_the_floor]
+        floor_fences, puts = await _epoch_floor_fences(store, keys.epochs, plan, planned=planned)
+        fences = [Absent(deleting), *own_root_absent, *floor_fences]
         result = await swap(store, put, 0, fences=fences, operations=puts)
         match result:
             case Swapped():
@@ -67,7 +69,7 @@ async def make_known(store: Store, keys: Keys, group: str, kind: str = ASSIGNER)
             raise FailedPrecondition(
                 f"group {group!r} is being deleted; try again, or finish it with `assigner groups delete`"
             )
-        if apart and own_root in present:
+        if own_root_absent and own_root in present:
             raise FailedPrecondition(
                 f"group {group!r} belongs to a deployment of its own, whose root is {keys.group(group).prefix!r}; "
                 "connect to that one, or choose another group"
@@ -76,9 +78,11 @@ async def make_known(store: Store, keys: Keys, group: str, kind: str = ASSIGNER)
     raise StoreUnavailable(f"group {group!r} is being made or deleted by others too; try again")
 
 
-async def _above_the_floor(store: Store, epochs: str, plan: str, *, planned: bool) -> tuple[list[Compare], list[Put]]:
-    """Fences and writes that let a new group's epochs begin above those of all groups that were deleted. A group that
-    has a plan already goes on from its own epochs."""
+async def _epoch_floor_fences(
+    store: Store, epochs: str, plan: str, *, planned: bool
+) -> tuple[list[Compare], list[Put]]:
+    """The fences and writes by which a new group's epochs begin above those of all deleted groups. A group that already
+    has a plan keeps its own epochs."""
     floor = await store.get(epochs)
     fence = unchanged(epochs, revision_of(floor))
     if not isinstance(floor, Found):
@@ -102,10 +106,11 @@ def _check_known(keys: Keys, known: GroupIndex, kind: str) -> None:
         )
 
 
-async def check_alone(store: Store, keys: Keys) -> None:
-    """See that the default group, where its place is this deployment's root, is not kept by a fleet above.
+async def check_not_shared(store: Store, keys: Keys) -> None:
+    """Check that a default group at this deployment's root is not also indexed by a deployment at the default root.
 
-    Its offsets, loads and history are there then. Raises `InvalidInput`."""
+    That deployment would keep the group's offsets, loads and history. Raises `InvalidInput`.
+    """
     group = group_at(keys.root, DEFAULT_ROOT)
     if not group or keys.group(keys.default_group).prefix != keys.root:
         return
@@ -113,7 +118,7 @@ async def check_alone(store: Store, keys: Keys) -> None:
     try:
         found = await store.get(above)
     except StoreRefused:
-        # Whoever may not even read there does not share it.
+        # A user without read access there does not share it.
         return
     if isinstance(found, Found):
         raise InvalidInput(
@@ -123,7 +128,7 @@ async def check_alone(store: Store, keys: Keys) -> None:
 
 
 async def discover(store: Store, keys: Keys) -> list[str]:
-    """Index the groups that the store holds without an entry; one read per group. Returns those it found."""
+    """Index the groups that are in the store without an index key, and return them. Costs one read per group."""
     found = []
     for group in await _groups_in(store, keys):
         try:
@@ -176,7 +181,7 @@ def _group_named(segment: str) -> list[str]:
 def known_groups(
     store: Store, keys: Keys, changed: Callable[[], None], *, limit: int = MAX_GROUPS
 ) -> PrefixMirror[GroupIndex]:
-    """The index, live. Run it, and read its names by `names_of`."""
+    """A mirror of the index, to be run by the caller; `names_of` reads its names."""
     return PrefixMirror(store, keys.groups, GroupIndex, changed, limit=limit)
 
 
@@ -185,10 +190,11 @@ def names_of(index: PrefixMirror[GroupIndex], kind: str = ASSIGNER) -> frozenset
 
 
 class GroupDirectory:
-    """The groups there are: by the live index, and by the store itself for a name that the index has not told of.
+    """Tells which groups exist, by a mirror of the index, and by a read of the store for names that are not in the
+    mirror.
 
-    So a known group costs nothing, an unknown one costs a read and leaves nothing behind, and a group that another
-    instance made a moment ago is found.
+    A known group costs no read, an unknown one costs a read and no memory, and a group that another instance created a
+    moment ago is found.
     """
 
     def __init__(
@@ -200,7 +206,8 @@ class GroupDirectory:
         refused: Callable[[str], None] = lambda _: None,
         supervisor: Supervisor | None = None,
     ) -> None:
-        """`most`: how many groups there may be before no more are made here. `refused` counts, by reason."""
+        """`most`: the number of groups from which on this instance creates no more. `refused` is called with the reason
+        of each refusal."""
         self._store = store
         self._keys = keys
         self._most = most
@@ -208,7 +215,7 @@ class GroupDirectory:
         self._supervisor = supervisor or Supervisor()
         self._index = known_groups(store, keys, lambda: None)
         self._made: set[str] = set()
-        """Entered by this instance, and not in the index yet."""
+        """Groups that this instance created and that the mirror does not show yet."""
         self._lookups = anyio.Semaphore(LOOKUPS)
         self._entering = anyio.Lock()
 
@@ -219,14 +226,14 @@ class GroupDirectory:
             yield self
             tasks.cancel_scope.cancel()
 
-    def lists(self, group: str) -> bool:
-        """Whether the index tells of it; it may be a moment behind."""
+    def is_indexed(self, group: str) -> bool:
+        """Whether the mirrored index has the group; it may be a moment behind."""
         known = self._index.records.get(encode_segment(group))
         return known is not None and known.kind == ASSIGNER
 
     async def check(self, group: str) -> None:
-        """Raises `UnknownGroup`."""
-        if self.lists(group):
+        """Raise `UnknownGroup` if there is no such group."""
+        if self.is_indexed(group):
             return
         self._keys.check_group(group)
         async with self._lookups:
@@ -236,12 +243,12 @@ class GroupDirectory:
             raise UnknownGroup(f"there is no group {group!r}")
 
     async def enter(self, group: str, *, fresh: bool = False) -> None:
-        """Make sure that the group is known, by the store's word if `fresh`. Raises `LimitReached` where it would be
-        one too many."""
-        if self.lists(group) and not fresh:
+        """Create the group unless it exists; with `fresh` the store is read in any case. Raises `LimitReached` at the
+        quota."""
+        if self.is_indexed(group) and not fresh:
             return
         self._keys.check_group(group)
-        # One at a time, so that many at once do not each find the same room.
+        # One at a time, so that concurrent callers do not exceed the quota together.
         async with self._entering:
             known = await self._entry(group)
             if known is not None:
@@ -258,7 +265,7 @@ class GroupDirectory:
         try:
             return decode(GroupIndex, found.entry.value)[0]
         except UnreadableRecord:
-            # Whatever it says, the name is taken.
+            # Unreadable or not, the name is taken.
             return GroupIndex(group=group)
 
     def _check_room(self, group: str) -> None:

@@ -1,7 +1,7 @@
-"""Whether the store takes writes: noticed by a write that it refused, and by a probe when it takes them again.
+"""Tells whether the store accepts writes: a rejected write shows that it does not, a probe shows that it does again.
 
-A store that is read-only (an etcd out of space) still renews leases, so those who are at work go on, and an instance
-that says so must not be taken out of service for it: its consumers would lose the one thing that still works.
+A read-only store (an etcd out of space) still renews leases, so owners keep working. An instance therefore stays ready
+while it reports this: out of service, it could no longer renew its consumers' leases.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from assigner.model.keys import Keys
 from assigner.store import Store
 
 PROBE_SECONDS = 5.0
-"""Between two probes of a store that takes no writes."""
+"""Seconds between two probes of a store that rejects writes."""
 
 log = get_logger("assigner.storage.health")
 
@@ -28,10 +28,10 @@ class StoreHealth:
         self._key = keys.probe(instance)
         self._suspected = Wakeup()
         self.trouble = ""
-        """Why the store takes no writes, and what to do about it; empty: it takes them, as far as is known."""
+        """Why the store rejects writes, and the remedy; empty: it accepts them, as far as is known."""
 
     def observing(self, observe: Callable[[str, float, str], None]) -> Callable[[str, float, str], None]:
-        """An observer of the store's answers that also looks for refused writes."""
+        """Wrap an observer of the store's requests so that rejected writes are noticed."""
 
         def observed(kind: str, seconds: float, outcome: str) -> None:
             observe(kind, seconds, outcome)

@@ -1,11 +1,11 @@
-"""Which life of the store this is: an id that is written once and lasts as long as the data does.
+"""The store's incarnation: an id that is written once into an empty store and lasts as long as its data.
 
-Epochs only go up as long as the store remembers them. When its data is lost, restored from a backup or kept in memory
-only, they begin anew, and a consumer that knew the last life must not take the new grants for stale ones: it is told
-the id with the first message of its stream. An instance that lives through such a change knows a past that never was,
-so it says so and stops.
+Epochs rise only as long as the store keeps them. When its data is lost, restored from a backup or in memory only, they
+start over, and a consumer must not take the new grants for stale ones: the first message of its stream has the id. An
+instance whose store was replaced has stale memory, so it logs an error and stops.
 
-Not promised: that a restored backup is noticed if no instance was running across it: the backup holds the id too.
+Not promised: that a restored backup is noticed if no instance ran during the restore, because the backup has the same
+id.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from assigner.storage.update import Lost, swap
 from assigner.store import Entry, Found, GetResult, Put, Store
 
 CHECK_SECONDS = 10.0
-"""Between two looks at whether the store is still the same."""
+"""Seconds between two checks of the id."""
 
 log = get_logger("assigner.storage.incarnation")
 
@@ -36,16 +36,17 @@ class Incarnation:
         self._clock = clock
         self._id = ""
         self._revision = 0
-        """The highest revision of the store that was seen here."""
+        """The highest revision of the store that this instance has seen."""
 
     async def id(self) -> str:
-        """The id of this life of the store; the first one to ask writes it."""
+        """Read the store's id, and write a new one if there is none."""
         if not self._id:
-            self._id = await self._settle(0)
+            self._id = await self._replace_id(0)
         return self._id
 
-    async def _settle(self, revision: int) -> str:
-        """Write a new id over the one at that revision (0: none); another instance's id counts where it was faster."""
+    async def _replace_id(self, revision: int) -> str:
+        """Replace the id at that revision (0: none) by a new one, and return the stored id: another instance may have
+        been first."""
         life = StoreLife(incarnation=secrets.token_hex(8), began_at=round(self._clock.wall() * 1000))
         result = await swap(self._store, Put(self._key, encode(life)), revision)
         if isinstance(result, Lost):
@@ -56,7 +57,7 @@ class Incarnation:
         return life.incarnation
 
     async def replaced(self) -> StoreReplaced:
-        """Wait until the store is another one than it was; returns how that shows."""
+        """Wait until the store's data was replaced, and return how that was noticed."""
         while True:
             try:
                 known = await self.id()
@@ -64,8 +65,8 @@ class Incarnation:
                 why = _difference(known, found, self._revision)
                 self._revision = max(self._revision, found.revision)
                 if why and isinstance(found, Found) and _id_of(found.entry) == known:
-                    # A restored backup brings the old id back: others have to be able to tell.
-                    await self._settle(found.entry.mod_revision)
+                    # A restored backup has the old id. A new one lets the others notice the restore.
+                    await self._replace_id(found.entry.mod_revision)
                 if why:
                     return StoreReplaced(
                         f"the store is not the one it was: {why}; "
@@ -90,5 +91,5 @@ def _id_of(entry: Entry) -> str:
     try:
         return decode(StoreLife, entry.value)[0].incarnation
     except UnreadableRecord:
-        # Whatever it says: what counts is whether it stays the same.
+        # An unreadable id still serves: only its changes matter.
         return blake2b(entry.value, digest_size=8).hexdigest()

@@ -1,4 +1,4 @@
-"""Writes a change of loads to its record."""
+"""Applies a change of loads to the stored record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from assigner.store import Found, Store
 
 
 async def write(store: Store, key: str, change: PartitionChange | NodeChange, wall: float) -> None:
-    """Raises `StoreError`, or `UnreadableRecord` unless the change replaces the whole record anyway."""
+    """Apply the change by compare-and-swap. Raises `StoreError`, and `UnreadableRecord` unless the change replaces the
+    whole record."""
     if change.says_nothing and not isinstance(await store.get(key), Found):
         return
 

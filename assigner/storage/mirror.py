@@ -1,10 +1,11 @@
-"""A group's records in memory, listed once and then kept current by one watch, so that order is kept.
+"""Mirrors a group's records in memory: listed once, then kept current by one watch, in the order of revisions.
 
-Whoever works on a group (its leader, the streams of its consumers, operators' questions) reads the same mirror on the
-same event loop: between two awaits it does not change. A watch that can't go on costs a listing and a diff, never a
-change missed. Large batches are taken in slices, at the borders of revisions, so that nobody else waits.
+The group's leader, the streams of its consumers and administrative calls read the same mirror on the same event loop:
+between two awaits it does not change. A watch that can't continue costs a listing and a diff, and no change is missed.
+Large batches are applied in slices that end with a revision, so that other tasks get their turn.
 
-Not promised: that the mirror is up to date at a given moment. Who needs that waits for a revision it knows of.
+Not promised: that the mirror is up to date at a given moment. A caller that needs a certain write waits for its
+revision.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from assigner.storage.watch_loop import WatchLoop
 from assigner.store import Batch, DeleteEvent, Event, Page, PutEvent, Store, WatchItem
 
 SLICE = 128
-"""Events applied before others get their turn."""
+"""Events applied before other tasks get a turn."""
 LINGER = 30.0
 """Seconds a mirror stays after its last user left, so that single calls do not load the group each time."""
 MAX_GROUPS = 10_000
 RESERVED = 2_000
-"""Of these, only for groups that this instance leads."""
+"""How many of them are reserved for groups that this instance leads."""
 MAX_IDLE = 500
-"""Mirrors that nobody uses; the one unused for longest makes room."""
+"""Unused mirrors that are kept; beyond that the least recently used one is closed."""
 
 Check = Callable[[str], Awaitable[None]]
 """Raises `UnknownGroup`."""
@@ -44,7 +45,7 @@ Check = Callable[[str], Awaitable[None]]
 
 class MirrorListener(Protocol):
     def changed(self, changes: Sequence[Change]) -> None:
-        """Called in order, after the mirror took the changes in; must not wait."""
+        """Called in order, after the mirror has applied the changes; must not block."""
         ...
 
 
@@ -54,7 +55,7 @@ class GroupMirror:
         self.state = GroupState(keys, defaults, store.limits)
         self._listeners: list[MirrorListener] = []
         self._awaited = Waiters()
-        """Revisions that somebody waits for."""
+        """Wakes those that wait for a revision."""
         self._loop = WatchLoop(store, keys.prefix, self._listed, self._watched)
         self.listings = 0
 
@@ -76,44 +77,45 @@ class GroupMirror:
         )
 
     async def resync(self) -> None:
-        """List everything again, and return when that is done."""
+        """List the group again, and return when the listing is applied."""
         await self._loop.relist()
 
     @property
     def waiting(self) -> int:
-        """How many wait for something to be mirrored."""
+        """How many callers wait for a revision or a listing."""
         return len(self._awaited) + self._loop.waiting
 
     async def run(self) -> NoReturn:
         await self._loop.run()
 
     async def _listed(self, page: Page) -> None:
-        # In the order of keys, not of revisions: what the mirror shows counts only when all of it is taken in.
+        # A listing is in the order of keys, not of revisions: the mirror's revision rises only when all of it is
+        # applied.
         for part in _slices(self.state.replace(page.entries)):
             await self._take(part)
         self.state.revision = max(self.state.revision, page.revision)
         self.listings += 1
-        self._tell([])
+        self._notify_listeners([])
 
     async def _watched(self, item: WatchItem) -> None:
         if isinstance(item, Batch):
             await self._apply(item.events)
         self.state.revision = max(self.state.revision, item.revision)
-        self._tell([])
+        self._notify_listeners([])
 
     async def _apply(self, events: Sequence[Event]) -> None:
         for part in _slices(events):
             await self._take(part, _revision(part[-1]))
 
     async def _take(self, events: Sequence[Event], revision: int = 0) -> None:
-        """Take events in and tell of them; `revision`: up to where the mirror is current by them."""
+        """Apply events and notify the listeners; `revision`: the revision that the mirror is then current at."""
         changes = [change for event in events if (change := self.state.apply(event))]
         self.state.revision = max(self.state.revision, revision)
-        self._tell(changes)
+        self._notify_listeners(changes)
         if len(events) >= SLICE:
             await anyio.lowlevel.checkpoint()
 
-    def _tell(self, changes: Sequence[Change]) -> None:
+    def _notify_listeners(self, changes: Sequence[Change]) -> None:
         for listener in list(self._listeners):
             listener.changed(changes)
         self._awaited.reached(self.state.revision)
@@ -128,7 +130,7 @@ def _revision(event: Event) -> int:
 
 
 def _slices(events: Sequence[Event]) -> Iterable[Sequence[Event]]:
-    """Parts of at least SLICE events that do not tear a revision apart."""
+    """Cut events into parts of at least SLICE that do not split a revision."""
     start = 0
     while start < len(events):
         end = min(start + SLICE, len(events))
@@ -139,7 +141,7 @@ def _slices(events: Sequence[Event]) -> Iterable[Sequence[Event]]:
 
 
 class Mirrors:
-    """The mirrors of the groups this instance has to do with, each loaded once and shared."""
+    """The mirrors of the groups that this instance uses, each loaded once and shared."""
 
     def __init__(
         self,
@@ -155,8 +157,8 @@ class Mirrors:
         refused: Callable[[str], None] = lambda _: None,
         supervisor: Supervisor | None = None,
     ) -> None:
-        """`check` is asked whether there is such a group before its mirror is opened. Of the `most` mirrors `reserved`
-        are kept for groups led here. `refused` counts, by reason."""
+        """`check` raises before a mirror of an unknown group is opened. Of the `most` mirrors, `reserved` are kept for
+        groups led here. `refused` is called with the reason of each refusal."""
         self._store = store
         self._keys = keys
         self._defaults = defaults
@@ -170,7 +172,7 @@ class Mirrors:
         self._supervisor = supervisor or Supervisor()
         self._open: dict[str, _Shared] = {}
         self._idle: dict[str, _Shared] = {}
-        """Those that nobody uses, the one unused for longest first."""
+        """Unused mirrors, the least recently used first."""
         self._tasks: anyio.abc.TaskGroup | None = None
 
     @asynccontextmanager
@@ -192,14 +194,14 @@ class Mirrors:
         return shared.mirror if shared and shared.mirror.listings else None
 
     def users(self, group: str) -> int:
-        """How many hold on to the group's mirror."""
+        """How many contexts of `of` are open for the group."""
         shared = self._open.get(group)
         return shared.users if shared else 0
 
     @asynccontextmanager
     async def of(self, group: str, *, within: float = 10.0, leads: bool = False) -> AsyncIterator[GroupMirror]:
-        """The group's mirror, loaded, kept for at least as long as the context is open. Raises `UnknownGroup` for a
-        group that there is not, unless this instance `leads` it."""
+        """Load the group's mirror and keep it while the context is open. Raises `UnknownGroup` if there is no such
+        group, unless this instance `leads` it."""
         if self._check is not None and not leads and group not in self._open:
             await self._check(group)
         shared = self._shared(group, leads=leads)
@@ -242,7 +244,7 @@ class Mirrors:
         return len(self._open) >= self._most or (not leads and others >= self._most - self._reserved)
 
     def _close_idle(self) -> None:
-        """Close the mirror that nobody has used for longest."""
+        """Close the least recently used of the unused mirrors."""
         group = next(iter(self._idle))
         del self._open[group]
         self._idle.pop(group).scope.cancel()
@@ -251,14 +253,14 @@ class Mirrors:
         group = shared.mirror.group
         with shared.scope:
             async with anyio.create_task_group() as tasks:
-                # One group's trouble must not take the others down with it; a fresh listing is the best cure there is.
+                # A failure of one group must not affect the others; a new listing repairs its mirror.
                 tasks.start_soon(
                     partial(self._supervisor.keep, "mirror", shared.mirror.run, group=group), name=f"mirror {group}"
                 )
                 while shared.users or not await self._stays_idle(shared):
                     await shared.released.until(lambda: not shared.users)
                 if self._open.get(group) is shared:
-                    # Else it made room for others a moment ago, and the name may have another mirror by now.
+                    # Otherwise it was closed to make room, and the group may have another mirror by now.
                     del self._open[group]
                     self._idle.pop(group, None)
                 tasks.cancel_scope.cancel()
@@ -273,5 +275,5 @@ class _Shared:
         self.mirror = mirror
         self.users = 0
         self.released = Wakeup()
-        """Its last user has left."""
+        """Set when the last user has left."""
         self.scope = anyio.CancelScope()

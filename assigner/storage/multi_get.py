@@ -1,7 +1,6 @@
-"""Many keys read at once, as of one moment: a transaction that never holds, with what to read otherwise.
+"""Reads many keys at one revision, by a transaction whose compares never hold and whose else-branch reads them.
 
-It writes nothing and every read in it is linearizable, so it costs the store one round trip where single reads would
-cost one each.
+The transaction writes nothing and its reads are linearizable. It costs one round trip where single reads cost one each.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from assigner.model.keys import GroupKeys
 from assigner.model.records import TopicConfig, decode
 from assigner.store import Absent, Conflict, Exists, Found, GetResult, Store
 
-AT_ONCE = 4
+IN_FLIGHT = 4
 """Transactions in flight."""
 
 
 async def multi_get(store: Store, keys: Sequence[str]) -> list[GetResult]:
-    """One answer per key. Of more keys than one transaction takes, each part is of a moment of its own."""
+    """Read the keys, one result per key. Keys beyond the limit of a transaction are read at another revision."""
     size = store.limits.operations
     parts = [keys[start : start + size] for start in range(0, len(keys), size)]
     if len(parts) == 1:
         return await _read(store, parts[0])
     found: list[list[GetResult]] = [[] for _ in parts]
-    limiter = anyio.CapacityLimiter(AT_ONCE)
+    limiter = anyio.CapacityLimiter(IN_FLIGHT)
     errors: list[Exception] = []
 
     async def read(number: int) -> None:
@@ -46,7 +45,8 @@ async def multi_get(store: Store, keys: Sequence[str]) -> list[GetResult]:
 
 
 async def read_topics(store: Store, keys: GroupKeys, names: Iterable[str]) -> dict[str, TopicConfig]:
-    """The topics as they are now, which a mirror may not show yet. Raises `UnknownTopic`, `UnreadableRecord`."""
+    """Read the topics' configurations from the store, because a mirror may lag. Raises `UnknownTopic`,
+    `UnreadableRecord`."""
     wanted = sorted(set(names))
     found = await multi_get(store, [keys.topic(name) for name in wanted]) if wanted else []
     topics: dict[str, TopicConfig] = {}
@@ -58,11 +58,11 @@ async def read_topics(store: Store, keys: GroupKeys, names: Iterable[str]) -> di
 
 
 async def _read(store: Store, keys: Sequence[str]) -> list[GetResult]:
-    # There or not there: one of the two compares fails, whatever the key is.
+    # The key exists or is absent, so one of the two compares always fails.
     try:
         result = await store.transact([Exists(keys[0]), Absent(keys[0])], [], otherwise=keys)
     except TransactionTooLarge:
-        # A store may take less than it says.
+        # A store may accept less than its limits say.
         middle = len(keys) // 2
         if not middle:
             raise

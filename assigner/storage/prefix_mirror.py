@@ -1,7 +1,7 @@
-"""A prefix of records of one kind, kept up to date in memory: listed once, then followed by one watch.
+"""Mirrors a prefix of records of one kind in memory: listed once, then kept current by one watch.
 
-What can't be read is reported and left out. A watch that can't go on (compaction, a store that was away) costs
-another listing, never a missed change.
+Unreadable records are logged and left out. A watch that can't continue (compaction, an unreachable store) costs another
+listing, and no change is missed.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class PrefixMirror(Generic[R]):
         self._limit = limit
         self._records: dict[str, R] = {}
         self.listed = anyio.Event()
-        """Set once the prefix was read for the first time."""
+        """Set once the first listing is applied."""
 
     @property
     def records(self) -> Mapping[str, R]:
-        """By the rest of the key after the prefix."""
+        """The records by their keys without the prefix."""
         return self._records
 
     async def run(self) -> NoReturn:

@@ -1,7 +1,7 @@
-"""The one compare-and-swap loop: `update` reads a record, lets a pure function change it, and writes it back.
+"""The compare-and-swap loop: `update` reads a record, lets a pure function change it, and writes it back.
 
-Whoever changes a record that others change too calls `update`; nobody writes the loop again. `swap` is its single
-write, for callers that read by other means or have to wait between reading and writing.
+Code that changes a record which others change too calls `update` instead of writing the loop again. `swap` is its
+single write, for callers that read by other means or have to wait between reading and writing.
 
 - **Nothing is overwritten unseen.** The transaction's precondition is that the record is still at the revision that
   was read, or still absent. A lease or a lock would not do: their holder may be frozen and write late.
@@ -24,7 +24,7 @@ request that never
 Not promised:
 
 - That a write which was overwritten before its outcome was known is recognised. `change` is then applied to what
-  overwrote it: it should find its wish fulfilled where that is so, and a counter may count twice.
+  overwrote it: an idempotent change finds itself done, and a counter may count twice.
 - That an equal record of another writer is told from ours. So further operations must follow from the record.
 - That a record which is deleted meanwhile stays deleted: absence has no revision, and a late request may create the
   record again. Where that matters, a fence names a key that the deletion takes away.
@@ -53,10 +53,10 @@ from assigner.store import (
 )
 
 TRIES = 8
-"""Conflicts of one update after which it gives up."""
+"""Conflicts after which an update fails."""
 UNKNOWN_TRIES = 3
-"""Unknown outcomes of one write after which it gives up. Each takes as long as a request may, and what was written
-without an answer counts for everybody else meanwhile."""
+"""Unknown outcomes after which a write fails. Each takes as long as a request may, and meanwhile others may already see
+the write."""
 
 
 class Updated(msgspec.Struct, Generic[R], frozen=True):
@@ -68,7 +68,7 @@ class Updated(msgspec.Struct, Generic[R], frozen=True):
 
 
 class Unchanged(msgspec.Struct, Generic[R], frozen=True):
-    """There was nothing to do. `record` is what is there; None: nothing."""
+    """Nothing was written. `record` is the present record; None: there is none."""
 
     record: R | None
 
@@ -82,7 +82,7 @@ class Lost(msgspec.Struct, frozen=True):
 
     found: GetResult
     doubtful: bool
-    """Our write may have taken effect before that one, and was overwritten by it."""
+    """Our write may have been applied before that one, and was overwritten by it."""
 
 
 class FenceFailed(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ class FenceFailed(msgspec.Struct, frozen=True):
     reads: tuple[GetResult, ...]
     """What is at the fences' keys, in their order."""
     doubtful: bool = False
-    """An earlier write of the same update may have taken effect, and was overwritten."""
+    """An earlier write of the same update may have been applied, and was overwritten."""
 
 
 async def update(
@@ -106,12 +106,13 @@ async def update(
     operations: Sequence[Operation] = (),
     replace_unreadable: bool = False,
 ) -> Updated[R] | Unchanged[R] | FenceFailed:
-    """Write what `change` makes of the record at `key`, which is None where there is none.
+    """Write the record that `change` returns for the present record at `key`, or for None if there is none.
 
     If it returns None, or the record it was given, nothing is written. `known` is a copy that the caller has already,
     from a mirror for example: it saves the read, and a stale one costs a conflict. `what` names the record in errors.
 
-    Raises `UnreadableRecord`, `StoreError`, and what `change` raises."""
+    Raises `UnreadableRecord`, `StoreError`, and what `change` raises.
+    """
     current, revision = known, known.mod_revision if known else 0
     if known is None:
         current, revision = _readable(await store.get(key), kind, replace_unreadable)
@@ -150,7 +151,7 @@ async def swap(
             continue
         except StoreError as error:
             if doubtful:
-                raise _untold(put.key) from error
+                raise _outcome_unknown(put.key) from error
             raise
         if isinstance(result, Committed):
             return Swapped(result.revision)
@@ -160,11 +161,11 @@ async def swap(
         if doubtful and isinstance(found, Found) and (found.entry.value, found.entry.lease) == (put.value, put.lease):
             return Swapped(found.entry.mod_revision)
         return Lost(found, doubtful)
-    raise _untold(put.key)
+    raise _outcome_unknown(put.key)
 
 
 def _readable(found: GetResult, kind: type[R], replace_unreadable: bool) -> tuple[Stored[R] | None, int]:
-    """The record, as far as it can be read, and the revision that its key is at."""
+    """The record, or None if it is absent or to be replaced, and the mod revision of its key."""
     if not isinstance(found, Found):
         return None, 0
     try:
@@ -175,5 +176,5 @@ def _readable(found: GetResult, kind: type[R], replace_unreadable: bool) -> tupl
         return None, found.entry.mod_revision
 
 
-def _untold(key: str) -> OutcomeUnknown:
+def _outcome_unknown(key: str) -> OutcomeUnknown:
     return OutcomeUnknown(f"the store did not say whether {key} was written; look at it, and try again")

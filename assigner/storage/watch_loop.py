@@ -1,10 +1,10 @@
-"""List a prefix, watch it from that revision on, and list it again when the watch can't go on.
+"""Lists a prefix, watches it from that revision on, and lists it again when the watch can't continue.
 
-Anything that is kept current in memory runs this loop: a watch that ends (compaction, a store that was away) costs a
-listing, never a missed change, because the watch begins at the revision after the listing's.
+Every mirror runs this loop: a watch that ends (compaction, an unreachable store) costs a listing, and no change is
+missed, because the next watch begins at the revision after that listing.
 
-Not for one key whose next state is all that counts: the elector waits for a leader key to change and then decides
-anew, so it reads the key and has no listing to compare. Backends may not import this package either.
+The elector does not use it: it waits for one leader key to change and then reads that key, so it has no listing to
+compare. Backends may not import this package either.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class WatchLoop:
         listed: Callable[[Page], Awaitable[None]],
         watched: Callable[[WatchItem], Awaitable[None]],
     ) -> None:
-        """`listed` takes the whole prefix, in the order of keys; `watched` takes what happened since, in the order of
+        """`listed` is called with the whole prefix, in the order of keys; `watched` with later events, in the order of
         revisions. One call ends before the next begins."""
         self._store = store
         self._prefix = prefix
@@ -40,19 +40,20 @@ class WatchLoop:
         self._watched = watched
         self._stale = Wakeup()
         self._begun = 0
-        """Listings begun, whether or not they came through."""
+        """Listings begun, whether or not they succeeded."""
         self._awaited = Waiters()
-        """Listings that somebody waits for."""
+        """Wakes those that wait for a listing."""
 
     @property
     def waiting(self) -> int:
-        """How many wait for a listing."""
+        """How many callers wait for a listing."""
         return len(self._awaited)
 
     async def relist(self) -> None:
-        """List everything again, and return when that is done.
+        """List the prefix again, and return when the listing is applied.
 
-        A listing that is under way may have been read before this call: the next one counts."""
+        A listing in progress may have been read before this call, so the next one counts.
+        """
         wanted = self._begun + 1
         self._stale.notify()
         await self._awaited.wait(wanted)
@@ -84,7 +85,7 @@ class WatchLoop:
             try:
                 await self._watch(start_revision)
             except StoreError as error:
-                # Raised past the task group, it would come out wrapped and look like a failure.
+                # Raised inside the task group, it would come out wrapped in an exception group.
                 ended = error
                 tasks.cancel_scope.cancel()
         if ended:

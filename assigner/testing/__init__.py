@@ -1,9 +1,9 @@
-"""What a test of the service, of a store for it, or of a program that uses it needs. Public.
+"""Public test support: for tests of stores, of strategies, and of programs that use the service.
 
-- `conformance`: the tests that tell whether a Store keeps its promises.
-- `strategies`: the tests that tell whether a Strategy keeps its promises.
-- `virtual_time`, `plugin`: tests that wait for hours and take no time.
-- `embedding`: the fixture `embedded_assigner`, a whole service for tests of what uses it.
+- `conformance`: tests of the contract of a Store.
+- `strategies`: tests of the contract of a Strategy.
+- `virtual_time`, `plugin`: an event loop on which hours of waiting take no time.
+- `embedding`: the fixture `embedded_assigner`, a whole service for tests of its users.
 - `faults`: a Store that delays, refuses, drops responses, freezes and breaks watches on request.
 - `counting`: a Store that counts calls.
 - `waiting`: waits for a condition.

@@ -1,4 +1,4 @@
-"""A Store that counts what is asked of it, for tests of cost and for benchmarks."""
+"""A Store that counts its requests and operations, for tests of cost and for benchmarks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CountingStore(Store):
     """`requests` counts calls by method; `operations` what they hold: `put`, `delete`, `compare`, `read`, `lease`.
 
     A transaction is one request of as many operations as it has compares, puts, deletes and keys read otherwise, even
-    when it does not commit: that is what the store is asked to do. `events` counts what the watches delivered.
+    when it does not commit. `events` counts the events that watches delivered.
     """
 
     def __init__(self, inner: Store) -> None:

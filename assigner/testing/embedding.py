@@ -1,10 +1,10 @@
-"""A pytest fixture: the whole service beside a test, for programs that reach it by gRPC as they do in production.
+"""A pytest fixture that runs the whole service beside a test, for programs that use it by gRPC as in production.
 
     @pytest.mark.embedded_assigner(topics={"billing": {"orders": 4}})
     def test_my_job(embedded_assigner): ... embedded_assigner.address
 
-Memory store, loopback, free ports, a service of its own for each test. The mark's keywords are those of `Settings`;
-without them times are short, so that a test waits for no lease it does not care for.
+Memory store, loopback, free ports, a service of its own for each test. The mark's keywords are those of `Settings`; the
+defaults have short times, so that a test does not wait for leases.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEBOUNCE = 0.1
 @pytest.fixture
 def embedded_assigner(request: pytest.FixtureRequest) -> Iterator[EmbeddedAssigner]:
     """A running assigner: `address`, `set_topic(group, topic, partitions)`, `call(work)`."""
-    # Here, so that tests without it do not load the service.
+    # Imported here, so that tests without the fixture do not load the service.
     from assigner.embedded import EmbeddedAssigner
 
     mark = request.node.get_closest_marker(EMBEDDED_MARK)

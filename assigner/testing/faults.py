@@ -1,9 +1,9 @@
-"""A Store with faults on request, around any other store.
+"""A Store that injects faults into any other store.
 
 Faults are injected for chosen calls and a chosen number of times, in the order they were injected; the first one that
-fits a call takes it. What the store may do to its user is what the contract allows: be late with the effect or with
-the answer, refuse, leave the outcome unknown and then act on it all the same, hang until the call's deadline, end or
-compact a watch. It never lies.
+matches a call applies to it. All faults are within the contract: a late effect or answer, a refusal, an unknown outcome
+with or without an effect, a hang until the call's deadline, a watch that ends or is compacted. The store never returns
+wrong data.
 
 | fault | effect | answer |
 |---|---|---|
@@ -50,7 +50,7 @@ ALL = READS | WRITES
 
 
 class Delay(msgspec.Struct, frozen=True):
-    """The call takes this much longer; it takes effect at the end of the delay."""
+    """The call takes this many seconds longer, and takes effect at the end of the delay."""
 
     seconds: float
 
@@ -70,8 +70,9 @@ class LoseAnswer(msgspec.Struct, frozen=True):
 class EffectAfter(msgspec.Struct, frozen=True):
     """The call raises `OutcomeUnknown` and takes effect after that. Both times are seconds since the call began.
 
-    This is what a request does that is still on its way when its deadline passes. The effect comes whatever became of
-    the caller, and by then it may be refused by its compares or by a lease that ended, as any late request may."""
+    This happens to a request that is still in flight when its deadline passes. It takes effect even if the caller is
+    gone, and by then its compares or an expired lease may reject it, like any late request.
+    """
 
     error_after: float = 0.0
     effect_after: float = 1.0
@@ -85,18 +86,18 @@ class EffectAfter(msgspec.Struct, frozen=True):
 
 
 class AnswerAfter(msgspec.Struct, frozen=True):
-    """The call takes effect at once and its answer, be it an error, comes this many seconds later."""
+    """The call takes effect at once, and its answer or error comes this many seconds later."""
 
     seconds: float
 
 
 Fault = Delay | Refuse | LoseAnswer | EffectAfter | AnswerAfter
 WRITES_ONLY = LoseAnswer | EffectAfter
-"""Faults that leave an outcome unknown, which a read has none of."""
+"""Faults that leave the outcome unknown; reads have no outcome."""
 
 
 class Injected:
-    """A fault in place. `hits` counts the calls it took; `remove` ends it."""
+    """An injected fault. `hits` counts the calls it applied to; `remove` ends it."""
 
     def __init__(
         self, fault: Fault, kinds: Collection[Kind], times: int | None, where: Callable[..., bool] | None
@@ -122,7 +123,7 @@ class Injected:
 
 class FaultyStore(Store):
     def __init__(self, inner: Store, *, deadline: float = 5.0) -> None:
-        """`deadline`: seconds after which a call on a frozen store gives up."""
+        """`deadline`: seconds after which a call on a frozen store fails."""
         self.inner = inner
         self.limits = inner.limits
         self._deadline = deadline
@@ -142,8 +143,8 @@ class FaultyStore(Store):
         times: int | None = 1,
         where: Callable[..., bool] | None = None,
     ) -> Injected:
-        """Have the next `times` calls (None: all) of these kinds take the fault. `where(kind, *arguments)` narrows
-        them down; faults that leave the outcome unknown are for writes only."""
+        """Inject the fault into the next `times` calls (None: all) of these kinds. `where(kind, *arguments)` selects
+        calls; faults that leave the outcome unknown are for writes only."""
         if isinstance(fault, WRITES_ONLY):
             kinds = WRITES.intersection(kinds)
         injected = Injected(fault, kinds, times, where)
@@ -152,17 +153,17 @@ class FaultyStore(Store):
 
     @property
     def late_effects(self) -> int:
-        """Calls that were given up by their callers (`EffectAfter`) and have yet to take effect."""
+        """Calls that have failed for their callers (`EffectAfter`) and have yet to take effect."""
         return len(self._late)
 
     def heal(self) -> None:
-        """Remove all faults and thaw. Effects that are still to come do come: nobody can call a request back."""
+        """Remove all faults and thaw. Pending late effects still happen: a request in flight can't be recalled."""
         self._injected.clear()
         self.thaw()
 
     def freeze(self) -> None:
-        """Hang: no call is answered and no watch delivers until `thaw`. A call that reaches its deadline meanwhile
-        had no effect, which a writer can't know."""
+        """Hang: no call is answered and no watch delivers until `thaw`. A call that reaches its deadline meanwhile has
+        no effect, but its writer can't know that."""
         if self._thawed.is_set():
             self._thawed = anyio.Event()
 
@@ -174,7 +175,7 @@ class FaultyStore(Store):
         return self._break_watches(WatchEnded(reason))
 
     def compact_watches(self, revision: int) -> int:
-        """Make every open watch raise `Compacted`, as if it had fallen behind that far."""
+        """Make every open watch raise `Compacted`, as if it had lagged behind that revision."""
         return self._break_watches(Compacted(revision))
 
     @property
@@ -234,9 +235,9 @@ class FaultyStore(Store):
         return self.inner.problems()
 
     async def close(self) -> None:
-        """Late effects that have not happened yet never do."""
+        """Close the store. Late effects that have not happened yet are dropped."""
         late = list(self._late)
-        # Before it thaws, or those that waited for that would act after all.
+        # Before the thaw, or the calls that wait for it would take effect after all.
         for task in late:
             task.cancel()
         self.heal()
@@ -259,7 +260,7 @@ class FaultyStore(Store):
                     await call()
                 raise OutcomeUnknown(f"{kind}: the answer was lost on request")
             case EffectAfter(error_after=error_after, effect_after=effect_after):
-                self._later(effect_after, call)
+                self._apply_later(effect_after, call)
                 await anyio.sleep(error_after)
                 raise OutcomeUnknown(f"{kind}: no answer within {error_after:g} s")
             case AnswerAfter(seconds=seconds):
@@ -272,13 +273,13 @@ class FaultyStore(Store):
                 assert_never(fault)
         return await call()
 
-    def _later(self, seconds: float, call: Callable[[], Awaitable[Any]]) -> None:
-        """Have the call take effect then, whoever waits for it or does not."""
+    def _apply_later(self, seconds: float, call: Callable[[], Awaitable[Any]]) -> None:
+        """Let the call take effect after these seconds, whether or not its caller still waits."""
 
         async def act() -> None:
             await anyio.sleep(seconds)
             await self.wait_thawed_for_ever()
-            # Nobody is left to hear of it.
+            # There is no caller left to get the error.
             with suppress(AssignerError):
                 await call()
 
@@ -311,7 +312,7 @@ class FaultyStore(Store):
 
 
 class _FaultyWatch(AsyncIterator[WatchItem]):
-    """A watch that can be broken from outside, and is silent while its store is frozen."""
+    """A watch that can be ended from outside, and delivers nothing while its store is frozen."""
 
     def __init__(self, store: FaultyStore, prefix: str, start_revision: int) -> None:
         self._store = store
@@ -360,7 +361,7 @@ class _FaultyWatch(AsyncIterator[WatchItem]):
             broken.cancel()
         if self._error is not None:
             raise self._error
-        # Frozen while it waited: what came in meanwhile is kept back.
+        # The store was frozen while it waited: the item is held back until the thaw.
         await self._store.wait_thawed_for_ever()
         item = self._next.result()
         self._next = None
@@ -374,5 +375,5 @@ async def _read(items: AsyncIterator[WatchItem]) -> WatchItem:
 async def _drop(task: asyncio.Task[Any] | None) -> None:
     if task is not None:
         task.cancel()
-        # Not awaited by itself: what it raises, if anything, concerns nobody any more.
+        # The task is not awaited, so its exception is read here and ignored.
         await asyncio.gather(task, return_exceptions=True)

@@ -1,9 +1,9 @@
-"""What pytest learns from us: the fixture `embedded_assigner`, and virtual time for pytest-asyncio.
+"""The pytest plugin: the fixture `embedded_assigner`, and virtual time for pytest-asyncio.
 
 Load it by `pytest_plugins = ["assigner.testing.plugin"]` in the top conftest or by `-p assigner.testing.plugin`.
 `@pytest.mark.virtual_time` runs a test on a `VirtualTimeLoop`; the mark's keywords go to the loop
-(`@pytest.mark.virtual_time(sockets="local")`). Tests without it run on the usual loop. Failures within the conformance
-kit are then explained as those of one's own tests are.
+(`@pytest.mark.virtual_time(sockets="local")`). Tests without the mark run on the usual loop. The plugin also enables
+assertion rewriting in the conformance kit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{EMBEDDED_MARK}(**settings): settings of the fixture embedded_assigner")
 
 
-# Optional: who tests Spark jobs may do without pytest-asyncio.
+# Optional: tests of Spark jobs may run without pytest-asyncio.
 @pytest.hookimpl(optionalhook=True)
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item

@@ -1,4 +1,4 @@
-"""The tests that say whether a Strategy keeps its promises; each is named by the promise it holds to.
+"""The tests of the contract of a Strategy; each is named by the guarantee it checks.
 
 The author of a strategy runs them from pytest:
 
@@ -21,7 +21,7 @@ from assigner.errors import AssignerError
 from assigner.strategy import NONE, IntArray, Members, Problem, Solution, Strategy, Topics
 
 SEEDS = range(100)
-"""Of the problems that each test tries."""
+"""Seeds of the problems that each test tries."""
 CAPACITIES = (0.5, 1.0, 1.0, 2.0, 3.0)
 CAPS = (NONE, NONE, NONE, 0, 1, 5)
 
@@ -56,7 +56,8 @@ def topic_of(given: Problem) -> IntArray:
 
 
 def assert_valid(given: Problem, solution: Solution) -> None:
-    """Subscription, hold, cap and pins are kept, and nothing is unowned that somebody could have."""
+    """Check that subscriptions, holds, caps and pins are respected, and that no partition is unowned which a member
+    could own."""
     members, owner, topic = given.members, solution.owner, topic_of(given)
     assert owner.dtype == np.int32, "owners are 32-bit integers"
     assert owner.shape == given.owner.shape, "there is one owner per partition"
@@ -74,11 +75,11 @@ def assert_valid(given: Problem, solution: Solution) -> None:
 
 
 class StrategyConformance:
-    """What every strategy owes, whatever it is for."""
+    """The guarantees of every strategy."""
 
     strategy: ClassVar[Strategy]
     refuses_unknown_options: ClassVar[bool] = True
-    """Set it to False for a strategy that takes whatever options it is given."""
+    """Set it to False for a strategy that accepts any options."""
 
     def test_every_rule_of_a_solution_is_kept(self) -> None:
         for seed in SEEDS:

@@ -1,17 +1,17 @@
 """An event loop whose time is virtual: when nothing is ready it jumps to the next timer instead of waiting for it.
 
-A test of an hour of leases and deadlines takes milliseconds and has the same course each time. `loop.time()` stands
-still while callbacks run, so `assigner.clock.LoopClock` and `anyio.sleep` agree with it to the last digit.
+A test of an hour of leases and deadlines takes milliseconds and is deterministic. `loop.time()` stands still while
+callbacks run, so `assigner.clock.LoopClock` and `anyio.sleep` agree with it to the last digit.
 
-The loop never jumps over the outside world. While a socket is registered, an executor call or `anyio.to_thread` call
-is running, or a block of `outside()` is open, it waits in real time and virtual time follows the real one: a test
-that talks to a real server on this loop simply runs at the server's pace. `sockets="local"` says that both ends of
-every socket are in this process: then silence for `settle` real seconds means that nothing is under way, and it
-jumps.
+The loop never jumps over the outside world. While a socket is registered, an executor call or `anyio.to_thread` call is
+running, or a block of `outside()` is open, it waits in real time, and virtual time follows the real one, what callbacks
+take included: a test that talks to a real server on this loop simply runs at the server's pace. `sockets="local"` says
+that both ends of every socket are in this process: then silence for `settle` real seconds means that nothing is in
+flight, and it jumps.
 
-Not promised: a jump for a task that spins on `sleep(0)` (time stands still while anything is ready; sleep for a
-while instead), and knowledge of work that shows itself neither by a socket nor by an executor. Threads of one's own,
-subprocesses without pipes and `anyio.to_thread` with a limiter of one's own belong into `with loop.outside():`.
+Not promised: a jump for a task that spins on `sleep(0)` (time stands still while anything is ready; sleep for a while
+instead), and detection of work that uses neither a socket nor an executor. Other threads, subprocesses without pipes
+and `anyio.to_thread` with a custom limiter need `with loop.outside():`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SELF_PIPE = 1
 
 
 class Deadlock(AssertionError):
-    """Nothing is ready, nothing will be: every task waits for another one, or only timers go round."""
+    """No task can become ready: every task waits for another one, or only timers rearm each other."""
 
 
 class _JumpingSelector(selectors.BaseSelector):
@@ -75,13 +75,15 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         sockets: Literal["wait", "local"] = "wait",
         settle: float = 0.002,
     ) -> None:
-        """`horizon`: virtual seconds after which the loop gives up, because timers that only rearm each other would
-        go round for ever. `sockets`, `settle`: see the module's page."""
+        """`horizon`: virtual seconds after which the loop raises `Deadlock`, because timers that only rearm each other
+        would run for ever. `sockets`, `settle`: see the module's docstring."""
         self._now = start
         self._end = start + horizon
         self._local_sockets = sockets == "local"
         self._settle = settle
         self._outside = 0
+        self._waited_until: float | None = None
+        """Real time at the end of the last wait in real time, unless it jumped since."""
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
         self._jumping.wait = self._wait
@@ -92,7 +94,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     @contextmanager
     def outside(self) -> Iterator[None]:
-        """While open, something outside the loop is awaited: wait in real time."""
+        """Wait in real time while the context is open, because something outside the loop is awaited."""
         self._outside += 1
         try:
             yield
@@ -102,10 +104,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
         future = super().run_in_executor(executor, func, *args)
         self._outside += 1
-        future.add_done_callback(self._came_back)
+        future.add_done_callback(self._executor_call_ended)
         return future
 
-    def _came_back(self, _: asyncio.Future[Any]) -> None:
+    def _executor_call_ended(self, _: asyncio.Future[Any]) -> None:
         self._outside -= 1
 
     async def shutdown_default_executor(self, *args: Any) -> None:
@@ -129,14 +131,20 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def _wait_real(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         began = time.monotonic()
+        if self._waited_until is not None:
+            # What callbacks took, or the machine gave to others: the server at the other end has aged by it.
+            behind, began = began - self._waited_until, self._waited_until
+            timeout = None if timeout is None else max(0.0, timeout - behind)
         ready = self._jumping.real.select(timeout)
-        self._now += time.monotonic() - began
+        self._waited_until = time.monotonic()
+        self._now += self._waited_until - began
         return ready
 
     def _jump(self, timeout: float) -> None:
         self.jumps += 1
+        self._waited_until = None
         scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
-        # The timer's own number, because now + (when - now) may fall short of it by the last digit.
+        # The timer's own value, because now + (when - now) may differ from it in the last digit.
         self._now = min(scheduled[0].when(), self._now + timeout + 1e-6) if scheduled else self._now + timeout
         if self._now > self._end:
             raise Deadlock(f"{self._end:.0f} virtual seconds passed; timers go round without an end: {self._waiting()}")
@@ -160,7 +168,7 @@ def _where(task: asyncio.Task[Any]) -> str:
 
 
 def run(main: Callable[[], Awaitable[T]], **options: Any) -> T:
-    """Run `main` to its end in virtual time; for programs and for property tests that start many loops."""
+    """Run `main` in virtual time to its end, for programs and for property tests that start many loops."""
 
     async def entry() -> T:
         return await main()

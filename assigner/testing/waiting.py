@@ -1,4 +1,4 @@
-"""Waiting for a condition, never for a time."""
+"""Waits for a condition, never for a fixed time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def eventually(
     every: float = 0.01,
     what: str = "",
 ) -> None:
-    """Return once the condition holds; fail when it does not within `within` seconds of the loop's time."""
+    """Wait until the condition holds; fail if it does not within `within` seconds of the loop's time."""
     with anyio.move_on_after(within):
         while True:
             holds = condition()

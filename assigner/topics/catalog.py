@@ -1,4 +1,4 @@
-"""Where partition counts come from, for every group: the settings, an operator, or Kafka itself."""
+"""`GroupTopics` finds the partition counts of a group's topics: in the settings, set by an operator, or from Kafka."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from assigner.store import Store
 from assigner.topics import (
     KafkaSource,
     SettingsSource,
+    TopicLookups,
     TopicQuota,
     TopicRefresher,
     TopicSource,
     check_config,
-    ensure_topic,
     set_topic,
 )
 
@@ -41,12 +41,13 @@ class GroupTopics:
         kafka: KafkaSource | None,
         refresh_interval: float,
     ) -> None:
-        """`counts`: group -> topic -> partitions, as the settings name them. `kafka`: whom to ask for those that they
-        do not name, every `refresh_interval` seconds again."""
+        """`counts`: group -> topic -> partitions, from the settings. `kafka`: the source of all other topics, polled
+        every `refresh_interval` seconds."""
         self._store = store
         self._keys = keys
         self._metrics = metrics
         self._quota = quota
+        self._lookups = TopicLookups(store, keys, quota)
         self._counts = counts
         self._kafka = kafka
         self._refresh_interval = refresh_interval
@@ -61,13 +62,13 @@ class GroupTopics:
             return await set_topic(self._store, self._keys, group, config, force=force)
 
     async def ensure(self, group: str, topics: Sequence[str]) -> None:
-        """Make sure the topics' partition counts are known. Raises `UnknownTopic`."""
+        """Look up and store the partition counts of topics that have none. Raises `UnknownTopic`."""
         source: TopicSource = self._kafka or SettingsSource(self._counts.get(group, {}))
         for topic in topics:
-            await ensure_topic(self._store, self._keys, group, topic, source, self._quota)
+            await self._lookups.ensure(group, topic, source)
 
     async def apply_settings(self) -> None:
-        """Write the counts that the settings name. A topic that has more partitions by now keeps them."""
+        """Write the partition counts of the settings. A topic that has more partitions by now keeps them."""
         for group, topics in self._counts.items():
             await make_known(self._store, self._keys, group)
             for topic, count in topics.items():
@@ -82,7 +83,7 @@ class GroupTopics:
         return self._kafka is not None
 
     async def refresh(self, term: Term, mirrors: Mirrors) -> None:
-        """A leader's work: follow what Kafka says of the group's topics, until cancelled."""
+        """As the group's leader, apply changes of its topics in Kafka, until cancelled."""
         if self._kafka is None:
             await anyio.sleep_forever()
             return

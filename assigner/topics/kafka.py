@@ -1,9 +1,9 @@
-"""Topics as Kafka describes them: partition counts, topic ids, racks of the replicas.
+"""Reads topics from Kafka: partition counts, topic ids, racks of the replicas.
 
-This is the only module of the service that knows confluent-kafka (the extra `kafka`), and it is imported when the
-first question is asked. Calls are made on a thread, their answers come from librdkafka's own threads, so the event
-loop never waits. TLS and SASL are librdkafka's properties (`security.protocol`, `ssl.*`, `sasl.*`), passed on as they
-are; certificates are verified unless a property says otherwise.
+This is the only module of the service that knows confluent-kafka (the extra `kafka`), and it imports the library at the
+first call. Calls are made on a thread and answered by librdkafka's own threads, so the event loop never blocks. TLS and
+SASL are librdkafka's properties (`security.protocol`, `ssl.*`, `sasl.*`), passed on as they are; certificates are
+verified unless a property says otherwise.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CLIENT_ID = "kafka-assigner"
 BATCH = 500
 """Topics in one request."""
 _GRACE = 1.0
-"""librdkafka ends a request in time by itself; this much later we stop waiting for it."""
+"""librdkafka times a request out by itself; this many seconds later we stop waiting for it."""
 
 
 class KafkaSource:
@@ -43,13 +43,13 @@ class KafkaSource:
         timeout: float = 15.0,
         properties_file: str | None = None,
     ) -> None:
-        """`timeout`: seconds that one request (up to 500 topics) may take. `properties_file`: where more properties
-        are, looked at before each question."""
+        """`timeout`: seconds that one request (up to 500 topics) may take. `properties_file`: further properties, read
+        again before a call if the file has changed."""
         if not bootstrap_servers.strip():
             raise InvalidInput("kafka bootstrap servers are empty; name at least one as host:port")
         self._properties = {
             "client.id": CLIENT_ID,
-            # Failures are answers here; librdkafka's own lines about each try would only drown the log.
+            # Failures are returned as answers; librdkafka's own lines about each try would flood the log.
             "log_level": "0",
             **(properties or {}),
         }
@@ -57,12 +57,12 @@ class KafkaSource:
         self._timeout = timeout
         self._file = properties_file
         self._stamp: tuple[int, int] | None = None
-        """Of the file as the client was made by it."""
+        """The modification time and size of the properties file that the client was created with."""
         self._client: _Client | None = None
         self._opening = anyio.Lock()
 
     async def describe(self, topics: Sequence[str]) -> Mapping[str, TopicAnswer]:
-        # librdkafka refuses a whole request for one name it does not like.
+        # librdkafka rejects a whole request for one invalid name.
         answers: dict[str, TopicAnswer] = {topic: TopicUnavailable("not a name Kafka takes") for topic in topics}
         names = [topic for topic in answers if _is_topic(topic)]
         client = await self._open()
@@ -71,7 +71,7 @@ class KafkaSource:
         return answers
 
     async def aclose(self) -> None:
-        """Let go of the connections. The next question opens new ones."""
+        """Close the connections. The next call opens new ones."""
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
@@ -92,13 +92,13 @@ class KafkaSource:
 
 
 class _Client:
-    """An AdminClient with its library, made on a thread because importing and connecting take their time."""
+    """An AdminClient and its library, created on a thread because importing and connecting block."""
 
     def __init__(self, properties: Mapping[str, str], timeout: float) -> None:
         self._library = _library()
         self._timeout = timeout
         self._errors: deque[str] = deque(maxlen=1)
-        # Its own messages would go to stderr; they are delivered when it is polled.
+        # Without a logger the library writes to stderr. It logs when it is polled.
         config = {**properties, "error_cb": self._note, "logger": logging.getLogger("librdkafka")}
         try:
             self._admin: Any = self._library.admin.AdminClient(config)
@@ -112,12 +112,12 @@ class _Client:
             return {topic: self._failure(error) for topic in topics}
         deadline = anyio.current_time() + self._timeout + _GRACE
         found = {topic: await _outcome(future, deadline) for topic, future in futures.items()}
-        # Only polling lets the library log, and say why something failed.
+        # Polling delivers the library's log lines and the reasons of failures.
         await anyio.to_thread.run_sync(self._admin.poll, 0)
         return {topic: self._answer(topic, outcome) for topic, outcome in found.items()}
 
     async def aclose(self) -> None:
-        # Destroying the last reference waits for librdkafka's threads.
+        # Dropping the last reference blocks until librdkafka's threads have ended.
         held = [self._admin]
         self._admin = None
         await anyio.to_thread.run_sync(held.clear)
@@ -160,7 +160,8 @@ def _is_topic(name: str) -> bool:
 
 
 def _replica_racks(partitions: Sequence[Any]) -> tuple[tuple[str, ...], ...]:
-    """Sorted, so that a change of leader is not a change of racks; empty if no broker names one."""
+    """The racks of each partition's replicas, sorted, so that a change of leader is no change of racks; empty if no
+    broker has a rack."""
     racks = tuple(tuple(sorted({node.rack for node in it.replicas if node.rack})) for it in partitions)
     return racks if any(racks) else ()
 
@@ -178,7 +179,7 @@ def _library() -> Any:
 
 async def _outcome(future: Future[Any], deadline: float) -> Any:
     """The future's result or exception, as a value. The future itself is never cancelled: librdkafka's thread would
-    stumble over it."""
+    fail to set its result."""
     loop = asyncio.get_running_loop()
     done = asyncio.Event()
 
@@ -195,7 +196,7 @@ async def _outcome(future: Future[Any], deadline: float) -> Any:
 
 
 def _text(error: object) -> str:
-    """librdkafka's message without its wrapping."""
+    """The message of a librdkafka error, without its code."""
     inner = error.args[0] if isinstance(error, Exception) and error.args else error
     told = getattr(inner, "str", None)
     return str(told() if callable(told) else inner)

@@ -1,10 +1,10 @@
-"""How many topics and partitions a group may have, checked where somebody asks for more.
+"""Limits how many topics and partitions a group may have, checked when a call adds some.
 
-One question at a time for each group, so that many at once do not each find the same room. What there is already stays,
-also where a quota was lowered since, and may shrink.
+One call at a time for each group, so that concurrent calls do not exceed the quota together. Existing topics stay, even
+if the quota was lowered since, and may shrink.
 
-Not promised: that two instances asked at the same moment do not let both through, or that a topic that grows in Kafka
-is stopped: that is Kafka's operators' doing.
+Not promised: that two instances called at the same moment do not exceed the quota together, or that a topic which grows
+in Kafka is limited.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TopicQuota:
         topic_partitions: int,
         refused: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`refused` counts, by reason."""
+        """`refused` is called with the reason of each refusal."""
         self._store = store
         self._keys = keys
         self._topics = topics
@@ -42,7 +42,7 @@ class TopicQuota:
 
     @asynccontextmanager
     async def room_for(self, group: str, config: TopicConfig) -> AsyncIterator[None]:
-        """Keep others from asking for the group while `config` is written. Raises `LimitReached`."""
+        """Hold the group's lock while `config` is written. Raises `LimitReached` if it exceeds the quota."""
         lock = self._locks.setdefault(group, anyio.Lock())
         try:
             async with lock:
@@ -82,9 +82,9 @@ class TopicQuota:
                 "`assigner topics delete`, or raise it",
             )
 
-    def _refuse(self, reason: str, says: str) -> None:
+    def _refuse(self, reason: str, message: str) -> None:
         self._refused(reason)
-        raise LimitReached(says)
+        raise LimitReached(message)
 
 
 def _count(value: bytes) -> int:

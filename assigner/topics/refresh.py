@@ -1,8 +1,8 @@
-"""A leader's look at Kafka, now and then: what has changed about the topics that were discovered there.
+"""The leader's loop that polls Kafka for changes of the topics that were discovered there.
 
-More partitions are taken over. Another topic id means that the topic was deleted and made again: the new id is
-recorded, and the coordinator starts it without offsets and warmth. A topic that Kafka no longer has, or has with fewer
-partitions under the same id, is reported and left alone. Topics that somebody set are not touched.
+More partitions are recorded. Another topic id means that the topic was recreated: the new id is recorded, and the
+coordinator starts the topic without offsets and warm copies. A topic that Kafka no longer has, or has with fewer
+partitions under the same id, is logged and left alone. Topics set by an operator or by the settings are not touched.
 
 Every write is fenced by the leader's term and by the record it was decided on. Not promised: that a change is seen
 sooner than the interval, or at all while Kafka can't be reached.
@@ -29,11 +29,11 @@ from assigner.topics.writer import check_config
 log = get_logger("assigner.topics")
 
 
-class RefreshTally(Protocol):
-    """Who counts what a refresher does."""
+class RefreshCounter(Protocol):
+    """Counts a refresher's lookups, for metrics."""
 
     def topics_looked_up(self, group: str, outcome: str, changed: int) -> None:
-        """`outcome`: ok, partial (Kafka did not tell of all topics) or failed."""
+        """`outcome`: ok, partial (Kafka described only some of the topics) or failed."""
 
 
 class TopicRefresher:
@@ -46,9 +46,9 @@ class TopicRefresher:
         fence: CreateRevisionIs,
         interval: float,
         current: Callable[[], Mapping[str, Stored[TopicConfig]]],
-        tally: RefreshTally,
+        counter: RefreshCounter,
     ) -> None:
-        """`current` gives the group's configurations as they are known now; `fence` is the leader's term."""
+        """`current` returns the mirrored configurations of the group; `fence` is the leader's term."""
         self._store = store
         self._keys = keys.group(group)
         self._group = group
@@ -56,67 +56,68 @@ class TopicRefresher:
         self._fence = fence
         self._interval = interval
         self._current = current
-        self._tally = tally
+        self._counter = counter
         self._backoff = Backoff(f"topics/{group}", first=1.0, most=max(interval, 1.0))
-        self._doubts: dict[str, str] = {}
-        """What was already reported of a topic, so that it is said once. No more entries than topics."""
+        self._reported: dict[str, str] = {}
+        """Topic -> the problem that was logged last, so that it is logged once. No more entries than topics."""
 
     async def run(self) -> None:
-        """Look, wait, look again, until cancelled. A failure shortens the wait at first, then lengthens it."""
+        """Refresh at the interval until cancelled. After a failure the pause is short, and grows with each further
+        one."""
         while True:
             try:
                 await self.refresh()
             except AssignerError as error:
                 log.warning("topic_refresh_failed", group=self._group, error=str(error))
-                self._tally.topics_looked_up(self._group, "failed", 0)
+                self._counter.topics_looked_up(self._group, "failed", 0)
                 await self._backoff.pause()
             else:
                 self._backoff.reset()
                 await anyio.sleep(self._interval)
 
     async def refresh(self) -> int:
-        """One look; how many configurations were written. Raises what the source or the store raise."""
+        """Refresh once, and return how many configurations were written. Raises what the source or the store raises."""
         mine = {topic: it for topic, it in self._current().items() if it.record.source == self._source.name}
-        self._doubts = {topic: said for topic, said in self._doubts.items() if topic in mine}
+        self._reported = {topic: problem for topic, problem in self._reported.items() if topic in mine}
         if not mine:
             return 0
         answers = await self._source.describe(sorted(mine))
-        changed, untold = 0, 0
+        changed, unavailable = 0, 0
         for topic, known in mine.items():
             answer = answers.get(topic, TopicUnavailable("no answer"))
-            untold += isinstance(answer, TopicUnavailable)
-            changed += await self._take(known, answer)
-        outcome = "ok" if not untold else "partial" if untold < len(mine) else "failed"
-        self._tally.topics_looked_up(self._group, outcome, changed)
+            unavailable += isinstance(answer, TopicUnavailable)
+            changed += await self._apply(known, answer)
+        outcome = "ok" if not unavailable else "partial" if unavailable < len(mine) else "failed"
+        self._counter.topics_looked_up(self._group, outcome, changed)
         return changed
 
-    async def _take(self, known: Stored[TopicConfig], answer: TopicAnswer) -> bool:
+    async def _apply(self, known: Stored[TopicConfig], answer: TopicAnswer) -> bool:
         topic = known.record.topic
         match answer:
             case TopicMissing():
-                self._doubt(topic, f"{self._source.name} has no such topic any more; left as it is")
+                self._report(topic, f"{self._source.name} has no such topic any more; left as it is")
             case TopicUnavailable(reason=reason):
-                self._doubt(topic, f"{self._source.name} can't tell: {reason}")
+                self._report(topic, f"{self._source.name} can't tell: {reason}")
             case TopicConfig():
-                return await self._follow(known, answer)
+                return await self._write_change(known, answer)
         return False
 
-    async def _follow(self, known: Stored[TopicConfig], found: TopicConfig) -> bool:
+    async def _write_change(self, known: Stored[TopicConfig], found: TopicConfig) -> bool:
         was = known.record
         now = msgspec.structs.replace(found, topic_id=found.topic_id or was.topic_id)
         if now == was:
-            self._doubts.pop(was.topic, None)
+            self._reported.pop(was.topic, None)
             return False
         recreated = bool(was.topic_id) and now.topic_id != was.topic_id
         if now.partition_count < was.partition_count and not recreated:
-            self._doubt(was.topic, f"{was.partition_count} partitions became {now.partition_count}; left as they are")
+            self._report(was.topic, f"{was.partition_count} partitions became {now.partition_count}; left as they are")
             return False
         check_config(now)
-        self._doubts.pop(was.topic, None)
+        self._reported.pop(was.topic, None)
         put = Put(known.key, known.encode(now))
         result = await swap(self._store, put, known.mod_revision, fences=[self._fence])
         if not isinstance(result, Swapped):
-            # There is another leader, or the topic was set by somebody else: the next look starts from what is there.
+            # There is another leader, or the topic was set meanwhile: the next refresh starts from the stored record.
             log.info("topic_write_conflicted", group=self._group, topic=was.topic)
             return False
         log.info(
@@ -129,7 +130,7 @@ class TopicRefresher:
         )
         return True
 
-    def _doubt(self, topic: str, said: str) -> None:
-        if self._doubts.get(topic) != said:
-            self._doubts[topic] = said
-            log.warning("topic_change_rejected", group=self._group, topic=topic, reason=said)
+    def _report(self, topic: str, problem: str) -> None:
+        if self._reported.get(topic) != problem:
+            self._reported[topic] = problem
+            log.warning("topic_change_rejected", group=self._group, topic=topic, reason=problem)

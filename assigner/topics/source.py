@@ -1,7 +1,7 @@
-"""Whom to ask what a topic is like.
+"""The interface of a source of topic configurations, and the source that reads them from the settings.
 
-A source answers for each topic it is asked about: its configuration, that there is no such topic, or that it can't
-tell right now. Not being able to tell is never taken for absence.
+For each topic a source answers with its configuration, that there is no such topic, or that it is unavailable.
+Unavailable is never taken for missing.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from assigner.model.records import TopicConfig
 
 
 class TopicMissing(msgspec.Struct, frozen=True):
-    """The source knows for sure that it has no such topic."""
+    """The source has no such topic, for certain."""
 
 
 class TopicUnavailable(msgspec.Struct, frozen=True):
-    """The source could not tell; asking again may help."""
+    """The source could not answer; a retry may help."""
 
     reason: str
 
@@ -30,21 +30,22 @@ TopicAnswer = TopicConfig | TopicMissing | TopicUnavailable
 class TopicSource(Protocol):
     @property
     def name(self) -> str:
-        """What records written from this source say of their origin."""
+        """The origin in records written from this source."""
         ...
 
     @property
     def remedy(self) -> str:
-        """What to do about a topic it does not have."""
+        """What an error tells the user to do about a missing topic."""
         ...
 
     async def describe(self, topics: Sequence[str]) -> Mapping[str, TopicAnswer]:
-        """An answer for every topic asked about. Ends within a time of its own and does not raise for a topic."""
+        """Describe the topics, with an answer for each. Ends within the source's own timeout and does not raise for a
+        topic."""
         ...
 
 
 class SettingsSource:
-    """Partition counts as the settings give them."""
+    """Reads partition counts from the settings."""
 
     name = "settings"
     remedy = "add it to the settings, or set it with `assigner topics set`"

@@ -1,4 +1,5 @@
-"""One HTTP connection: what is no HTTP gets an answer and no stack in the log, and no answer names our libraries."""
+"""Handles one HTTP connection: malformed requests get an answer without a stack trace in the log, and no answer names
+our libraries."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ _KEEP_ALIVE = 30.0
 
 
 class HttpProtocol(web.RequestHandler):
-    """What asyncio calls for one connection."""
+    """The asyncio protocol of one connection."""
 
     __slots__ = ("_on_malformed",)
 
@@ -43,6 +44,6 @@ class HttpProtocol(web.RequestHandler):
         return answer
 
 
-async def sign(_request: web.BaseRequest, answer: web.StreamResponse) -> None:
-    """For the application's answers: aiohttp would tell its version and Python's."""
+async def replace_server_header(_request: web.BaseRequest, answer: web.StreamResponse) -> None:
+    """Replace the `Server` header, in which aiohttp names its own and Python's version."""
     answer.headers["Server"] = SERVER

@@ -1,9 +1,8 @@
-"""Whether the process still does its work, which is more than still answering.
+"""Tells whether the process still does its work: whether its event loop is responsive and its essential tasks run.
 
-A ticker on the event loop measures how late it wakes up; every task without which the service is pointless has a
-pulse. `/livez` fails when the ticker or a pulse has been silent for too long, when such a task ended, or when a
-supervised loop keeps failing: then a restart is the remedy. A store that can't be reached is no such reason:
-restarting does not bring it back.
+A ticker on the event loop measures how late it wakes up, and every essential task sends heartbeats. `/livez` fails when
+the ticker or a task has been silent for too long, when an essential task ended, or when a supervised loop keeps
+failing: then a restart helps. It does not fail when the store can't be reached, because a restart would not help.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ TICK = 0.25
 
 
 class LoopPulse:
-    """One essential task. It calls `beat` whenever it gets round."""
+    """The heartbeat of one essential task, which calls `beat` in each round of its loop."""
 
     def __init__(self, name: str, silence: float | None, clock: Clock) -> None:
         self.name = name
@@ -52,7 +51,7 @@ class ProcessLiveness:
         tick: float = TICK,
         failures: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """`failures`: what supervised loops can't get over by themselves."""
+        """`failures` returns the problems of supervised loops that keep failing."""
         self._clock = clock
         self._failures = failures
         self._tick = tick
@@ -61,8 +60,9 @@ class ProcessLiveness:
 
     @contextmanager
     def essential(self, name: str, silence: float | None = None) -> Iterator[LoopPulse]:
-        """Run an essential task inside. Leaving by an error is its end; leaving in order, or by cancellation, is not.
-        `silence`: seconds after which a missing beat counts as a stall; None: it may be quiet."""
+        """Run an essential task inside the context. The task counts as ended if the context is left by an error, but
+        not if it is left normally or by cancellation. `silence`: seconds without a beat that count as a stall; None:
+        any silence is fine."""
         pulse = LoopPulse(name, silence, self._clock)
         self._pulses[name] = pulse
         try:
@@ -71,7 +71,7 @@ class ProcessLiveness:
             pulse.end(f"{type(error).__name__}: {error}")
             raise
         except BaseException:
-            # Cancelled: the service is stopping, and a stopping service is not a dead one.
+            # Cancelled: the service is stopping, which is no failure.
             self._forget(pulse)
             raise
         else:
@@ -82,12 +82,12 @@ class ProcessLiveness:
             del self._pulses[pulse.name]
 
     def problems(self) -> list[str]:
-        """Empty: alive."""
+        """What is wrong, one sentence each; empty: the process is alive."""
         pulses = (self._ticker, *self._pulses.values())
         return [problem for pulse in pulses if (problem := pulse.problem())] + list(self._failures())
 
     async def run(self, lag: Callable[[float], None]) -> None:
-        """Tick until cancelled, telling `lag` how late each tick came."""
+        """Tick until cancelled, and call `lag` with how late each tick came."""
         try:
             while True:
                 due = self._clock.now() + self._tick

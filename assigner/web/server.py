@@ -1,7 +1,7 @@
-"""The HTTP side: probes and metrics, on the event loop of the service.
+"""The HTTP server for probes and metrics, on the event loop of the service.
 
-What is served is a table of routes, so that more can be added beside. Nothing here changes state, and nothing is
-authenticated: it listens on loopback unless the settings say otherwise.
+It serves a table of routes, to which others can be added. Nothing here changes state, and nothing is authenticated: it
+listens on loopback unless the settings say otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from assigner.clock import Clock
 from assigner.errors import InvalidInput
 from assigner.logs import get_logger
 from assigner.observability.metrics import CONTENT_TYPE, Metrics
-from assigner.web.http import HttpProtocol, sign
+from assigner.web.http import HttpProtocol, replace_server_header
 from assigner.web.liveness import ProcessLiveness
 from assigner.web.settings import HttpSettings
 
@@ -26,16 +26,16 @@ _log = get_logger(__name__)
 
 MAX_BODY = 64 * 1024
 MAX_CONNECTIONS = 256
-"""Far more than probes and scrapes need, far less than the files that a process may have open."""
+"""Far more than probes and scrapes need, far less than a process's limit of open files."""
 _BACKLOG = 128
 _ACCEPTED_AT_ONCE = 4
-"""asyncio accepts as many connections in one callback as it is told to let wait, and reports each failure; so it is
-told less than the system."""
+"""asyncio accepts as many connections in one callback as its backlog, and logs each failure; so its backlog is smaller
+than the socket's."""
 _CLOSE_SECONDS = 2.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Readiness = Callable[[], Sequence[str]]
-"""Why the instance should get no traffic now; empty: it is ready."""
+"""Returns why the instance should get no traffic now; empty: it is ready."""
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -55,7 +55,8 @@ class WebServer:
         routes: Sequence[Route] = (),
         warnings: Readiness = tuple,
     ) -> None:
-        """`routes` are served beside the probes. `warnings`: what `/readyz` says besides, without failing for it."""
+        """`routes` are served beside the probes. `warnings`: lines that `/readyz` adds to its answer without
+        failing."""
         self._settings = settings
         self._readiness = readiness
         self._warnings = warnings
@@ -79,13 +80,13 @@ class WebServer:
         )
 
     async def start(self) -> None:
-        """Listen, and start the ticker. Raises `InvalidInput` when the address can't be had."""
+        """Listen, and start the ticker. Raises `InvalidInput` when it can't bind the address."""
         app = web.Application(client_max_size=MAX_BODY)
         for route in self.routes():
-            # Probes and load balancers ask by HEAD as well as by GET.
+            # Probes and load balancers send HEAD as well as GET.
             for method in ("GET", "HEAD") if route.method == "GET" else (route.method,):
                 app.router.add_route(method, route.path, route.handler)
-        app.on_response_prepare.append(sign)
+        app.on_response_prepare.append(replace_server_header)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_SECONDS)
         await self._runner.setup()
         loop = asyncio.get_running_loop()
@@ -105,7 +106,7 @@ class WebServer:
         self._ticker = asyncio.create_task(self._liveness.run(self._metrics.loop_lag), name="liveness-ticker")
 
     async def close(self) -> None:
-        """Finish the requests in hand, for a moment, then let go of the port."""
+        """Finish the requests in flight, for `_CLOSE_SECONDS` at most, then close the port."""
         if self._ticker is not None:
             self._ticker.cancel()
             with suppress(asyncio.CancelledError):
@@ -116,8 +117,8 @@ class WebServer:
             await self._runner.cleanup()
 
     def _admit(self) -> asyncio.Protocol:
-        """A new connection. When there are too many, those that are open longest make room: an answer takes a
-        moment, so they are idle, or of somebody who says nothing. A probe is never turned away for such."""
+        """Accept a connection; at the limit, close the oldest one. Answers take milliseconds, so an old connection is
+        idle, and a probe is never rejected in its favour."""
         assert self._runner is not None
         assert self._runner.server is not None
         here = [one for one in self._runner.server.connections if one.transport is not None]
@@ -139,17 +140,17 @@ class WebServer:
 
     async def _scrape(self, _request: web.Request) -> web.Response:
         text = await self._metrics.render()
-        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE, **_FRESH})
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE, **_NO_STORE})
 
     async def _index(self, _request: web.Request) -> web.Response:
         paths = "\n".join(route.path for route in self.routes() if route.path != "/")
         up = self._clock.now() - self._started
-        return web.Response(text=f"kafka-assigner, up for {up:.0f} s\n{paths}\n", headers=_FRESH)
+        return web.Response(text=f"kafka-assigner, up for {up:.0f} s\n{paths}\n", headers=_NO_STORE)
 
 
-_FRESH = {"Cache-Control": "no-store"}
+_NO_STORE = {"Cache-Control": "no-store"}
 
 
 def _probe(problems: Sequence[str], warnings: Sequence[str] = ()) -> web.Response:
     lines = [*(problems or ["ok"]), *(f"warning: {warning}" for warning in warnings)]
-    return web.Response(status=503 if problems else 200, text="\n".join(lines) + "\n", headers=_FRESH)
+    return web.Response(status=503 if problems else 200, text="\n".join(lines) + "\n", headers=_NO_STORE)

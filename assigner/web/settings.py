@@ -1,4 +1,4 @@
-"""Where the HTTP server listens, and when it calls the process stalled. Times in seconds."""
+"""Settings of the HTTP server: where it listens, and after which silence `/livez` fails. Times in seconds."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Election by a leader key per group, all on the instance's one lease. Works on any Store.
+"""Elects leaders by one leader key per group, all attached to the instance's lease. Works on any Store.
 
-Whoever makes the leader key leads; its create revision is the term, and the compare that fences the leader's writes.
-Standbys wait on the key by a watch, so a held group costs them nothing and a free one is taken at once.
+The instance that creates the leader key leads. The key's create revision is the term, and comparing it fences the
+leader's writes. The other instances watch the key, so a held group costs them nothing and a free one is taken at once.
 
-Not promised: that two instances never both believe to lead. The one that was frozen may, until it asks its clock; its
-writes fail all the same.
+Not promised: that two instances never both believe that they lead. An instance that was frozen may, until it reads its
+clock; its writes fail all the same.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from assigner.store import (
 )
 
 MAX_ATTEMPTS_IN_FLIGHT = 64
-"""Transactions for leader keys at a time: when an instance dies, hundreds of groups are free at once."""
+"""Transactions for leader keys in flight: when an instance dies, hundreds of groups are free at once."""
 RESIGN_TRIES = 3
 
 log = get_logger("assigner.election")
 T = TypeVar("T")
 Seen = GetResult | None
-"""What a campaign last saw of the leader key; None: it has to look."""
+"""The leader key as a campaign last saw it; None: it has to be read."""
 
 
 class ElectorStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class LeaseTerm(Term):
         self._lost = anyio.Event()
 
     def held(self) -> bool:
-        # The order matters: asking the lease may be what ends this term.
+        # The order matters: checking the lease may end this term.
         return self._hold.held() and self._reason is None
 
     async def wait_lost(self) -> str:
@@ -81,19 +81,19 @@ class LeaseTerm(Term):
 
     async def resign(self) -> None:
         if self.held():
-            self.over("resigned")
-            await self._elector.vacate(self)
+            self.end("resigned")
+            await self._elector.delete_key(self)
 
-    def over(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
         if self._reason is None:
             self._reason = reason
             self._lost.set()
-            self._hold.forget(self.over)
+            self._hold.forget(self.end)
             self._elector.forget(self)
 
 
 class LeaseElector(LeaderElector):
-    """Opened by `open_elector`."""
+    """Campaigns for leader keys under the instance's lease. Opened by `open_elector`."""
 
     def __init__(self, store: Store, keys: Keys, presence: Presence, clock: Clock, incarnation: str) -> None:
         self._store = store
@@ -105,7 +105,7 @@ class LeaseElector(LeaderElector):
         """Per led group: the watch on its leader key."""
         self._campaigns: dict[str, anyio.CancelScope] = {}
         self._attempts: dict[str, asyncio.Task[Any]] = {}
-        """Per group: the try that is under way, which outlives a cancelled campaign so that its outcome is known."""
+        """Per group: the attempt in flight, which outlives a cancelled campaign so that its outcome is known."""
         self._last_term: dict[str, int] = {}
         """Per group that was ever led: the newest term. A leader key of ours that is newer was never acted upon."""
         self._background: set[asyncio.Task[Any]] = set()
@@ -128,7 +128,7 @@ class LeaseElector(LeaderElector):
 
     async def close(self) -> None:
         for term in tuple(self._terms.values()):
-            term.over("the instance closed")
+            term.end("the instance closed")
         for task in tuple(self._background):
             task.cancel()
         await self._lease.close()
@@ -177,7 +177,7 @@ class LeaseElector(LeaderElector):
         while not isinstance(seen, LeaseTerm):
             if isinstance(seen, Missing) and stagger is not None:
                 await stagger()
-            hold = await self._lease.live()
+            hold = await self._lease.wait_held()
             try:
                 seen = await self._step(group, seen, hold)
             except StoreError as error:
@@ -202,19 +202,20 @@ class LeaseElector(LeaderElector):
                 if isinstance(seen, Missing):
                     return seen
                 hold = self._lease.hold
-                # Ours by a transaction that was given up as lost and came through later.
+                # Ours, by a transaction whose answer was lost and that was applied later.
                 if seen is not None and hold is not None and self._is_ours(seen.entry, hold):
                     return seen
         raise WatchEnded(f"the watch on {key!r} ended by itself; reading again")
 
     async def _attempt(self, group: str, seen: GetResult, hold: Hold) -> LeaseTerm | Seen:
-        """One try for the key. It is not cancelled with the campaign: a key it made must not stay behind."""
+        """Try once to create the leader key. Cancelling the campaign does not cancel the attempt: a key that it created
+        must be deleted."""
         attempt = self._spawn_attempt(group, self._take(group, seen, hold))
         try:
             return await asyncio.shield(attempt)
         except asyncio.CancelledError:
             if not attempt.cancelled():
-                self._spawn_attempt(group, self._undo(attempt)).add_done_callback(report_failure)
+                self._spawn_attempt(group, self._resign_if_won(attempt)).add_done_callback(report_failure)
             elif not _being_cancelled():
                 raise FailedPrecondition(f"the campaign for group {group!r} ended: the elector was closed") from None
             raise
@@ -231,7 +232,7 @@ class LeaseElector(LeaderElector):
         task.add_done_callback(self._background.discard)
         return task
 
-    async def _undo(self, attempt: asyncio.Task[Any]) -> None:
+    async def _resign_if_won(self, attempt: asyncio.Task[Any]) -> None:
         await asyncio.wait([attempt])
         if not attempt.cancelled() and attempt.exception() is None and isinstance(attempt.result(), LeaseTerm):
             await attempt.result().resign()
@@ -239,7 +240,7 @@ class LeaseElector(LeaderElector):
     async def _take(self, group: str, seen: GetResult, hold: Hold) -> LeaseTerm | Seen:
         if isinstance(seen, Missing):
             async with self._in_flight:
-                won = await self._make_key(group, hold)
+                won = await self._create_key(group, hold)
             if isinstance(won, int):
                 return self._begin(group, won, hold)
             seen = won
@@ -247,8 +248,8 @@ class LeaseElector(LeaderElector):
             return await self._take_own(group, seen.entry, hold)
         return seen
 
-    async def _make_key(self, group: str, hold: Hold) -> int | GetResult:
-        """The term won, or what stood in the way."""
+    async def _create_key(self, group: str, hold: Hold) -> int | GetResult:
+        """Create the leader key; return the term won, or the key that was found instead."""
         key = self._keys.group(group).leader
         record = LeaderRecord(holder=self._presence.name, lease_id=hold.lease, address=self._presence.address)
         put = Put(key, encode(record), hold.lease)
@@ -264,7 +265,8 @@ class LeaseElector(LeaderElector):
     async def _take_own(self, group: str, entry: Entry, hold: Hold) -> LeaseTerm | Seen:
         if entry.create_revision > self._last_term.get(group, 0):
             return self._begin(group, entry.create_revision, hold)
-        # Left from an earlier term. Writes of that term may still be on their way and must not pass for new ones.
+        # The key is from an earlier term. Writes of that term may still be in flight and must not pass the new term's
+        # fence.
         fence = CreateRevisionIs(entry.key, entry.create_revision)
         result = await self._store.transact([fence], [Delete(entry.key)])
         return Missing(result.revision) if isinstance(result, Committed) else None
@@ -274,7 +276,7 @@ class LeaseElector(LeaderElector):
             return None
         fence = CreateRevisionIs(self._keys.group(group).leader, revision)
         term = LeaseTerm(self, group, fence, hold)
-        hold.on_loss(term.over)
+        hold.on_loss(term.end)
         self._terms[group] = term
         self._last_term[group] = revision
         guard = self._lease.supervisor.keep("leader key", partial(self._guard, term), may_end=True, group=group)
@@ -283,7 +285,8 @@ class LeaseElector(LeaderElector):
         return term
 
     def _is_ours(self, entry: Entry, hold: Hold) -> bool:
-        """Under another lease it is not, even with our name: then it is held until it goes."""
+        """Whether the leader key is ours. A key under another lease is not, even with our name: we wait until it is
+        deleted."""
         if entry.lease != hold.lease:
             return False
         try:
@@ -295,13 +298,13 @@ class LeaseElector(LeaderElector):
     # --- leading ---------------------------------------------------------------------------------------------
 
     async def _guard(self, term: LeaseTerm) -> None:
-        """End the term when somebody deletes or replaces its leader key."""
+        """End the term when its leader key is deleted or replaced."""
         backoff = Backoff(f"{self._presence.name}/{term.group}")
         start_revision = term.revision + 1
         while term.held():
             try:
                 seen = await self._until_changed(term.fence.key, start_revision)
-                term.over("the leader key was " + ("deleted" if isinstance(seen, Missing) else "replaced"))
+                term.end("the leader key was " + ("deleted" if isinstance(seen, Missing) else "replaced"))
             except StoreError:
                 await backoff.pause()
                 start_revision = await self._recheck(term, start_revision)
@@ -319,11 +322,11 @@ class LeaseElector(LeaderElector):
         except StoreError:
             return start_revision
         if isinstance(seen, Missing) or seen.entry.mod_revision != term.revision:
-            term.over("the leader key was " + ("deleted" if isinstance(seen, Missing) else "replaced"))
+            term.end("the leader key was " + ("deleted" if isinstance(seen, Missing) else "replaced"))
         return seen.revision + 1
 
-    async def vacate(self, term: LeaseTerm) -> None:
-        """Delete the leader key of a term that is over. What can't be deleted is cleared by the next campaign."""
+    async def delete_key(self, term: LeaseTerm) -> None:
+        """Delete the leader key of a term that has ended. If that fails, the next campaign deletes it."""
         backoff = Backoff(f"{self._presence.name}/{term.group}")
         while backoff.tries < RESIGN_TRIES:
             try:
@@ -334,11 +337,11 @@ class LeaseElector(LeaderElector):
                 await backoff.pause()
 
     def forget(self, term: LeaseTerm) -> None:
-        """The term is over."""
+        """Remove a term that has ended, and stop watching its leader key."""
         if self._terms.get(term.group) is term:
             del self._terms[term.group]
             guard = self._guards.pop(term.group)
-            # Reached from the guard itself, a cancellation would be one too many.
+            # The guard that ends its own term must not cancel itself.
             if guard is not asyncio.current_task():
                 guard.cancel()
 
@@ -349,7 +352,7 @@ def _being_cancelled() -> bool:
 
 
 def _last_seen(batch: Batch, key: str) -> GetResult | None:
-    """What the batch says of this very key; a watch covers every key that begins like it."""
+    """The last state of this key in the batch; a watch also covers every key that has it as a prefix."""
     for event in reversed(batch.events):
         match event:
             case PutEvent(entry=entry) if entry.key == key:
@@ -360,7 +363,7 @@ def _last_seen(batch: Batch, key: str) -> GetResult | None:
 
 
 async def open_elector(store: Store, keys: Keys, presence: Presence, clock: Clock) -> LeaseElector:
-    """Announce the instance. Waits for a store that does not answer; cancel to give up."""
+    """Open an elector and announce its instance. Waits while the store does not answer, until cancelled."""
     elector = LeaseElector(store, keys, presence, clock, incarnation=uuid4().hex)
     await elector.start()
     return elector

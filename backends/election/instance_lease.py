@@ -1,10 +1,11 @@
-"""An instance's one lease: granted, renewed, believed in for two thirds of its TTL, and replaced when it is lost.
+"""Keeps an instance's lease: granted, renewed, trusted for two thirds of its TTL, and replaced when it is lost.
 
-The instance's presence and all its leader keys hang on it. `Hold` says by the clock, at each question, whether the
-lease may still be relied upon: no task has to run for it to become false. `InstanceLease` does the work around it.
+The instance's presence and all its leader keys are attached to the lease. `Hold` decides by the clock, at each call,
+whether the lease may still be trusted: no task has to run for it to become false. `InstanceLease` grants, renews and
+replaces it.
 
-Not promised: that the lease is over in the store when it is over here. That takes up to another third of the TTL,
-which is the point: this side must stop first.
+Not promised: that the lease has ended in the store when it is no longer trusted here. That takes up to another third of
+the TTL, so that this instance stops first.
 """
 
 from __future__ import annotations
@@ -53,20 +54,20 @@ from assigner.store import (
 )
 
 RENEW = 1 / 3
-"""Of the TTL: between two renewals."""
+"""Fraction of the TTL between two renewals."""
 ATTEMPT = 1 / 6
-"""Of the TTL: how long one renewal may take before another is tried."""
+"""Fraction of the TTL that one renewal may take before another is sent."""
 RETRY = 1 / 15
-"""Of the TTL: between a failed renewal and the next."""
+"""Fraction of the TTL between a failed renewal and the next."""
 CLOSE_WITHIN = 5.0
 _TICK = 0.001
-"""Shortest wait: a rest too small to move the clock must not become a busy loop."""
+"""Shortest wait: a remainder too small to advance the clock must not become a busy loop."""
 
 log = get_logger("assigner.election")
 
 
 class Hold:
-    """One lease, as far as its holder may believe in it."""
+    """One granted lease, and until when its holder may trust it."""
 
     def __init__(self, lease: int, ttl: float, sent: float, clock: Clock) -> None:
         self.lease = lease
@@ -83,11 +84,11 @@ class Hold:
         return self.reason is None
 
     def left(self) -> float:
-        """Seconds until it is lost unless renewed."""
+        """Seconds until the lease is lost unless it is renewed."""
         return max(_TICK, self._deadline - self._clock.now())
 
     def renewed(self, sent: float, ttl: float) -> None:
-        # An answer that comes after the deadline does not bring back what was lost at it.
+        # A renewal that is confirmed after the deadline does not restore a lost lease.
         if self.held():
             self._deadline = max(self._deadline, sent + SAFE_SHARE * ttl)
 
@@ -124,7 +125,7 @@ class InstanceLease:
         self._started_at = int(clock.wall())
         self._draining = False
         self._announced = False
-        """Whether this process was ever the one that its name stands for."""
+        """Whether this process has ever written its presence."""
         self._hold: Hold | None = None
         self._newest_lease = NO_LEASE
         self._error: AssignerError | None = None
@@ -138,11 +139,11 @@ class InstanceLease:
 
     @property
     def hold(self) -> Hold | None:
-        """The lease of the moment, if there is one to rely upon."""
+        """The present lease, if there is one that may be trusted."""
         return self._hold if self._hold is not None and self._hold.held() else None
 
-    async def live(self) -> Hold:
-        """A lease to rely upon, now or as soon as there is one. Raises what ended the instance."""
+    async def wait_held(self) -> Hold:
+        """Wait for a lease that may be trusted. Raises the error that ended the instance."""
         while True:
             if self._error is not None:
                 raise self._error
@@ -152,27 +153,28 @@ class InstanceLease:
 
     @property
     def error(self) -> AssignerError | None:
-        """Why the instance is over, once it is."""
+        """The error that ended the instance; None: it has not ended."""
         return self._error
 
     def on_end(self, notify: Callable[[], None]) -> None:
         self._on_end.append(notify)
 
     async def start(self) -> None:
-        """Wait until the instance is announced, however long the store takes; a refusal is raised."""
+        """Announce the instance, however long the store takes. Raises if the store rejects its user."""
         self._work = asyncio.create_task(self._run(), name=f"lease of {self._presence.name}")
         try:
-            await self.live()
+            await self.wait_held()
         except BaseException:
             self._work.cancel()
             raise
 
     async def drain(self) -> None:
         self._draining = True
-        await self._announce(await self.live())
+        await self._announce(await self.wait_held())
 
     async def close(self) -> None:
-        """End the lease, and with it the presence and every leader key; a store that hangs is left to the TTL."""
+        """Revoke the lease, and with it the presence and every leader key. If the store hangs, they end with the
+        TTL."""
         if isinstance(self._error, FailedPrecondition):
             return
         self._end(FailedPrecondition(f"instance {self._presence.name!r} is closed; open another elector"))
@@ -197,7 +199,7 @@ class InstanceLease:
         try:
             await self.supervisor.keep(
                 "instance lease",
-                self._one_lease_after_the_other,
+                self._run_leases,
                 may_end=True,
                 final=(AssignerError,),
                 instance=self._presence.name,
@@ -205,18 +207,19 @@ class InstanceLease:
         except AssignerError as error:
             self._end(error)
 
-    async def _one_lease_after_the_other(self) -> None:
+    async def _run_leases(self) -> None:
         try:
             while self._error is None:
-                await self._live_one_lease(await self._grant())
+                await self._use_lease(await self._grant())
         finally:
-            # Going on without knowing what happened could mean leading without a lease: begin with a new one.
+            # After a failure the state of the lease is unknown, so it counts as lost, and the next run grants a new
+            # one.
             if self._hold is not None:
                 self._hold.lose("the work on the instance's lease ended")
 
-    async def _live_one_lease(self, hold: Hold) -> None:
+    async def _use_lease(self, hold: Hold) -> None:
         async with anyio.create_task_group() as tasks:
-            present = partial(self._be_present, hold)
+            present = partial(self._keep_presence, hold)
             tasks.start_soon(
                 partial(self.supervisor.keep, "presence", present, may_end=True, instance=self._presence.name),
                 name=f"presence of {self._presence.name}",
@@ -224,7 +227,7 @@ class InstanceLease:
             await self._renew(hold)
             tasks.cancel_scope.cancel()
         log.warning("instance_lease_lost", instance=self._presence.name, reason=hold.reason)
-        # What still hangs on it would keep groups without a leader until the TTL is over.
+        # Leader keys still attached to it would keep groups without a leader until the TTL ends.
         with anyio.move_on_after(hold.ttl * RENEW):
             await self._revoke(hold.lease)
 
@@ -250,7 +253,7 @@ class InstanceLease:
                 return Hold(granted.lease, granted.ttl, sent, self._clock)
 
     async def _renew(self, hold: Hold) -> None:
-        """Keep the lease alive until it is lost."""
+        """Renew the lease until it is lost."""
         pause = hold.ttl * RENEW
         while True:
             with anyio.move_on_after(min(pause, hold.left())):
@@ -300,8 +303,9 @@ class InstanceLease:
 
     # --- presence --------------------------------------------------------------------------------------------
 
-    async def _be_present(self, hold: Hold) -> None:
-        """Announce the instance, then watch that its name stays its own."""
+    async def _keep_presence(self, hold: Hold) -> None:
+        """Write the instance's presence, and write it again when it is deleted. Ends the instance if another process
+        took its name."""
         backoff = Backoff(self._presence.name)
         while hold.held():
             try:
@@ -320,15 +324,16 @@ class InstanceLease:
                 await backoff.pause()
 
     async def _announce(self, hold: Hold) -> int:
-        """Make the presence key say what it should, under this lease; the revision at which it did.
+        """Write the presence key under this lease, unless it is current, and return its revision.
 
-        A newcomer takes its name over from a process that was there before: most likely itself before a restart, whose
-        lease still runs. A process that finds its name taken over stops."""
+        A starting process takes its name over from an earlier one: most likely itself before a restart, whose lease has
+        not expired yet. A running process that finds its name taken over stops.
+        """
         record = self._record()
         while True:
             seen = await self._store.get(self._key)
             if isinstance(seen, Found):
-                before = self._check_mine(seen.entry)
+                before = self._check_not_superseded(seen.entry)
                 if before == record and seen.entry.lease == hold.lease:
                     return seen.revision
                 compare: Compare = ModRevisionIs(self._key, seen.entry.mod_revision)
@@ -351,7 +356,7 @@ class InstanceLease:
             incarnation=self._incarnation,
         )
 
-    def _check_mine(self, entry: Entry) -> InstanceRecord | None:
+    def _check_not_superseded(self, entry: Entry) -> InstanceRecord | None:
         try:
             instance, _ = decode(InstanceRecord, entry.value)
         except UnreadableRecord:
@@ -364,7 +369,8 @@ class InstanceLease:
         return instance
 
     async def _end_predecessor(self, before: InstanceRecord, lease: int, hold: Hold) -> None:
-        """Groups led by the process we replaced are free at once, not a TTL later. If it lives, its fence fails."""
+        """Revoke the lease of the process whose name we took over, so that its groups are free at once, not a TTL
+        later. If it still runs, its fences fail."""
         if before.incarnation == self._incarnation or lease in (NO_LEASE, hold.lease):
             return
         log.warning("instance_name_taken_over", instance=before.name, address=before.address)
@@ -376,7 +382,7 @@ class InstanceLease:
                 for event in item.events if isinstance(item, Batch) else ():
                     match event:
                         case PutEvent(entry=entry) if entry.key == self._key:
-                            self._check_mine(entry)
+                            self._check_not_superseded(entry)
                         case DeleteEvent(key=key) if key == self._key:
                             return
         raise WatchEnded(f"the watch on {self._key!r} ended by itself; watching anew")

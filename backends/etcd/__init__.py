@@ -1,11 +1,11 @@
-"""The backend `etcd`: a store on an etcd cluster, spoken to by aetcd's generated stubs over a channel of its own.
+"""The backend `etcd`: a store on an etcd cluster, called by aetcd's generated stubs over our own gRPC channel.
 
-- `store` is the `Store`, and its docstring says how the parts fit.
-- Requests: `calls` gives each a deadline and retries what had no effect; `convert` and `errors` translate between
+- `store` is the `Store`, and its docstring says how the modules work together.
+- Requests: `calls` gives each a deadline and retries those that had no effect; `convert` and `errors` translate between
   etcd's messages and ours; `rpc` is the only module that imports aetcd and grpc.
-- Connections: `member` keeps one connection to a member that works; `connection` and `channel` are that connection;
-  `auth` logs in.
-- Streams: `streams` runs one to its end; `watches` multiplexes all watches over one, and `watch` is one of them;
+- Connections: `member` keeps one connection to a healthy member; `connection` and `channel` are that connection; `auth`
+  logs in.
+- Streams: `streams` runs one stream; `watches` multiplexes all watches over one stream, and `watch` is one of them;
   `leases` sends all renewals over another.
 
 May import `aio`, `logs`, the interfaces and no driver. Not promised: that a request which timed out had no effect. Its

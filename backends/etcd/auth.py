@@ -1,7 +1,7 @@
-"""User and password: one token for all requests, fetched again when etcd no longer knows it.
+"""Authenticates by user and password: one token for all requests, fetched again when etcd rejects it.
 
-Tokens end by time, by a restart of the member that keeps them and by changes to etcd's users, so nobody here counts
-their life: the first request that is refused for its token gets a new one for all.
+Tokens expire, and end with a restart of the member and with changes to etcd's users. So their age is not tracked: the
+first request that is rejected for its token fetches a new one for all.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import anyio.to_thread
 
 from assigner.backends.etcd import rpc
 from assigner.backends.etcd.connection import Connection
-from assigner.backends.etcd.errors import Final, judge
+from assigner.backends.etcd.errors import Final, classify
 from assigner.backends.etcd.member import REQUIRE_LEADER, MemberConnection
 from assigner.errors import InvalidInput, StoreRefused, StoreUnavailable
 from assigner.secret_files import read_secret
@@ -19,9 +19,9 @@ from assigner.secret_files import read_secret
 
 class Login:
     def __init__(
-        self, link: MemberConnection, user: str | None, password: str | None, password_file: str | None = None
+        self, member: MemberConnection, user: str | None, password: str | None, password_file: str | None = None
     ) -> None:
-        self._link = link
+        self._member = member
         self._user = user
         self._password = password
         self._password_file = password_file
@@ -38,29 +38,29 @@ class Login:
         return self._metadata
 
     async def metadata(self, connection: Connection, timeout: float) -> rpc.Metadata:
-        """What every request carries. Logs in first if need be, once for all who wait.
+        """The metadata of every request. Logs in first if there is no token, once for all concurrent callers.
 
         Raises `StoreRefused` for wrong credentials, `StoreUnavailable` if the member does not answer.
         """
         if self._metadata is not None:
             return self._metadata
-        # Waiting for one's turn takes a while, in which the connection may fail.
+        # The connection may fail while we wait for the lock.
         with connection.in_use():
-            return await self._in_turn(connection, timeout)
+            return await self._log_in_once(connection, timeout)
 
-    async def _in_turn(self, connection: Connection, timeout: float) -> rpc.Metadata:
+    async def _log_in_once(self, connection: Connection, timeout: float) -> rpc.Metadata:
         async with self._lock:
             if self._metadata is None:
                 self._metadata = await self._authenticate(connection, timeout)
             return self._metadata
 
     def forget(self, metadata: rpc.Metadata) -> None:
-        """The token in `metadata` was refused."""
+        """Drop the token in `metadata`, which etcd rejected."""
         if self._metadata is metadata and self.can_renew:
             self._metadata = None
 
     def refusal(self, reason: str) -> StoreRefused:
-        """The error for a token that is refused and can't be replaced by a better one."""
+        """The error for a token that is rejected and can't be renewed."""
         if self._user is None:
             return StoreRefused(f"etcd wants a login and none is configured ({reason}); set user and password")
         return StoreRefused(f"etcd refuses the login ({reason}); check user and password")
@@ -75,18 +75,18 @@ class Login:
         except rpc.RpcError as error:
             if "authentication is not enabled" in (error.details() or ""):
                 return REQUIRE_LEADER
-            verdict = judge(error, answered_meanwhile=False)
-            if isinstance(verdict, Final):
-                raise StoreRefused(str(verdict.error)) from error
-            raise StoreUnavailable(f"etcd did not answer the login: {verdict.reason}") from error
-        if (stranger := self._link.stranger(answer.header)) is not None:
-            raise StoreUnavailable(stranger)
+            failure = classify(error, answered_meanwhile=False)
+            if isinstance(failure, Final):
+                raise StoreRefused(str(failure.error)) from error
+            raise StoreUnavailable(f"etcd did not answer the login: {failure.reason}") from error
+        if (foreign_cluster := self._member.foreign_cluster(answer.header)) is not None:
+            raise StoreUnavailable(foreign_cluster)
         self.logins += 1
         return (*REQUIRE_LEADER, ("token", answer.token))
 
 
 def password_from(path: str) -> str:
-    """The password in the file. One that can't be read now may be in the middle of being replaced: try again."""
+    """Read the password from a file. Raises `StoreUnavailable`, which is retried: the file may be being replaced."""
     try:
         return read_secret(path)
     except InvalidInput as error:

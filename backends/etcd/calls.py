@@ -1,7 +1,7 @@
-"""One request and its answer: deadline, repetition where it is harmless, and a typed error for everything else.
+"""Sends one request: with a deadline, retries where they are safe, and a typed error for every failure.
 
-A read is repeated on another member until the deadline. A write is repeated only while it is certain that nobody has
-received it; once it may have been, the answer is `OutcomeUnknown` and the caller reads again.
+A read is retried on another member until the deadline. A write is retried only while it is certain that no member has
+received it; after that it raises `OutcomeUnknown`, and the caller reads again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from assigner.aio.wakeup import Wakeup
 from assigner.backends.etcd import rpc
 from assigner.backends.etcd.auth import Login
 from assigner.backends.etcd.connection import Connection
-from assigner.backends.etcd.errors import Final, NoEffect, TokenStale, TooMuchToRead, Unknown, Verdict, judge
+from assigner.backends.etcd.errors import Failure, Final, NoEffect, TokenStale, TooMuchToRead, Unknown, classify
 from assigner.backends.etcd.member import MemberConnection, pause_before
 from assigner.clock import Clock
 from assigner.errors import AssignerError, OutcomeUnknown, StoreUnavailable
@@ -35,12 +35,12 @@ class Effect(Enum):
 
 
 class AnswerTooLarge(AssignerError):
-    """Within this package only: ask for less."""
+    """The answer is too large for this client; the store asks for less. Not raised outside this package."""
 
 
 class EtcdCalls:
-    def __init__(self, link: MemberConnection, login: Login, clock: Clock, timeout: float) -> None:
-        self._link = link
+    def __init__(self, member: MemberConnection, login: Login, clock: Clock, timeout: float) -> None:
+        self._member = member
         self._login = login
         self._clock = clock
         self._timeout = timeout
@@ -88,61 +88,61 @@ class EtcdCalls:
             self._ended.notify()
 
     async def idle(self) -> None:
-        """Return when no request is under way."""
+        """Wait until no request is in flight."""
         await self._ended.until(lambda: not self.in_flight)
 
 
 class _Attempts:
-    """The tries of one request."""
+    """The attempts of one request."""
 
     def __init__(self, calls: EtcdCalls, kind: str, effect: Effect, deadline: float) -> None:
-        self._link, self._login, self._clock = calls._link, calls._login, calls._clock
+        self._member, self._login, self._clock = calls._member, calls._login, calls._clock
         self._kind = kind
         self._effect = effect
         self._deadline = deadline
         self._failed = 0
         self._renewed_token = False
         self._reason = ""
-        self._maybe_done = False
+        self._maybe_applied = False
 
     async def run(self, request: Any) -> Any:
         while True:
-            connection, metadata = await self._prepare()
+            connection, metadata = await self._connect_and_log_in()
             sent = self._clock.now()
             if sent >= self._deadline:
-                self._give_up(self._reason or self._link.trouble())
+                self._fail(self._reason or self._member.problem())
             method = connection.methods[self._kind]
             try:
                 with connection.in_use():
                     answer = await method(request, timeout=self._deadline - sent, metadata=metadata)
             except rpc.RpcError as error:
-                verdict = judge(error, answered_meanwhile=connection.last_answer > sent)
-                await self._react(verdict, connection, metadata)
+                failure = classify(error, answered_meanwhile=connection.last_answer > sent)
+                await self._react(failure, connection, metadata)
             else:
-                connection.heard(self._clock.now())
+                connection.record_answer(self._clock.now())
                 return answer
 
-    async def _prepare(self) -> tuple[Connection, rpc.Metadata]:
+    async def _connect_and_log_in(self) -> tuple[Connection, rpc.Metadata]:
         while True:
             try:
-                connection = await self._link.connection(self._deadline)
+                connection = await self._member.connection(self._deadline)
             except StoreUnavailable as unavailable:
-                self._give_up(str(unavailable))
+                self._fail(str(unavailable))
             try:
                 metadata = await self._login.metadata(connection, self._deadline - self._clock.now())
-            except StoreUnavailable as silent:
-                self._link.report(connection, str(silent))
-                await self._pause(str(silent))
+            except StoreUnavailable as unavailable:
+                self._member.report(connection, str(unavailable))
+                await self._pause(str(unavailable))
                 continue
             # The login may have taken a while, and may have been made on another connection.
             if not connection.failed.is_set():
                 return connection, metadata
 
-    async def _react(self, verdict: Verdict, connection: Connection, metadata: rpc.Metadata) -> None:
-        """Return if another try makes sense, else raise."""
-        match verdict:
+    async def _react(self, failure: Failure, connection: Connection, metadata: rpc.Metadata) -> None:
+        """Return if the request may be retried, else raise."""
+        match failure:
             case Final(error):
-                connection.heard(self._clock.now())
+                connection.record_answer(self._clock.now())
                 raise error
             case TooMuchToRead(reason):
                 raise AnswerTooLarge(reason)
@@ -151,29 +151,29 @@ class _Attempts:
                     raise self._login.refusal(reason)
                 self._renewed_token = True
                 self._login.forget(metadata)
-            case NoEffect(reason, blame):
-                if blame:
-                    self._link.report(connection, reason)
+            case NoEffect(reason, member_failed):
+                if member_failed:
+                    self._member.report(connection, reason)
                 await self._pause(reason)
-            case Unknown(reason, blame):
-                if blame:
-                    self._link.report(connection, reason)
-                self._maybe_done = self._effect is not Effect.NONE
+            case Unknown(reason, member_failed):
+                if member_failed:
+                    self._member.report(connection, reason)
+                self._maybe_applied = self._effect is not Effect.NONE
                 if self._effect is Effect.ONCE:
-                    self._give_up(reason)
+                    self._fail(reason)
                 await self._pause(reason)
             case _:
-                assert_never(verdict)
+                assert_never(failure)
 
     async def _pause(self, reason: str) -> None:
         self._reason = reason
         left = self._deadline - self._clock.now()
-        # The first repetition goes to another connection, so there is nothing to wait for.
+        # The first retry goes to another connection, so it need not wait.
         if self._failed:
             await anyio.sleep(max(0.0, min(left, pause_before(self._failed))))
         self._failed += 1
 
-    def _give_up(self, reason: str) -> NoReturn:
-        if self._maybe_done:
+    def _fail(self, reason: str) -> NoReturn:
+        if self._maybe_applied:
             raise OutcomeUnknown(f"the {self._kind} may or may not have happened ({reason}); read again")
         raise StoreUnavailable(f"etcd did not serve the {self._kind} in time: {reason}")

@@ -1,7 +1,7 @@
-"""Endpoints, TLS files and channel options: how one TCP connection to one member is made.
+"""Opens a channel to one member: parses endpoints, reads TLS files, sets the channel's options.
 
-Each channel is used for one connection and then thrown away, so certificates are read anew for every connection and
-a hung one is never shared. Not promised here: that the member is any good; `link` tries that.
+Each channel is used for one connection and then discarded, so certificates are read again for every connection and a
+hung connection is never shared. Not promised: that the member is healthy; `member` probes that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from assigner.errors import InvalidInput
 
 MAX_ENDPOINTS = 32
 MAX_RESPONSE_BYTES = 32 * 1024 * 1024
-"""Above anything that we ask for: where more would come, pages are cut and watch responses fragmented."""
+"""More than any response needs: pages are limited and watch responses fragmented before."""
 
 _ENDPOINT = re.compile(r"(?:(https?)://)?(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):([0-9]{1,5})/?")
 
@@ -26,7 +26,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     address: str
     """`host:port`."""
     secure: bool
-    """Written as https."""
+    """The endpoint was given as https."""
 
 
 def parse_endpoints(endpoints: tuple[str, ...]) -> tuple[Endpoint, ...]:
@@ -50,7 +50,7 @@ def check_tls(settings: StoreSettings) -> None:
 
 
 async def read_tls(settings: StoreSettings, endpoint: Endpoint) -> Certificates | None:
-    """The files as they are now, or None for a connection in the clear. Raises `OSError`."""
+    """Read the TLS files; None: a connection without TLS. Raises `OSError`."""
     if not (endpoint.secure or settings.tls_ca or settings.tls_cert):
         return None
     return Certificates(await _read(settings.tls_ca), await _read(settings.tls_cert), await _read(settings.tls_key))
@@ -61,19 +61,20 @@ async def _read(path: str | None) -> bytes | None:
 
 
 def channel_options(settings: StoreSettings) -> list[Option]:
-    # Half of the time may pass without a byte before a ping is sent, half of it before the ping is given up.
+    # A ping is sent after half of the timeout without a byte, and fails after the other half.
     half = max(1, round(settings.hang_timeout * 500))
     options: list[Option] = [
         ("grpc.keepalive_time_ms", half),
         ("grpc.keepalive_timeout_ms", half),
-        # keepalive_timeout_ms alone is without effect: the transport waits for 60 s.
+        # keepalive_timeout_ms alone has no effect: the transport waits for 60 s.
         ("grpc.http2.ping_timeout_ms", half),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
         ("grpc.max_send_message_length", -1),
-        # A small window: when we read slowly, etcd should gather events into large responses, not send many small ones.
+        # A small window: when we read slowly, etcd should coalesce events into large responses, not send many small
+        # ones.
         ("grpc.http2.bdp_probe", 0),
-        # A new channel must mean a new connection, not one that another channel has and that hangs.
+        # A new channel must open a new connection, not share a hung one with another channel.
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.service_config_disable_resolution", 1),
         ("grpc.enable_http_proxy", 0),

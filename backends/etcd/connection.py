@@ -1,7 +1,7 @@
-"""One connection to one member, from the first probe to the last user's leaving.
+"""One connection to one member, open from the first probe until its last request has ended.
 
-grpc's way of closing a channel cancels whatever runs on it, which its callers could not tell from their own
-cancellation. So a connection that is given up is closed only after its last user has left; each has a deadline.
+Closing a grpc channel cancels the calls on it, and their callers could not tell that from their own cancellation. So a
+failed connection is closed only after its last call has ended; each call has a deadline.
 """
 
 from __future__ import annotations
@@ -37,20 +37,21 @@ class Connection:
         self.methods = {kind: rpc.cancellable(method) for kind, method in methods.items()}
         self.version: tuple[int, ...] = ()
         self.last_answer = now
-        """When a call or a stream last heard from the member. Probes don't count."""
+        """When a call or a stream last got an answer from the member. Probes don't count."""
         self.has_served = False
         self.failed = anyio.Event()
-        """Set once by whoever finds the member unusable; streams move on then."""
+        """Set once the member was found unusable; streams then use another connection."""
         self.reason = ""
         self._users = 0
         self._unused = anyio.Event()
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep the channel open meanwhile, even if the connection fails.
+        """Keep the channel open while the context is open, even if the connection fails.
 
-        To be entered before the first await after the connection was taken: whoever finds the member unusable while
-        nobody is in here closes the channel, and a request on a closed one can't even be sent."""
+        Enter it before the first await after the connection was obtained: a failed connection without users is closed,
+        and a request can't be sent on a closed channel.
+        """
         self._users += 1
         try:
             yield
@@ -59,7 +60,7 @@ class Connection:
             if self._users == 0 and self.failed.is_set():
                 self._unused.set()
 
-    def heard(self, now: float) -> None:
+    def record_answer(self, now: float) -> None:
         self.last_answer = now
         self.has_served = True
 
@@ -71,7 +72,7 @@ class Connection:
                 self._unused.set()
 
     async def wait_unused(self) -> None:
-        """Return when nobody uses the connection any more. Only after `fail`."""
+        """Wait until the connection has no users. Call it only after `fail`."""
         await self._unused.wait()
 
     async def close(self) -> None:

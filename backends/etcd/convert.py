@@ -1,7 +1,7 @@
-"""Between the store's words and etcd's: keys, ranges, compares, operations, entries, events.
+"""Converts between our types and etcd's messages: keys, ranges, compares, operations, entries, events.
 
-Keys are text for us and bytes for etcd. Bytes that are not UTF-8 (a stranger's key under our root) survive the way
-there and back, so that they can be reported and left alone.
+Keys are text for us and bytes for etcd. Bytes that are not UTF-8 (a foreign key under our root) survive a round trip,
+so that they can be reported and left alone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from assigner.store import (
 _EQUAL, _GREATER = rpc.Compare.EQUAL, rpc.Compare.GREATER
 _DELETE = rpc.Event.DELETE
 _EVERYTHING = b"\0"
-"""As a range's end: up to the last key there is."""
+"""As the end of a range: all keys from its start on."""
 
 
 def to_key(key: str) -> bytes:
@@ -48,7 +48,7 @@ def from_key(key: bytes) -> str:
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    """The first key past all that start with `prefix`: its last byte below 0xff raised, what follows dropped."""
+    """The first key after all keys with `prefix`: its last byte below 0xff incremented, the rest dropped."""
     shortened = prefix.rstrip(b"\xff")
     if not shortened:
         return _EVERYTHING
@@ -56,7 +56,7 @@ def prefix_end(prefix: bytes) -> bytes:
 
 
 def prefix_range(prefix: str, after: str = "") -> tuple[bytes, bytes]:
-    """(start, end) of the keys under `prefix` past the key `after`."""
+    """(start, end) of the keys under `prefix` that come after the key `after`."""
     first = prefix.encode("utf-8", "surrogateescape")
     past = after.encode("utf-8", "surrogateescape") + b"\0" if after else b""
     return max(first, past) or b"\0", prefix_end(first)

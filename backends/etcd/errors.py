@@ -1,7 +1,7 @@
-"""What a failed request means: refused for a reason of its own, without effect, or nobody knows.
+"""Classifies failed requests: final error, no effect, stale token, or outcome unknown.
 
-etcd puts many things under one status code, so its messages are read as well. Whatever is not recognised counts as
-unknown: a write must never be repeated on a guess.
+etcd uses one status code for many errors, so its messages are read as well. An error that is not recognised counts as
+unknown: a write must never be retried on a guess.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from assigner.errors import (
 
 
 class Final(msgspec.Struct, frozen=True):
-    """The member has answered; asking again brings the same."""
+    """The member has answered; a retry would fail in the same way."""
 
     error: AssignerError
 
 
 class TokenStale(msgspec.Struct, frozen=True):
-    """The login is over, or none was made yet. Log in again and repeat: nothing was done."""
+    """The token has expired, or there is none yet. The request had no effect: log in and retry."""
 
     reason: str
 
 
 class NoEffect(msgspec.Struct, frozen=True):
-    """Nothing was done. `blame` says that this member can't serve and another should be asked."""
+    """The request had no effect. `member_failed`: this member can't serve, and another one should be used."""
 
     reason: str
-    blame: bool
+    member_failed: bool
 
 
 class Unknown(msgspec.Struct, frozen=True):
     """The answer was lost: the request may or may not have been applied."""
 
     reason: str
-    blame: bool
+    member_failed: bool
 
 
 class TooMuchToRead(msgspec.Struct, frozen=True):
-    """The answer is larger than what this client takes."""
+    """The answer is larger than this client accepts."""
 
     reason: str
 
 
-Verdict = Final | TokenStale | NoEffect | Unknown | TooMuchToRead
+Failure = Final | TokenStale | NoEffect | Unknown | TooMuchToRead
 
 _NO_SPACE = "etcd is out of space and takes no writes ({}); compact and defragment it, or raise its quota, then disarm"
 _CORRUPT = "etcd has found its data corrupt and takes no writes ({}); repair the member that it names"
@@ -78,7 +78,7 @@ _BY_MESSAGE: tuple[tuple[str, type[AssignerError], str], ...] = (
     ("permission not granted", StoreRefused, _DENIED),
 )
 _STALE_TOKEN = ("invalid auth token", "revision of auth store is old", "user name is empty")
-# Said before the request is handed to the members, so nothing was done.
+# Sent before the request is proposed to the cluster, so it had no effect.
 _UNUSABLE_MEMBER = ("no leader", "not capable", "not supported for learner", "unhealthy cluster")
 _NEVER_SENT = (
     "failed to connect",
@@ -88,14 +88,15 @@ _NEVER_SENT = (
     CHANNEL_CLOSED,
 )
 _BUSY = ("too many requests",)
-# An election is under way; the member itself is as good as any other.
+# An election is in progress; the member itself is healthy.
 _ELECTION = ("leader changed", "previous leader failure")
 
 
-def judge(error: Any, *, answered_meanwhile: bool) -> Verdict:
-    """`answered_meanwhile`: the connection has answered other requests since this one was sent."""
+def classify(error: Any, *, answered_meanwhile: bool) -> Failure:
+    """Classify a grpc error. `answered_meanwhile`: the connection has answered other requests since this one was
+    sent."""
     code, reason = error.code(), str(error.details() or error.code().name)
-    # Core's own limit, told by the capital: etcd speaks of messages that it received in lower case.
+    # grpc's own limit has a capital letter; etcd's message about what it received is in lower case.
     if code is Code.RESOURCE_EXHAUSTED and "Received message larger" in reason:
         return TooMuchToRead(reason)
     if _has(reason, _STALE_TOKEN) or code is Code.UNAUTHENTICATED:
@@ -108,7 +109,7 @@ def judge(error: Any, *, answered_meanwhile: bool) -> Verdict:
     return _by_code(code, reason, answered_meanwhile)
 
 
-def _by_code(code: Any, reason: str, answered_meanwhile: bool) -> Verdict:
+def _by_code(code: Any, reason: str, answered_meanwhile: bool) -> Failure:
     if code is Code.UNIMPLEMENTED:
         return Final(StoreRefused(_NOT_ETCD.format(reason)))
     if code is Code.PERMISSION_DENIED:
@@ -116,12 +117,12 @@ def _by_code(code: Any, reason: str, answered_meanwhile: bool) -> Verdict:
     if code is Code.INVALID_ARGUMENT or code is Code.OUT_OF_RANGE:
         return Final(InvalidInput(f"etcd refuses the request: {reason}"))
     if _has(reason, _BUSY):
-        return NoEffect(reason, blame=False)
+        return NoEffect(reason, member_failed=False)
     if code is Code.UNAVAILABLE and _has(reason, _UNUSABLE_MEMBER + _NEVER_SENT):
-        return NoEffect(reason, blame=True)
+        return NoEffect(reason, member_failed=True)
     if code is Code.DEADLINE_EXCEEDED:
-        return Unknown("no answer in time", blame=not answered_meanwhile)
-    return Unknown(f"{code.name}: {reason}", blame=not _has(reason, _ELECTION))
+        return Unknown("no answer in time", member_failed=not answered_meanwhile)
+    return Unknown(f"{code.name}: {reason}", member_failed=not _has(reason, _ELECTION))
 
 
 def _has(reason: str, phrases: tuple[str, ...]) -> bool:

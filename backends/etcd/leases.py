@@ -1,4 +1,4 @@
-"""Keep-alives of all leases over one shared stream.
+"""Sends the keep-alives of all leases over one shared stream.
 
 etcd answers the renewals of a stream in the order they were sent, so the n-th answer belongs to the n-th request and
 a caller is only ever served by a renewal sent after it asked. When the stream breaks, unanswered renewals are sent
@@ -18,9 +18,9 @@ from assigner.backends.etcd import rpc
 from assigner.backends.etcd.auth import Login
 from assigner.backends.etcd.calls import EtcdCalls
 from assigner.backends.etcd.connection import Connection
-from assigner.backends.etcd.errors import Final, NoEffect, TokenStale, TooMuchToRead, Unknown, judge
+from assigner.backends.etcd.errors import Final, NoEffect, TokenStale, TooMuchToRead, Unknown, classify
 from assigner.backends.etcd.member import MemberConnection, pause_before
-from assigner.backends.etcd.streams import converse
+from assigner.backends.etcd.streams import run_stream
 from assigner.clock import Clock
 from assigner.errors import AssignerError, StoreRefused, StoreUnavailable
 
@@ -36,14 +36,14 @@ class _Renewal:
 
 
 class KeepAlives:
-    def __init__(self, link: MemberConnection, login: Login, clock: Clock, calls: EtcdCalls, timeout: float) -> None:
-        self._link = link
+    def __init__(self, member: MemberConnection, login: Login, clock: Clock, calls: EtcdCalls, timeout: float) -> None:
+        self._member = member
         self._login = login
         self._clock = clock
         self._calls = calls
         self._timeout = timeout
         self._waiting: deque[_Renewal] = deque()
-        """Not yet sent on the present stream."""
+        """Renewals that are not yet sent on the present stream."""
         self._sent: deque[_Renewal] = deque()
         self._work = Wakeup()
         self._connection: Connection | None = None
@@ -74,7 +74,7 @@ class KeepAlives:
 
     async def _renew(self, lease: int, started: float) -> Any:
         if self._closed:
-            raise StoreUnavailable(self._link.trouble())
+            raise StoreUnavailable(self._member.problem())
         self._make_room()
         renewal = _Renewal(lease)
         self._waiting.append(renewal)
@@ -82,7 +82,7 @@ class KeepAlives:
         with anyio.move_on_after(self._timeout):
             return await renewal.answer
         self._suspect(started)
-        reason = "no answer in time" if self._connection else self._link.trouble()
+        reason = "no answer in time" if self._connection else self._member.problem()
         raise StoreUnavailable(f"etcd did not renew lease {lease:x}: {reason}; retry before its TTL is over")
 
     def _make_room(self) -> None:
@@ -95,24 +95,24 @@ class KeepAlives:
     def _suspect(self, started: float) -> None:
         connection = self._connection
         if connection is not None and connection.last_answer < started:
-            self._link.report(connection, "does not answer lease renewals")
-        # Whatever blocks the stream blocks everyone on it.
+            self._member.report(connection, "does not answer lease renewals")
+        # A blocked stream blocks every renewal on it.
         self._restart.set()
 
     # -- the stream ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve renewals until cancelled. May be run again after a failure: those who wait are served then."""
+        """Send renewals until cancelled. May be run again after a failure: waiting renewals are sent then."""
         failures = 0
         while True:
             await self._wait_for_work()
-            connection = await self._link.next_connection()
+            connection = await self._member.next_connection()
             with connection.in_use():
                 failures = 0 if await self._serve(connection) else failures + 1
             await anyio.sleep(pause_before(failures) if failures else 0)
 
     def close(self, reason: str) -> None:
-        """Take no more renewals and fail those that wait."""
+        """Accept no more renewals and fail those that wait."""
         self._closed = True
         self._fail_all(StoreUnavailable(reason))
 
@@ -123,8 +123,8 @@ class KeepAlives:
         except StoreRefused as refused:
             self._fail_all(refused)
             return False
-        except StoreUnavailable as silent:
-            self._link.report(connection, str(silent))
+        except StoreUnavailable as unavailable:
+            self._member.report(connection, str(unavailable))
             return False
         self.streams += 1
         self._connection = connection
@@ -137,7 +137,7 @@ class KeepAlives:
             self._receive(answer, connection)
 
         try:
-            error = await converse(
+            error = await run_stream(
                 connection,
                 lambda: connection.keep_alive(metadata=metadata),
                 next_request=self._next_request,
@@ -164,16 +164,16 @@ class KeepAlives:
                 return rpc.LeaseKeepAliveRequest(ID=renewal.lease)
 
     def _receive(self, answer: Any, connection: Connection) -> None:
-        connection.heard(self._clock.now())
+        connection.record_answer(self._clock.now())
         renewal = self._sent.popleft() if self._sent else None
         if renewal is None or renewal.lease != answer.ID:
-            # Not the order that etcd keeps: trust nothing of this stream.
+            # etcd answers in order; this stream does not, so it is restarted.
             self._restart.set()
         elif not renewal.answer.done():
             renewal.answer.set_result(answer)
 
     def _react(self, error: Any, connection: Connection, metadata: rpc.Metadata) -> None:
-        match judge(error, answered_meanwhile=False):
+        match classify(error, answered_meanwhile=False):
             case TokenStale(reason):
                 if not self._login.can_renew:
                     self._fail_all(
@@ -182,11 +182,11 @@ class KeepAlives:
                 self._login.forget(metadata)
             case Final(failure):
                 self._fail_all(failure)
-            case NoEffect(reason, blame) | Unknown(reason, blame):
-                if blame:
-                    self._link.report(connection, reason)
+            case NoEffect(reason, member_failed) | Unknown(reason, member_failed):
+                if member_failed:
+                    self._member.report(connection, reason)
             case TooMuchToRead(reason):
-                self._link.report(connection, reason)
+                self._member.report(connection, reason)
 
     def _fail_all(self, error: AssignerError) -> None:
         for renewal in (*self._sent, *self._waiting):

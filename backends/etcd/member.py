@@ -1,9 +1,10 @@
-"""Keeps one good connection: tries the endpoints in turn, watches over the one in use, moves on when it fails.
+"""Keeps one connection to a healthy member: tries the endpoints in turn, probes the one in use, replaces it when it
+fails.
 
-All requests go to one member, which must know a leader, so that a member cut off from the others is left before it
-can do harm. The member is asked for its status whenever it has been silent for a while: that keeps etcd from taking
-our frequent pings for abuse (it allows one in 5 s unless it has sent something itself), and the pings tell a hung
-server within `hang_timeout`. Not promised: fairness between members; the first good one gets all the traffic.
+All requests go to one member, which must know a leader, so that a partitioned member is left before it can do harm.
+After some silence the member is asked for its status: its answers keep etcd from rejecting our frequent pings (it
+allows one in 5 s unless it has sent data), and the pings detect a hung server within `hang_timeout`. Not promised:
+balance between members; the first healthy one gets all the traffic.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from assigner.errors import StoreUnavailable
 REQUIRE_LEADER: rpc.Metadata = (("hasleader", "true"),)
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
-_WANTS_A_LOGIN = (rpc.Code.UNAUTHENTICATED, rpc.Code.PERMISSION_DENIED, rpc.Code.INVALID_ARGUMENT)
-"""Answers of a member that is alive and shows its status only to users. INVALID_ARGUMENT: no user was named."""
+_NEEDS_LOGIN = (rpc.Code.UNAUTHENTICATED, rpc.Code.PERMISSION_DENIED, rpc.Code.INVALID_ARGUMENT)
+"""Answers of a healthy member that shows its status to authenticated users only. INVALID_ARGUMENT: no user was
+named."""
 
 
-class _Unfit(Exception):
+class _MemberUnusable(Exception):
     """The member can't be used; the message says why."""
 
 
@@ -41,7 +43,7 @@ def pause_before(attempt: int) -> float:
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """`3.6.16` as (3, 6, 16); of `3.7.0-rc.1` the numbers before the dash."""
+    """Parse `3.6.16` to (3, 6, 16), and `3.7.0-rc.1` to (3, 7, 0)."""
     return tuple(int(number) for number in re.findall(r"\d+", text.partition("-")[0]))
 
 
@@ -59,7 +61,7 @@ class MemberConnection:
         self._reasons: dict[str, str] = {}
         self._cluster = 0
         self.metadata: Callable[[], rpc.Metadata] = lambda: REQUIRE_LEADER
-        """What probes carry; set by whoever has a login."""
+        """Returns the metadata of probes; set by the store once it can log in."""
         self.connects = 0
 
     @property
@@ -69,28 +71,28 @@ class MemberConnection:
     # -- for those who need a connection ---------------------------------------------------------------------------
 
     async def connection(self, deadline: float) -> Connection:
-        """A connection to send on; raises `StoreUnavailable` if there is none until `deadline`."""
+        """Wait for a connection. Raises `StoreUnavailable` if there is none by `deadline`."""
         while (connection := self._current) is None:
             left = deadline - self._clock.now()
             if left <= 0 or self._closed:
-                raise StoreUnavailable(self.trouble())
+                raise StoreUnavailable(self.problem())
             with anyio.move_on_after(left):
                 await self._changed.next()
         return connection
 
     async def next_connection(self) -> Connection:
-        """A connection for a stream, which has all the time in the world."""
+        """Wait for a connection without a deadline, for a stream."""
         while (connection := self._current) is None:
             await self._changed.next()
         return connection
 
     def report(self, connection: Connection, reason: str) -> None:
-        """Say that a member can't serve. The next caller gets another connection."""
+        """Report that a member can't serve. The next caller gets another connection."""
         connection.fail(reason)
         if connection is self._current:
             self._withdraw(connection)
 
-    def trouble(self) -> str:
+    def problem(self) -> str:
         if self._closed:
             return self._closed
         tried = "; ".join(f"{address}: {reason}" for address, reason in self._reasons.items())
@@ -102,30 +104,30 @@ class MemberConnection:
         """Keep a connection until cancelled. May be run again after a failure."""
         async with anyio.create_task_group() as closing:
             while True:
-                connection = await self._next_good()
+                connection = await self._next_healthy()
                 try:
-                    await self._watch_over(connection)
+                    await self._use(connection)
                 finally:
-                    # Without a keeper nobody would notice its end.
+                    # Without the probes nobody would notice that it fails.
                     self.report(connection, self._closed or "is no longer watched over")
                     closing.start_soon(self._close_when_unused, connection)
 
-    def shut(self, reason: str) -> None:
+    def close(self, reason: str) -> None:
         """Refuse all further requests."""
         self._closed = self._closed or reason
         if self._current is not None:
             self._withdraw(self._current)
         self._changed.notify()
 
-    async def _watch_over(self, connection: Connection) -> None:
+    async def _use(self, connection: Connection) -> None:
         self._current = connection
         self._reasons.clear()
         self.connects += 1
         self._changed.notify()
-        async with anyio.create_task_group() as pulse:
-            pulse.start_soon(self._pulse, connection)
+        async with anyio.create_task_group() as probes:
+            probes.start_soon(self._probe_when_silent, connection)
             await connection.failed.wait()
-            pulse.cancel_scope.cancel()
+            probes.cancel_scope.cancel()
 
     def _withdraw(self, connection: Connection) -> None:
         connection.fail(self._closed)
@@ -140,7 +142,7 @@ class MemberConnection:
         finally:
             await connection.close()
 
-    async def _next_good(self) -> Connection:
+    async def _next_healthy(self) -> Connection:
         while True:
             rounds, within = divmod(self._failures, len(self._endpoints))
             if rounds and not within:
@@ -148,8 +150,8 @@ class MemberConnection:
             endpoint = self._endpoints[self._turn % len(self._endpoints)]
             try:
                 return await self._try(endpoint)
-            except _Unfit as unfit:
-                self._reasons[endpoint.address] = str(unfit)
+            except _MemberUnusable as unusable:
+                self._reasons[endpoint.address] = str(unusable)
                 self._turn += 1
                 self._failures += 1
 
@@ -157,7 +159,7 @@ class MemberConnection:
         try:
             channel = await connect(self._settings, endpoint)
         except OSError as error:
-            raise _Unfit(f"a TLS file can't be read: {error}") from error
+            raise _MemberUnusable(f"a TLS file can't be read: {error}") from error
         connection = Connection(endpoint, channel, self._clock.now())
         good = False
         try:
@@ -168,8 +170,8 @@ class MemberConnection:
                 await connection.close()
         return connection
 
-    async def _pulse(self, connection: Connection) -> None:
-        # Shorter than the silence after which the transport pings, so that in good times it never does.
+    async def _probe_when_silent(self, connection: Connection) -> None:
+        # Shorter than the silence after which the transport pings, so that a healthy connection never pings.
         period = self._settings.hang_timeout / 4
         while True:
             await anyio.sleep(period)
@@ -177,24 +179,24 @@ class MemberConnection:
                 continue
             try:
                 await self._probe(connection, self._settings.hang_timeout)
-            except _Unfit as unfit:
-                self.report(connection, str(unfit))
+            except _MemberUnusable as unusable:
+                self.report(connection, str(unusable))
 
     async def _probe(self, connection: Connection, timeout: float) -> None:
         try:
             status = await connection.status(rpc.StatusRequest(), timeout=timeout, metadata=self.metadata())
         except rpc.RpcError as error:
-            if error.code() in _WANTS_A_LOGIN:
+            if error.code() in _NEEDS_LOGIN:
                 return
-            raise _Unfit(f"{error.code().name}: {error.details()}") from error
+            raise _MemberUnusable(f"{error.code().name}: {error.details()}") from error
         if status.isLearner:
-            raise _Unfit("is a learner, which serves no reads")
+            raise _MemberUnusable("is a learner, which serves no reads")
         connection.version = parse_version(status.version)
-        if (stranger := self.stranger(status.header)) is not None:
-            raise _Unfit(stranger)
+        if (foreign_cluster := self.foreign_cluster(status.header)) is not None:
+            raise _MemberUnusable(foreign_cluster)
 
-    def stranger(self, header: Any) -> str | None:
-        """What is wrong if the answer came from another cluster than the first one did, else None."""
+    def foreign_cluster(self, header: Any) -> str | None:
+        """The problem, if the answer came from another cluster than the first answer did; else None."""
         cluster: int = header.cluster_id
         self._cluster = self._cluster or cluster
         if cluster == self._cluster:

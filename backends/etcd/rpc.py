@@ -1,8 +1,7 @@
 """The only module that knows aetcd and grpcio: the generated stubs, the messages and the shapes of a call.
 
-Everything of aetcd's client is left aside; what it hides or gets wrong is told in
-`docs/decisions/2026-11-16-own-etcd-channel-and-watch-loop.md`. The libraries are untyped, so the rest of the package
-sees them through the protocols below.
+aetcd's own client is not used, for the reasons in `docs/decisions/2026-11-16-own-etcd-channel-and-watch-loop.md`. The
+libraries are untyped, so the rest of the package sees them through the protocols below.
 """
 
 from __future__ import annotations
@@ -91,10 +90,10 @@ __all__ = [
 Code = grpc.StatusCode
 RpcError = grpc.aio.AioRpcError
 UsageError = grpc.aio.UsageError
-"""What is raised for a channel that is closed already: nothing was sent."""
+"""Raised for a call on a closed channel: nothing was sent."""
 CHANNEL_CLOSED = "the channel was closed before the request was sent"
 EOF = grpc.aio.EOF
-"""What a stream's `read` returns once the server has ended it in good order."""
+"""Returned by a stream's `read` once the server has closed the stream without an error."""
 
 Metadata = tuple[tuple[str, str], ...]
 Option = tuple[str, str | int]
@@ -107,10 +106,11 @@ class UnaryMethod(Protocol):
 
 
 def cancellable(method: UnaryMethod) -> UnaryMethod:
-    """The same method, for use in anyio's cancel scopes; all that can go wrong with it is an `RpcError`.
+    """Wrap a grpc method for use in anyio's cancel scopes: every failure becomes an `RpcError`.
 
-    A call of grpc's answers a cancellation with a CancelledError of its own making, also when not the task but the
-    channel was given up. anyio does not know it for its own: it would pass every scope and end the task, in silence."""
+    A grpc call raises a CancelledError of its own, even if the channel was closed and the task was not cancelled. anyio
+    does not recognise it: it would leave every scope and end the task silently.
+    """
 
     async def call(request: Any, *, timeout: float, metadata: Metadata, wait_for_ready: bool = False) -> Any:
         try:
@@ -126,13 +126,13 @@ def cancellable(method: UnaryMethod) -> UnaryMethod:
 
 
 def never_sent() -> Exception:
-    """An error as if grpc had told it: the channel was closed before the request could be sent."""
+    """The error for a request that could not be sent because the channel was closed."""
     error: Exception = RpcError(Code.UNAVAILABLE, details=CHANNEL_CLOSED)
     return error
 
 
 def cancelled() -> Exception:
-    """An error as if the server had told it: the call was given up, and not by the task that waits for it."""
+    """The error for a call that was cancelled with its channel, not by the task that waits for it."""
     error: Exception = RpcError(Code.CANCELLED, details="the call was cancelled with its channel")
     return error
 
@@ -154,7 +154,7 @@ class RpcChannel(Protocol):
 
 
 class Certificates(msgspec.Struct, frozen=True):
-    """PEM bytes; None takes the machine's authorities, or sends no client certificate."""
+    """TLS files as PEM bytes. `ca` None: the system's authorities; `cert` None: no client certificate."""
 
     ca: bytes | None
     cert: bytes | None
@@ -162,7 +162,7 @@ class Certificates(msgspec.Struct, frozen=True):
 
 
 def open_channel(target: str, options: Sequence[Option], certificates: Certificates | None) -> RpcChannel:
-    """A channel, which connects by itself at the first call."""
+    """Open a channel, which connects at the first call."""
     channel: RpcChannel
     if certificates is None:
         channel = grpc.aio.insecure_channel(target, options=list(options))

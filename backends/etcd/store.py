@@ -1,9 +1,9 @@
-"""The Store on etcd. Each method is one etcd request; the modules beside this one keep the promises.
+"""The Store on etcd. Each method sends one etcd request; the other modules of the package handle failures.
 
-- `link` keeps a connection to a good member, `calls` gives every request a deadline and a typed end, `leases` and
-  `watches` share one stream each.
-- Reads are linearizable, and an answer from behind what was already seen is refused: a store restored from a backup
-  must not be mistaken for the one that went on.
+- `member` keeps a connection to a healthy member, `calls` gives every request a deadline and a typed error, `leases`
+  and `watches` have one stream each.
+- Reads are linearizable, and an answer with a lower revision than was already seen is rejected: a store restored from a
+  backup must not be mistaken for the one before it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from assigner.store import (
 
 MAX_PAGE = 10_000
 CLOSING_GRACE = 1.0
-"""Seconds for which `close` lets requests under way finish."""
+"""Seconds for which `close` waits for requests in flight."""
 _CLOSED = "the etcd store is closed; open a new one"
 
 
@@ -80,7 +80,7 @@ class EtcdStatistics(msgspec.Struct, frozen=True):
     watches: int
     watch_streams: int
     watch_pauses: int
-    """Times that a watch was taken off the stream because its reader was behind."""
+    """How often a watch was cancelled on the stream because its reader lagged."""
 
 
 class EtcdStore(Store):
@@ -92,12 +92,12 @@ class EtcdStore(Store):
         timeout = settings.request_timeout
         self._clock = clock
         self._timeout = timeout
-        self._link = MemberConnection(settings, clock)
-        self._login = Login(self._link, settings.user, settings.password, settings.password_file)
-        self._link.metadata = lambda: self._login.current or REQUIRE_LEADER
-        self._calls = EtcdCalls(self._link, self._login, clock, timeout)
-        self._keep_alives = KeepAlives(self._link, self._login, clock, self._calls, timeout)
-        self._watches = Watches(self._link, self._login, clock, self._calls, buffer or Buffer(), timeout)
+        self._member = MemberConnection(settings, clock)
+        self._login = Login(self._member, settings.user, settings.password, settings.password_file)
+        self._member.metadata = lambda: self._login.current or REQUIRE_LEADER
+        self._calls = EtcdCalls(self._member, self._login, clock, timeout)
+        self._keep_alives = KeepAlives(self._member, self._login, clock, self._calls, timeout)
+        self._watches = Watches(self._member, self._login, clock, self._calls, buffer or Buffer(), timeout)
         self._highest = 0
         self._closing = anyio.Event()
         self._supervisor = Supervisor(longest_pause=2.0)
@@ -106,11 +106,12 @@ class EtcdStore(Store):
     # -- life ------------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connect and log in. Raises `StoreUnavailable` or `StoreRefused`, with nothing left behind."""
+        """Connect and log in. Raises `StoreUnavailable` or `StoreRefused`, and then leaves no task or connection
+        open."""
         self._running = asyncio.create_task(self._run(), name="etcd store")
         try:
             deadline = self._clock.now() + self._timeout
-            connection = await self._link.connection(deadline)
+            connection = await self._member.connection(deadline)
             await self._login.metadata(connection, deadline - self._clock.now())
         except BaseException:
             with anyio.CancelScope(shield=True):
@@ -123,19 +124,19 @@ class EtcdStore(Store):
                 for name, work in self._loops().items():
                     tasks.start_soon(self._supervisor.keep, name, work, name=name)
                 await self._closing.wait()
-                self._link.shut(_CLOSED)
+                self._member.close(_CLOSED)
                 with anyio.move_on_after(CLOSING_GRACE):
                     await self._calls.idle()
                 tasks.cancel_scope.cancel()
         finally:
-            self._link.shut(_CLOSED)
+            self._member.close(_CLOSED)
             self._keep_alives.close(_CLOSED)
-            self._watches.shut(_CLOSED)
+            self._watches.close_all(_CLOSED)
 
     def _loops(self) -> dict[str, Work]:
-        """By name, all that runs for as long as the store is open."""
+        """Name -> loop, for all loops that run while the store is open."""
         return {
-            "etcd connection": self._link.run,
+            "etcd connection": self._member.run,
             "etcd keep-alives": self._keep_alives.run,
             "etcd watches": self._watches.run,
         }
@@ -164,8 +165,8 @@ class EtcdStore(Store):
 
     def statistics(self) -> EtcdStatistics:
         return EtcdStatistics(
-            endpoint=self._link.endpoint,
-            connects=self._link.connects,
+            endpoint=self._member.endpoint,
+            connects=self._member.connects,
             logins=self._login.logins,
             requests=dict(self._calls.requests),
             failures=dict(self._calls.failures),
@@ -196,7 +197,7 @@ class EtcdStore(Store):
         return Page(revision or answer.header.revision, entries, answer.more)
 
     async def _read_smaller(self, start: bytes, end: bytes, size: int, revision: int) -> Any:
-        """Read a range, with fewer entries if so many don't fit into one answer."""
+        """Read a range, with fewer entries if the answer would be too large."""
         while True:
             try:
                 return await self._read(rpc.RangeRequest(key=start, range_end=end, limit=size, revision=revision))
@@ -270,13 +271,13 @@ class EtcdStore(Store):
     async def grant(self, ttl: float) -> Granted:
         if not 0 < ttl < 1e9:
             raise InvalidInput(f"a lease's TTL must be above 0 seconds, not {ttl:g}")
-        # A lease whose answer was lost holds no key and ends by itself, so asking again is harmless.
+        # A lease whose answer was lost has no keys and expires, so a retry is safe.
         answer = await self._calls.send("grant", rpc.LeaseGrantRequest(TTL=math.ceil(ttl)), Effect.NONE)
         return Granted(answer.header.revision, answer.ID, float(answer.TTL))
 
     async def keep_alive(self, lease: int) -> KeepAliveResult:
         answer = await self._keep_alives.renew(lease)
-        # etcd reports an ended lease not as an error but as a TTL of 0.
+        # etcd reports an expired lease not as an error but as a TTL of 0.
         if answer.TTL <= 0:
             return LeaseGone(answer.header.revision)
         return Renewed(answer.header.revision, float(answer.TTL))

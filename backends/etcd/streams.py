@@ -1,6 +1,6 @@
-"""A conversation over one bidirectional stream: requests out, answers in, until either side or the member fails.
+"""Runs one bidirectional stream: sends requests and receives answers until either side ends it or the connection fails.
 
-Leases and watches each have one such stream for everybody. What to say again on the next stream is their business.
+Leases and watches have one shared stream each, and decide themselves what to send again on the next stream.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from assigner.backends.etcd.connection import Connection
 from assigner.backends.etcd.rpc import StreamCall
 
 
-async def converse(
+async def run_stream(
     connection: Connection,
     begin: Callable[[], StreamCall],
     *,
@@ -25,7 +25,7 @@ async def converse(
     receive: Callable[[Any], None],
     stop: anyio.Event,
 ) -> Any | None:
-    """Talk until the stream ends; return grpc's error, or None after a clean end, a `stop` or a failed connection."""
+    """Run the stream to its end; return grpc's error, or None after a clean end, a `stop` or a failed connection."""
     if connection.failed.is_set():
         return None
     with connection.in_use():
@@ -34,12 +34,12 @@ async def converse(
         except rpc.UsageError:
             return rpc.never_sent()
         try:
-            async with anyio.create_task_group() as talk:
-                talk.start_soon(_write, call, next_request)
-                talk.start_soon(_cancel_on, connection.failed, talk.cancel_scope)
-                talk.start_soon(_cancel_on, stop, talk.cancel_scope)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_write, call, next_request)
+                tasks.start_soon(_cancel_on, connection.failed, tasks.cancel_scope)
+                tasks.start_soon(_cancel_on, stop, tasks.cancel_scope)
                 error = await _read(call, receive)
-                talk.cancel_scope.cancel()
+                tasks.cancel_scope.cancel()
                 return error
         finally:
             call.cancel()
@@ -53,8 +53,8 @@ async def _read(call: StreamCall, receive: Callable[[Any], None]) -> Any | None:
     except rpc.RpcError as error:
         return error
     except asyncio.CancelledError:
-        # It may be grpc's own, if the writer was cancelled first or the channel was closed: anyio must see one of its
-        # own, or the cancellation would go past the conversation and end the task that holds it.
+        # It may be grpc's own CancelledError, if the writer was cancelled first or the channel was closed. anyio would
+        # not recognise that one, and it would end the task that runs the stream.
         if await is_cancelled():
             raise
         return rpc.cancelled()
@@ -66,7 +66,7 @@ async def _write(call: StreamCall, next_request: Callable[[], Awaitable[Any]]) -
         while True:
             await call.write(await next_request())
     except (rpc.RpcError, rpc.UsageError, asyncio.InvalidStateError):
-        # The stream is over; the reader is told why.
+        # The stream has ended; the reader gets the error.
         return
 
 

@@ -1,9 +1,9 @@
-"""One watch: where it stands, what it holds for its reader, and how etcd's responses become whole revisions.
+"""One watch: its position, its buffer for the reader, and the assembly of etcd's responses to whole revisions.
 
-etcd may cut a large response into fragments, even within a revision. Here the events of a revision wait until all of
-them are there, so a reader never sees half a transaction, and a stream lost in between costs nothing: the watch goes
-on after the last whole revision. What is read but not fetched is bounded; past the bound the watch is taken off the
-stream and put back where it stood once its reader has caught up.
+etcd may cut a large response into fragments, even within a revision. The events of a revision are delivered once all of
+them have arrived, so a reader never sees half a transaction, and a stream lost in between loses nothing: the watch
+resumes after the last whole revision. The buffer is bounded: when it is full the watch is cancelled on the stream, and
+it is resumed once its reader has caught up.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from assigner.errors import StoreError
 from assigner.store import Batch, Progress, WatchItem
 
 CHUNK_EVENTS = 1000
-"""Events turned into our own in one go, so that a long catch-up leaves the loop to others now and then."""
+"""Events converted at once, so that other tasks get a turn during a long catch-up."""
 
 
 class Buffer(msgspec.Struct, frozen=True):
-    """How much of a watch may lie unread."""
+    """How many events and bytes of a watch may be buffered."""
 
     events: int = 20_000
     bytes: int = 16 * 1024 * 1024
 
 
 class _Run:
-    """Whole revisions as they came, still in etcd's words, with what of them is unread."""
+    """Events of whole revisions, as etcd sent them, and how many of them the reader has taken."""
 
     __slots__ = ("_bytes_each", "_events", "_next", "_stop")
 
@@ -52,7 +52,7 @@ class _Run:
         return len(self) * self._bytes_each
 
     def take(self) -> list[Any]:
-        """Some of the events: a good number, up to the end of a revision."""
+        """Take the next events: about `CHUNK_EVENTS`, up to the end of a revision."""
         stop = min(self._next + CHUNK_EVENTS, self._stop)
         revision = self._events[stop - 1].kv.mod_revision
         while stop < self._stop and self._events[stop].kv.mod_revision == revision:
@@ -68,9 +68,9 @@ class EtcdWatch:
         self.key, self.range_end = prefix_range(prefix)
         self.next_revision = max(1, start_revision)
         self.seen = 0
-        """The last revision that etcd told us of, 0 before the first."""
+        """The last revision that etcd sent, 0 before the first."""
         self.watch_id = 0
-        """On the present stream; 0 while it is on none."""
+        """The id on the present stream; 0 while the watch is on none."""
         self.paused = False
         self.refusals = 0
         self._buffer = buffer
@@ -87,7 +87,7 @@ class EtcdWatch:
     # -- the stream's side -----------------------------------------------------------------------------------------
 
     def create_request(self, watch_id: int, *, fragment: bool) -> Any:
-        """The request to go on under `watch_id` after the last whole revision."""
+        """The request that resumes the watch under `watch_id` after the last whole revision."""
         self.watch_id = watch_id
         self._partial = []
         return rpc.WatchRequest(
@@ -124,8 +124,8 @@ class EtcdWatch:
             self._arrived.notify()
 
     def accept_progress(self, revision: int) -> None:
-        """etcd has told us everything up to `revision`."""
-        # A member that lags behind may speak of revisions that we are past.
+        """Record that etcd has sent every event up to `revision`."""
+        # A member that lags may send a revision that we have passed.
         if revision < self.next_revision - 1 or revision <= self._progress:
             return
         self._progress = self.seen = revision
@@ -136,7 +136,7 @@ class EtcdWatch:
         self._arrived.notify()
 
     def end(self, error: StoreError) -> None:
-        """Let the reader have what is there, then raise `error`."""
+        """Raise `error` to the reader once it has taken the buffered events."""
         if self._error is None:
             self._error = error
             self._arrived.notify()

@@ -1,9 +1,9 @@
-"""All watches over one shared stream, so that an idle one costs a number on the server and nothing else.
+"""Multiplexes all watches over one stream, so that an idle watch costs an id on the server and nothing else.
 
 The client chooses the watch ids and never uses one twice, so a response can't reach the wrong watch, however creation
-and cancellation cross on the wire. The stream is rebuilt after every kind of end and each watch goes on at the
-revision after the last that it was given; only what resuming can't cure is told to the reader. A stream that stays
-open requires a leader, so a member that lost the quorum ends it instead of falling silent.
+and cancellation cross on the wire. The stream is reopened whenever it ends, and each watch resumes at the revision
+after the last that it received; the reader gets an error only if resuming can't help. The stream requires a leader, so
+a member that lost the quorum ends it instead of falling unavailable.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from assigner.backends.etcd import rpc
 from assigner.backends.etcd.auth import Login
 from assigner.backends.etcd.calls import Effect, EtcdCalls
 from assigner.backends.etcd.connection import Connection
-from assigner.backends.etcd.errors import Final, NoEffect, TokenStale, TooMuchToRead, Unknown, judge
+from assigner.backends.etcd.errors import Final, NoEffect, TokenStale, TooMuchToRead, Unknown, classify
 from assigner.backends.etcd.member import MemberConnection, pause_before
-from assigner.backends.etcd.streams import converse
+from assigner.backends.etcd.streams import run_stream
 from assigner.backends.etcd.watch import Buffer, EtcdWatch
 from assigner.clock import Clock
 from assigner.errors import Compacted, LimitReached, StoreError, StoreRefused, StoreUnavailable, WatchEnded
@@ -32,21 +32,22 @@ MAX_TOO_LARGE = 3
 
 PROGRESS_SECONDS = 3.0
 ASK_FOR_PROGRESS = 0
-"""Place of that request in the outbox, where watch ids and their negatives have theirs."""
+"""Key of a progress request in the outbox, where creations have their watch ids and cancellations the negative ids."""
 EVERY_WATCH = -1
-"""Id in etcd's answer to a request for progress, and in its refusals to create a watch."""
+"""Watch id in etcd's answers to progress requests, and in its rejections of new watches."""
 
 
-def tells_progress(version: tuple[int, ...]) -> bool:
-    """Whether etcd tells progress on request only after the events before it. Older releases could overtake them."""
+def orders_progress(version: tuple[int, ...]) -> bool:
+    """Whether this etcd answers a progress request only after all earlier events. Older releases may answer too
+    early."""
     return version >= (3, 5, 8) or (3, 4, 25) <= version < (3, 5)
 
 
 class Watches:
     def __init__(
-        self, link: MemberConnection, login: Login, clock: Clock, calls: EtcdCalls, buffer: Buffer, timeout: float
+        self, member: MemberConnection, login: Login, clock: Clock, calls: EtcdCalls, buffer: Buffer, timeout: float
     ) -> None:
-        self._link = link
+        self._member = member
         self._login = login
         self._clock = clock
         self._calls = calls
@@ -55,17 +56,17 @@ class Watches:
         self._open: set[EtcdWatch] = set()
         self._on_stream: dict[int, EtcdWatch] = {}
         self._outbox: dict[int, Any] = {}
-        """Requests in order: a creation under its watch id, a cancellation under its negative, one for progress."""
+        """Requests in order: a creation by its watch id, a cancellation by the negative id, a progress request."""
         self._creating: dict[int, EtcdWatch] = {}
         """Creations sent and not yet answered. etcd answers them in order."""
         self._ids = itertools.count(1)
         self._metadata: rpc.Metadata | None = None
-        """What the present stream was opened with; None while there is none."""
+        """The metadata of the present stream; None while there is none."""
         self._work = Wakeup()
         self._restart = anyio.Event()
         self._too_large = 0
-        """Streams lost to a response past our limit. From the first on, etcd is asked to cut them into fragments: not
-        before, as its cutting takes seconds for some ten thousand small events (quadratic time)."""
+        """Streams that failed by a response above our limit. After the first one etcd is asked to fragment responses:
+        not before, as that takes it seconds for some ten thousand small events (quadratic time)."""
         self._closed = False
         self._tasks: anyio.abc.TaskGroup | None = None
         self.streams = 0
@@ -79,7 +80,7 @@ class Watches:
 
     def open(self, prefix: str, start_revision: int) -> EtcdWatch:
         if self._closed:
-            raise StoreUnavailable(self._link.trouble())
+            raise StoreUnavailable(self._member.problem())
         if len(self._open) >= MAX_WATCHES:
             raise LimitReached(f"{MAX_WATCHES} watches are open on this store; close some first")
         watch = EtcdWatch(prefix, start_revision, self._buffer, self._resume)
@@ -90,20 +91,20 @@ class Watches:
 
     def close(self, watch: EtcdWatch) -> None:
         self._open.discard(watch)
-        self._take_off(watch)
+        self._cancel(watch)
 
     # -- requests --------------------------------------------------------------------------------------------------
 
     def _create(self, watch: EtcdWatch) -> None:
         if self._metadata is None:
-            return  # The next stream begins with all that are open.
+            return  # The next stream creates all open watches.
         watch_id = next(self._ids)
         self._on_stream[watch_id] = watch
         self._outbox[watch_id] = watch.create_request(watch_id, fragment=self._too_large > 0)
         self._work.notify()
 
-    def _take_off(self, watch: EtcdWatch) -> None:
-        """End a watch on the server; it may be created again later under another id."""
+    def _cancel(self, watch: EtcdWatch) -> None:
+        """Cancel a watch on the stream; it may be created again later under another id."""
         watch_id, watch.watch_id = watch.watch_id, 0
         if self._on_stream.pop(watch_id, None) is None:
             return
@@ -136,41 +137,41 @@ class Watches:
             return
         watch = self._on_stream.get(response.watch_id)
         if watch is None:
-            return  # Already taken off.
+            return  # Cancelled already.
         if response.compact_revision or response.canceled:
             del self._on_stream[response.watch_id]
             watch.watch_id = 0
             if response.compact_revision:
                 self._end(watch, Compacted(response.compact_revision))
             else:
-                self._look_into(watch, response.cancel_reason)
+                self._start_diagnosis(watch, response.cancel_reason)
             return
         watch.accept(response)
         if watch.is_full:
             watch.paused = True
             self.pauses += 1
-            self._take_off(watch)
+            self._cancel(watch)
 
     def _receive_created(self, response: Any) -> None:
         watch_id = next(iter(self._creating), 0)
         watch = self._creating.pop(watch_id, None)
         if watch is None or response.watch_id not in (watch_id, EVERY_WATCH):
-            self._restart.set()  # Not the order that etcd keeps: trust nothing of this stream.
+            self._restart.set()  # etcd answers in order; this stream does not.
         elif not response.canceled:
             watch.refusals = 0
         elif self._on_stream.pop(watch_id, None) is not None:
             watch.watch_id = 0
-            self._look_into(watch, response.cancel_reason)
+            self._start_diagnosis(watch, response.cancel_reason)
 
     def _receive_progress(self, revision: int) -> None:
         for watch_id, watch in self._on_stream.items():
-            # Events of a watch that etcd has not yet confirmed may still be held back behind this.
+            # A watch that etcd has not confirmed yet may still get earlier events after this.
             if watch_id not in self._creating and watch_id not in self._outbox:
                 watch.accept_progress(revision)
 
     def _end(self, watch: EtcdWatch, error: StoreError) -> None:
         self._open.discard(watch)
-        self._take_off(watch)
+        self._cancel(watch)
         watch.end(error)
 
     def _end_all(self, error: StoreError) -> None:
@@ -179,12 +180,13 @@ class Watches:
 
     # -- refusals --------------------------------------------------------------------------------------------------
 
-    def _look_into(self, watch: EtcdWatch, reason: str) -> None:
+    def _start_diagnosis(self, watch: EtcdWatch, reason: str) -> None:
         if self._tasks is not None:
-            self._tasks.start_soon(self._find_out, watch, reason, self._metadata)
+            self._tasks.start_soon(self._diagnose_refusal, watch, reason, self._metadata)
 
-    async def _find_out(self, watch: EtcdWatch, reason: str, metadata: rpc.Metadata | None) -> None:
-        """etcd won't say whether it was the token or the user's rights, so try a read: that also gets a new token."""
+    async def _diagnose_refusal(self, watch: EtcdWatch, reason: str, metadata: rpc.Metadata | None) -> None:
+        """Find out by a read why etcd cancelled a watch: it does not say whether the token or the permission was the
+        reason. The read also renews the token."""
         watch.refusals += 1
         try:
             await self._revision(watch)
@@ -205,7 +207,7 @@ class Watches:
             self._create(watch)
 
     async def _revision(self, watch: EtcdWatch) -> int:
-        """The store's revision now, by a read that a watcher of the prefix may make."""
+        """Read the store's revision, with the permission that the watch itself needs."""
         request = rpc.RangeRequest(key=watch.key, range_end=watch.range_end, limit=1, keys_only=True)
         answer = await self._calls.send("range", request, Effect.NONE)
         revision: int = answer.header.revision
@@ -214,24 +216,24 @@ class Watches:
     # -- the stream ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve watches until cancelled. May be run again after a failure: each watch goes on where it stood."""
+        """Serve watches until cancelled. May be run again after a failure: each watch resumes at its position."""
         failures = 0
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             while True:
                 await self._work.until(lambda: bool(self._open))
-                connection = await self._link.next_connection()
+                connection = await self._member.next_connection()
                 with connection.in_use():
                     failures = 0 if await self._serve(connection) else failures + 1
                 await anyio.sleep(pause_before(failures) if failures else 0)
 
-    def shut(self, reason: str) -> None:
-        """Take no more watches and end those that are open."""
+    def close_all(self, reason: str) -> None:
+        """Accept no more watches and end those that are open."""
         self._closed = True
         self._end_all(WatchEnded(reason))
 
     async def _serve(self, connection: Connection) -> bool:
-        """Use one stream to its end; return whether anything came from it."""
+        """Run one stream to its end; return whether it received anything."""
         metadata = await self._prepare(connection)
         if metadata is None:
             return False
@@ -241,21 +243,21 @@ class Watches:
         def receive(response: Any) -> None:
             nonlocal heard
             heard = True
-            connection.heard(self._clock.now())
+            connection.record_answer(self._clock.now())
             self._receive(response)
 
         self._begin(metadata)
         try:
-            async with anyio.create_task_group() as asking:
-                asking.start_soon(self._ask_for_progress, connection)
-                error = await converse(
+            async with anyio.create_task_group() as progress_requests:
+                progress_requests.start_soon(self._ask_for_progress, connection)
+                error = await run_stream(
                     connection,
                     lambda: connection.watch(metadata=metadata),
                     next_request=self._next_request,
                     receive=receive,
                     stop=self._restart,
                 )
-                asking.cancel_scope.cancel()
+                progress_requests.cancel_scope.cancel()
         finally:
             self._metadata = None
         if error is not None:
@@ -263,27 +265,29 @@ class Watches:
         return heard
 
     async def _ask_for_progress(self, connection: Connection) -> None:
-        """Keep quiet watches near the present, so that compaction does not overtake them. etcd alone does it rarely."""
+        """Request progress at an interval, so that compaction does not overtake quiet watches. etcd itself reports it
+        rarely."""
         while True:
             await anyio.sleep(PROGRESS_SECONDS)
-            if tells_progress(connection.version):
+            if orders_progress(connection.version):
                 self._outbox[ASK_FOR_PROGRESS] = rpc.WatchRequest(progress_request=rpc.WatchProgressRequest())
                 self._work.notify()
 
     async def _prepare(self, connection: Connection) -> rpc.Metadata | None:
         try:
-            await self._end_those_ahead()
+            await self._end_watches_ahead()
             return await self._login.metadata(connection, self._timeout)
         except StoreRefused as refused:
             self._end_all(WatchEnded(f"etcd refuses the store's user: {refused}"))
-        except StoreUnavailable as silent:
-            self._link.report(connection, str(silent))
+        except StoreUnavailable as unavailable:
+            self._member.report(connection, str(unavailable))
         except StoreError:
             pass
         return None
 
-    async def _end_those_ahead(self) -> None:
-        """A store restored from a backup would leave a resumed watch waiting for revisions it thinks it has seen."""
+    async def _end_watches_ahead(self) -> None:
+        """End watches whose position is above the store's revision. After a restore from a backup, such a watch would
+        miss events."""
         furthest = max(self._open, key=lambda watch: watch.seen, default=None)
         if furthest is None or not furthest.seen:
             return
@@ -304,7 +308,7 @@ class Watches:
                 self._create(watch)
 
     def _react(self, error: Any, connection: Connection, metadata: rpc.Metadata) -> None:
-        match judge(error, answered_meanwhile=False):
+        match classify(error, answered_meanwhile=False):
             case TokenStale(reason):
                 if not self._login.can_renew:
                     self._end_all(WatchEnded(str(self._login.refusal(reason))))
@@ -316,6 +320,6 @@ class Watches:
                 if self._too_large > MAX_TOO_LARGE:
                     self._too_large = 1
                     self._end_all(WatchEnded(f"etcd sends more at once than this client takes ({reason}); list again"))
-            case NoEffect(reason, blame) | Unknown(reason, blame):
-                if blame:
-                    self._link.report(connection, reason)
+            case NoEffect(reason, member_failed) | Unknown(reason, member_failed):
+                if member_failed:
+                    self._member.report(connection, reason)

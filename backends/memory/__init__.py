@@ -1,8 +1,8 @@
 """The backend `memory`: a store within the process, and an elector on top of it.
 
-`state` is the data, a map with revisions, which several stores may share as clients share a server; it stands on
-`index` (keys in order), `history` (revisions that a watch may still begin at, bounded) and `leases` (which end by the
-clock they are given, so that tests run in virtual time). `watches` delivers events, and `store` is one client's view.
+`state` is the data, a map with revisions, which several stores may share as clients share a server. It uses `index`
+(keys in order), `history` (the revisions that a watch may still begin at, bounded) and `leases` (which expire by an
+injected clock, so that tests run in virtual time). `watches` delivers events, and `store` is one client's handle.
 
 It keeps every promise of `assigner.store`. Not promised: that anything survives the process.
 """
@@ -21,14 +21,14 @@ __all__ = ["Bounds", "Limits", "MemoryBackend", "MemoryState", "MemoryStore", "b
 
 
 class MemoryBackend:
-    """Each `open` gives a store of its own; those of a `shared` backend give handles on one state."""
+    """Opens memory stores, each with a state of its own; a `shared` backend opens handles on one state."""
 
     def __init__(self, state: MemoryState | None = None) -> None:
         self._state = state
 
     @classmethod
     def shared(cls, state: MemoryState) -> MemoryBackend:
-        """A backend for several instances in one process."""
+        """Return a backend for several instances in one process."""
         return cls(state)
 
     async def open(self, settings: StoreSettings, clock: Clock) -> Store:

@@ -1,7 +1,7 @@
-"""What was written, revision by revision, as far back as the bound allows.
+"""The bounded history of writes, revision by revision.
 
-Watches are replayed from it, and reads at an old revision undo it. It is bounded in revisions and in bytes; what falls
-out of the bound is compacted, and whoever asks for it is told so.
+Watches are replayed from it, and reads at an old revision undo it. It is bounded in revisions and in bytes; older
+revisions are compacted, and a read or watch of them raises `Compacted`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from assigner.errors import Compacted
 from assigner.store import Entry, Event
 
 EVENT_OVERHEAD = 400
-"""Bytes that a change occupies besides its keys and values, roughly."""
+"""Approximate bytes that a change occupies besides its keys and values."""
 
 
 class StoredChange(msgspec.Struct, frozen=True, gc=False):
@@ -41,9 +41,9 @@ class EventHistory:
         self.max_revisions = revisions
         self.max_size = size
         self.compacted = 0
-        """Everything up to here is gone."""
+        """The highest compacted revision."""
         self.revision = 1
-        """An empty store stands at 1, so that 0 can mean 'no revision'."""
+        """The revision of an empty store is 1, so that 0 can mean 'no revision'."""
         self._log: list[Changes] = [()]
         """The changes of consecutive revisions; the first `_dropped` of them are compacted and await removal."""
         self._dropped = 0
@@ -64,7 +64,7 @@ class EventHistory:
 
     @property
     def wants_trim(self) -> bool:
-        """Whether enough was dropped to be worth the removal, which costs the length of the list."""
+        """Whether enough was dropped to be worth a removal, which costs time in proportion to the list."""
         return self._dropped > max(64, len(self._log) // 2)
 
     def trim(self) -> None:
@@ -72,7 +72,7 @@ class EventHistory:
         self._dropped = 0
 
     def between(self, after: int, until: int) -> Iterator[tuple[int, Changes]]:
-        """(revision, changes) for every revision after the one and up to the other."""
+        """(revision, changes) for every revision above `after` and up to `until`."""
         if after < self.compacted:
             raise Compacted(self.compacted)
         first = self.compacted + 1 - self._dropped
@@ -80,7 +80,7 @@ class EventHistory:
             yield revision, self._log[revision - first]
 
     def before(self, revision: int, prefix: str) -> dict[str, Entry | None]:
-        """For each key under the prefix that changed after `revision`: what it was then."""
+        """Key -> its entry at `revision`, for each key under the prefix that changed later."""
         was: dict[str, Entry | None] = {}
         for _, changes in self.between(revision, self.revision):
             for change in changes:
@@ -89,7 +89,7 @@ class EventHistory:
         return was
 
     def _drop(self) -> None:
-        """Forget the oldest revision, and more while the rest is too large. The newest goes too if it must."""
+        """Compact the oldest revision, and more while the rest is too large, even the newest one."""
         while True:
             for change in self._log[self._dropped]:
                 self._size -= change.size

@@ -1,4 +1,4 @@
-"""The keys in order, so that a prefix is a slice.
+"""An ordered index of keys, in which the keys under a prefix are contiguous.
 
 Keys live in sorted runs of bounded length: adding one costs a search and a short shift, whatever the number of keys.
 """
@@ -16,7 +16,7 @@ class KeyIndex:
     def __init__(self) -> None:
         self._runs: list[list[str]] = []
         self._last: list[str] = []
-        """The last key of each run, to search the runs by."""
+        """The last key of each run, for binary search."""
 
     def add(self, key: str) -> None:
         """Add a key that is not in the index."""
@@ -44,7 +44,8 @@ class KeyIndex:
             del self._runs[at], self._last[at]
 
     def under(self, prefix: str, after: str = "") -> Iterator[str]:
-        """Keys with the prefix and past `after`, in order. The index must not change while this is read."""
+        """The keys with the prefix that come after `after`, in order. The index must not change during the
+        iteration."""
         start = max(prefix, after)
         at = bisect_left(self._last, start)
         if at == len(self._runs):

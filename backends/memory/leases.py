@@ -1,8 +1,7 @@
-"""Leases on an injected clock.
+"""The leases of the memory store, which expire by an injected clock.
 
-Whether a lease has ended is decided by the clock alone, before every operation of the store; a timer on the running
-loop only makes sure that somebody looks in time when there are no operations. So a clock that jumps ends the leases it
-jumped over, and they never come back.
+The clock alone decides, before every operation of the store, which leases have expired; a timer on the event loop
+checks when there are no operations. So a clock that jumps ends the leases it jumped over, and they never come back.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from itertools import count
 
 from assigner.clock import Clock
 
-LOOK = 1.0
-"""Seconds after which the clock is looked at again at the latest: it may run differently from the loop's."""
+CHECK_SECONDS = 1.0
+"""Most seconds between two checks of the clock, because it may run faster than the event loop's."""
 FIRST_ID = 0x5EA5E_0000_0000
-"""Far from any revision, so that one taken for the other is noticed."""
+"""Far from any revision, so that a mix-up of the two is noticed."""
 
 
 class StoredLease:
@@ -34,11 +33,11 @@ class Leases:
     def __init__(self, clock: Clock, end: Callable[[StoredLease], None]) -> None:
         self._clock = clock
         self._end = end
-        """Deletes the lease's keys, as one write."""
+        """Deletes the keys of a lease in one write."""
         self._ids = count(FIRST_ID)
         self._leases: dict[int, StoredLease] = {}
         self._deadlines: list[tuple[float, int]] = []
-        """A heap with one place per lease; a renewed one is moved back when its old place comes up."""
+        """A heap with one entry per lease; the entry of a renewed lease is pushed back when its old deadline comes."""
         self._timer: asyncio.TimerHandle | None = None
 
     def get(self, lease: int) -> StoredLease | None:
@@ -48,7 +47,7 @@ class Leases:
         lease = StoredLease(next(self._ids), ttl, self._clock.now() + ttl)
         self._leases[lease.id] = lease
         heappush(self._deadlines, (lease.deadline, lease.id))
-        if self._timer is None or ttl < LOOK:
+        if self._timer is None or ttl < CHECK_SECONDS:
             self._arm()
         return lease
 
@@ -63,7 +62,7 @@ class Leases:
         self._end(lease)
 
     def expire(self) -> None:
-        """End every lease whose time is over, the one that ended first before the others."""
+        """End every expired lease, in the order of their deadlines."""
         if not self._leases:
             return
         now = self._clock.now()
@@ -80,7 +79,7 @@ class Leases:
             self._arm()
 
     def stop(self) -> None:
-        """Stop looking by ourselves, when nobody is left to see it. The next operation starts it again."""
+        """Stop the timer, when no handle is open. The next operation starts it again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -90,9 +89,9 @@ class Leases:
         if len(self._deadlines) > 2 * len(self._leases) + 64:
             self._deadlines = sorted((lease.deadline, lease.id) for lease in self._leases.values())
         if self._leases:
-            delay = min(max(self._deadlines[0][0] - self._clock.now(), 0.0), LOOK)
-            self._timer = asyncio.get_running_loop().call_later(delay, self._look)
+            delay = min(max(self._deadlines[0][0] - self._clock.now(), 0.0), CHECK_SECONDS)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         self.expire()

@@ -1,4 +1,4 @@
-"""The memory store's state: entries, history, leases and watches, changed in one place.
+"""The memory store's state: entries, history, leases and watches.
 
 Everything here is synchronous, so an operation can't be interrupted between its compares and its writes. Several
 `MemoryStore` handles may share one state, on one event loop.
@@ -43,12 +43,12 @@ from assigner.store import (
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """How much of the past is kept."""
+    """How much history is kept."""
 
     history_revisions: int = 10_000
     history_bytes: int = 64 * 1024 * 1024
     progress_interval: float = 5.0
-    """Seconds after a write until a watcher that it did not concern is told of the new revision."""
+    """Seconds after a write until watches of other prefixes report progress to its revision."""
 
 
 class MemoryState:
@@ -98,7 +98,7 @@ class MemoryState:
     # --- writing ---------------------------------------------------------------------------------------------------
 
     def check(self, operations: Sequence[Operation], *others: Sequence[object]) -> None:
-        """Refuse what no state of the store would allow."""
+        """Raise for operations that no state of the store would allow."""
         for asked in (operations, *others):
             if len(asked) > self.limits.operations:
                 raise TransactionTooLarge(
@@ -136,7 +136,7 @@ class MemoryState:
                 assert_never(compare)
 
     def apply(self, operations: Sequence[Operation]) -> int:
-        """Do all operations at one new revision, or refuse and do none. Returns the number of keys that changed."""
+        """Apply all operations at one new revision, or raise and apply none. Returns the number of changed keys."""
         for operation in operations:
             if isinstance(operation, Put) and not self._lease_lives(operation.lease):
                 raise LeaseNotFound(f"lease {operation.lease:x} has ended; grant a new one")
@@ -156,7 +156,7 @@ class MemoryState:
         return len(changes)
 
     def compact(self, revision: int) -> None:
-        """Forget the history up to a revision. What the store holds now stays."""
+        """Compact the history up to a revision. Present entries stay."""
         self.history.compact(revision)
         self.channels.compact()
 

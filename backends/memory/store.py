@@ -1,4 +1,4 @@
-"""The memory store: the whole contract of a Store in one process, for embedding, for tests and for small setups.
+"""The Store in memory, with the whole contract, for embedding, tests and small setups.
 
 Nothing survives the process, and the state belongs to one event loop.
 """
@@ -36,7 +36,7 @@ from assigner.store import (
 
 
 class MemoryStore(Store):
-    """A handle on a state. Several handles of one state act like several clients of one server."""
+    """A handle on a `MemoryState`. Several handles on one state act like several clients of one server."""
 
     def __init__(self, state: MemoryState | None = None) -> None:
         self.state = MemoryState() if state is None else state
@@ -109,7 +109,7 @@ class MemoryStore(Store):
         return MemoryWatch(self.state.channels, self._watches, prefix, start_revision)
 
     async def compact(self, revision: int) -> None:
-        """Forget the history up to a revision, as an operator of a real store would. Not part of the contract."""
+        """Compact the history up to a revision, as an operator of etcd would. Not part of the contract."""
         (await self._enter()).compact(revision)
 
     async def close(self) -> None:
@@ -123,8 +123,8 @@ class MemoryStore(Store):
             self.state.leases.stop()
 
     async def _enter(self) -> MemoryState:
-        # Every call lets the others run first, as a call over a wire would: a writer in a loop starves nobody, and a
-        # cancelled call has had no effect. What follows is not interrupted.
+        # Every call yields to other tasks first, as a call over a network would: a writer in a loop starves no other
+        # task, and a cancelled call has no effect. After that it is not interrupted.
         await anyio.lowlevel.checkpoint()
         self._check_open()
         self.state.leases.expire()

@@ -1,8 +1,8 @@
-"""Watches over the memory store.
+"""Watches of the memory store.
 
-All watches of one prefix read the same list of events, each from a position of its own, so a slow one costs no memory:
-when events it has not read yet are compacted, it is told so. A burst of writes wakes a prefix's watchers once, and each
-takes all there is as one batch.
+All watches of one prefix read the same list of events, each from its own position, so a slow one costs no memory: when
+events that it has not read are compacted, it raises `Compacted`. A burst of writes wakes the watchers of a prefix once,
+and each takes all new events as one batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from assigner.errors import Compacted, WatchEnded
 from assigner.store import Batch, Event, Progress, WatchItem
 
 BATCH = 1000
-"""Events after which a batch ends, at the next revision's border."""
+"""Events after which a batch ends, with the revision it is at."""
 WATCHERS_PER_TURN = 4
 MAX_TURNS = 64
 
@@ -28,27 +28,28 @@ Waiter = asyncio.Future[None]
 
 
 class Channel:
-    """The events under one prefix and those who wait for more."""
+    """The events under one prefix, and the watchers that wait for more."""
 
     def __init__(self, prefix: str, revision: int) -> None:
-        """It begins at the present `revision`, and reaches back when a watch starts in the past."""
+        """`revision`: the present one, where the events begin; `extend_back` adds earlier ones for a watch that starts
+        in the past."""
         self.prefix = prefix
         self.watchers = 0
         self.base = 0
-        """Position of the first event. Events dropped from the front raise it, those added there lower it."""
+        """Position of the first event. Dropping events from the front raises it, adding some there lowers it."""
         self.waiting: set[Waiter] = set()
         self._events: list[Event] = []
         self._revisions: list[int] = []
         self._turns = 0
-        """Loop turns left until the waiting are woken; 0 when no waking is under way."""
+        """Loop turns until the watchers are woken; 0: no wake-up is scheduled."""
         self._pending = 0
         self._shared: tuple[int, Batch] = (-1, Batch(0, ()))
-        """The last batch and its position: watchers that keep pace with one another share it."""
+        """The last batch and its position: watchers at the same position share it."""
         self._floor = revision
-        """All events after this revision are here."""
+        """All events above this revision are in the list."""
 
-    def reach_back(self, history: EventHistory, revision: int) -> None:
-        """Have all events after the revision, too."""
+    def extend_back(self, history: EventHistory, revision: int) -> None:
+        """Add the earlier events down to after `revision`."""
         if revision >= self._floor:
             return
         found = [
@@ -71,18 +72,18 @@ class Channel:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def drop(self, compacted: int) -> None:
-        """Forget the events up to a revision."""
+        """Drop the events up to a revision."""
         gone = bisect_right(self._revisions, compacted)
         del self._events[:gone], self._revisions[:gone]
         self.base += gone
         self._floor = max(self._floor, compacted)
 
     def position(self, revision: int) -> int:
-        """Of the first event at or after the revision."""
+        """The position of the first event at or after the revision."""
         return self.base + bisect_left(self._revisions, revision)
 
     def batch(self, position: int, revision: int) -> tuple[int, Batch] | None:
-        """What follows a position, and the position after it. The store stands at `revision`."""
+        """The batch at a position, and the position after it. `revision`: the store's present one."""
         start, end = position - self.base, len(self._events)
         if start >= end:
             return None
@@ -104,8 +105,8 @@ class Channel:
                 waiter.set_result(None)
 
     def _turn(self) -> None:
-        # Waking many watchers costs more than a write does. Letting a few turns of the loop pass, or as many events
-        # gather, keeps a writer's pace independent of how many watch; turns pass on a virtual clock too.
+        # Waking many watchers costs more than a write. Waiting for a few turns of the loop, or for as many events,
+        # keeps the rate of writes independent of the number of watchers; turns pass on a virtual clock too.
         if self._turns == 0:
             return
         self._turns -= 1
@@ -116,12 +117,12 @@ class Channel:
 
 
 class Channels:
-    """All watched prefixes. Finds those a key belongs to by one lookup per distinct prefix length."""
+    """The channels of all watched prefixes. Those of a key are found by one lookup per distinct prefix length."""
 
     def __init__(self, history: EventHistory, *, progress_interval: float) -> None:
         self.history = history
         self.tick = 0
-        """Raised when it is time to tell quiet watchers how far the store has come."""
+        """Incremented when quiet watchers have to report progress."""
         self._interval = progress_interval
         self._by_length: dict[int, dict[str, Channel]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -135,7 +136,7 @@ class Channels:
                 if channel is not None:
                     channel.append(revision, change.event)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._interval, self._tell_progress)
+            self._timer = asyncio.get_running_loop().call_later(self._interval, self._report_progress)
 
     def compact(self) -> None:
         for channel in self._all():
@@ -164,7 +165,7 @@ class Channels:
     def _all(self) -> list[Channel]:
         return [channel for channels in self._by_length.values() for channel in channels.values()]
 
-    def _tell_progress(self) -> None:
+    def _report_progress(self) -> None:
         self._timer = None
         self.tick += 1
         for channel in self._all():
@@ -182,20 +183,20 @@ class MemoryWatch(AsyncIterator[WatchItem]):
         self._start = start_revision
         self._channel: Channel | None = None
         self._position = 0
-        self._told = start_revision - 1
-        """The revision up to which the reader knows everything."""
+        self._delivered = start_revision - 1
+        """The revision up to which the reader has everything."""
         self._tick = -1
         self._too_old = False
         self._waiter: Waiter | None = None
         self._ended = ""
 
     async def __aenter__(self) -> Self:
-        # Others run first, as they would if this went over a wire.
+        # Yields to other tasks, as a call over a network would.
         await anyio.lowlevel.checkpoint()
         self._too_old = self._start <= self._channels.history.compacted
         self._channel = self._channels.join(self._prefix)
         if not self._too_old:
-            self._channel.reach_back(self._channels.history, self._start - 1)
+            self._channel.extend_back(self._channels.history, self._start - 1)
         self._position = self._channel.position(self._start)
         self._opened.add(self)
         return self
@@ -210,7 +211,7 @@ class MemoryWatch(AsyncIterator[WatchItem]):
             self._channel = None
 
     def end(self, reason: str) -> None:
-        """Make the reader, now or next time, raise `WatchEnded`."""
+        """Raise `WatchEnded` to the reader, now or at its next read."""
         self._ended = self._ended or reason
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -222,7 +223,7 @@ class MemoryWatch(AsyncIterator[WatchItem]):
                 raise WatchEnded(f"watch of {self._prefix!r} is over: {self._ended or 'it was never entered'}")
             item = self._next(channel)
             if item is not None:
-                self._told = item.revision
+                self._delivered = item.revision
                 return item
             await self._wait(channel)
 
@@ -235,9 +236,9 @@ class MemoryWatch(AsyncIterator[WatchItem]):
         if found is not None:
             self._position, batch = found
             return batch
-        # The first time round this says that the watch has caught up; later, that it is alive though quiet.
-        if self._tick != self._channels.tick and history.revision >= self._told:
-            repeated = self._tick >= 0 and history.revision == self._told
+        # The first time this reports that the watch has caught up; later, that it is alive though quiet.
+        if self._tick != self._channels.tick and history.revision >= self._delivered:
+            repeated = self._tick >= 0 and history.revision == self._delivered
             self._tick = self._channels.tick
             return None if repeated else Progress(history.revision)
         return None

@@ -322,7 +322,9 @@ def ownership_outlives_the_store(patch: Patch) -> None:
 
 
 def a_higher_epoch_slips_in(patch: Patch) -> None:
-    patch.setattr(ClientState, "_keeps", lambda self, p: self.live and not p.spoiled and p.granted is not None)
+    patch.setattr(
+        ClientState, "_may_continue", lambda self, p: self.live and not p.interrupted and p.granted is not None
+    )
 
 
 def releases_name_no_epoch(patch: Patch) -> None:

@@ -89,7 +89,7 @@ async def test_every_lease_a_session_ever_had_is_awaited_before_its_partitions_g
     a.crash()
     await any_cluster.store.revoke(second)
     b = await any_cluster.join("b")
-    await anyio.sleep(any_cluster.ttl / 3)
+    await anyio.sleep(any_cluster.a_while)
     assert not b.owned
     await any_cluster.store.revoke(first)
     await any_cluster.until_counts(b=2)

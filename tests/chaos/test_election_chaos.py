@@ -26,7 +26,7 @@ from tests.support.election_cluster import ElectionCluster, Voter
 
 GROUPS = [f"group-{number}" for number in range(6)]
 FAULTY_SECONDS = 200
-SETTINGS = LeadershipSettings(spread=SpreadSettings(settle=3.0, batch=2, pause=0.5, patience=5.0))
+SETTINGS = LeadershipSettings(spread=SpreadSettings(settle=3.0, batch=2, pause=0.5, handover_backoff=5.0))
 
 
 class Course:

@@ -46,7 +46,7 @@ def test_an_executor_finds_our_strategies_beside_folders_of_the_same_names(tmp_p
     (project / "job.py").write_text(JOB)
     environment = Environment(tmp_path / "venv", wheel, everything())
     python, path = str(environment.python), str(project)
-    variables = {**jvms.environment(), "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python, "PYTHONPATH": path}
+    variables = {**jvms.environment(python), "PYSPARK_DRIVER_PYTHON": python, "PYTHONPATH": path}
     done = environment.run(python, "job.py", cwd=project, variables=variables)
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(done.stdout.splitlines()[-1])

@@ -31,7 +31,7 @@ from assigner.spark.jobs.datasets import LAG_SAMPLES, LOAD_SAMPLES, OWNERSHIP_EV
 from assigner.spark.jobs.lag import attribute
 from assigner.spark.jobs.loads import weigh
 from assigner.spark.jobs.sample_ownership import Finding, SampleLog, sample_log
-from assigner.spark.jobs.simulate import Happening, Model, compare, lived, simulate
+from assigner.spark.jobs.simulate import Model, TraceEvent, compare, simulate, simulate_group
 from assigner.spark.jobs.traces import days
 from assigner.strategy.registry import load
 from tests.spark.small_queries import interpreted
@@ -75,7 +75,7 @@ def pipeline(*arguments: str) -> Result:
 )
 @given(seed=st.integers(0, 2**32), faults=st.sampled_from([0.1, 0.6]))
 def test_an_audit_finds_exactly_what_was_injected(spark: SparkSession, seed: int, faults: float) -> None:
-    log = sample_log(seed=seed, groups=2, partitions=16, chapters=20, faults=faults)
+    log = sample_log(seed=seed, groups=2, partitions=16, scenarios=20, faults=faults)
     found = audit(spark, events_of(spark, log))
     try:
         told, expected = findings(found), Counter(log.expected)
@@ -87,7 +87,7 @@ def test_an_audit_finds_exactly_what_was_injected(spark: SparkSession, seed: int
 
 
 def test_a_log_without_faults_breaks_no_promise_and_still_tells_overlaps_and_gaps(spark: SparkSession) -> None:
-    log = sample_log(seed=7, groups=2, partitions=8, chapters=20, faults=0.0)
+    log = sample_log(seed=7, groups=2, partitions=8, scenarios=20, faults=0.0)
     found = audit(spark, events_of(spark, log))
     counts = found.counts()
     found.close()
@@ -143,7 +143,7 @@ def test_a_log_in_which_nothing_ever_ends_is_reported_in_bounded_time(spark: Spa
 
 
 def test_the_command_writes_parquet_tells_counts_and_fails_the_check(spark: SparkSession, tmp_path: Path) -> None:
-    log = sample_log(seed=3, groups=2, partitions=4, chapters=10, faults=0.5)
+    log = sample_log(seed=3, groups=2, partitions=4, scenarios=10, faults=0.5)
     pq.write_table(log.table(), tmp_path / "log.parquet")
     output = tmp_path / "out"
     arguments = ("audit", "--input", str(tmp_path / "log.parquet"), "--output", str(output), "--json")
@@ -291,7 +291,7 @@ def test_lag_belongs_to_the_owner_of_the_time_and_to_the_move_before(spark: Spar
 
 
 def test_the_sample_shows_the_slow_consumer(spark: SparkSession) -> None:
-    log = sample_log(groups=1, partitions=12, chapters=15, faults=0.0)
+    log = sample_log(groups=1, partitions=12, scenarios=15, faults=0.0)
     found = attribute(
         spark,
         from_arrow(spark, sample_data.lag_samples(log), LAG_SAMPLES),
@@ -319,10 +319,10 @@ def test_simulations_in_executors_come_to_what_they_come_to_here(spark: SparkSes
     for (group, strategy), row in rows.items():
         lines = [line for line in table.to_pylist() if line["group"] == group]
         trace = sorted(
-            (Happening(line["ts_us"], line["what"], line["name"], line["value"]) for line in lines),
+            (TraceEvent(line["ts_us"], line["what"], line["name"], line["value"]) for line in lines),
             key=lambda one: one.ts_us,
         )
-        expected = lived(trace, load(strategy), model)
+        expected = simulate_group(trace, load(strategy), model)
         for name in ("moves", "forced", "changes", "imbalance_mean", "pause_s", "hours"):
             assert row[name] == pytest.approx(getattr(expected, name)), f"{name} of {strategy} in {group}"
 

@@ -64,8 +64,12 @@ class Cluster:
         self.ttl = ttl
         self.options = options
         self.clock = clock or LoopClock()
+        self.allowance = 0.0 if isinstance(backend, MemoryBackend) else ALLOWANCE
+        """Seconds to add to a bound. On etcd time is real, and the machine may be busy with other things."""
         self.patience = 20.0 if isinstance(backend, MemoryBackend) else 90.0
-        """How long a condition is waited for. On etcd time is real, and the machine may be busy with other things."""
+        """How long a condition is waited for."""
+        self.a_while = ttl / 3 if isinstance(backend, MemoryBackend) else 1.0
+        """How long to look whether nothing happens: less than what is left of a lease."""
         self._default_prefix = store_settings.root if groupless else ""
         self.keys = Keys(store_settings.root, default_group=GROUP, default_prefix=self._default_prefix)
         self.group = self.keys.group(GROUP)
@@ -265,14 +269,15 @@ class Cluster:
         return counts
 
     async def until(self, what: str, holds: Callable[[GroupState], bool], within: float | None = None) -> GroupState:
-        """Wait until the stored state is so, and return it. `within`: seconds, `patience` unless given."""
+        """Wait until the stored state is so, and return it. `within`: seconds, `patience` unless given, and
+        `allowance` besides."""
         found: list[GroupState] = []
 
         async def check() -> bool:
             found[:] = [await self.state()]
             return holds(found[0])
 
-        await eventually(check, within=within or self.patience, every=0.05, what=what)
+        await eventually(check, within=(within or self.patience) + self.allowance, every=0.05, what=what)
         return found[0]
 
     async def until_counts(self, within: float | None = None, **counts: int) -> GroupState:
@@ -283,6 +288,20 @@ class Cluster:
             return owned == {name: count for name, count in counts.items() if count} and not state.handoffs
 
         return await self.until(f"ownership {counts} and no handoffs", holds, within)
+
+    async def until_quiet(self) -> int:
+        """Wait until the leader has nothing left to do and nobody has written for a while, and return the revision."""
+        within = self.patience + self.allowance
+        coordinators = [one for instance in self.instances.values() for one in instance.coordinators.active.values()]
+        await eventually(lambda: all(one.core.settled for one in coordinators), within=within, what="settled")
+        revisions: list[int] = []
+
+        async def is_quiet() -> bool:
+            revisions.append((await self.store.get(self.keys.root)).revision)
+            return len(revisions) > 5 and len(set(revisions[-6:])) == 1
+
+        await eventually(is_quiet, within=within, every=0.3, what="quiet")
+        return revisions[-1]
 
     # --- consumers -----------------------------------------------------------------------------------------------
 
@@ -349,14 +368,14 @@ class SteppedConsumer:
 
     async def _run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         assert self.instance is not None
-        seat = await self.instance.members.register(self._registration, lambda: self.last_heard)
-        self.session = seat.session
+        stream = await self.instance.members.register(self._registration, lambda: self.last_heard)
+        self.session = stream.session
         with anyio.CancelScope() as self._scope:
             try:
                 async with anyio.create_task_group() as tasks:
                     if self.renews:
                         tasks.start_soon(self._renew)
-                    async for commands in seat.commands():
+                    async for commands in stream.commands():
                         await self._take(commands)
                         if commands.full:
                             task_status.started()
@@ -366,7 +385,7 @@ class SteppedConsumer:
                 self.ended = _first(errors)
             finally:
                 with anyio.CancelScope(shield=True):
-                    await seat.leave()
+                    await stream.leave()
 
     async def _take(self, commands: Commands) -> None:
         self.heard.append(commands)
@@ -425,7 +444,8 @@ class SteppedConsumer:
         return await self.instance.members.deregister(self.group, self.name, self.session, gates_closed=gates_closed)
 
     async def until(self, what: str, holds: Callable[[SteppedConsumer], bool], within: float | None = None) -> None:
-        await eventually(lambda: holds(self), within=within or self.cluster.patience, what=f"{self.name}: {what}")
+        within = (within or self.cluster.patience) + self.cluster.allowance
+        await eventually(lambda: holds(self), within=within, what=f"{self.name}: {what}")
 
 
 class _Wrapping:
@@ -456,9 +476,13 @@ def _key(event: Event) -> str:
 
 QUICK = GroupOptions(debounce=0.1)
 TTL = 30.0
-"""Of a session, unless the test says otherwise, on the memory store: there the time may be virtual."""
-ETCD_TTL = 2.0
-"""On etcd, where time is real."""
+"""Of a session on the memory store, unless the test says otherwise."""
+ETCD_TTL = 60.0
+"""On etcd, where time is real: no process of a busy machine goes without a turn for so long."""
+EXPIRES = 3.0
+"""The TTL on etcd, by `@pytest.mark.cluster(etcd_ttl=EXPIRES)`, of tests in which a lease has to expire."""
+ALLOWANCE = 15.0
+"""What a busy machine may add to a time on etcd: less than what is left of a lease of `ETCD_TTL`."""
 
 
 @asynccontextmanager
@@ -467,11 +491,13 @@ async def cluster_on(
     request: pytest.FixtureRequest | None = None,
     *,
     ttl: float | None = None,
+    etcd_ttl: float | None = None,
     options: GroupOptions = QUICK,
     groupless: bool = False,
     limits: Limits | None = None,
 ) -> AsyncIterator[Cluster]:
-    """Open a cluster without instances on the store of that kind. `limits`: of a transaction on the memory store."""
+    """Open a cluster without instances on the store of that kind. `ttl`: on either store, unless `etcd_ttl` is given.
+    `limits`: of a transaction on the memory store."""
     if kind == "memory":
         backend: Backend = MemoryBackend.shared(MemoryState(LoopClock(), limits=limits))
         settings = StoreSection(root="/test/")
@@ -481,6 +507,6 @@ async def cluster_on(
         root: str = request.getfixturevalue("etcd_prefix")
         backend = load_backend("etcd")
         settings = StoreSection(backend="etcd", root=root, endpoints=tuple(etcd.endpoints))
-    ttl = ttl or (TTL if kind == "memory" else ETCD_TTL)
+    ttl = (ttl or TTL) if kind == "memory" else (etcd_ttl or ttl or ETCD_TTL)
     async with Cluster(backend, settings, ttl=ttl, options=options, groupless=groupless) as cluster:
         yield cluster

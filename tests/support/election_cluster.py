@@ -20,6 +20,7 @@ from assigner.store import Committed, Found, Missing, Put, Store
 from assigner.testing.counting import CountingStore
 from assigner.testing.faults import FaultyStore
 from assigner.testing.waiting import eventually
+from tests.support.cluster import ALLOWANCE, ETCD_TTL
 
 ON_BOTH_STORES = [pytest.param("memory"), pytest.param("etcd", marks=pytest.mark.etcd)]
 
@@ -27,7 +28,8 @@ ON_BOTH_STORES = [pytest.param("memory"), pytest.param("etcd", marks=pytest.mark
 class Voter:
     """One instance's view: its elector, and the layers of its own connection to the store."""
 
-    def __init__(self, name: str, store: FaultyStore, counted: CountingStore, ttl: float) -> None:
+    def __init__(self, name: str, store: FaultyStore, counted: CountingStore, ttl: float, allowance: float) -> None:
+        self.allowance = allowance
         self.store = store
         self.counted = counted
         self.presence = Presence(name=name, address=f"{name}:50051", ttl=ttl)
@@ -47,6 +49,8 @@ class ElectionCluster:
     """Closes what it opened, in the reverse order."""
 
     def __init__(self, open_store: Callable[[], Store] | str, keys: Keys, ttl: float) -> None:
+        self.allowance = ALLOWANCE if isinstance(open_store, str) else 0.0
+        """Seconds to add to a bound. On etcd time is real, and the machine may be busy with other things."""
         self._open_store = open_store
         self._stack = AsyncExitStack()
         self.keys = keys
@@ -73,7 +77,8 @@ class ElectionCluster:
     async def stranger(self, name: str) -> Voter:
         """An instance that has not been announced."""
         counted = CountingStore(await self.connect())
-        return Voter(name, FaultyStore(counted, deadline=min(5.0, self.ttl / 2)), counted, self.ttl)
+        faulty = FaultyStore(counted, deadline=min(5.0, self.ttl / 2))
+        return Voter(name, faulty, counted, self.ttl, self.allowance)
 
     async def voter(self, name: str, *, clock: Clock | None = None) -> Voter:
         voter = await self.stranger(name)
@@ -95,13 +100,15 @@ class ElectionCluster:
         return seen.entry.lease
 
 
-def election_cluster(kind: str, request: pytest.FixtureRequest, *, ttl: float = 15.0) -> ElectionCluster:
-    """On memory with virtual time; on etcd with the shortest lease that it grants."""
+def election_cluster(
+    kind: str, request: pytest.FixtureRequest, *, ttl: float = 15.0, etcd_ttl: float = ETCD_TTL
+) -> ElectionCluster:
+    """On memory with virtual time; on etcd with real time and, where a lease has to expire, `etcd_ttl=EXPIRES`."""
     if kind == "memory":
         state = MemoryState()
         return ElectionCluster(lambda: MemoryStore(state), Keys(), ttl)
     endpoint = request.getfixturevalue("etcd_server").endpoint
-    return ElectionCluster(endpoint, Keys(request.getfixturevalue("etcd_prefix")), 3.0)
+    return ElectionCluster(endpoint, Keys(request.getfixturevalue("etcd_prefix")), etcd_ttl)
 
 
 class Candidate:
@@ -114,6 +121,7 @@ class Candidate:
         self.error: Exception | None = None
         self.scope = anyio.CancelScope()
         self.done = anyio.Event()
+        self._watches_before = voter.counted.requests["watch"]
 
     async def run(self) -> None:
         with self.scope:
@@ -123,7 +131,14 @@ class Candidate:
                 self.error = error
         self.done.set()
 
+    async def watches(self) -> None:
+        """Wait until it watches the leader key of another, and so writes nothing."""
+        within = 10.0 + self.voter.allowance
+        await eventually(lambda: self.voter.counted.requests["watch"] > self._watches_before, within=within)
+
     async def won(self, within: float = 10.0) -> Term:
+        """Wait until it leads. `within`: seconds besides the cluster's `allowance`."""
+        within += self.voter.allowance
         await eventually(lambda: self.term is not None, within=within, what=f"{self.voter.presence.name} leads")
         assert self.term is not None
         return self.term

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -56,6 +58,23 @@ def counted_calls() -> Iterator[CountedCalls]:
         yield calls
     finally:
         sys.setprofile(before)
+
+
+@contextmanager
+def counted_turns() -> Iterator[Counter[str]]:
+    """How often each task gets a turn of the running event loop, by the task's name."""
+    loop, turns = asyncio.get_running_loop(), Counter[str]()
+    call_soon = loop.call_soon
+
+    def counted(callback: Callable[..., object], *arguments: Any, **named: Any) -> asyncio.Handle:
+        task = getattr(callback, "__self__", None)
+        if isinstance(task, asyncio.Task):
+            turns[task.get_name()] += 1
+        return call_soon(callback, *arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "call_soon", counted)
+        yield turns
 
 
 # Counts how often a coroutine is woken, whatever it waits for: what many waiters cost, without looking at a clock.

@@ -1,7 +1,8 @@
 """Fixtures of all scenarios: a cluster, an election, and a check that no task ended in an exception nobody read.
 
 `cluster` is on the memory store, and a test that takes `any_cluster` runs once on each store. The mark
-`@pytest.mark.cluster(...)` on a test or a module gives either of them other arguments of `cluster_on`.
+`@pytest.mark.cluster(...)` on a test or a module gives either of them other arguments of `cluster_on`, and `votes`
+those of `election_cluster`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ async def cluster_in_either_mode(request: pytest.FixtureRequest) -> AsyncIterato
 
 @pytest.fixture(params=ON_BOTH_STORES)
 async def votes(request: pytest.FixtureRequest) -> AsyncIterator[ElectionCluster]:
-    async with election_cluster(request.param, request) as cluster:
+    async with election_cluster(request.param, request, **marked_arguments(request.node.iter_markers())) as cluster:
         yield cluster
 
 

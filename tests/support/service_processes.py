@@ -159,7 +159,7 @@ class Fleet:
             "spread.settle": 1.0,
             "spread.batch": 20,
             "spread.pause": 0.2,
-            "spread.patience": 1.0,
+            "spread.handover_backoff": 1.0,
             **{key.replace("__", "."): value for key, value in settings.items()},
         }
         self.truth = EtcdTruth(etcd.endpoint, self.root)

@@ -1,10 +1,11 @@
-"""The commands of `assigner`, imported one by one when they run.
+"""The commands of `assigner`; each module is imported when one of its commands runs.
 
-- Run: `serve`, `demo`, `consume` (a consumer that prints what it is told); `config` shows the settings of `serve`.
-- Look at and change groups: `groups` (groups, describe, topics, pause, resume, rebalance, options), drawn by
-  `group_view`; `options` parses `key=value`; `drain`, `loads`, `offsets`.
-- What if: `plan`, from a file or, by `live_sketch`, from a running group.
-- Bulk jobs on Spark: `pipeline`, and in `pipeline_runs` what all of them share.
+- Processes: `serve`, `demo`, `consume` (a consumer that prints its events); `config` shows the settings of `serve`.
+- Groups: `groups` (groups, describe, topics, pause, resume, rebalance, options) with its tables in `group_view` and
+  its `key=value` parser in `options`; `drain`, `loads`, `offsets`.
+- What-if plans: `plan`. It reads a group from a file or, through `spec_from_description`, from the service.
+- Bulk jobs on Spark: `pipeline`, with the options that all jobs share in `pipeline_runs`.
 
-A command parses, calls, prints, and raises `exit_codes.Failure`; it decides nothing about groups itself.
+A command parses its arguments, calls the service, prints the reply, and raises `exit_codes.Failure`. It decides nothing
+about groups.
 """

@@ -1,4 +1,4 @@
-"""The flags of `assigner serve`, and `assigner config`, which shows the settings that result from all sources."""
+"""`assigner config` prints and checks the settings of `assigner serve`, and `takes_settings` adds them as flags."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from assigner.settings.rendering import as_json, as_toml, schema
 
 
 def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the flags of the settings and, for them, one `loaded`."""
+    """Add the flags of the settings to a command, which receives all of them as one argument, `loaded`."""
 
     @functools.wraps(command)
     def with_settings(**values: Any) -> None:
@@ -81,7 +81,7 @@ def config() -> None:
 @click.option("-o", "--output", type=click.Choice(["toml", "json"]), default="toml", show_default=True)
 @takes_settings
 def print_settings(loaded: Loaded, output: str) -> None:
-    """Print the settings in force and where each came from. Secrets are struck out."""
+    """Print the settings in force and where each came from. Secrets are masked."""
     if output == "json":
         print_json(as_json(loaded))
     else:
@@ -91,7 +91,7 @@ def print_settings(loaded: Loaded, output: str) -> None:
 @config.command()
 @takes_settings
 def validate(loaded: Loaded) -> None:
-    """Check the settings; every problem is listed. Exit code 2 if there is one."""
+    """Check the settings and list every problem. Exit code 2 if there is one."""
     for note in loaded.notes:
         click.secho(f"note: {note}", fg="yellow", err=True)
     click.echo("the settings are valid")

@@ -1,4 +1,4 @@
-"""`assigner demo`: the moving picture."""
+"""`assigner demo`: shows workers that join, crash and drain, live on the terminal."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import click
 from rich.console import Console
 
 from assigner.cli.exit_codes import REFUSED, Failure
-from assigner.demo.play import ActFailed
+from assigner.demo.environment import Pace
+from assigner.demo.script import StepFailed
 from assigner.demo.show import show
-from assigner.demo.stage import Pace
 
 
 @click.command()
-@click.option("--speed", type=click.FloatRange(min=0.2, max=20), default=1.0, show_default=True, help="2: twice.")
-@click.option("--wait/--no-wait", default=True, help="Linger between the acts, or go on as soon as one is done.")
-@click.option("--record", type=click.Path(path_type=Path), metavar="FILE", help="Keep it as .svg or .txt.")
+@click.option(
+    "--speed", type=click.FloatRange(min=0.2, max=20), default=1.0, show_default=True, help="2: twice as fast."
+)
+@click.option("--wait/--no-wait", default=True, help="Pause between the scenes, or start the next one at once.")
+@click.option("--record", type=click.Path(path_type=Path), metavar="FILE", help="Save it as .svg or .txt.")
 def demo(speed: float, wait: bool, record: Path | None) -> None:
     """Watch workers join, die and drain for a minute."""
     pace = Pace(speed=speed, hold=wait)
@@ -25,7 +27,7 @@ def demo(speed: float, wait: bool, record: Path | None) -> None:
     console = console if console.is_terminal else Console(highlight=False, width=100)
     try:
         anyio.run(show, pace, console, record)
-    except ActFailed as error:
+    except StepFailed as error:
         raise Failure(REFUSED, str(error), kind="demo_failed") from error
     except KeyboardInterrupt:
         click.echo("stopped")

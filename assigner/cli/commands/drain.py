@@ -1,4 +1,4 @@
-"""`assigner drain`: move everything off a consumer and, with `--wait`, follow it until nothing is left."""
+"""`assigner drain`: moves every partition off a consumer; with `--wait` it shows the progress until none is left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from grpclib.exceptions import StreamTerminatedError
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from assigner.cli.connection import AdminClient, ServiceTarget, ask, reaches_service, takes_group
+from assigner.cli.connection import AdminClient, ServiceTarget, call_service, connects_to_service, takes_group
 from assigner.cli.exit_codes import TIMED_OUT, Failure
 from assigner.cli.output import console, print_json
 from assigner.proto.kafka_assigner.v1 import DrainProgress, DrainRequest
@@ -19,20 +19,20 @@ from assigner.proto.kafka_assigner.v1 import DrainProgress, DrainRequest
 @click.command()
 @takes_group
 @click.argument("consumer")
-@click.option("--wait", is_flag=True, help="Return only when nothing is left.")
+@click.option("--wait", is_flag=True, help="Return only when no partition is left.")
 @click.option(
     "--wait-timeout",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
     help="Give up waiting after this long; the drain goes on. Exit code 4.",
 )
-@reaches_service
+@connects_to_service
 def drain(target: ServiceTarget, group: str, consumer: str, wait: bool, wait_timeout: float | None) -> None:
-    """Move everything off CONSUMER of GROUP."""
+    """Move every partition off CONSUMER of GROUP."""
     request = DrainRequest(group=group, consumer=consumer, wait=wait)
     progress = _ProgressBar(f"{group}/{consumer}", visible=wait and not target.as_json)
     with progress.bar:
-        last = ask(target, lambda admin: _follow(admin, request, wait_timeout, progress), group=group)
+        last = call_service(target, lambda admin: _follow(admin, request, wait_timeout, progress), group=group)
     if target.as_json:
         print_json({"group": group, "consumer": consumer, "remaining": last.remaining, "done": last.done})
     elif last.done:
@@ -47,7 +47,7 @@ def drain(target: ServiceTarget, group: str, consumer: str, wait: bool, wait_tim
 async def _follow(
     admin: AdminClient, request: DrainRequest, wait_timeout: float | None, progress: _ProgressBar
 ) -> DrainProgress:
-    """Return the last progress received; it is not `done` if the timeout came first."""
+    """Return the last progress received, which is not `done` if the timeout came first."""
     last = DrainProgress()
     # Without --wait the server answers once, so the ordinary deadline holds.
     limit = wait_timeout if request.wait else admin.timeout
@@ -73,7 +73,7 @@ async def _progress(admin: AdminClient, request: DrainRequest) -> AsyncIterator[
 
 
 class _ProgressBar:
-    """A bar on stderr, so that stdout stays for the result."""
+    """Shows a progress bar on stderr, so that stdout has the result only."""
 
     def __init__(self, what: str, *, visible: bool) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -82,6 +82,6 @@ class _ProgressBar:
         self._most = 0
 
     def update(self, remaining: int) -> None:
-        # The number may rise while it drains: handoffs towards the consumer count too.
+        # The number may rise during the drain: handoffs to the consumer count too.
         self._most = max(self._most, remaining)
         self.bar.update(self._task, total=self._most, completed=self._most - remaining)

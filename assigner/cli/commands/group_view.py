@@ -1,4 +1,4 @@
-"""A group's description for people: who there is, who owns what, what is moving, and what needs a look."""
+"""Renders a DescribeGroup reply as tables: consumers, ownership, standbys, handoffs, conditions and history."""
 
 from __future__ import annotations
 
@@ -42,30 +42,30 @@ def summary_row(summary: GroupSummary) -> tuple[Any, ...]:
     )
 
 
-def view(answer: DescribeGroupResponse) -> RenderableType:
-    return Group(*_sections(answer))
+def view(reply: DescribeGroupResponse) -> RenderableType:
+    return Group(*_sections(reply))
 
 
-def _sections(answer: DescribeGroupResponse) -> Iterator[RenderableType]:
-    summary = answer.summary or GroupSummary()
+def _sections(reply: DescribeGroupResponse) -> Iterator[RenderableType]:
+    summary = reply.summary or GroupSummary()
     yield table("", SUMMARY_COLUMNS, [summary_row(summary)])
-    if answer.leader_address:
-        yield Text(f"leader at {one_line(answer.leader_address)}; epochs above {answer.epoch_floor}", "dim")
-    yield _titled("consumers", _consumers(answer), "no consumer is registered")
-    yield _titled("ownership", _ownership(answer), "nothing is owned")
-    if answer.standbys:
-        yield _titled("standbys", _standbys(answer), "")
-    if answer.handoffs:
-        yield _titled("handoffs in flight", _handoffs(answer), "")
-    if answer.quarantined:
-        yield _titled("quarantined (`assigner rebalance` tries again)", _quarantined(answer), "")
-    if answer.conditions:
-        yield _titled("conditions", _conditions(answer), "")
-    if answer.unreadable:
+    if reply.leader_address:
+        yield Text(f"leader at {one_line(reply.leader_address)}; epochs above {reply.epoch_floor}", "dim")
+    yield _titled("consumers", _consumers(reply), "no consumer is registered")
+    yield _titled("ownership", _ownership(reply), "nothing is owned")
+    if reply.standbys:
+        yield _titled("standbys", _standbys(reply), "")
+    if reply.handoffs:
+        yield _titled("handoffs in flight", _handoffs(reply), "")
+    if reply.quarantined:
+        yield _titled("quarantined (`assigner rebalance` tries again)", _quarantined(reply), "")
+    if reply.conditions:
+        yield _titled("conditions", _conditions(reply), "")
+    if reply.unreadable:
         yield Text("\nunreadable records, left alone", "bold red")
-        yield Text("\n".join(map(one_line, answer.unreadable)))
-    if answer.history:
-        yield _titled(f"last {_HISTORY_LINES} moves", _history(answer), "")
+        yield Text("\n".join(map(one_line, reply.unreadable)))
+    if reply.history:
+        yield _titled(f"last {_HISTORY_LINES} moves", _history(reply), "")
 
 
 def _titled(title: str, body: Table, when_empty: str) -> RenderableType:
@@ -73,7 +73,7 @@ def _titled(title: str, body: Table, when_empty: str) -> RenderableType:
     return Group(heading, body if body.row_count else Text(when_empty, "dim"))
 
 
-def _consumers(answer: DescribeGroupResponse) -> Table:
+def _consumers(reply: DescribeGroupResponse) -> Table:
     columns = (
         "name",
         "status",
@@ -105,7 +105,7 @@ def _consumers(answer: DescribeGroupResponse) -> Table:
             one.instance,
             one.session,
         )
-        for one in answer.consumers
+        for one in reply.consumers
     ]
     return table("", columns, rows)
 
@@ -116,82 +116,82 @@ def _status(one: ConsumerInfo) -> Text:
     return Text(one.status, _STATUS_STYLE.get(one.status, ""))
 
 
-def _ownership(answer: DescribeGroupResponse) -> Table:
-    counts = {topic.name: topic.partitions for topic in answer.topics}
+def _ownership(reply: DescribeGroupResponse) -> Table:
+    counts = {topic.name: topic.partitions for topic in reply.topics}
     rows: list[tuple[Any, ...]] = []
     seen = set()
-    for topic in answer.ownership:
+    for topic in reply.ownership:
         seen.add(topic.topic)
         held: dict[int, list[int]] = {}
         for partition, owner in zip(topic.partitions, topic.owners, strict=True):
             held.setdefault(owner, []).append(partition)
-        for owner, partitions in sorted(held.items(), key=lambda item: answer.owners[item[0]]):
-            rows.append((topic.topic, answer.owners[owner], len(partitions), ranges(partitions)))
+        for owner, partitions in sorted(held.items(), key=lambda item: reply.owners[item[0]]):
+            rows.append((topic.topic, reply.owners[owner], len(partitions), ranges(partitions)))
         missing = set(range(counts.get(topic.topic, 0))).difference(topic.partitions)
         if missing:
-            rows.append(_nobody(topic.topic, missing))
-    rows += [_nobody(name, set(range(count))) for name, count in counts.items() if name not in seen and count]
+            rows.append(_unowned_row(topic.topic, missing))
+    rows += [_unowned_row(name, set(range(count))) for name, count in counts.items() if name not in seen and count]
     return table("", ("topic", "owner", "count", "partitions"), rows)
 
 
-def _standbys(answer: DescribeGroupResponse) -> Table:
+def _standbys(reply: DescribeGroupResponse) -> Table:
     rows: list[tuple[Any, ...]] = []
-    for topic in answer.standbys:
+    for topic in reply.standbys:
         held: dict[str, list[int]] = {}
         for partition, holder in zip(topic.partitions, topic.holders, strict=True):
-            held.setdefault(answer.owners[holder], []).append(partition)
+            held.setdefault(reply.owners[holder], []).append(partition)
         rows += [(topic.topic, name, len(partitions), ranges(partitions)) for name, partitions in sorted(held.items())]
     return table("", ("topic", "holder", "count", "partitions"), rows)
 
 
-def _nobody(topic: str, partitions: set[int]) -> tuple[Any, ...]:
+def _unowned_row(topic: str, partitions: set[int]) -> tuple[Any, ...]:
     return (topic, Text("nobody", "red"), len(partitions), ranges(partitions))
 
 
-def _handoffs(answer: DescribeGroupResponse) -> Table:
+def _handoffs(reply: DescribeGroupResponse) -> Table:
     rows = [
         (
             f"{one.topic}/{one.partition}",
             one.old_owner,
-            _marked(one.new_owner or "nobody", one.warm),
+            _with_standby_mark(one.new_owner or "nobody", one.warm),
             one.step,
             one.cause,
-            _when(one.started_at),
+            _utc_time(one.started_at),
         )
-        for one in answer.handoffs
+        for one in reply.handoffs
     ]
     return table("", ("partition", "from", "to", "step", "cause", "since"), rows)
 
 
-def _conditions(answer: DescribeGroupResponse) -> Table:
-    return table("", ("kind", "what"), [(one.kind, one.message) for one in answer.conditions])
+def _conditions(reply: DescribeGroupResponse) -> Table:
+    return table("", ("kind", "what"), [(one.kind, one.message) for one in reply.conditions])
 
 
-def _quarantined(answer: DescribeGroupResponse) -> Table:
-    rows = [(f"{one.topic}/{one.partition}", ", ".join(one.failed), one.reason) for one in answer.quarantined]
+def _quarantined(reply: DescribeGroupResponse) -> Table:
+    rows = [(f"{one.topic}/{one.partition}", ", ".join(one.failed), one.reason) for one in reply.quarantined]
     return table("", ("partition", "failed at", "reason"), rows)
 
 
-def _history(answer: DescribeGroupResponse) -> Table:
+def _history(reply: DescribeGroupResponse) -> Table:
     rows = [
         (
-            _when(one.at),
+            _utc_time(one.at),
             f"{one.topic}/{one.partition}",
             one.old_owner or "nobody",
-            _marked(one.new_owner or "nobody", one.warm),
+            _with_standby_mark(one.new_owner or "nobody", one.warm),
             one.cause,
             one.generation,
             one.epoch,
         )
-        for one in answer.history[-_HISTORY_LINES:]
+        for one in reply.history[-_HISTORY_LINES:]
     ]
     return table("", ("at", "partition", "from", "to", "cause", "generation", "epoch"), rows)
 
 
-def _marked(name: str, warm: bool) -> str:
-    """`warm`: it held a standby copy."""
+def _with_standby_mark(name: str, warm: bool) -> str:
+    """The new owner's name, marked if it held a standby copy (`warm`)."""
     return f"{name} (standby)" if warm else name
 
 
-def _when(seconds: int) -> str:
+def _utc_time(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if seconds else ""

@@ -1,12 +1,15 @@
-"""Commands that look at groups and change them. Each is one or two calls of the Admin service."""
+"""Commands that describe and change groups: groups, describe, topics, pause, resume, rebalance, options.
+
+Each makes one or two calls of the Admin service.
+"""
 
 from __future__ import annotations
 
 import click
 
 from assigner.cli.commands import group_view, options
-from assigner.cli.connection import AdminClient, ServiceTarget, ask, reaches_service, takes_group
-from assigner.cli.output import console, described, fields_of, print_json, table
+from assigner.cli.connection import AdminClient, ServiceTarget, call_service, connects_to_service, takes_group
+from assigner.cli.output import console, description_fields, fields_of, print_json, table
 from assigner.proto.kafka_assigner.v1 import (
     DescribeGroupResponse,
     GroupOptions,
@@ -16,46 +19,46 @@ from assigner.proto.kafka_assigner.v1 import (
 _TOPIC_COLUMNS = ("topic", "partitions", "source", "topic id")
 
 
-_NEW = "--create makes a new group"
+_CREATE_HINT = "--create makes a new group"
 
 
 @click.group(invoke_without_command=True)
-@reaches_service
+@connects_to_service
 def groups(target: ServiceTarget) -> None:
     """List the groups, or delete one."""
     if click.get_current_context().invoked_subcommand is not None:
         return
-    answer = ask(target, lambda admin: admin.list_groups())
+    reply = call_service(target, lambda admin: admin.list_groups())
     if target.as_json:
-        print_json({"groups": [fields_of(group) for group in answer.groups]})
-    elif not answer.groups:
+        print_json({"groups": [fields_of(group) for group in reply.groups]})
+    elif not reply.groups:
         console().print("no groups yet: a group begins with its first topic or consumer", style="dim")
     else:
-        rows = [group_view.summary_row(group) for group in answer.groups]
+        rows = [group_view.summary_row(group) for group in reply.groups]
         console().print(table("", group_view.SUMMARY_COLUMNS, rows))
 
 
 @groups.command("delete")
 @takes_group
-@click.option("--force", is_flag=True, help="Also while consumers that are gone are on record as owners.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@reaches_service
+@click.option("--force", is_flag=True, help="Also if records name owners that are no longer registered.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@connects_to_service
 def delete_group(target: ServiceTarget, group: str, force: bool, yes: bool) -> None:
-    """Remove everything that is on record of GROUP, its offsets included. Refused while a consumer is registered."""
-    _make_sure(target, f"Delete group {group!r} with its topics, options and offsets?", yes=yes)
+    """Delete every record of GROUP, offsets included. Refused while a consumer is registered."""
+    _confirm(target, f"Delete group {group!r} with its topics, options and offsets?", yes=yes)
 
-    records = ask(target, lambda admin: admin.delete_group(group, force=force), group=group)
+    records = call_service(target, lambda admin: admin.delete_group(group, force=force), group=group)
     if target.as_json:
         print_json({"group": group, "records": records})
     else:
         console().print(f"{group}: deleted, {records} records", markup=False)
 
 
-def _make_sure(target: ServiceTarget, question: str, *, yes: bool) -> None:
+def _confirm(target: ServiceTarget, question: str, *, yes: bool) -> None:
     if yes:
         return
     if target.as_json:
-        raise click.UsageError("what is deleted does not come back; say --yes")
+        raise click.UsageError("deleting can't be undone; confirm it with --yes")
     click.confirm(question, abort=True)
 
 
@@ -65,14 +68,14 @@ async def _describe(admin: AdminClient, group: str) -> DescribeGroupResponse:
 
 @click.command()
 @takes_group
-@reaches_service
+@connects_to_service
 def describe(target: ServiceTarget, group: str) -> None:
-    """Show a group: consumers, who owns what, handoffs in flight, last moves."""
-    answer = ask(target, lambda admin: _describe(admin, group), group=group)
+    """Show a group: consumers, owners of partitions, handoffs in flight, last moves."""
+    reply = call_service(target, lambda admin: _describe(admin, group), group=group)
     if target.as_json:
-        print_json({**described(answer), "options": options.plain(answer.options or GroupOptions())})
+        print_json({**description_fields(reply), "options": options.plain(reply.options or GroupOptions())})
     else:
-        console().print(group_view.view(answer))
+        console().print(group_view.view(reply))
 
 
 # --- topics ------------------------------------------------------------------------------------------------------
@@ -85,14 +88,14 @@ def topics() -> None:
 
 @topics.command("list")
 @takes_group
-@reaches_service
+@connects_to_service
 def list_topics(target: ServiceTarget, group: str) -> None:
     """List the topics of GROUP."""
-    answer = ask(target, lambda admin: admin.list_topics(group), group=group)
+    reply = call_service(target, lambda admin: admin.list_topics(group), group=group)
     if target.as_json:
-        print_json({"group": group, "topics": [fields_of(topic) for topic in answer.topics]})
+        print_json({"group": group, "topics": [fields_of(topic) for topic in reply.topics]})
     else:
-        console().print(table("", _TOPIC_COLUMNS, [_topic_row(topic) for topic in answer.topics]))
+        console().print(table("", _TOPIC_COLUMNS, [_topic_row(topic) for topic in reply.topics]))
 
 
 @topics.command("set")
@@ -100,17 +103,17 @@ def list_topics(target: ServiceTarget, group: str) -> None:
 @click.argument("topic")
 @click.argument("partitions", type=click.IntRange(1, 1_000_000))
 @click.option("--force", is_flag=True, help="Allow fewer partitions than before.")
-@click.option("--create", is_flag=True, help="GROUP may be a new one.")
-@reaches_service
+@click.option("--create", is_flag=True, help="Create GROUP if it does not exist.")
+@connects_to_service
 def set_topic(target: ServiceTarget, group: str, topic: str, partitions: int, force: bool, create: bool) -> None:
-    """Give TOPIC of GROUP a number of PARTITIONS."""
-    answer = ask(
+    """Set the number of PARTITIONS of TOPIC in GROUP."""
+    reply = call_service(
         target,
         lambda admin: admin.set_topic(group, topic, partitions, force=force, create=create),
         group=group,
-        hint=_NEW,
+        hint=_CREATE_HINT,
     )
-    stored = answer.topic or Topic()
+    stored = reply.topic or Topic()
     if target.as_json:
         print_json({"group": group, "topic": fields_of(stored)})
     else:
@@ -120,14 +123,14 @@ def set_topic(target: ServiceTarget, group: str, topic: str, partitions: int, fo
 @topics.command("delete")
 @takes_group
 @click.argument("topic")
-@click.option("--force", is_flag=True, help="Also while consumers that are gone are on record as owners.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@reaches_service
+@click.option("--force", is_flag=True, help="Also if records name owners that are no longer registered.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@connects_to_service
 def delete_topic(target: ServiceTarget, group: str, topic: str, force: bool, yes: bool) -> None:
-    """Remove TOPIC from GROUP, with its offsets. Refused while a consumer of the group is registered."""
-    _make_sure(target, f"Delete topic {topic!r} of group {group!r} with its offsets?", yes=yes)
+    """Delete TOPIC of GROUP with its offsets. Refused while a consumer of the group is registered."""
+    _confirm(target, f"Delete topic {topic!r} of group {group!r} with its offsets?", yes=yes)
 
-    records = ask(target, lambda admin: admin.delete_topic(group, topic, force=force), group=group)
+    records = call_service(target, lambda admin: admin.delete_topic(group, topic, force=force), group=group)
     if target.as_json:
         print_json({"group": group, "topic": topic, "records": records})
     else:
@@ -143,28 +146,28 @@ def _topic_row(topic: Topic) -> tuple[str, int, str, str]:
 
 @click.command()
 @takes_group
-@reaches_service
+@connects_to_service
 def pause(target: ServiceTarget, group: str) -> None:
-    """Start nothing new in GROUP; what is in flight goes on."""
-    ask(target, lambda admin: admin.pause(group), group=group)
+    """Start no new handoff in GROUP; handoffs in flight are completed."""
+    call_service(target, lambda admin: admin.pause(group), group=group)
     _done(target, group, "paused", "`assigner resume` goes on")
 
 
 @click.command()
 @takes_group
-@reaches_service
+@connects_to_service
 def resume(target: ServiceTarget, group: str) -> None:
-    """Go on with GROUP after a pause."""
-    ask(target, lambda admin: admin.resume(group), group=group)
+    """Resume planning and handoffs of GROUP after a pause."""
+    call_service(target, lambda admin: admin.resume(group), group=group)
     _done(target, group, "resumed", "")
 
 
 @click.command()
 @takes_group
-@reaches_service
+@connects_to_service
 def rebalance(target: ServiceTarget, group: str) -> None:
-    """Plan GROUP again now, and try quarantined partitions once more."""
-    ask(target, lambda admin: admin.rebalance(group), group=group)
+    """Plan GROUP again now, and retry quarantined partitions."""
+    call_service(target, lambda admin: admin.rebalance(group), group=group)
     _done(target, group, "requested", "`assigner describe` shows what moves")
 
 
@@ -178,20 +181,20 @@ def _done(target: ServiceTarget, group: str, result: str, hint: str) -> None:
 @click.command("options")
 @takes_group
 @click.argument("changes", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--create", is_flag=True, help="GROUP may be a new one.")
-@reaches_service
+@click.option("--create", is_flag=True, help="Create GROUP if it does not exist.")
+@connects_to_service
 def group_options(target: ServiceTarget, group: str, changes: tuple[str, ...], create: bool) -> None:
     """Show the options of GROUP, or change those given as KEY=VALUE."""
     wanted = options.parse(changes)
 
-    async def question(admin: AdminClient) -> GroupOptions | None:
+    async def request(admin: AdminClient) -> GroupOptions | None:
         if not changes:
             return (await _describe(admin, group)).options
         return (await admin.set_group_options(group, wanted, create=create)).options
 
-    hint = _NEW if changes else ""
-    answer = options.plain(ask(target, question, group=group, hint=hint) or GroupOptions())
+    hint = _CREATE_HINT if changes else ""
+    reply = options.plain(call_service(target, request, group=group, hint=hint) or GroupOptions())
     if target.as_json:
-        print_json({"group": group, "options": answer})
+        print_json({"group": group, "options": reply})
     else:
-        console().print(table("", ("option", "value"), sorted(answer.items())))
+        console().print(table("", ("option", "value"), sorted(reply.items())))

@@ -1,4 +1,4 @@
-"""`assigner loads`: what is known of a group's loads, and weights published from a file."""
+"""`assigner loads`: shows the loads of a group's partitions and consumers, or publishes weights from a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from assigner.cli.connection import AdminClient, ServiceTarget, ask, reaches_service, takes_group
+from assigner.cli.connection import AdminClient, ServiceTarget, call_service, connects_to_service, takes_group
 from assigner.cli.output import console, fields_of, print_json, table
 from assigner.logs.printable import one_line
 from assigner.proto.kafka_assigner.v1 import (
@@ -21,9 +21,9 @@ from assigner.proto.kafka_assigner.v1 import (
 )
 
 MAX_FILE_BYTES = 64 * 2**20
-IN_A_LIST = 1_000
-IN_A_CALL = 32_000
-"""Weights: what one record of the store holds, so that each is written once or twice."""
+MAX_PER_LIST = 1_000
+MAX_PER_CALL = 32_000
+"""Weights in one call: as many as one record of the store holds, so that each record is written once or twice."""
 
 
 @click.command()
@@ -41,11 +41,11 @@ IN_A_CALL = 32_000
     default=86_400,
     show_default=True,
     metavar="SECONDS",
-    help="How long published weights count.",
+    help="How long published weights are valid.",
 )
-@click.option("--keep-others", is_flag=True, help="Keep what is known of the topics' other partitions.")
+@click.option("--keep-others", is_flag=True, help="Keep the weights of the topics' other partitions.")
 @click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Lines to show.")
-@reaches_service
+@connects_to_service
 def loads(
     target: ServiceTarget, group: str, file: Path | None, valid_for: float, keep_others: bool, limit: int
 ) -> None:
@@ -53,40 +53,40 @@ def loads(
     if file is None:
         _show(target, group, limit)
     else:
-        _publish(target, group, weights(file), valid_for, keep_others=keep_others)
+        _publish(target, group, read_weights(file), valid_for, keep_others=keep_others)
 
 
 # --- showing -----------------------------------------------------------------------------------------------------
 
 
 def _show(target: ServiceTarget, group: str, limit: int) -> None:
-    answer = ask(target, lambda admin: admin.describe_loads(group, limit=limit), group=group)
+    reply = call_service(target, lambda admin: admin.describe_loads(group, limit=limit), group=group)
     if target.as_json:
-        print_json({"group": group, **fields_of(answer)})
+        print_json({"group": group, **fields_of(reply)})
         return
     out = console()
-    out.print(_summary(answer))
-    out.print(table("heaviest partitions", ("partition", "weight", "share", "owner"), _partitions(answer)))
-    out.print(table("consumers", ("consumer", "share", "partitions", "busy"), _nodes(answer)))
-    if answer.unreadable:
+    out.print(_summary(reply))
+    out.print(table("heaviest partitions", ("partition", "weight", "share", "owner"), _partitions(reply)))
+    out.print(table("consumers", ("consumer", "share", "partitions", "busy"), _nodes(reply)))
+    if reply.unreadable:
         out.print(Text("unreadable records, left alone", "bold red"))
-        out.print(Text("\n".join(map(one_line, answer.unreadable))))
+        out.print(Text("\n".join(map(one_line, reply.unreadable))))
 
 
-def _summary(answer: DescribeLoadsResponse) -> Text:
-    when = datetime.fromtimestamp(answer.at, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if answer.at else "never"
-    known = f"loads of {answer.known} of {answer.partitions} partitions are known, last written {when}; "
-    plans = f"plans go by counts: {answer.fallback}" if answer.fallback else "plans go by load"
-    return Text(known + plans + "\n", "yellow" if answer.used and answer.fallback else "")
+def _summary(reply: DescribeLoadsResponse) -> Text:
+    when = datetime.fromtimestamp(reply.at, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if reply.at else "never"
+    known = f"loads of {reply.known} of {reply.partitions} partitions are known, last written {when}; "
+    plans = f"plans go by counts: {reply.fallback}" if reply.fallback else "plans go by load"
+    return Text(known + plans + "\n", "yellow" if reply.used and reply.fallback else "")
 
 
-def _partitions(answer: DescribeLoadsResponse) -> Iterator[tuple[Any, ...]]:
-    for one in answer.heaviest:
+def _partitions(reply: DescribeLoadsResponse) -> Iterator[tuple[Any, ...]]:
+    for one in reply.heaviest:
         yield f"{one.topic}/{one.partition}", one.weight, f"{one.share:.1%}", one.owner or Text("nobody", "red")
 
 
-def _nodes(answer: DescribeLoadsResponse) -> Iterator[tuple[Any, ...]]:
-    for one in answer.busiest:
+def _nodes(reply: DescribeLoadsResponse) -> Iterator[tuple[Any, ...]]:
+    for one in reply.busiest:
         yield one.consumer, f"{one.share:.1%}", one.partitions, "" if one.busy is None else f"{one.busy:g}"
 
 
@@ -104,22 +104,24 @@ def _publish(
 
 
 def publish(target: ServiceTarget, group: str, runs: list[TopicWeights], valid_for: float, *, keep_others: bool) -> int:
-    """Returns how many partitions got a weight."""
+    """Publish weights, in as many calls as needed. Returns how many partitions got a weight."""
 
     async def send(admin: AdminClient) -> int:
         count = 0
-        for part, continues in calls(runs):
-            # What follows of a topic that did not fit into one call must not undo its beginning.
+        for part, continues in batches(runs):
+            # A later call for the same topic must keep the weights that the earlier one set.
             keep = keep_others or continues
             count += (await admin.set_loads(group, part, valid_for, keep_others=keep)).partitions
         return count
 
-    return ask(target, send, group=group)
+    return call_service(target, send, group=group)
 
 
-def calls(runs: list[TopicWeights]) -> Iterator[tuple[list[TopicWeights], bool]]:
-    """The runs of one call, and whether they go on with the topic of the call before. Runs of one topic follow each
-    other; a topic that takes several calls shares none of them."""
+def batches(runs: list[TopicWeights]) -> Iterator[tuple[list[TopicWeights], bool]]:
+    """Split weights into batches, one per call; with each, whether it continues the topic of the batch before.
+
+    Runs of one topic are adjacent. A topic that takes several batches shares none of them with another topic.
+    """
     together: list[TopicWeights] = []
     for _, of_topic in groupby(runs, lambda run: run.topic):
         first, *rest = _parts(list(of_topic))
@@ -146,11 +148,11 @@ def _parts(runs: list[TopicWeights]) -> list[list[TopicWeights]]:
 
 
 def _fits(runs: list[TopicWeights]) -> bool:
-    return len(runs) <= IN_A_LIST and sum(len(run.weights) for run in runs) <= IN_A_CALL
+    return len(runs) <= MAX_PER_LIST and sum(len(run.weights) for run in runs) <= MAX_PER_CALL
 
 
-def weights(file: Path) -> list[TopicWeights]:
-    """What a file says. Raises `click.UsageError` naming the topic and the remedy."""
+def read_weights(file: Path) -> list[TopicWeights]:
+    """Read weights from a JSON file. Raises `click.UsageError` naming the topic and the remedy."""
     if file.stat().st_size > MAX_FILE_BYTES:
         raise click.UsageError(f"{file} has more than {MAX_FILE_BYTES} bytes; publish it in parts, with --keep-others")
     try:
@@ -159,11 +161,13 @@ def weights(file: Path) -> list[TopicWeights]:
         raise click.UsageError(f"{file} can't be read as JSON: {error}") from error
     if not isinstance(content, dict) or not content:
         raise click.UsageError(f'{file} must hold a JSON object of topics, such as {{"orders": [1, 2.5]}}')
-    return [run for topic, said in content.items() for run in _runs(topic, _numbered(topic, said))]
+    return [run for topic, value in content.items() for run in _runs(topic, _parse_partitions(topic, value))]
 
 
-def _numbered(topic: str, said: Any) -> list[tuple[int, float]]:
-    pairs = list(enumerate(said)) if isinstance(said, list) else list(said.items()) if isinstance(said, dict) else None
+def _parse_partitions(topic: str, value: Any) -> list[tuple[int, float]]:
+    pairs = (
+        list(enumerate(value)) if isinstance(value, list) else list(value.items()) if isinstance(value, dict) else None
+    )
     if not pairs:
         raise click.UsageError(f"topic {topic!r} must have a list of weights, or an object of partitions with weights")
     found: list[tuple[int, float]] = []
@@ -182,7 +186,7 @@ def _numbered(topic: str, said: Any) -> list[tuple[int, float]]:
 def _runs(topic: str, numbered: list[tuple[int, float]]) -> Iterator[TopicWeights]:
     run = TopicWeights(topic=topic, first=numbered[0][0])
     for number, weight in numbered:
-        if number != run.first + len(run.weights) or len(run.weights) >= IN_A_LIST:
+        if number != run.first + len(run.weights) or len(run.weights) >= MAX_PER_LIST:
             yield run
             run = TopicWeights(topic=topic, first=number)
         run.weights.append(weight)

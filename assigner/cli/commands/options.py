@@ -1,4 +1,4 @@
-"""Parses `key=value` of the command line into the options of a group."""
+"""Parses the `key=value` arguments of `assigner options` into a group's options."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ NAMES = tuple(_KINDS)
 
 
 def parse(assignments: Iterable[str]) -> GroupOptions:
-    """Raises `click.UsageError` naming the option and what it wants."""
+    """Parse `key=value` arguments. Raises `click.UsageError` naming the option and the value that it takes."""
     changes: dict[str, Any] = {}
     for text in assignments:
         name, equals, value = text.partition("=")

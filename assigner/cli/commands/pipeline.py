@@ -1,4 +1,4 @@
-"""`assigner pipeline NAME`: the bulk jobs around the assigner, on Spark."""
+"""`assigner pipeline NAME`: runs a bulk job on Spark: audit, loads, lag or simulate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from assigner.cli.commands.loads import publish, weights
+from assigner.cli.commands.loads import publish, read_weights
 from assigner.cli.commands.pipeline_runs import Job, Run, Seconds, running, runs_on_spark
 from assigner.cli.connection import ServiceTarget, split_address
 from assigner.cli.exit_codes import REFUSED, Failure
@@ -19,12 +19,12 @@ from assigner.cli.output import table
 from assigner.errors import InvalidInput
 
 _EXAMPLES = 10
-"""Rows of a table that are shown; all of them are in the output."""
+"""Rows that a printed table has at most; the output directory has all of them."""
 _PICTURES = (".svg", ".png", ".pdf")
 
 
 class Pipelines(click.Group):
-    """An unknown name is answered with those there are."""
+    """The group of pipeline commands; its error for an unknown name lists the known ones."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
@@ -50,19 +50,19 @@ def pipeline() -> None:
     default=120.0,
     show_default=True,
     metavar="SECONDS",
-    help="Overlaps of a handover that last longer are told apart.",
+    help="Count overlaps of a handoff that last longer than this as a finding of their own.",
 )
-@click.option("--check", is_flag=True, help="Leave with 1 when a promise was broken.")
+@click.option("--check", is_flag=True, help="Exit with 1 if a guarantee was violated.")
 @runs_on_spark
 def audit(job: Job, overlap_limit: float, check: bool) -> None:
-    """Find every overlap of owners, every gap and every epoch that went back in an ownership event log."""
+    """Find overlaps of owners, gaps, and epochs that went back, in an ownership event log."""
     with running(job) as run:
         from assigner.spark.jobs import audit as auditing
         from assigner.spark.jobs.datasets import OWNERSHIP_EVENTS
         from assigner.spark.jobs.sample_ownership import sample_log
 
-        invented = sample_log(overlap_limit=overlap_limit, partitions=128) if job.sample else None
-        events = run.sampled("events", invented.table(), OWNERSHIP_EVENTS) if invented else run.read(OWNERSHIP_EVENTS)
+        generated = sample_log(overlap_limit=overlap_limit, partitions=128) if job.sample else None
+        events = run.sampled("events", generated.table(), OWNERSHIP_EVENTS) if generated else run.read(OWNERSHIP_EVENTS)
         found = auditing.audit(run.spark, events, overlap_limit=overlap_limit)
         with run.step("following every partition"):
             found.findings.count()
@@ -71,13 +71,13 @@ def audit(job: Job, overlap_limit: float, check: bool) -> None:
         counts = found.counts()
         found.close()
         broken = sum(counts[one] for one in auditing.VIOLATIONS)
-        expected = invented.counts() if invented else None
-        run.tell(_audited(counts, expected, broken), _audit_table(counts, expected), _verdict(broken))
+        expected = generated.counts() if generated else None
+        run.print_result(_audit_summary(counts, expected, broken), _audit_table(counts, expected), _verdict(broken))
     if check and broken:
         raise Failure(REFUSED, f"{broken} broken promises", kind="violations", as_json=job.as_json)
 
 
-def _audited(counts: dict[tuple[str, str], int], expected: Any, broken: int) -> dict[str, Any]:
+def _audit_summary(counts: dict[tuple[str, str], int], expected: Any, broken: int) -> dict[str, Any]:
     def plain(of: Any) -> dict[str, int]:
         return {f"{part}.{kind}": of[part, kind] for part, kind in counts}
 
@@ -124,7 +124,7 @@ def _verdict(broken: int) -> Text:
     default=3_600.0,
     show_default=True,
     metavar="SECONDS",
-    help="After which a rate counts a third of what it did.",
+    help="Time constant of the moving average.",
 )
 @click.option("--publish", "address", metavar="HOST:PORT", help="Publish the weights of --group to this instance.")
 @click.option("--group", metavar="GROUP", help="Whose weights to publish.")
@@ -134,7 +134,7 @@ def _verdict(broken: int) -> Text:
     default=86_400.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long published weights count.",
+    help="How long published weights are valid.",
 )
 @click.option("--tls", is_flag=True, envvar="ASSIGNER_TLS", help="Publish over TLS.")
 @click.option("--tls-ca", envvar="ASSIGNER_TLS_CA", metavar="FILE", help="Publish over TLS; trust these authorities.")
@@ -144,7 +144,7 @@ def _verdict(broken: int) -> Text:
 def loads(
     job: Job, of: str, by: str, smoothing: float, address: str | None, group: str | None, valid_for: float, **tls: Any
 ) -> None:
-    """Weigh partitions by samples of what they carry, and publish the weights for plans by load."""
+    """Compute a weight per partition from samples of its load, and publish the weights for plans by load."""
     target = _target(job, address, group, tls)
     with running(job) as run:
         from assigner.spark.jobs import loads as weighing
@@ -159,11 +159,13 @@ def loads(
             content = weighing.weights_of(weighed, group)
             summary["published"] = _publish(target, group, content, valid_for, f"{run.output}/weights")
         columns = ("group", "topic", "partition", "ewma", "p95", "weight", "samples")
-        run.tell(summary, table("heaviest partitions", columns, _rows(heaviest, columns)), *_published(summary, group))
+        run.print_result(
+            summary, table("heaviest partitions", columns, _rows(heaviest, columns)), *_published(summary, group)
+        )
 
 
 def _target(job: Job, address: str | None, group: str | None, tls: dict[str, Any]) -> ServiceTarget | None:
-    """Where to publish, if at all; what can't work is refused before anything is computed."""
+    """Where to publish; None: nowhere. Raises for options that can't work before anything is computed."""
     if (address is None) != (group is None):
         raise click.UsageError("--publish and --group belong together: where to, and whose weights")
     if address is None:
@@ -184,10 +186,10 @@ def _publish(
         file = Path(directory) / "weights.json"
         file.write_text(json.dumps(content))
         try:
-            return publish(target, group, weights(file), valid_for, keep_others=False)
+            return publish(target, group, read_weights(file), valid_for, keep_others=False)
         except Failure as failure:
-            said = failure.message.removesuffix("pass --address").rstrip("; ")
-            message = f"{said} The weights are in {kept} and were not published: check --publish and --group"
+            reason = failure.message.removesuffix("pass --address").rstrip("; ")
+            message = f"{reason} The weights are in {kept} and were not published: check --publish and --group"
             raise Failure(failure.exit_code, message, kind=failure.kind, as_json=failure.as_json) from failure
 
 
@@ -208,11 +210,11 @@ def _published(summary: dict[str, Any], group: str | None) -> list[Text]:
     default=300.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long after a move its lag is looked at.",
+    help="How long after a move lag is attributed to it.",
 )
 @runs_on_spark
 def lag(job: Job, events: str | None, window: float) -> None:
-    """Attribute samples of lag to the owners of the time and to moves."""
+    """Attribute samples of lag to the owner at their time, and to moves."""
     if job.input and not events:
         raise click.UsageError("give --events: the ownership event log, beside the samples of lag in --input")
     if job.sample and events:
@@ -226,13 +228,13 @@ def lag(job: Job, events: str | None, window: float) -> None:
         owners, moves = run.write("owners", found.owners), run.write("moves", found.moves)
         found.close()
         worst = owners.orderBy(owners["share"].desc()).limit(_EXAMPLES).collect()
-        dearest = moves.orderBy(moves["added_lag"].desc_nulls_last()).limit(_EXAMPLES).collect()
+        costliest = moves.orderBy(moves["added_lag"].desc_nulls_last()).limit(_EXAMPLES).collect()
         of_owner = ("group", "owner", "partitions", "mean_lag", "p95_lag", "max_lag", "growth", "share")
         of_move = ("group", "topic", "partition", "old_owner", "new_owner", "cause", "lag_before", "peak_lag")
-        run.tell(
+        run.print_result(
             {"owners": owners.count(), "moves": moves.count()},
             table("owners with the most lag", of_owner, _rows(worst, of_owner)),
-            table("moves that cost the most", (*of_move, "recovered_s"), _rows(dearest, (*of_move, "recovered_s"))),
+            table("moves that cost the most", (*of_move, "recovered_s"), _rows(costliest, (*of_move, "recovered_s"))),
         )
 
 
@@ -244,8 +246,8 @@ def _lag_input(run: Run, events: str | None) -> tuple[Any, Any]:
     if not run.job.sample:
         return run.read(LAG_SAMPLES), run.read(OWNERSHIP_EVENTS, events, "--events")
     log = sample_log(faults=0.0)
-    invented = run.sampled("lag", sample_data.lag_samples(log), LAG_SAMPLES)
-    return invented, run.sampled("events", log.table(), OWNERSHIP_EVENTS)
+    samples = run.sampled("lag", sample_data.lag_samples(log), LAG_SAMPLES)
+    return samples, run.sampled("events", log.table(), OWNERSHIP_EVENTS)
 
 
 # --- simulate ----------------------------------------------------------------------------------------------------
@@ -263,7 +265,7 @@ def _drawable(_context: click.Context, _option: click.Parameter, file: Path | No
     "--groups", type=click.IntRange(1, 100_000), default=24, show_default=True, help="Groups of the --sample."
 )
 @click.option(
-    "--warm", type=Seconds(0), default=20.0, show_default=True, metavar="SECONDS", help="To warm a partition."
+    "--warm", type=Seconds(0), default=20.0, show_default=True, metavar="SECONDS", help="Time to warm a partition."
 )
 @click.option(
     "--handover",
@@ -271,10 +273,10 @@ def _drawable(_context: click.Context, _option: click.Parameter, file: Path | No
     default=0.5,
     show_default=True,
     metavar="SECONDS",
-    help="That a partition stands still in a move.",
+    help="Pause of a partition in a move.",
 )
 @click.option(
-    "--ttl", type=Seconds(0), default=30.0, show_default=True, metavar="SECONDS", help="Until a crash is known."
+    "--ttl", type=Seconds(0), default=30.0, show_default=True, metavar="SECONDS", help="Time to detect a crash."
 )
 @click.option(
     "--picture",
@@ -286,7 +288,7 @@ def _drawable(_context: click.Context, _option: click.Parameter, file: Path | No
 def simulate(
     job: Job, strategy: tuple[str, ...], groups: int, warm: float, handover: float, ttl: float, picture: Path | None
 ) -> None:
-    """Live traces of membership with each strategy: which one should I choose?"""
+    """Replay membership traces with each strategy and compare the results: which one should I choose?"""
     with running(job) as run:
         from assigner.spark.jobs import simulate as simulating
         from assigner.spark.jobs.chart import answer, draw
@@ -297,20 +299,20 @@ def simulate(
         model = simulating.Model(warm=warm, handover=handover, ttl=ttl)
         outcomes = run.write("outcomes", simulating.simulate(run.spark, traces, strategy, model))
         compared = [row.asDict() for row in simulating.compare(run.spark, outcomes).collect()]
-        file = picture or _beside(run.output)
+        file = picture or _default_picture(run.output)
         try:
             draw(compared, file)
         except OSError as error:
             raise InvalidInput(f"{file} can't be written: {error.strerror}; say where with --picture FILE") from error
         columns = ("strategy", "moves_per_change", "imbalance", "imbalance_max", "pause_min_per_day", "plan_ms")
         shown = table("strategies, the best choice first", columns, _rows(compared, columns))
-        run.tell(
+        run.print_result(
             {"strategies": compared, "picture": str(file)}, shown, Text(answer(compared)), Text(f"picture: {file}")
         )
 
 
-def _beside(output: str) -> Path:
-    """A cluster's file system can't be drawn on: there the picture stays here."""
+def _default_picture(output: str) -> Path:
+    """Where the picture is written by default: beside the output, or here if the output is not on a local disk."""
     local = output.removeprefix("file://")
     return Path.cwd() / "strategies.svg" if "://" in local else Path(local) / "strategies.svg"
 

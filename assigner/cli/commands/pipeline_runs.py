@@ -1,4 +1,4 @@
-"""What all pipelines have in common on the command line: where they read, write and run, and how they fail.
+"""The options that all pipelines share (input, output, Spark), and the errors that they exit with.
 
 Spark is imported when a pipeline runs, so that the other commands work without it.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Seconds(click.FloatRange):
-    """A span of time: not endless, and a number."""
+    """A command-line option in seconds; NaN and infinity are refused."""
 
     def __init__(self, least: float, most: float = 1e9) -> None:
         super().__init__(least, most)
@@ -39,7 +39,7 @@ class Seconds(click.FloatRange):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A pipeline as it was asked for."""
+    """The options that a pipeline was started with."""
 
     name: str
     input: str | None = None
@@ -66,7 +66,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Run:
-    """A pipeline under way."""
+    """A running pipeline: its Spark session, its input and its output."""
 
     def __init__(self, job: Job, spark: SparkSession, progress: JobProgress) -> None:
         self.job = job
@@ -74,15 +74,15 @@ class Run:
         self.output = (job.output or tempfile.mkdtemp(prefix=f"assigner-{job.name}-")).rstrip("/")
         self._progress = progress
         if job.output is not None:
-            from assigner.spark.jobs.datasets import claim_output
+            from assigner.spark.jobs.datasets import create_output
 
-            claim_output(spark, self.output, overwrite=job.overwrite)
+            create_output(spark, self.output, overwrite=job.overwrite)
 
-    def step(self, says: str) -> AbstractContextManager[None]:
-        return self._progress.step(says)
+    def step(self, description: str) -> AbstractContextManager[None]:
+        return self._progress.step(description)
 
     def read(self, columns: Any, path: str | None = None, option: str = "--input") -> DataFrame:
-        """The user's data, of which there must be some: of nothing, every answer would be a good one."""
+        """Read the user's data. Raises `InvalidInput` if there is none, since an empty input would pass every check."""
         from assigner.spark.jobs.datasets import read
 
         job, path = self.job, path or self.job.input or ""
@@ -92,7 +92,7 @@ class Run:
         return found
 
     def sampled(self, name: str, data: Any, columns: Any) -> DataFrame:
-        """Invented data, written like the user's would be, and read back."""
+        """Write generated data as the user's would be, and read it back."""
         from assigner.spark.jobs.datasets import from_arrow, read
 
         path = f"{self.output}/sample/{name}"
@@ -101,7 +101,7 @@ class Run:
         return read(self.spark, path, columns, form="parquet")
 
     def write(self, name: str, frame: DataFrame) -> DataFrame:
-        """Write a table of the result; returns it as written."""
+        """Write a table of the result, and return it as read back."""
         path = f"{self.output}/{name}"
         with self.step(f"writing {name}"):
             self._write(frame, path)
@@ -110,7 +110,7 @@ class Run:
     def _write(self, frame: DataFrame, path: str) -> None:
         frame.write.mode("overwrite").parquet(path)
 
-    def tell(self, summary: dict[str, Any], *tables: Any) -> None:
+    def print_result(self, summary: dict[str, Any], *tables: Any) -> None:
         if self.job.as_json:
             print_json({"pipeline": self.job.name, "output": self.output, **summary})
             return
@@ -122,26 +122,26 @@ class Run:
 
 @contextmanager
 def running(job: Job) -> Iterator[Run]:
-    """The pipeline's session. What goes wrong in it becomes a `Failure` that names the remedy."""
+    """Start Spark for the pipeline. Errors inside the block become a `Failure` that names the remedy."""
     job.check()
     try:
         from assigner.spark.jobs.progress import JobProgress
         from assigner.spark.jobs.session import session
     except ImportError as error:
         raise Failure(USAGE, str(error), kind="missing_requirement", as_json=job.as_json) from error
-    with _failing(job), session(job.name, job.master, job.settings(), small=job.sample) as spark:
+    with _failures_of_spark(job), session(job.name, job.master, job.settings(), small=job.sample) as spark:
         yield Run(job, spark, JobProgress(spark, console(stderr=True)))
 
 
 @contextmanager
-def _failing(job: Job) -> Iterator[None]:
+def _failures_of_spark(job: Job) -> Iterator[None]:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    from assigner.spark.jobs.errors import about_input, cause, hush
+    from assigner.spark.jobs.errors import cause, input_error, silence_query_loggers
     from assigner.spark.requirements import MissingRequirement
 
-    hush()
+    silence_query_loggers()
     try:
         yield
     except MissingRequirement as error:
@@ -149,42 +149,42 @@ def _failing(job: Job) -> Iterator[None]:
     except InvalidInput as error:
         raise Failure(USAGE, str(error), kind="invalid_input", as_json=job.as_json) from error
     except (PySparkException, Py4JJavaError) as error:
-        refused = about_input(error)
-        if refused is not None:
-            raise Failure(USAGE, str(refused), kind="invalid_input", as_json=job.as_json) from error
+        rejected = input_error(error)
+        if rejected is not None:
+            raise Failure(USAGE, str(rejected), kind="invalid_input", as_json=job.as_json) from error
         message = f"Spark could not do it: {cause(error)}; its log says more with --conf spark.log.level=INFO"
         raise Failure(REFUSED, message, kind="spark", as_json=job.as_json) from error
 
 
 _OPTIONS = (
     click.option("--input", "input", metavar="PATH", help="Data to work on: a directory of Parquet files."),
-    click.option("--sample", is_flag=True, help="Invent data to work on; takes about a minute."),
+    click.option("--sample", is_flag=True, help="Generate data to work on; takes about a minute."),
     click.option(
         "--output", metavar="PATH", help="Directory for the result; with --sample a temporary one by default."
     ),
-    click.option("--overwrite", is_flag=True, help="Replace what is in --output."),
+    click.option("--overwrite", is_flag=True, help="Replace the contents of --output."),
     click.option(
         "--master",
         default="",
         metavar="URL",
         help="Spark cluster, such as spark://host:7077; by default this machine. Leave it out under spark-submit.",
     ),
-    click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark."),
+    click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; repeatable."),
     click.option(
         "--format",
         "form",
         type=click.Choice(["auto", "parquet", "json"]),
         default="auto",
         show_default=True,
-        help="Form of the data; auto: JSON where the files are named .jsonl or .json.",
+        help="Format of the data; auto: JSON if the files are named .jsonl or .json.",
     ),
-    click.option("--skip-malformed", is_flag=True, help="Leave out JSON lines that can't be read."),
+    click.option("--skip-malformed", is_flag=True, help="Skip JSON lines that can't be parsed."),
     click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
 )
 
 
 def runs_on_spark(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a pipeline and, for them, one `job`."""
+    """Add the options of all pipelines to a command, which receives them as one argument, `job`."""
 
     @functools.wraps(command)
     def with_job(**values: Any) -> None:

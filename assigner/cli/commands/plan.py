@@ -1,4 +1,7 @@
-"""`assigner plan`: what a join, a leave, a weight, another topic or another strategy would move. Nothing is changed."""
+"""`assigner plan`: shows which partitions a change of members, topics, weights or strategy would move.
+
+It computes the plan in this process and changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +14,29 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from assigner.cli.commands.live_sketch import sketch_of, weighed
-from assigner.cli.connection import AdminClient, ServiceTarget, ask, named, reaches_service
+from assigner.cli.commands.spec_from_description import spec_of, with_weights
+from assigner.cli.connection import AdminClient, ServiceTarget, call_service, check_group, connects_to_service
 from assigner.cli.exit_codes import USAGE, Failure
 from assigner.cli.output import console, print_json, table
 from assigner.core.whatif import changes as what_if
-from assigner.core.whatif.report import PlannedMove, WhatIfReport, answer, carried_out, solve
-from assigner.core.whatif.sketch import Sketch, SketchedMember, read
+from assigner.core.whatif.group_spec import GroupSpec, MemberSpec, read
+from assigner.core.whatif.report import PlannedMove, WhatIfReport, build_report, solve, spec_after
 from assigner.errors import InvalidInput
 from assigner.model.keys import TopicPartition
 from assigner.strategy.registry import load
 
 T = TypeVar("T")
 _SHOWN = 40
-"""Moves that a table lists before it says how many more there are."""
+"""Moves that the table lists without `--explain`; the rest is counted."""
 
-_MOST_LOADS = 1_000
-"""Partitions whose load the service tells of in one answer."""
+_MAX_LOADS = 1_000
+"""Partitions whose load the service lists in one reply."""
 
 _UNPROVED = (
     "unproved: the group is too large to search for the best plan; a more even one, or one with fewer moves, may exist"
 )
 
-_FORM = """
+_FILE_FORMAT = """
 The file describes a group in JSON, in the form that --save writes:
 
 \b
@@ -46,47 +49,49 @@ replica_racks; the group has strategy, strategy_options, standby_count, copartit
 """
 
 
-@click.command(epilog=_FORM)
-@click.argument("group", required=False, callback=named)
-@click.option("--file", "file", type=click.Path(exists=True, dir_okay=False), help="A group from a JSON file.")
+@click.command(epilog=_FILE_FORMAT)
+@click.argument("group", required=False, callback=check_group)
+@click.option("--file", "file", type=click.Path(exists=True, dir_okay=False), help="Read the group from a JSON file.")
 @click.option(
     "--join",
     multiple=True,
     metavar="NAME[,KEY=VALUE...]",
-    help="A member more; keys: capacity, rack, cap, deployment, topics (separated by +).",
+    help="Add a member; keys: capacity, rack, cap, deployment, topics (separated by +).",
 )
-@click.option("--leave", multiple=True, metavar="NAME", help="A member less.")
-@click.option("--capacity", multiple=True, metavar="NAME=X", help="Another capacity of a member.")
-@click.option("--hold", multiple=True, metavar="NAME", help="A member that keeps what it has and gets nothing new.")
-@click.option("--topic", multiple=True, metavar="NAME=N", help="A topic that is new or has N partitions.")
-@click.option("--weight", multiple=True, metavar="TOPIC/N=X", help="Another weight of a partition; 1 is ordinary.")
-@click.option("--strategy", help="Another strategy.")
+@click.option("--leave", multiple=True, metavar="NAME", help="Remove a member.")
+@click.option("--capacity", multiple=True, metavar="NAME=X", help="Change a member's capacity.")
+@click.option(
+    "--hold", multiple=True, metavar="NAME", help="Put a member on hold: it keeps its partitions and gets no new ones."
+)
+@click.option("--topic", multiple=True, metavar="NAME=N", help="Add a topic, or resize it to N partitions.")
+@click.option("--weight", multiple=True, metavar="TOPIC/N=X", help="Change a partition's weight; the default is 1.")
+@click.option("--strategy", help="Use another strategy.")
 @click.option("--option", multiple=True, metavar="KEY=VALUE", help="An option of the strategy; VALUE is JSON or text.")
-@click.option("--rollout", metavar="NAME", help="The deployment that takes over, auto, or '' for none.")
-@click.option("--standbys", type=click.IntRange(min=0), help="Standby copies of each partition.")
-@click.option("--explain", is_flag=True, help="Say of every partition why it moves.")
-@click.option("--save", type=click.Path(dir_okay=False), help="Write the group as it would be to a JSON file.")
-@reaches_service
+@click.option("--rollout", metavar="NAME", help="Roll out this deployment, or auto; '' for no rollout.")
+@click.option("--standbys", type=click.IntRange(min=0), help="Number of standby copies of each partition.")
+@click.option("--explain", is_flag=True, help="List every move with its reason.")
+@click.option("--save", type=click.Path(dir_okay=False), help="Write the group as it is after the plan to a JSON file.")
+@connects_to_service
 def plan(
     target: ServiceTarget, group: str | None, file: str | None, explain: bool, save: str | None, **edits: Any
 ) -> None:
-    """Show what a change would move. Reads the live GROUP, or a --file; changes neither."""
+    """Show which partitions a change would move. Reads the live GROUP or a --file, and changes neither."""
     before = _read(target, group, file)
     try:
         after = _edited(before, edits)
         solved = solve(after, load(after.strategy))
     except InvalidInput as error:
         raise Failure(USAGE, str(error), kind="invalid_input", as_json=target.as_json) from error
-    found = answer(before, solved)
+    found = build_report(before, solved)
     if save:
-        Path(save).write_bytes(msgspec.json.format(msgspec.json.encode(carried_out(after, solved))))
+        Path(save).write_bytes(msgspec.json.format(msgspec.json.encode(spec_after(after, solved))))
     if target.as_json:
         print_json(msgspec.to_builtins(found))
     else:
         console().print(_view(found, explain=explain))
 
 
-def _read(target: ServiceTarget, group: str | None, file: str | None) -> Sketch:
+def _read(target: ServiceTarget, group: str | None, file: str | None) -> GroupSpec:
     if (group is None) == (file is None):
         raise click.UsageError("name a GROUP of the running service, or a --file; not both")
     if file is not None:
@@ -94,56 +99,56 @@ def _read(target: ServiceTarget, group: str | None, file: str | None) -> Sketch:
             return read(Path(file).read_bytes())
         except InvalidInput as error:
             raise Failure(USAGE, f"{file}: {error}", kind="invalid_input", as_json=target.as_json) from error
-    return ask(target, lambda admin: _live(admin, group or ""), group=group or "")
+    return call_service(target, lambda admin: _live(admin, group or ""), group=group or "")
 
 
-async def _live(admin: AdminClient, group: str) -> Sketch:
+async def _live(admin: AdminClient, group: str) -> GroupSpec:
     described = await admin.describe_group(group)
-    sketch = sketch_of(described)
+    spec = spec_of(described)
     options = described.options
     if options is None or not options.use_loads:
-        return sketch
-    loads = await admin.describe_loads(group, limit=_MOST_LOADS)
+        return spec
+    loads = await admin.describe_loads(group, limit=_MAX_LOADS)
     if loads.fallback:
         click.secho(f"note: partitions count alike, because {loads.fallback}", fg="yellow", err=True)
-        return sketch
-    return weighed(sketch, loads)
+        return spec
+    return with_weights(spec, loads)
 
 
 # --- edits from the command line ---------------------------------------------------------------------------------
 
 
-def _edited(sketch: Sketch, edits: dict[str, Any]) -> Sketch:
+def _edited(spec: GroupSpec, edits: dict[str, Any]) -> GroupSpec:
     for name in edits["leave"]:
-        sketch = what_if.leave(sketch, name)
+        spec = what_if.leave(spec, name)
     for text in edits["join"]:
-        sketch = what_if.join(sketch, _newcomer(text))
+        spec = what_if.join(spec, _new_member(text))
     for text in edits["capacity"]:
         name, capacity = _pair("--capacity", text, float, "a number")
-        sketch = what_if.change_member(sketch, name, capacity=capacity)
+        spec = what_if.change_member(spec, name, capacity=capacity)
     for name in edits["hold"]:
-        sketch = what_if.change_member(sketch, name, hold=True)
+        spec = what_if.change_member(spec, name, hold=True)
     for text in edits["topic"]:
         name, count = _pair("--topic", text, int, "a number of partitions")
-        sketch = what_if.resize(sketch, name, count)
+        spec = what_if.resize(spec, name, count)
     for text in edits["weight"]:
         name, weight = _pair("--weight", text, float, "a number")
-        sketch = what_if.weigh(sketch, {_partition(name): weight})
+        spec = what_if.weigh(spec, {_partition(name): weight})
     changes: dict[str, Any] = {}
     if edits["strategy"] is not None:
-        # Another strategy has other options; the group's go with the group's strategy.
+        # The group's strategy options belong to the group's strategy; another one starts with its defaults.
         changes = {"strategy": edits["strategy"], "strategy_options": {}}
     if edits["option"]:
-        base = changes.get("strategy_options", sketch.strategy_options)
+        base = changes.get("strategy_options", spec.strategy_options)
         changes["strategy_options"] = {**base, **dict(_pair("--option", text, _value, "") for text in edits["option"])}
     if edits["rollout"] is not None:
         changes["rollout"] = edits["rollout"]
     if edits["standbys"] is not None:
         changes["standby_count"] = edits["standbys"]
-    return msgspec.structs.replace(sketch, **changes)
+    return msgspec.structs.replace(spec, **changes)
 
 
-def _newcomer(text: str) -> SketchedMember:
+def _new_member(text: str) -> MemberSpec:
     name, *settings = text.split(",")
     fields: dict[str, Any] = {}
     kinds: dict[str, Callable[[str], Any]] = {
@@ -161,7 +166,7 @@ def _newcomer(text: str) -> SketchedMember:
             fields[key] = kinds[key](value)
         except ValueError as error:
             raise click.UsageError(f"--join {text!r}: {value!r} is not a number") from error
-    return SketchedMember(name=name, **fields)
+    return MemberSpec(name=name, **fields)
 
 
 def _pair(option: str, text: str, kind: Callable[[str], T], wants: str) -> tuple[str, T]:
@@ -229,13 +234,13 @@ def _rollout(name: str) -> Text:
 
 
 def _shares(found: WhatIfReport) -> RenderableType:
-    weighed = any(share.weight is not None for share in found.shares)
+    is_weighted = any(share.weight is not None for share in found.shares)
     copied = any(share.standbys for share in found.shares)
-    columns = ["member", "before", "after", "gains", "loses"] + ["standbys"] * copied + ["weight"] * weighed
+    columns = ["member", "before", "after", "gains", "loses"] + ["standbys"] * copied + ["weight"] * is_weighted
     rows = [
         [share.member, share.before, share.after, share.gains, share.loses]
         + [share.standbys] * copied
-        + [round(share.weight or 0.0, 3)] * weighed
+        + [round(share.weight or 0.0, 3)] * is_weighted
         for share in found.shares
     ]
     return table("", columns, rows)

@@ -1,4 +1,4 @@
-"""`assigner serve`: run the service until a signal arrives, then shut down in order."""
+"""`assigner serve`: runs the service until a signal arrives, then shuts it down in order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SECOND_SIGNAL = 130
 @click.command()
 @takes_settings
 def serve(loaded: Loaded) -> None:
-    """Serve until SIGTERM or SIGINT; then hand over, end the streams and leave with 0."""
+    """Serve until SIGTERM or SIGINT; then hand over leadership, end the streams and exit with 0."""
     logs.configure(loaded.settings.log)
     log = logs.get_logger("assigner.cli")
     for note in loaded.notes:

@@ -5,5 +5,5 @@ It imports `model` and `errors` only: no clock, no thread, no task. `client.runn
 `messages` are the values in between, `gate` decides whether work on a partition may begin or have its effect,
 `partition` holds what is known of one partition, and `state` derives the next call from that after each event.
 
-Not promised: that the handler is called for every grant. One that is superseded before its turn never reaches it.
+Not promised: that the handler is called for every grant. A grant that is superseded before its call never reaches it.
 """

@@ -1,4 +1,4 @@
-"""What a consumer hears and what it then does: the values between the client's state and its driver."""
+"""Values between the client's state and its driver: outcomes of handler calls in, actions for the driver out."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from assigner.model.keys import TopicPartition
 
 
 class StaleGrant(msgspec.Struct, frozen=True):
-    """A grant that told of the past and was left alone."""
+    """A grant of an epoch that is over or already in force; the client ignored it."""
 
     tp: TopicPartition
     epoch: int
     known: int
-    """The epoch that is over, or in force, already."""
+    """The highest epoch that is over or in force."""
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """The call was cancelled before it came to an end."""
+    """The call was cancelled before it returned."""
 
     begun: bool = True
 
@@ -84,7 +84,7 @@ class CallNoStandby(msgspec.Struct, frozen=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Nothing to call, only time to let pass, before `assigned` is tried again."""
+    """Wait before `assigned` is retried; the handler is not called."""
 
     seconds: float
 
@@ -98,7 +98,7 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Cancel(msgspec.Struct, frozen=True):
-    """Stop the call that is running; its end is reported all the same."""
+    """Cancel the running call; its outcome is still reported."""
 
     tp: TopicPartition
 

@@ -1,4 +1,4 @@
-"""What a consumer knows of one partition, and what it counts. `state` derives everything else from it."""
+"""The facts that a consumer knows about one partition, from which `state` derives the next call, and its counters."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class Partition:
     __slots__ = (
         "cancelled",
         "discard",
+        "drop_copy",
         "failures",
         "gate",
         "granted",
-        "handed",
+        "handler_epoch",
+        "has_copy",
         "highest",
-        "keeps",
-        "outdated",
+        "interrupted",
         "over",
         "pausing",
         "release",
         "running",
-        "spoiled",
         "standby",
         "tp",
         "warm",
@@ -44,46 +44,46 @@ class Partition:
         self.tp = tp
         self.gate = Gate(tp, lease)
         self.granted: int | None = None
-        """The epoch that the service says is ours."""
+        """The epoch that the service granted, and has not taken back."""
         self.highest = -1
         """The highest epoch ever granted."""
         self.over = -1
-        """Epochs up to this one were released or taken away, for good."""
-        self.handed: int | None = None
-        """The epoch the handler was told to work in and not yet to stop."""
-        self.spoiled = False
-        """The handler was stopped halfway through `assigned`: it has to hear of the loss before anything else."""
+        """Epochs up to this one were released or revoked, and never become valid again."""
+        self.handler_epoch: int | None = None
+        """The epoch passed to `assigned`, until `release` or `revoked` has been called for it."""
+        self.interrupted = False
+        """`assigned` was cancelled before it returned, so `revoked` has to be called before anything else."""
         self.why = ""
         """Why the grant was lost."""
         self.release: Release | None = None
         self.warm: Warm | None = None
         self.warmed: Warmed | None = None
         self.discard = False
-        """A finished warm copy is not wanted any more, and the handler has not heard of it."""
+        """A warm copy is no longer wanted, and `discard` has not been called for it."""
         self.standby = False
         """The service wants a copy here."""
-        self.keeps = False
-        """The handler was told to have one and not yet to drop it."""
-        self.outdated = False
-        """The copy that the handler keeps is not the one that is wanted."""
+        self.has_copy = False
+        """`standby_added` was called, and `standby_removed` was not."""
+        self.drop_copy = False
+        """`standby_removed` has to be called for the present copy, even if a copy is wanted again."""
         self.running: Call | None = None
         self.cancelled = False
         self.failures = 0
         self.pausing = False
 
     def is_stale(self, epoch: int) -> bool:
-        """Whether a grant of this epoch tells of the past: such a grant never reopens a gate."""
+        """Whether a grant of this epoch is out of date; such a grant never reopens a gate."""
         return epoch <= self.over or epoch < self.highest
 
     def begin_anew(self, why: str) -> None:
-        """Epochs count from the beginning again: none that was seen before says anything about those to come."""
+        """Forget all epochs, because the store lost its data and counts epochs from the beginning again."""
         self.over = self.highest = -1
         self.granted, self.why = None, why
-        # Even if the same number is granted again, it is another ownership.
-        self.spoiled = self.handed is not None
+        # The same number may be granted again, for another ownership.
+        self.interrupted = self.handler_epoch is not None
 
     def end(self, epoch: int) -> None:
-        """Every epoch up to this one is over and stays so."""
+        """Record that every epoch up to this one is over."""
         self.over = max(self.over, epoch)
         if self.granted is not None and self.granted <= self.over:
             self.granted = None

@@ -1,11 +1,11 @@
-"""What a consumer does about what it hears: a message or an event in, calls of the handler out.
+"""The client's state machine: takes commands of the service and events, returns calls of the handler and acks.
 
-Each partition is a small record of facts: what the service granted, what the handler was told, what is running now.
-After each event the next step is derived from the facts instead of being queued, so nothing piles up however fast
-the service changes its mind, and calls for one partition never overlap. Gates are opened and closed here; their
-clocks are read elsewhere.
+Each partition is a small record of facts: what the service granted, which handler calls were made, what is running now.
+After each event the next call is derived from the facts instead of being queued. So memory stays bounded however often
+the service changes an assignment, and calls for one partition never overlap. Gates are opened and closed here; the
+clock is read elsewhere.
 
-Not promised: that the handler hears of every grant. One that was overtaken before its turn is never called out.
+Not promised: that the handler is called for every grant. A grant that is superseded before its call never reaches it.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ class ClientState:
         self.lease = Lease()
         self.counts = ClientCounters()
         self.live = False
-        """A renewal is in force, as far as anyone noticed."""
+        """The lease holds, as far as the driver has reported."""
         self.over = False
         """The consumer is leaving: nothing begins any more."""
         self.releasing_all = False
-        """Everything is being released because nobody else will ask for it."""
+        """The consumer releases every partition by itself, because the service won't ask it to."""
         self.incarnation = ""
         """Of the service's store, as last received."""
         self.last_stale: StaleGrant | None = None
         self._max_partitions = max_partitions
         self._partitions: dict[TopicPartition, Partition] = {}
         self._acks: dict[AckKind, dict[TopicPartition, Ack]] = {kind: {} for kind in AckKind}
-        # Partitions with a call under way or an ownership in the handler's hands: what a close has to wait for.
+        # Partitions with a running call, or that the handler still owns; a close waits for these.
         self._busy: set[TopicPartition] = set()
 
     # --- what the service says -----------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ class ClientState:
         touched: dict[TopicPartition, Partition] = {}
         for tp, epoch in commands.unassigned:
             self._unassign(self._touch(tp, touched), epoch)
-        self._stand_by(commands, touched)
+        self._apply_standbys(commands, touched)
         if commands.full:
             self._drop_all_but({tp for tp, _ in commands.assigned}, touched)
         for tp, epoch in commands.assigned:
@@ -92,8 +92,7 @@ class ClientState:
         return voided + self._settle_all(touched.values())
 
     def _begin_anew(self, incarnation: str) -> list[Action]:
-        """The store is another one than before: what it grants is not to be measured by the epochs of the last one, and
-        what the last one granted is void."""
+        """The service's store lost its data: earlier grants are void, and new epochs are not compared with old ones."""
         if not incarnation:
             return []
         before, self.incarnation = self.incarnation, incarnation
@@ -126,7 +125,7 @@ class ClientState:
                 partition.why = "no longer assigned"
                 touched[tp] = partition
 
-    def _stand_by(self, commands: Commands, touched: dict[TopicPartition, Partition]) -> None:
+    def _apply_standbys(self, commands: Commands, touched: dict[TopicPartition, Partition]) -> None:
         if commands.full:
             wanted = set(commands.standbys_added)
             for tp, partition in self._partitions.items():
@@ -135,7 +134,7 @@ class ClientState:
                     touched[tp] = partition
         for tp in commands.standbys_removed:
             p = self._touch(tp, touched)
-            p.standby, p.outdated = False, True
+            p.standby, p.drop_copy = False, True
         for tp in commands.standbys_added:
             self._touch(tp, touched).standby = True
 
@@ -147,7 +146,7 @@ class ClientState:
         if p.granted is not None and epoch > p.granted:
             p.why = f"superseded by epoch {epoch}"
         if epoch != p.granted:
-            # A grant above what was to be released means that the handoff was called off.
+            # A grant above the epoch to be released means that the handoff was cancelled.
             self._acks[AckKind.RELEASED].pop(p.tp, None)
         p.granted = p.highest = epoch
         p.standby = False
@@ -172,11 +171,11 @@ class ClientState:
 
     def _want_warm(self, p: Partition, order: Warm) -> None:
         if p.granted is not None:
-            # Nobody is warmer than the owner.
+            # The owner needs no warm-up.
             self._add_ack(AckKind.READY, Ack(p.tp, order.handoff_id))
             return
         if p.warm is not None and p.warm.handoff_id != order.handoff_id:
-            # The new handler call gets the copy that may exist; it is not to be thrown away in between.
+            # The new handler call gets the copy that may exist, so the copy must not be discarded in between.
             p.warmed = None
             self._acks[AckKind.READY].pop(p.tp, None)
         p.warm = order
@@ -184,7 +183,7 @@ class ClientState:
             self._add_ack(AckKind.READY, Ack(p.tp, order.handoff_id, p.warmed.failure))
 
     def _want_release(self, p: Partition, order: Release) -> None:
-        held = max(p.granted or 0, p.handed or 0)
+        held = max(p.granted or 0, p.handler_epoch or 0)
         order = msgspec.structs.replace(order, epoch=order.epoch or held)
         if p.warm is not None:
             self._forget_warm(p)
@@ -203,7 +202,7 @@ class ClientState:
         return self._settle_all(self._partitions.values())
 
     def lease_lost(self) -> list[Action]:
-        """The deadline passed. The gates are shut already; now the handler hears of it."""
+        """The lease's deadline passed. The gates are shut already; now `revoked` is called."""
         if not self.live:
             return []
         self.live = False
@@ -225,7 +224,7 @@ class ClientState:
         return self._settle_all(self._partitions.values())
 
     def release_all(self, cause: str) -> list[Action]:
-        """Release everything in good order although nobody asked for it."""
+        """Release every partition in order, without a command of the service."""
         self.releasing_all = True
         for p in self._partitions.values():
             if p.warm is not None:
@@ -235,7 +234,7 @@ class ClientState:
         return self._settle_all(self._partitions.values())
 
     def leave(self, reason: str) -> list[Action]:
-        """The consumer closes: nothing is worked on any more."""
+        """The consumer closes: shut all gates and revoke every ownership."""
         self.over = True
         return self.session_lost(reason)
 
@@ -254,15 +253,15 @@ class ClientState:
             case CallRelease():
                 self._release_returned(p)
             case CallRevoked():
-                p.handed, p.spoiled = None, False
+                p.handler_epoch, p.interrupted = None, False
                 self.counts.revoked += 1
             case CallDiscard():
                 p.discard = False
             case CallStandby():
-                # Stopped while it is wanted: it is told again. Stopped because it is not: it has to hear that.
-                p.keeps = not (isinstance(outcome, Stopped) and (p.standby or not outcome.begun))
+                # Cancelled while still wanted: called again. Cancelled because unwanted: `standby_removed` follows.
+                p.has_copy = not (isinstance(outcome, Stopped) and (p.standby or not outcome.begun))
             case CallNoStandby():
-                p.keeps = p.outdated = False
+                p.has_copy = p.drop_copy = False
             case Pause() | None:
                 pass
             case _:
@@ -271,17 +270,17 @@ class ClientState:
 
     def _assigned_returned(self, p: Partition, outcome: Outcome) -> None:
         if isinstance(outcome, Failed):
-            p.handed, p.failures, p.pausing = None, p.failures + 1, True
+            p.handler_epoch, p.failures, p.pausing = None, p.failures + 1, True
             return
-        p.spoiled = p.cancelled or isinstance(outcome, Stopped)
-        if p.handed is not None and self._keeps(p):
+        p.interrupted = p.cancelled or isinstance(outcome, Stopped)
+        if p.handler_epoch is not None and self._may_continue(p):
             p.failures = 0
-            p.gate.open(p.handed)
+            p.gate.open(p.handler_epoch)
 
     def _warm_returned(self, p: Partition, order: Warm, outcome: Outcome) -> None:
         failure = outcome.reason if isinstance(outcome, Failed) else ""
         if p.warm is None or p.warm.handoff_id != order.handoff_id:
-            # It came to an end in the moment it was called off.
+            # The call returned at the moment it was cancelled.
             p.discard = p.discard or isinstance(outcome, Done)
         elif not isinstance(outcome, Stopped):
             p.warmed = Warmed(order.handoff_id, failure)
@@ -290,14 +289,14 @@ class ClientState:
                 self._add_ack(AckKind.READY, Ack(p.tp, order.handoff_id, failure))
 
     def _release_returned(self, p: Partition) -> None:
-        p.handed, p.spoiled = None, False
+        p.handler_epoch, p.interrupted = None, False
         p.gate.close(Shut.RELEASED)
         self.counts.released += 1
 
     # --- acks ----------------------------------------------------------------------------------------------------
 
     def pending_acks(self, kind: AckKind, limit: int) -> list[Ack]:
-        """The oldest acks that the service has not taken yet."""
+        """The oldest acks that the service has not accepted yet."""
         pending = self._acks[kind]
         return [ack for _, ack in zip(range(limit), pending.values(), strict=False)]
 
@@ -305,7 +304,7 @@ class ClientState:
         return sum(len(pending) for pending in self._acks.values())
 
     def acknowledged(self, kind: AckKind, sent: Iterable[Ack], refused: frozenset[TopicPartition]) -> list[Action]:
-        """The service took these acks, or rejected some of them for good."""
+        """The service accepted these acks, or rejected some of them permanently."""
         pending = self._acks[kind]
         touched = []
         for ack in sent:
@@ -325,9 +324,9 @@ class ClientState:
 
     # --- the next step -------------------------------------------------------------------------------------------
 
-    def _keeps(self, p: Partition) -> bool:
-        """Whether the handler may go on with what it was handed."""
-        return self.live and not p.spoiled and p.handed is not None and p.handed == p.granted
+    def _may_continue(self, p: Partition) -> bool:
+        """Whether the handler may continue to work under the epoch it was given."""
+        return self.live and not p.interrupted and p.handler_epoch is not None and p.handler_epoch == p.granted
 
     def _settle_all(self, partitions: Iterable[Partition]) -> list[Action]:
         actions: list[Action] = []
@@ -336,25 +335,25 @@ class ClientState:
             action = self._settle(p)
             if action is not None:
                 actions.append(action)
-            if p.running is None and p.handed is None:
+            if p.running is None and p.handler_epoch is None:
                 self._busy.discard(p.tp)
             else:
                 self._busy.add(p.tp)
         return actions
 
     def _shut_if_lost(self, p: Partition) -> None:
-        if p.handed is None or self._keeps(p):
+        if p.handler_epoch is None or self._may_continue(p):
             return
         if self._may_release(p) or isinstance(p.running, CallRelease):
             p.gate.close(Shut.RELEASING if self.live else Shut.LEASE_OVER)
         elif self.over:
             p.gate.close(Shut.CLOSED)
         else:
-            p.gate.close(Shut.REVOKED if p.granted != p.handed else Shut.LEASE_OVER)
+            p.gate.close(Shut.REVOKED if p.granted != p.handler_epoch else Shut.LEASE_OVER)
 
     def _settle(self, p: Partition) -> Action | None:
         if p.running is not None:
-            if not p.cancelled and self._is_moot(p, p.running):
+            if not p.cancelled and self._is_unneeded(p, p.running):
                 p.cancelled = True
                 return Cancel(p.tp)
             return None
@@ -362,32 +361,34 @@ class ClientState:
         p.cancelled = False
         return Start(p.tp, p.running) if p.running is not None else None
 
-    def _is_moot(self, p: Partition, call: Call) -> bool:
+    def _is_unneeded(self, p: Partition, call: Call) -> bool:
         match call:
             case CallWarm(order=order):
                 return p.warm is None or p.warm.handoff_id != order.handoff_id
             case CallAssigned():
-                # A release waits for it instead: the handler may be in the middle of taking over.
-                return not self._keeps(p) and not self._may_release(p)
+                # A release does not cancel `assigned` but waits for it: the handler may be loading the state.
+                return not self._may_continue(p) and not self._may_release(p)
             case Pause():
                 return p.granted is None or not self.live
             case CallStandby():
-                return not p.standby or p.outdated or p.granted is not None or p.warm is not None
+                return not p.standby or p.drop_copy or p.granted is not None or p.warm is not None
             case CallRelease() | CallRevoked() | CallDiscard() | CallNoStandby():
                 return False
             case _:
                 assert_never(call)
 
     def _may_release(self, p: Partition) -> bool:
-        return self.live and p.release is not None and p.handed is not None and p.handed <= p.release.epoch
+        return (
+            self.live and p.release is not None and p.handler_epoch is not None and p.handler_epoch <= p.release.epoch
+        )
 
     def _next_call(self, p: Partition) -> Call | None:
-        if p.release is not None and (p.handed is None or p.handed > p.release.epoch):
-            # Nothing of that epoch is in the handler's hands, be it released just now, lost before or never begun.
+        if p.release is not None and (p.handler_epoch is None or p.handler_epoch > p.release.epoch):
+            # The handler has nothing of that epoch: it was released, revoked, or never assigned.
             self._add_ack(AckKind.RELEASED, Ack(p.tp, p.release.handoff_id))
             p.release = None
-        if p.handed is not None:
-            return None if self._keeps(p) else self._take_back(p, p.handed)
+        if p.handler_epoch is not None:
+            return None if self._may_continue(p) else self._release_or_revoke(p, p.handler_epoch)
         if p.pausing:
             p.pausing = False
             return Pause(min(RETRY_LAST, RETRY_FIRST * 2.0 ** min(p.failures - 1, 16)))
@@ -395,32 +396,32 @@ class ClientState:
             return self._hand_over(p, p.granted) if self.live else None
         if p.warm is not None:
             return CallWarm(p.warm) if p.warmed is None else None
-        return self._tend_copy(p)
+        return self._next_standby_call(p)
 
-    def _tend_copy(self, p: Partition) -> Call | None:
+    def _next_standby_call(self, p: Partition) -> Call | None:
         if p.discard and not p.standby:
             return CallDiscard(p.tp)
         p.discard = False
         if self.over or self.releasing_all:
             return None
-        if p.keeps and (p.outdated or not p.standby):
+        if p.has_copy and (p.drop_copy or not p.standby):
             return CallNoStandby(p.tp)
-        p.outdated = False
-        if not p.standby or p.keeps:
+        p.drop_copy = False
+        if not p.standby or p.has_copy:
             return None
-        p.keeps = True
+        p.has_copy = True
         return CallStandby(p.tp)
 
-    def _take_back(self, p: Partition, epoch: int) -> Call:
+    def _release_or_revoke(self, p: Partition, epoch: int) -> Call:
         owned = Ownership(p.tp.topic, p.tp.partition, epoch)
         if self._may_release(p) and p.release is not None:
             return CallRelease(owned, p.release)
         return CallRevoked(owned, p.why if p.granted != epoch else "lease over")
 
     def _hand_over(self, p: Partition, epoch: int) -> Call:
-        p.handed, p.warm, p.warmed, p.discard = epoch, None, None, False
-        # The copy is what the handler begins with.
-        p.keeps = p.outdated = False
+        p.handler_epoch, p.warm, p.warmed, p.discard = epoch, None, None, False
+        # `assigned` starts from the copy.
+        p.has_copy = p.drop_copy = False
         p.gate.prepare(epoch)
         return CallAssigned(Ownership(p.tp.topic, p.tp.partition, epoch))
 
@@ -437,7 +438,11 @@ class ClientState:
         """Partitions whose gates are open, with their epochs."""
         if not self.lease.holds(now):
             return {}
-        return {tp: p.handed for tp, p in self._partitions.items() if p.handed is not None and p.gate.is_open(now)}
+        return {
+            tp: p.handler_epoch
+            for tp, p in self._partitions.items()
+            if p.handler_epoch is not None and p.gate.is_open(now)
+        }
 
     def standbys(self) -> frozenset[TopicPartition]:
         """Partitions of which a copy is wanted here."""

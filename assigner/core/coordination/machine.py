@@ -1,8 +1,8 @@
 """A group's coordinator as a passive state machine: events and the time in, writes and the next wake-up out.
 
-It reads the mirror, decides, and says what to write. It never waits, never asks and never assumes that a write went in:
-a partition with a write in flight is left alone until the mirror shows the outcome. Losing it loses nothing: everything
-but the deadlines and the moves not yet begun can be derived again from the store.
+It reads the mirror, decides, and returns what to write. It never waits, and never assumes that a write was committed: a
+partition with a write in flight is left alone until the mirror shows the outcome. A new leader needs none of its
+memory: everything but the deadlines and the moves not yet begun is derived again from the store.
 
 This is where events come in and where the order of decisions is fixed (`Coordination.decide`). What each decision is
 made of is in the modules beside this one, in `core.handoff`, `core.planning` and `core.standbys`.
@@ -50,7 +50,7 @@ from assigner.model.records import Cause, Consumer, Status, Stored
 TOO_LARGE_PAUSE = 30.0
 """Seconds before a write that was too large for the store is tried again, at the least."""
 BUDGET = 100
-"""Writes per decision, so that a large plan leaves others their turn."""
+"""Writes per decision, so that a large plan does not block other groups."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Decisions:
     check_leases: tuple[int, ...] = ()
     notes: list[Note] = field(default_factory=list)
     more: bool = False
-    """There is more to decide at once; decisions come in slices so that nobody is kept waiting."""
+    """There is more to decide at once; decisions are cut into slices so that they do not block the event loop."""
     wake_at: float | None = None
 
 
@@ -97,7 +97,7 @@ class Coordination:
         self._adopt(now)
 
     def _adopt(self, now: float) -> None:
-        """Take over from the leader before: everything stored counts, nothing moves for the change of leader."""
+        """Take over from the previous leader: stored records count, and the change of leader moves nothing."""
         for consumer in self.state.consumers.values():
             self.liveness.inherited(consumer)
         self._resync()
@@ -144,8 +144,8 @@ class Coordination:
                 assert_never(write.purpose)
 
     def too_large(self, write: Write, why: str, now: float) -> None:
-        """The store takes no transaction of that size, and would refuse it again at once. It is tried again after a
-        while, and is a condition of the group until it goes in."""
+        """The store refused a transaction for its size, and would refuse it again. It is retried after a while, and is
+        a condition of the group until it is committed."""
         self._publisher.ended(write, applied=False)
         self._settle(write)
         self._oversized.add(write, why)
@@ -177,8 +177,8 @@ class Coordination:
         *,
         standbys_follow: bool = False,
     ) -> None:
-        """The strategy's plan. What changed since it was asked for is left to the next plan. `standbys_follow`: they
-        are still being placed, and `standbys_placed` or `failed_to_place` is called for them."""
+        """Take the strategy's plan. What changed since it was requested is left to the next plan. `standbys_follow`:
+        standbys are still being placed, and `standbys_placed` or `failed_to_place` is called for them."""
         causes = self._plans.solved()
         self._execution.placements += standbys_follow
         if not self.state.options.paused:
@@ -186,7 +186,8 @@ class Coordination:
             self._standbys.begin(standbys)
 
     def standbys_placed(self, standbys: Iterable[StandbyTarget] | None) -> None:
-        """Where owners have changed since, records wait for the next plan. None: another plan replaced this one."""
+        """Take the plan's standbys; None: another plan replaced this one. Where the owner changed since, the record
+        waits for the next plan."""
         self._execution.placements -= 1
         if standbys is not None and not self.state.options.paused:
             self._standbys.begin(standbys)
@@ -274,7 +275,7 @@ class Coordination:
                 case Timer.EMPTY:
                     self._removal.remove_all_if_empty()
                 case Timer.LEASES | Timer.PLAN | Timer.FLOOR:
-                    # Being awake is enough: what they held back is decided on in this turn.
+                    # These timers only wake the machine: what they held back is decided in this same call.
                     pass
                 case _:
                     assert_never(timer)
@@ -293,7 +294,7 @@ class Coordination:
 
     @property
     def generation(self) -> int:
-        """Of the plan being carried out: the next one until it is published."""
+        """The generation of the plan being executed: the next one until it is published."""
         return self._publisher.generation
 
     def statistics(self) -> dict[str, int]:
@@ -394,7 +395,7 @@ class Coordination:
             self._work.enqueue(tps)
 
     def _partitions(self) -> list[TopicPartition]:
-        """Every partition of every readable topic, listed anew when a topic has changed."""
+        """Every partition of every readable topic, listed again when a topic has changed."""
         if self._flat is None:
             self._flat = request.flat_partitions(self.state)
         return self._flat

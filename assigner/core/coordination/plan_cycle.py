@@ -19,7 +19,7 @@ from assigner.model.keys import TopicPartition
 from assigner.model.records import Cause
 
 PARTITIONS_PER_STEP = 500
-"""How much of a group one step looks at, so that a large group keeps nobody waiting."""
+"""Partitions that one step examines, so that a large group does not block the event loop."""
 _PAUSE_AFTER_FAILURE = 1.0
 """Seconds, at the least, before a plan that failed is made again."""
 
@@ -42,11 +42,11 @@ class PlanCycle:
         self._partitions = partitions
         self._builder: RequestBuilder | None = None
         self._causes: set[Cause] = set()
-        """Of the plan being made."""
+        """Causes of the plan being made."""
         self._replan_causes: set[Cause] | None = None
-        """Of the last plan, if moves were in flight when it was made; None: none were."""
+        """Causes of the last plan, if moves were in flight when it was made; None: none were."""
         self._postponed: set[Cause] = set()
-        """Of plans that left balance for later, because not everybody may be back yet."""
+        """Causes of plans that postponed balance, because absent consumers may still come back."""
         self.is_solving = False
         """From the decision to plan until the plan is known."""
 
@@ -59,7 +59,7 @@ class PlanCycle:
         return not (self.is_solving or self._state.options.paused) and self._work.plan_is_due(now)
 
     def step(self, now: float, wall: float) -> Request | None:
-        """Begin or go on building the problem. Returned when it is complete, for the driver to solve."""
+        """Build the next slice of the problem. Returns the problem when it is complete, for the driver to solve."""
         if self._builder is None and not self._begin(now, wall):
             return None
         assert self._builder is not None
@@ -96,7 +96,7 @@ class PlanCycle:
         return True
 
     def _matters(self, name: str) -> bool:
-        """Whether a plan could give the consumer anything, or has to take something from it."""
+        """Whether a plan could assign partitions to the consumer, or has to move partitions away from it."""
         if self._liveness.eligible(name):
             return True
         return not self._state.consumers[name].record.evicted and name in self._state.owned
@@ -114,7 +114,7 @@ class PlanCycle:
     # --- how it ended --------------------------------------------------------------------------------------------
 
     def solved(self) -> set[Cause]:
-        """The causes of the plan that was made, for its execution."""
+        """The plan was made. Returns its causes, for its execution."""
         self.is_solving = False
         causes, self._causes = self._causes, set()
         return causes
@@ -143,6 +143,6 @@ class PlanCycle:
         self._work.want_plan_again(causes or (), now)
 
     def replan_after_grace_period(self, now: float) -> None:
-        """Whoever has not come back by now is gone."""
+        """The grace period is over: plan without the consumers that are still absent."""
         postponed, self._postponed = self._postponed, set()
         self._work.want_plan_again({*postponed, Cause.LEFT}, now, 0.0)

@@ -1,13 +1,13 @@
 """Everything the leader writes to the group's plan record: the generation, conditions, quarantine and epoch floor.
 
-The generation tells which plan is in force. It is raised once every write of a plan is known to be in, so a reader
-that sees it also finds the assignments and handoffs of that plan. Nobody's ownership depends on it.
+The generation says which plan is in force. It is raised once every write of a plan is known to be committed, so a
+reader that sees it also finds the assignments and handoffs of that plan. No ownership depends on it.
 
 The epoch floor follows the epochs, so that no epoch is granted twice after others deleted or rewrote assignments. A
 plan that is published takes the floor along. Between two plans epochs rise too, by flips, takeovers and reasserted
 owners; for these the floor follows in one write, at most `LAG` behind. Not promised: epochs granted in the last moment
-before a leader died, or stopped to make room for a service that knows no epochs, are not covered until somebody leads
-again. If all assignments are deleted or rewritten by others before that, those epochs may be granted once more.
+before a leader died, or was replaced by a service without epochs, are not covered until there is a leader again. If all
+assignments are deleted or rewritten by others before that, those epochs may be granted once more.
 
 At most one write of the plan record is in flight at a time.
 """
@@ -74,7 +74,7 @@ class PlanPublisher:
     # --- what happened to the writes of a plan -------------------------------------------------------------------
 
     def begun(self, write: Write) -> None:
-        """A write of the plan that is being carried out is on its way."""
+        """A write of the plan being executed is in flight."""
         self._begun.add(write)
 
     def ended(self, write: Write, *, applied: bool | None) -> None:
@@ -104,12 +104,12 @@ class PlanPublisher:
 
     @property
     def generation(self) -> int:
-        """Of the plan being carried out: the next one until it is published."""
+        """The generation of the plan being executed: the next one until it is published."""
         return self._state.plan.generation + (self.has_unpublished or self.is_publishing)
 
     @property
     def has_unpublished(self) -> bool:
-        """Whether something of the plan went in that no published generation covers."""
+        """Whether a write of the plan was committed that no published generation covers."""
         return self._changed or self._state.plan.generation < self._failed
 
     @property
@@ -123,7 +123,7 @@ class PlanPublisher:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the plan record is being written, or was a moment ago by another writer: the mirror will show it."""
+        """Whether a write of the plan record is in flight, or another writer's is not in the mirror yet."""
         return self._pending.concerns(PlanSubject()) or Timer.PLAN in self._work.timers
 
     # --- the next write of the plan record -----------------------------------------------------------------------

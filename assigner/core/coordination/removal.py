@@ -1,8 +1,8 @@
-"""Removes ownership records: of partitions that exist no more, that nobody is to own, and of a group without consumers.
+"""Removes ownership records: of deleted partitions, of partitions released to nobody, and of a group without consumers.
 
 Before an assignment is deleted, the epoch floor is raised to its epoch, so that the partition's next owner gets a
-higher one. A group counts as abandoned when nobody has been registered for two TTLs; whoever registers before the
-records are gone keeps them.
+higher one. A group counts as abandoned when no consumer has been registered for two TTLs; a consumer that registers
+before the records are deleted keeps them.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class OwnershipRemoval:
             self._partitions.clear()
 
     def cancel_topic(self, topic: str) -> None:
-        """The topic changed, so its partitions may exist again. In an abandoned group they go all the same."""
+        """The topic changed, so its partitions may exist again: keep their records, unless the group is abandoned."""
         if self._context.has_consumers:
             self._partitions = {tp for tp in self._partitions if tp.topic != topic}
 
     def refused(self, write: Write, now: float) -> None:
-        """A record changed meanwhile. Not tried again at once: the mirror does not show yet who came back; whoever came
-        and went has its time from now on."""
+        """A precondition failed: a consumer registered meanwhile, which the mirror does not show yet. The removal is
+        not retried at once, and the group's time without consumers starts again."""
         self._partitions.difference_update(write.partitions)
         if not self._context.has_consumers and Timer.EMPTY not in self._work.timers:
             self._work.timers.set(Timer.EMPTY, now + RETRY)
@@ -60,12 +60,12 @@ class OwnershipRemoval:
     # --- groups without consumers --------------------------------------------------------------------------------
 
     def watch_if_empty(self, now: float) -> None:
-        """Start the time after which a group without consumers is abandoned."""
+        """Start the timer after which a group without consumers is abandoned."""
         if not self._context.has_consumers:
             self._work.timers.sooner(Timer.EMPTY, now + _ABANDONED_AFTER * self._context.ttl)
 
     def remove_all_if_empty(self) -> None:
-        """That time is over."""
+        """The timer went off: remove the ownership of the whole group if it still has no consumers."""
         if not self._context.has_consumers:
             for table in (self._state.assignments, self._state.handoffs, self._state.standbys):
                 self._partitions.update(table)
@@ -73,7 +73,7 @@ class OwnershipRemoval:
     # --- writes --------------------------------------------------------------------------------------------------
 
     def writes(self, budget: int) -> Iterator[Write]:
-        """First the write that raises the floor to the highest epoch that goes; once that is in, the deletions."""
+        """The write that raises the floor to the highest epoch to be deleted; once that is committed, the deletions."""
         tables = (self._state.assignments, self._state.handoffs, self._state.standbys)
         self._partitions = {tp for tp in self._partitions if any(tp in table for table in tables)}
         if not self._partitions or self._publisher.is_busy:

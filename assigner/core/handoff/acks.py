@@ -67,7 +67,7 @@ def check_may_be_late(
     """Raise `NotTheTarget` for a Ready that matches no handoff and that its sender was certainly never asked for.
 
     `targeted`: partitions the consumer's stream was sent a Warm for; None: its stream is at another instance. An ack
-    with an id is believed, since nobody learns of an id without being asked."""
+    with an id is accepted, since only the consumer that was asked knows the id."""
     if ack.handoff_id or targeted is None or ack.tp in targeted:
         return
     held = state.assignments.get(ack.tp)

@@ -32,7 +32,7 @@ class HandoffProgress:
         units: CopartitionUnits,
         remove: Callable[[Partitions], None],
     ) -> None:
-        """`remove`: have the ownership of partitions that nobody holds removed."""
+        """`remove`: called with partitions that no consumer holds, to have their ownership removed."""
         self._context = context
         self._state = context.state
         self._liveness = context.liveness

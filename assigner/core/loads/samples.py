@@ -194,7 +194,7 @@ class LoadSamples:
 
     def _forget_nodes(self, known: _Group, now: float) -> None:
         since = now - self._settings.stale_after
-        heard = {name: row for name, row in known.rows.items() if known.nodes.seen[row] > since}
-        if len(heard) < len(known.rows):
-            known.nodes = known.nodes.only(np.asarray(list(heard.values()), np.int32))
-            known.rows = {name: row for row, name in enumerate(heard)}
+        recent = {name: row for name, row in known.rows.items() if known.nodes.seen[row] > since}
+        if len(recent) < len(known.rows):
+            known.nodes = known.nodes.only(np.asarray(list(recent.values()), np.int32))
+            known.rows = {name: row for row, name in enumerate(recent)}

@@ -120,9 +120,9 @@ def _filled(flat: FloatArray, known: BoolArray, counts: Iterable[int]) -> FloatA
     overall = float(flat[known].mean())
     begin = 0
     for count in counts:
-        part, told = filled[begin : begin + count], known[begin : begin + count]
-        if not told.all():
-            part[~told] = float(part[told].mean()) if told.any() else overall
+        part, reported = filled[begin : begin + count], known[begin : begin + count]
+        if not reported.all():
+            part[~reported] = float(part[reported].mean()) if reported.any() else overall
         begin += count
     return filled
 

@@ -68,8 +68,8 @@ def _by_likeness(state: GroupState, taken: set[str]) -> Iterator[tuple[str, ...]
 
 
 def _subscribers(state: GroupState) -> dict[str, tuple[int, ...]]:
-    """Topic -> the subscriptions that name it, by number. Equal subscriptions count once, and those to all topics tell
-    no topic from another."""
+    """Topic -> the subscriptions that name it, by number. Equal subscriptions count once; those to all topics are left
+    out, because they do not distinguish topics."""
     kinds = sorted({consumer.record.topics for consumer in state.consumers.values() if consumer.record.topics})
     named: defaultdict[str, list[int]] = defaultdict(list)
     for number, topics in enumerate(kinds):

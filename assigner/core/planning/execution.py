@@ -106,7 +106,7 @@ class PlanExecution:
         self._queue = MoveQueue()
         self.placements = 0
         """Plans whose standbys are still being placed. Meanwhile no handoff begins: until it is on record whether the
-        old owner keeps its copy, it would be told to drop it. Partitions without an owner do not wait."""
+        old owner keeps its copy, it would be asked to drop it. Partitions without an owner do not wait."""
 
     # --- the plan -------------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class PlanExecution:
 
     @property
     def urgent(self) -> bool:
-        """Whether there is something to decide that waits for no room."""
+        """Whether there are moves to decide that no limit holds back."""
         return bool(self._targets or self._immediate)
 
     @property
@@ -188,7 +188,7 @@ class PlanExecution:
         return next((cause for cause in _CAUSES_OF_BALANCE if cause in self._causes), Cause.JOINED)
 
     def _must_leave(self, tp: TopicPartition, now: float) -> bool:
-        """Whether a target of nobody asks for a move: an owner that is not leaving keeps the partition."""
+        """Whether a partition that the plan leaves unowned has to be released; only a leaving owner has to."""
         held = self._state.assignments.get(tp)
         void = tp in self._state.handoffs and self._is_free(tp, now)
         return void or bool(held and self._liveness.is_leaving(held.record))
@@ -244,7 +244,7 @@ class PlanExecution:
         return write
 
     def _release(self, move: QueuedMove, now: float, wall: float) -> Write | None:
-        """Nobody can take over what its owner has to leave."""
+        """Have the owner release a partition that it has to leave and that no consumer can take over."""
         if any(tp in self._pending for tp in move.tps) or not all(self._must_leave(tp, now) for tp in move.tps):
             self._work.want_plan(None, now)
             return None

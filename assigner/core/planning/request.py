@@ -142,7 +142,7 @@ class Request:
     leaving: tuple[TopicPartition, ...] = ()
     """Partitions whose owner is registered and leaving: if nobody can take them, they are released to nobody."""
     all_are_back: bool = True
-    """Whether no absent consumer may come back and take what nobody registered can."""
+    """Whether no absent consumer may come back and take partitions that no registered one can."""
 
 
 class OwnerTarget(msgspec.Struct, frozen=True, gc=False):
@@ -161,7 +161,7 @@ def flat_partitions(state: GroupState) -> list[TopicPartition]:
 
 
 class RequestBuilder:
-    """Builds the problem in slices of partitions, so that a large group keeps nobody waiting.
+    """Builds the problem in slices of partitions, so that a large group does not block the event loop.
 
     What changes meanwhile may or may not be seen. That is fine: the plan is advisory, and each of its writes has
     preconditions of its own.

@@ -1,10 +1,10 @@
-"""What-if plans: what a change would move, computed on a sketch of a group and not on the group.
+"""What-if plans: computes which partitions a change would move, from a description of the group, without a store.
 
-In order: `sketch` describes a group by names, as a person or a file does, and translates it into a strategy's problem.
-`changes` makes another sketch of it: a consumer more or less, another weight, another topic. `report` solves a sketch
-and says in words who moves where and why.
+In order: `group_spec` describes a group by names, as a file does, and translates it into a strategy's problem.
+`changes` derives another spec from it: a member more or less, another weight, another topic. `report` solves a spec
+and reports which partition moves where and why.
 
 For `assigner plan`, simulations and tests; needs no service and no store. May import `planning` and the interface of
-strategies. Not promised: the very plan that the service would make. A sketch has no sessions, no handoffs in flight and
+strategies. Not promised: the very plan that the service would make. A spec has no sessions, no handoffs in flight and
 no consumers that are leaving.
 """

@@ -1,6 +1,6 @@
-"""Solves a sketch and reports the result in names: which partition moves where and why, and each member's share.
+"""Solves a spec and reports the result in names: which partition moves where and why, and each member's share.
 
-What a member owned that has left counts as unowned, and is reported as a move from that member.
+Partitions of a member that has left count as unowned, and are reported as moves from that member.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from assigner.core.planning.rollout import solve as under_rollout
-from assigner.core.whatif.sketch import Interned, Sketch, intern, rolled_out
+from assigner.core.whatif.group_spec import GroupSpec, Interned, intern, rolled_out
 from assigner.model.keys import TopicPartition
 from assigner.strategy import NONE, IntArray, Problem, Solution, Strategy
 from assigner.strategy.reasons import MoveReason
@@ -33,7 +33,7 @@ class PlannedMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberShare(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member has before and after."""
+    """How many partitions a member has before and after the plan."""
 
     member: str
     before: int
@@ -63,15 +63,15 @@ class WhatIfReport(msgspec.Struct, frozen=True, kw_only=True):
     rack_mismatches: int
     cold_actives: int
     cold_starts: int
-    """Partitions that nobody warms: no member owns them, and they go to one without a copy though another has one."""
+    """Unowned partitions that go to a member without a standby copy although another member has one."""
     shares: tuple[MemberShare, ...]
     planned: tuple[PlannedMove, ...]
     dropped: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class SolvedSketch:
-    """What a strategy planned for a sketch."""
+class WhatIfPlan:
+    """The solution that a strategy computed for a spec."""
 
     strategy: str
     interned: Interned
@@ -80,14 +80,14 @@ class SolvedSketch:
     """The deployment that takes over, if a rollout is on. Nothing moves for balance then."""
 
 
-def solve(sketch: Sketch, strategy: Strategy) -> SolvedSketch:
-    interned, rollout = rolled_out(sketch, intern(sketch))
+def solve(spec: GroupSpec, strategy: Strategy) -> WhatIfPlan:
+    interned, rollout = rolled_out(spec, intern(spec))
     solution = under_rollout(strategy, interned.problem, rollout)
-    return SolvedSketch(strategy.name, interned, solution, rollout.new if rollout else None)
+    return WhatIfPlan(strategy.name, interned, solution, rollout.new if rollout else None)
 
 
-def answer(before: Sketch, solved: SolvedSketch) -> WhatIfReport:
-    """The solution as changes from `before`."""
+def build_report(before: GroupSpec, solved: WhatIfPlan) -> WhatIfReport:
+    """Report the solution as changes from `before`."""
     interned, solution = solved.interned, solved.solution
     builder = _ReportBuilder(solved, _owners(intern(before)))
     explanation = solution.explanation
@@ -112,8 +112,8 @@ def answer(before: Sketch, solved: SolvedSketch) -> WhatIfReport:
     )
 
 
-def carried_out(sketch: Sketch, solved: SolvedSketch) -> Sketch:
-    """The sketch of the group after the plan is executed."""
+def spec_after(spec: GroupSpec, solved: WhatIfPlan) -> GroupSpec:
+    """The spec of the group after the plan has been executed."""
     interned, solution = solved.interned, solved.solution
     owned: dict[str, dict[str, list[int]]] = {name: {} for name in interned.members}
     standbys: dict[str, dict[str, list[int]]] = {name: {} for name in interned.members}
@@ -129,9 +129,9 @@ def carried_out(sketch: Sketch, solved: SolvedSketch) -> Sketch:
             owned={topic: tuple(numbers) for topic, numbers in owned[member.name].items()},
             standbys={topic: tuple(numbers) for topic, numbers in standbys[member.name].items()},
         )
-        for member in sketch.members
+        for member in spec.members
     )
-    return _replace(sketch, members=members)
+    return _replace(spec, members=members)
 
 
 def _owners(interned: Interned) -> dict[TopicPartition, str]:
@@ -153,9 +153,9 @@ def _cold_starts(problem: Problem, owner: IntArray) -> int:
 
 
 class _ReportBuilder:
-    """Words for a solution's numbers."""
+    """Translates a solution's numbers into names and reasons."""
 
-    def __init__(self, solved: SolvedSketch, old: dict[TopicPartition, str]) -> None:
+    def __init__(self, solved: WhatIfPlan, old: dict[TopicPartition, str]) -> None:
         self._interned = solved.interned
         self._problem: Problem = solved.interned.problem
         self._solution = solved.solution

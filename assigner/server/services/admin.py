@@ -1,4 +1,4 @@
-"""The service that operators call. It checks and translates; `Administration` does the rest.
+"""Serves the Admin service: checks requests, calls `Administration`, and encodes replies.
 
 Responses are built by protobuf's C runtime, in steps, because a group may have many thousand partitions.
 """
@@ -88,7 +88,7 @@ class AdminService:
         await stream.send_message(_progress(remaining))
         if not request.wait or not remaining:
             return
-        # Typed as an iterator, but whoever implements it writes a generator.
+        # Typed as an iterator; every implementation is a generator.
         left = cast(Any, self._administration.drain_progress(group, consumer))
         async with aclosing(left):
             async for remaining in left:

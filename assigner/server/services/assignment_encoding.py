@@ -81,8 +81,8 @@ def encode(commands: Commands, dialect: Dialect) -> Iterator[bytes | None]:
 
 
 def _updates(commands: Commands, dialect: Dialect, *, batched: bool, continued: bool) -> Iterator[Any]:
-    """The parts of the update, each in a message of its own, and yield points. A change that is none of ownership has
-    no update: a client of the upstream assigner would assign everything anew."""
+    """The parts of the update, each in its own message, and yield points. A change without a change of ownership has no
+    update, because a client of the upstream assigner would take it for a new assignment of everything."""
     standbys = dialect.standbys and (commands.standbys_added or commands.standbys_removed)
     if not (commands.opening or commands.full or commands.assigned or commands.unassigned or standbys):
         return

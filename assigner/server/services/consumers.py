@@ -20,7 +20,7 @@ from assigner.server.services.loads import load_report
 from assigner.server.services.offsets import OffsetCalls
 from assigner.server.services.requests import Requests
 from assigner.server.transport.calls import deliver, receive, streaming, unary
-from assigner.server.transport.connection import PeerConnection
+from assigner.server.transport.http2 import PeerConnection
 from assigner.server.transport.status import reason_for
 
 PATH = "/kafka_assigner.v1.KafkaAssigner/"
@@ -28,8 +28,8 @@ PATH = "/kafka_assigner.v1.KafkaAssigner/"
 _log = get_logger(__name__)
 
 
-async def unnamed() -> str:
-    """The incarnation of a store that has none."""
+async def no_incarnation() -> str:
+    """The empty incarnation, for a store without one."""
     return ""
 
 
@@ -39,7 +39,7 @@ class ConsumerService:
         members: Membership,
         requests: Requests,
         offsets: OffsetCalls,
-        incarnation: Callable[[], Awaitable[str]] = unnamed,
+        incarnation: Callable[[], Awaitable[str]] = no_incarnation,
     ) -> None:
         self._members = members
         self._incarnation = incarnation
@@ -70,7 +70,7 @@ class ConsumerService:
         consumer = await self._members.register(registration, connection.pulse.last_read)
         try:
             with connection.with_consumer():
-                # At once, so that the client knows it is registered before there is anything to say.
+                # At once, so that the client knows that it is registered before there are any commands.
                 await stream.send_initial_metadata()
                 dialect = Dialect(packed=request.packed, cancels=bool(registration.session), standbys=request.standbys)
                 await self._relay(stream, consumer, dialect, incarnation)
@@ -89,7 +89,7 @@ class ConsumerService:
                 await deliver(stream, encode(change, dialect))
 
     async def _leave(self, consumer: CommandStream) -> None:
-        """Leave in a task of its own: the call's task may be cancelled more than once, this one must not be."""
+        """Clean up the stream in a task of its own, because the call's task may be cancelled more than once."""
         departure = asyncio.get_running_loop().create_task(consumer.leave(), name="departure of a stream")
         self._departures.add(departure)
         departure.add_done_callback(self._departed)
@@ -101,12 +101,12 @@ class ConsumerService:
             _log.error("grpc_stream_cleanup_failed", exc_info=error)
 
     async def all_left(self) -> None:
-        """Wait until every stream that ended is left."""
+        """Wait until every ended stream has been cleaned up."""
         while self._departures:
             await asyncio.wait(set(self._departures))
 
     async def stop_waiting(self) -> None:
-        """Stop leaving the streams that are not left yet: their sessions end with their leases."""
+        """Stop the cleanup of ended streams that is still running: their sessions end with their leases."""
         for departure in self._departures:
             departure.cancel()
         await self.all_left()

@@ -1,4 +1,4 @@
-"""A group's description as ready bytes, built step by step so that others run between."""
+"""Encodes a group's description, step by step so that other tasks run in between."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 async def in_steps(items: Iterable[T]) -> AsyncIterator[T]:
-    """The items, with a turn for others after every few hundred."""
+    """Yield the items, and let other tasks run after every few hundred."""
     rest = iter(items)
     while step := list(islice(rest, _STEP)):
         for item in step:
@@ -52,7 +52,7 @@ async def described(group: GroupDescription) -> bytes:
 
 
 async def _ownership(reply: Any, group: GroupDescription, numbers: dict[str, int]) -> None:
-    """`numbers`: of the names, in the order they come up."""
+    """Add the ownership of all topics. `numbers`: name -> its index, in order of first use."""
     entry: Any = None
     async for owned in in_steps(group.ownership):
         if entry is None or entry.topic != owned.tp.topic:

@@ -1,4 +1,4 @@
-"""Loads in requests, checked and turned into values of `assigner.api`; each refusal names the field."""
+"""Checks the loads in requests and converts them into values of `assigner.api`. Errors name the field."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _topic_loads(field: str, entry: v1.TopicLoads) -> TopicLoads:
 
 
 def weights(request: v1.SetLoadsRequest) -> tuple[tuple[Weights, ...], float]:
-    """The weights, and for how long they count."""
+    """The weights of a request, and for how long they are valid."""
     if not request.weights:
         raise InvalidInput("weights is required; name at least one topic")
     _check_number(sum(len(run.weights) for run in request.weights), MAX_PUBLISHED)

@@ -66,7 +66,7 @@ class OffsetCalls:
 
 
 def commits(request: v1.CommitOffsetsRequest) -> tuple[OffsetCommit, ...]:
-    """The commits that a request asks for, one a partition."""
+    """The commits of a request, one per partition."""
     _check_number(request.topics)
     found: dict[TopicPartition, OffsetCommit] = {}
     for number, entry in enumerate(request.topics):
@@ -96,7 +96,7 @@ def _commits(field: str, entry: v1.TopicOffsets) -> Iterable[OffsetCommit]:
 
 
 def wanted(request: v1.FetchOffsetsRequest) -> WantedOffsets:
-    """The partitions, or the topics and the page, that a request asks for."""
+    """The partitions, or the topics and the page, that a request names."""
     _check_number(request.topics)
     named = [entry for entry in request.topics if entry.partitions]
     if named and len(named) < len(request.topics):
@@ -174,8 +174,8 @@ def _partition(field: str, entry: v1.TopicPartition) -> TopicPartition:
 
 
 def _by_reason(refused: Iterable[RefusedCommit]) -> Iterator[dict[str, Any]]:
-    """Refusals with the same topic, reason and owner as one message: ten thousand partitions lost to one owner are
-    short then."""
+    """Group refusals of the same topic, reason and owner into one message, so that ten thousand partitions lost to one
+    owner make a short reply."""
     alike: dict[tuple[Any, ...], list[RefusedCommit]] = {}
     for one in refused:
         alike.setdefault((one.tp.topic, one.why, one.owner, one.reason), []).append(one)

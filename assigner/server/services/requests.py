@@ -1,4 +1,4 @@
-"""Requests checked and turned into values of `assigner.api`. Raises `InvalidName` or `InvalidInput`, nothing else."""
+"""Checks requests and converts them into values of `assigner.api`. Raises `InvalidName` or `InvalidInput` only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from assigner.proto.kafka_assigner import v1
 MAX_FAILURE = 1_000
 """Characters of a failure's text that are kept."""
 MAX_PARTITION = 999_999_999
-"""Kafka could count to 2^31, but no key of ours has more digits."""
+"""Kafka allows 2^31, but the store's keys have at most nine digits."""
 MAX_STRATEGY_OPTIONS = 16 * 1024
 """Bytes of JSON; they are stored with the group and read with every plan."""
 MAX_NESTING = 20
@@ -47,7 +47,7 @@ class RequestedAcks(msgspec.Struct, frozen=True):
 
 
 class Requests:
-    """Reads requests by the rules of one service: its default group and what a group may be called."""
+    """Reads requests by the rules of one service: its default group and its group names."""
 
     def __init__(self, default_group: str, check_group: Callable[[str], str]) -> None:
         self._default_group = default_group

@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, cast
+from typing import cast
 
 from grpclib.config import Configuration
 from grpclib.const import Handler
 from grpclib.encoding.base import CodecBase
-from grpclib.protocol import Connection, EventsProcessor
-from h2.config import H2Configuration
-from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import (
     ConnectionTerminated,
@@ -31,13 +26,11 @@ from h2.events import (
     TrailersReceived,
 )
 from h2.exceptions import FrameTooLargeError, H2Error
-from h2.settings import SettingCodes, Settings
 
 from assigner.logs import get_logger
-from assigner.server.settings import ServerSettings
 from assigner.server.transport.admission import ConnectionStage, Slot
-from assigner.server.transport.calls import ADMIN_AT_ONCE, CallStream, ConnectionCalls
-from assigner.server.transport.send_buffers import Unread
+from assigner.server.transport.calls import ADMIN_AT_ONCE, ConnectionCalls
+from assigner.server.transport.http2 import ConnectionPulse, Http2, PeerConnection, Processor
 from assigner.server.transport.status import CallStatus
 from assigner.server.transport.traffic import RefusalReason, Traffic
 
@@ -61,121 +54,16 @@ _TLS_UNREAD = 32 * 1024
 """Bytes of TLS that are kept while the connection waits for its turn; asyncio's default is 256 KiB."""
 _received = memoryview(bytearray(8 * 1024))
 """Where asyncio puts what it reads, for all connections: it is taken out in the same callback."""
-_FRAME_HEADER = 9
 _PING, _LAST_PING = b"assigner", b"farewell"
 _OF_CALLS = (RequestReceived, DataReceived, StreamEnded, TrailersReceived, ConnectionTerminated)
 """Events of calls. All others, those of frames that nobody knows included, are of frames without data."""
 _GOAWAYS_AT_ONCE = 64
 """Connections that get a GOAWAY to make room, at a time; others are aborted."""
 _NO_ROOM = b"too many connections; use another instance"
-_CLOSE_GRACE = 2.0
-"""Seconds for the last bytes to leave after a close."""
 _GOODBYE = 0.5
 """Seconds for a peer to acknowledge the last ping, and again to close the connection itself."""
-_HTTP2 = H2Configuration(
-    client_side=False,
-    # Every byte is a letter in it: what is not ASCII is refused with its call, not with the connection.
-    header_encoding="latin-1",
-    validate_inbound_headers=False,
-    validate_outbound_headers=False,
-    normalize_inbound_headers=False,
-    normalize_outbound_headers=False,
-)
 
 _log = get_logger(__name__)
-
-
-class ConnectionPulse:
-    """When bytes of the peer were last read, on the service's clock."""
-
-    def __init__(self, now: float) -> None:
-        self.at = now
-
-    def last_read(self) -> float:
-        return self.at
-
-
-class Http2(H2Connection):
-    def __init__(self, settings: ServerSettings) -> None:
-        super().__init__(_HTTP2)
-        largest = 2 * settings.max_metadata_bytes
-        # Announced in the first frame, so that no client works by h2's default of 100 streams.
-        self.local_settings = Settings(
-            client=False,
-            initial_values={
-                SettingCodes.MAX_CONCURRENT_STREAMS: settings.max_streams_per_connection,
-                SettingCodes.MAX_HEADER_LIST_SIZE: settings.max_metadata_bytes,
-                SettingCodes.INITIAL_WINDOW_SIZE: settings.stream_window,
-            },
-        )
-        self.decoder.max_header_list_size = largest
-        self._opened_since_sweep = 0
-
-    def holds_too_much(self) -> bool:
-        """h2 looks at a frame's length only when all of it has arrived, which can be 16 MiB."""
-        return len(self.incoming_buffer._data) > self.max_inbound_frame_size + _FRAME_HEADER
-
-    @property
-    def open_inbound_streams(self) -> int:
-        """Always 0 to h2, because it would close the connection over one stream too many; `ConnectionCalls` counts, and
-        refuses with a status. h2 also walks over all streams here, for each new one, to forget the closed: that is
-        done only after as many new ones as there are streams."""
-        self._opened_since_sweep += 1
-        if self._opened_since_sweep > len(self.streams) // 2:
-            self._opened_since_sweep = 0
-            self._open_streams(1)
-        return 0
-
-
-class PeerConnection(Connection):
-    traffic: Traffic
-    pulse: ConnectionPulse
-    calls: ConnectionCalls
-    unread: Unread
-    admin: asyncio.Semaphore
-    earned = 0
-    """Frames without data that the peer may send because of what we sent, since the last tick."""
-
-    def create_stream(self, *, stream_id: int | None = None, wrapper: Any = None) -> CallStream:
-        stream = CallStream(self, self._connection, self._transport, stream_id=stream_id, wrapper=wrapper)
-        stream.max_message_bytes = self.traffic.settings.max_message_bytes
-        stream.traffic = self.traffic
-        stream.share = self.calls.share
-        stream.unread = self.unread
-        return stream
-
-    @contextmanager
-    def with_consumer(self) -> Iterator[None]:
-        """While a consumer is registered over the connection."""
-        self.calls.consumer_joined()
-        try:
-            yield
-        finally:
-            self.calls.consumer_left()
-
-    def initialize(self) -> None:
-        """grpclib's own pings are not used: they close a dead connection only once its buffer was sent."""
-
-    def flush(self) -> None:
-        if not self.is_closing():
-            super().flush()
-
-    def close(self) -> None:
-        transport = getattr(self, "_transport", None)
-        if transport is not None and not transport.is_closing():
-            # A peer that takes neither the last bytes nor TLS's goodbye must not keep the connection.
-            asyncio.get_running_loop().call_later(_CLOSE_GRACE, transport.abort)
-        super().close()
-
-
-class Processor(EventsProcessor):
-    def process(self, event: Event) -> None:
-        if isinstance(event, DataReceived) and not event.flow_controlled_length:
-            # Costs the sender no window, and grpclib would queue it, or take it for the end.
-            return
-        # Others are extensions of HTTP/2 that are none of our business.
-        if event.__class__ in getattr(self, "processors", ()):
-            super().process(event)
 
 
 class PeerProtocol(asyncio.BufferedProtocol):

@@ -1,9 +1,10 @@
 """Audits an ownership event log: every overlap of owners, every gap, every epoch that did not rise.
 
-Not every finding is a fault. In an overlap group two hold a moving partition for a moment, with different epochs; in an
-exclusive one nobody does. Findings have kinds, and `VIOLATIONS` names those that the assigner promises not to happen.
+Not every finding is a fault. During a handoff in an overlap group two members own a partition for a moment, with
+different epochs; in an exclusive group none does. Findings have kinds, and `VIOLATIONS` names those that the assigner
+guarantees never to happen.
 
-Not promised: anything about what happened between the runs of a log, or about effects that no sink fenced.
+Not promised: anything about the time between the runs of a log, or about effects in sinks without fences.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from assigner.spark.jobs.sql import views
 
 OVERLAP_LIMIT = 120.0
-"""Seconds: the default time to let go, and the lease of a session that was evicted for taking longer."""
+"""Seconds: the default `release_timeout`, plus the lease of a session that was evicted for exceeding it."""
 MOST_OVERLAPPING = 1_000
-"""Earlier holdings that one is compared with: in a log without ends each would overlap with all before it."""
+"""How many earlier ownerships each one is compared with: in a log without ends each would overlap with all before
+it."""
 KINDS = {
     "overlaps": ("double", "exclusive", "late", "handover"),
     "gaps": ("failover", "handover", "unseen", "start"),
@@ -41,7 +43,7 @@ MEANING = {
 
 @dataclass(frozen=True)
 class Audit:
-    """The three answers, from lines that are kept until `close`."""
+    """The findings of an audit. The parsed log is cached until `close`."""
 
     overlaps: DataFrame
     gaps: DataFrame
@@ -52,7 +54,7 @@ class Audit:
         return {"overlaps": self.overlaps, "gaps": self.gaps, "epochs": self.epochs}
 
     def counts(self) -> dict[tuple[str, str], int]:
-        """Findings by part and kind, also those of which there are none."""
+        """The number of findings by part and kind, zeros included."""
         found = {(part, kind): 0 for part, kinds in KINDS.items() for kind in kinds}
         for part, frame in self.parts().items():
             for row in frame.groupBy("kind").count().collect():
@@ -66,7 +68,7 @@ class Audit:
 def audit(
     spark: SparkSession, events: DataFrame, *, overlap_limit: float = OVERLAP_LIMIT, most: int = MOST_OVERLAPPING
 ) -> Audit:
-    """Nothing is computed before an answer is asked for; then the log is read once."""
+    """Audit a log. Nothing is computed before a result is used; then the log is read once."""
     events.createOrReplaceTempView("ownership_events")
     limits = {"overlap_limit_us": int(overlap_limit * 1_000_000), "most": most}
     made = views(spark, "audit.sql", keep=("findings",), **limits)

@@ -1,7 +1,7 @@
-"""The picture of a simulation: which strategy moves how much, how even it stays, and what that costs in pauses.
+"""Draws the result of a simulation: the moves, the imbalance and the pauses of each strategy.
 
-Left: down and to the left is better; a dot is a strategy, its cross spans the groups from the 5th to the 95th
-percentile. Right: partition-minutes a day in which nobody works. Colours are Okabe and Ito's.
+Left: moves against imbalance, lower is better for both; a dot is a strategy, its cross spans the groups from the 5th to
+the 95th percentile. Right: partition-minutes per day without a working owner. The colours are Okabe and Ito's.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#7A6A00", "#666666", "#9467BD")
-LOOK: Any = {"svg.hashsalt": "strategies", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False}
+STYLE: Any = {"svg.hashsalt": "strategies", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False}
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """`rows`: of `simulate.compare`, the best choice first. The ending of `path` says which format."""
-    with mpl.rc_context(LOOK):
+    """Draw the chart. `rows`: those of `simulate.compare`, the best strategy first. The suffix of `path` selects the
+    format."""
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(12, 5.5), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=[3, 2])
         _choice(left, rows)
@@ -32,10 +33,10 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def answer(rows: Sequence[dict[str, Any]]) -> str:
-    """Which strategy to choose, in a sentence."""
+    """The sentence that recommends a strategy."""
     best = rows[0]
     moves = f"{best['moves_per_change']:.1f}"
-    # What reads the same is the same to the reader.
+    # Values that are equal after rounding count as equal.
     equals = [row["strategy"] for row in rows[1:] if row["even"] and f"{row['moves_per_change']:.1f}" == moves]
     names = " and ".join((best["strategy"], *equals))
     text = f"{names} {'move' if equals else 'moves'} least of those that stay even: {moves} a change"

@@ -1,7 +1,7 @@
-"""What Spark says when a job fails, as one sentence instead of a stack trace.
+"""Turns the errors of failed Spark jobs into one sentence instead of a stack trace.
 
-A fault of the data becomes `InvalidInput` with the remedy; of anything else the deepest cause is told, because Spark
-wraps it several times and only the innermost says what happened.
+Bad data becomes `InvalidInput` with the remedy. For every other error the innermost cause is shown, because Spark wraps
+errors several times.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from assigner.errors import InvalidInput
 
 LONGEST = 600
-"""Characters of a cause that are told."""
+"""Most characters of a cause that are shown."""
 _FILE = re.compile(r"\[FAILED_READ_FILE(?:\.(\w+))?\] [^\n]*? file (\S+?)\.(?=\s|$)")
 _OURS = (
     re.compile(r"assigner\.errors\.InvalidInput: ([^\n]*)"),
@@ -22,18 +22,19 @@ _OURS = (
 _NOISE = re.compile(r"^\[[A-Z_.]+\] |\s*SQLSTATE: \w+;?")
 
 
-def hush() -> None:
-    """Spark's Python side logs each error with its stack before it raises it; what it says is told once."""
+def silence_query_loggers() -> None:
+    """Silence PySpark's loggers, which log each error with its stack before raising it: the command line shows it
+    once."""
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
-def about_input(error: Exception) -> InvalidInput | None:
-    """What a failed job says about its data, if it is about its data."""
+def input_error(error: Exception) -> InvalidInput | None:
+    """The error about the input that made a job fail; None: the input was not the reason."""
     text = str(error)
     for pattern in _OURS:
-        if said := pattern.search(text):
-            return InvalidInput(_plain(said[1]))
+        if message := pattern.search(text):
+            return InvalidInput(_plain(message[1]))
     if found := _FILE.search(text):
         return InvalidInput(f"{found[2]} {_damage(found[1] or '', text)}")
     return None
@@ -50,21 +51,21 @@ def _damage(kind: str, text: str) -> str:
 
 
 def cause(error: Exception) -> str:
-    """The first line of the deepest cause."""
+    """The first line of the innermost cause."""
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    told = _deepest(java) if java is not None else str(error)
-    return _plain(told) or type(error).__name__
+    message = _innermost(java) if java is not None else str(error)
+    return _plain(message) or type(error).__name__
 
 
-def _deepest(java: Any) -> str:
+def _innermost(java: Any) -> str:
     while (below := java.getCause()) is not None:
         java = below
-    said: str | None = java.getMessage()
+    message: str | None = java.getMessage()
     kind = str(java.getClass().getSimpleName())
-    if not said:
+    if not message:
         return kind
-    # A name alone, such as that of a class or a host, does not say what is wrong with it.
-    return said if " " in said.strip() else f"{kind}: {said}"
+    # A message that is only a name, such as a class or a host, needs the kind of the error.
+    return message if " " in message.strip() else f"{kind}: {message}"
 
 
 def _plain(text: str) -> str:

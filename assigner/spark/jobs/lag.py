@@ -1,9 +1,9 @@
-"""Lag attributed to whom it belongs to: the owner at the time, and the move that came before it.
+"""Attributes lag to the owner at the time, and to the move that preceded it.
 
-Samples of lag are joined to the ownership event log by time, so the clocks of whoever sampled and of the leaders should
-agree to within the interval of the samples.
+Samples of lag are joined to the ownership event log by time, so the clocks of the sampler and of the leaders should
+agree to within the sampling interval.
 
-Not promised: that a move caused the lag that follows it. The tables say what came after what.
+Not promised: that a move caused the lag that follows it. The tables show the order in time only.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pyspark.sql import DataFrame, SparkSession
 from assigner.spark.jobs.sql import views
 
 WINDOW = 300.0
-"""Seconds after a move in which its lag is looked at."""
+"""Seconds after a move in which lag is attributed to it."""
 
 
 @dataclass(frozen=True)
 class Attribution:
     owners: DataFrame
-    """Per group and owner; the owner '' is nobody."""
+    """Lag per group and owner; the owner '' stands for no owner."""
     moves: DataFrame
     attributed: DataFrame
-    """The samples with their owners, kept until `close`."""
+    """The samples with their owners, cached until `close`."""
 
     def close(self) -> None:
         self.attributed.unpersist()

@@ -1,8 +1,8 @@
-"""Weights of partitions from samples of what they carry, for plans by load.
+"""Computes the weights of partitions from samples of their traffic, for weighted plans.
 
-A sample tells what a partition handled since the sample before it. The weight is a rate: its moving average, or its
-95th percentile where peaks count. Rates of partitions, not backlogs: a backlog moves with its partition, and balancing
-by it would move it again.
+A sample is the traffic of a partition since the sample before it. The weight is a rate: its moving average, or its 95th
+percentile where peaks matter. It is not the backlog: a backlog moves with its partition, and balancing by it would move
+the partition again.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from assigner.errors import InvalidInput
 from assigner.spark.jobs.sql import views
 
 SMOOTHING = 3_600.0
-"""Seconds after which a rate counts a third of what it counted when it was new."""
+"""Time constant of the moving average in seconds: a sample of that age has about a third of a new one's weight."""
 AMOUNTS = ("bytes", "records")
 WEIGHTS = ("ewma", "p95")
 MAX_PUBLISHED = 1_000_000
-"""Partitions of one group that are brought to the driver."""
+"""Most partitions of one group that are collected on the driver."""
 
 
 def weigh(
     spark: SparkSession, samples: DataFrame, *, of: str = "bytes", by: str = "ewma", smoothing: float = SMOOTHING
 ) -> DataFrame:
-    """One row per partition: `ewma` and `p95` of its rate, and as `weight` the one that was asked for."""
+    """Compute one row per partition: `ewma` and `p95` of its rate, and the one chosen by `by` as `weight`."""
     if of not in AMOUNTS or by not in WEIGHTS:
         raise InvalidInput(f"loads of {of!r} by {by!r}: choose one of {AMOUNTS} and one of {WEIGHTS}")
     samples.createOrReplaceTempView("load_samples")
@@ -31,7 +31,7 @@ def weigh(
 
 
 def weights_of(weights: DataFrame, group: str) -> dict[str, dict[str, float]]:
-    """A group's weights as `assigner loads GROUP --set` reads them."""
+    """A group's weights in the format of `assigner loads GROUP --set`."""
     chosen = weights.where(weights["group"] == group).select("topic", "partition", "weight")
     rows = chosen.limit(MAX_PUBLISHED + 1).collect()
     if not rows:

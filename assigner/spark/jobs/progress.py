@@ -1,6 +1,7 @@
-"""What a pipeline is doing, for whoever waits for it: steps, and how many of Spark's tasks of each are done.
+"""Shows the progress of a pipeline: its steps, and how many of Spark's tasks of each are done.
 
-On a terminal one line that moves; elsewhere a line when a step is done. It goes to stderr, results go to stdout.
+On a terminal one line is updated; elsewhere a line is printed when a step is done. Progress goes to stderr, results go
+to stdout.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.status import Status
 
-EVERY = 0.5
+POLL_SECONDS = 0.5
 
 
 class JobProgress:
@@ -22,28 +23,28 @@ class JobProgress:
         self._spark = spark
         self._console = console
         self.steps: list[tuple[str, float]] = []
-        """What was done, and the seconds it took."""
+        """The steps done, and the seconds that each took."""
 
     @contextmanager
-    def step(self, says: str) -> Iterator[None]:
+    def step(self, title: str) -> Iterator[None]:
         began = time.monotonic()
         if self._console.is_terminal:
-            with self._console.status(says) as status, self._followed(status, says):
+            with self._console.status(title) as status, self._updating(status, title):
                 yield
         else:
             yield
         seconds = time.monotonic() - began
-        self.steps.append((says, seconds))
-        self._console.print(f"{says}: {seconds:.1f} s", style="dim", markup=False)
+        self.steps.append((title, seconds))
+        self._console.print(f"{title}: {seconds:.1f} s", style="dim", markup=False)
 
     @contextmanager
-    def _followed(self, status: Status, says: str) -> Iterator[None]:
+    def _updating(self, status: Status, title: str) -> Iterator[None]:
         over = threading.Event()
 
         def follow() -> None:
-            while not over.wait(EVERY):
-                if told := self._tasks():
-                    status.update(f"{says} ({told})")
+            while not over.wait(POLL_SECONDS):
+                if tasks := self._tasks():
+                    status.update(f"{title} ({tasks})")
 
         thread = threading.Thread(target=follow, name="progress", daemon=True)
         thread.start()

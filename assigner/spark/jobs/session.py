@@ -1,7 +1,7 @@
-"""The Spark session a pipeline runs in: the one that is there, the cluster's, or one on this machine.
+"""Opens the Spark session of a pipeline: the active one, a cluster's, or one on this machine.
 
-Under `spark-submit`, and where a program has a session already, nothing is configured here. On one machine the package
-and the interpreter are this process's own; on a cluster both have to be installed on every node.
+Under `spark-submit`, and in a program that already has a session, nothing is configured here. On one machine Spark uses
+this process's package and interpreter; on a cluster both have to be installed on every node.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from assigner.spark.requirements import require_java
 
 LOOPBACK = "127.0.0.1"
 _LEAST, _MOST = 1, 8
-"""GiB of memory for Spark on one machine."""
+"""Least and most memory of Spark on one machine, in GiB."""
 
 
 _STANDALONE = "spark://"
@@ -36,16 +36,16 @@ _SMALL = {
 def session(
     name: str, master: str = "", conf: Mapping[str, str] | None = None, *, small: bool = False
 ) -> Iterator[SparkSession]:
-    """`master`: where to run, unless `spark-submit` said so; empty: all cores of this machine. `small`: for data that
-    is read sooner than a program for it is compiled with care."""
+    """Open a session. `master`: where to run, unless `spark-submit` decides it; empty: all cores of this machine.
+    `small`: for data so small that compiling a query takes longer than running it."""
     active = SparkSession.getActiveSession()
     if active is not None:
         yield active
         return
     require_java()
     _require_master(master)
-    spark = _made(name, master, conf or {}, small=small)
-    # What goes wrong is told once, by whoever catches it; on a cluster logs are somebody's business.
+    spark = _new_session(name, master, conf or {}, small=small)
+    # Locally an error is shown once, by the command line; on a cluster operators read the logs.
     spark.sparkContext.setLogLevel("OFF" if (spark.sparkContext.master or "").startswith("local") else "WARN")
     try:
         yield spark
@@ -54,7 +54,8 @@ def session(
 
 
 def _require_master(master: str) -> None:
-    """Spark itself would try for a minute, with a stack trace for each time, and then wait for ever."""
+    """Check that the master accepts connections. Spark itself would retry for a minute, with a stack trace each time,
+    and then hang."""
     if not master.startswith(_STANDALONE):
         return
     failed = []
@@ -73,7 +74,7 @@ def _require_master(master: str) -> None:
     )
 
 
-def _made(name: str, master: str, conf: Mapping[str, str], *, small: bool) -> SparkSession:
+def _new_session(name: str, master: str, conf: Mapping[str, str], *, small: bool) -> SparkSession:
     builder = SparkSession.builder.appName(f"assigner pipeline {name}").config("spark.sql.session.timeZone", "UTC")
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         if master:
@@ -96,7 +97,7 @@ def _on_this_machine(*, small: bool) -> dict[str, str]:
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
         "spark.driver.memory": f"{_memory()}g",
-        # Enough for sorts of a whole log to fit; Spark puts small ones together.
+        # Enough for a sort of a whole log to fit into memory; Spark coalesces small partitions.
         "spark.sql.shuffle.partitions": str(16 * (os.cpu_count() or 1)),
         **_from_this_machine(),
         **(_SMALL if small else {}),
@@ -108,7 +109,7 @@ def _from_this_machine() -> dict[str, str]:
 
 
 def _memory() -> int:
-    """A quarter of the machine's, within reason."""
+    """A quarter of the machine's memory in GiB, between `_LEAST` and `_MOST`."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):

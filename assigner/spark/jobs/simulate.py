@@ -1,9 +1,9 @@
-"""Lives membership traces with each strategy, in parallel: what moves, how even it stays, how long work stands still.
+"""Simulates each strategy on membership traces, in parallel, and measures moves, imbalance and pauses.
 
-Each (group, strategy) is one simulation in an executor; strategies are found there by entry point, so the package has
-to be installed on every node. Changes within the debounce window make one plan, as in the service.
+Each (group, strategy) is one simulation on an executor, which loads strategies by entry point; so the package has to be
+installed on every node. Changes within the debounce window make one plan, as in the service.
 
-Not promised: the time anything takes in a real group. Pauses are partitions times the seconds given in `Model`.
+Not promised: real durations. Pauses are partitions times the seconds in `Model`.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Model:
-    """Seconds per partition."""
+    """Assumed durations, in seconds per partition."""
 
     warm: float = 20.0
-    """To warm one before it is handed over, or after its owner died."""
+    """Warming, before a handoff or after a crash."""
     handover: float = 0.5
-    """Nobody works on it while it changes hands."""
+    """The pause of a graceful handoff."""
     ttl: float = 30.0
-    """Before the death of its owner is known."""
+    """Until a crash of the owner is noticed."""
     debounce: float = 1.0
 
 
-class Happening(NamedTuple):
+class TraceEvent(NamedTuple):
     ts_us: int
     what: str
     name: str
@@ -72,7 +72,7 @@ class Happening(NamedTuple):
 
 @dataclass
 class SimulationOutcome:
-    """What a strategy made of a group's trace."""
+    """The result of one strategy on one group's trace."""
 
     partitions: int = 0
     members: int = 0
@@ -84,7 +84,7 @@ class SimulationOutcome:
     imbalance_mean: float = 0.0
     imbalance_max: int = 0
     pause_s: float = 0.0
-    """Partitions times seconds without anybody at work."""
+    """Partition-seconds without a working owner."""
     warming_s: float = 0.0
     plan_ms: float = 0.0
     hours: float = 0.0
@@ -93,93 +93,96 @@ class SimulationOutcome:
 def simulate(
     spark: SparkSession, traces: DataFrame, strategies: Sequence[str] = (), model: Model | None = None
 ) -> DataFrame:
-    """One row per group and strategy. No strategies: all that are installed here."""
+    """Simulate the traces; one row per group and strategy. No strategies: all that are installed here."""
     chosen = list(strategies) or list(installed())
     for name in chosen:
         load(name)
     model = model or Model()
 
-    def live(key: tuple[Any, ...], table: pa.Table) -> pa.Table:
+    def run(key: tuple[Any, ...], table: pa.Table) -> pa.Table:
         group, strategy = (value.as_py() for value in key)
-        outcome = asdict(lived(_happenings(group, table), load(strategy), model))
+        outcome = asdict(simulate_group(_trace_events(group, table), load(strategy), model))
         return pa.Table.from_pylist([{"group": group, "strategy": strategy, **outcome}], schema=_SCHEMA)
 
-    contestants = spark.createDataFrame([(name,) for name in chosen], "strategy string")
-    # As many tasks as there are simulations to share out, not as there are bytes to shuffle.
+    strategy_names = spark.createDataFrame([(name,) for name in chosen], "strategy string")
+    # The number of tasks follows from the cores, not from the bytes to shuffle.
     tasks = 4 * spark.sparkContext.defaultParallelism
-    crossed = traces.crossJoin(broadcast(contestants)).repartition(tasks, "group", "strategy")
-    return crossed.groupBy("group", "strategy").applyInArrow(live, RESULT)
+    crossed = traces.crossJoin(broadcast(strategy_names)).repartition(tasks, "group", "strategy")
+    return crossed.groupBy("group", "strategy").applyInArrow(run, RESULT)
 
 
 def compare(spark: SparkSession, outcomes: DataFrame) -> DataFrame:
-    """One row per strategy, the best choice first: the fewest moves of those about as even as the most even one."""
+    """Compare strategies; one row each, the best first: the fewest moves among those about as balanced as the best
+    balanced one."""
     outcomes.createOrReplaceTempView("outcomes")
     return views(spark, "simulate.sql")["strategies"]
 
 
-def _happenings(group: str, table: pa.Table) -> list[Happening]:
-    columns = (table.column(name).to_pylist() for name in Happening._fields)
-    found = sorted((Happening(*row) for row in zip(*columns, strict=True)), key=lambda one: one.ts_us)
+def _trace_events(group: str, table: pa.Table) -> list[TraceEvent]:
+    columns = (table.column(name).to_pylist() for name in TraceEvent._fields)
+    found = sorted((TraceEvent(*row) for row in zip(*columns, strict=True)), key=lambda one: one.ts_us)
     unknown = {one.what for one in found} - {TOPIC, JOIN, LEAVE, CRASH}
     if unknown:
         raise InvalidInput(
             f"group {group}: the trace says {', '.join(sorted(unknown))}; use topic, join, leave or crash"
         )
-    endless = next((one for one in found if not isfinite(one.value)), None)
-    if endless is not None:
-        raise InvalidInput(f"group {group}: {endless.what} {endless.name} has the value {endless.value}; use a number")
+    not_finite = next((one for one in found if not isfinite(one.value)), None)
+    if not_finite is not None:
+        raise InvalidInput(
+            f"group {group}: {not_finite.what} {not_finite.name} has the value {not_finite.value}; use a number"
+        )
     return found
 
 
 # --- one group, one strategy ---------------------------------------------------------------------------------------
 
 
-def lived(trace: Sequence[Happening], strategy: Strategy, model: Model) -> SimulationOutcome:
-    """The trace must be in order of time."""
-    life = _Life(strategy, model)
+def simulate_group(trace: Sequence[TraceEvent], strategy: Strategy, model: Model) -> SimulationOutcome:
+    """Simulate one strategy on one group's trace, which must be in order of time."""
+    simulation = _Simulation(strategy, model)
     batches = list(_batches(trace, int(model.debounce * 1_000_000)))
     ends = [batch[0].ts_us for batch in batches[1:]] + [trace[-1].ts_us] if batches else []
     for batch, end in zip(batches, ends, strict=True):
-        life.change(batch, (end - batch[0].ts_us) / 1e6)
-    return life.outcome()
+        simulation.change(batch, (end - batch[0].ts_us) / 1e6)
+    return simulation.outcome()
 
 
-def _batches(trace: Iterable[Happening], window_us: int) -> Iterator[list[Happening]]:
-    """Changes that one plan answers: those within the window that the first of them opens."""
-    batch: list[Happening] = []
-    for happening in trace:
-        if batch and happening.ts_us > batch[0].ts_us + window_us:
+def _batches(trace: Iterable[TraceEvent], window_us: int) -> Iterator[list[TraceEvent]]:
+    """Group the events into batches that one plan handles: those within the window from the first of them."""
+    batch: list[TraceEvent] = []
+    for event in trace:
+        if batch and event.ts_us > batch[0].ts_us + window_us:
             yield batch
             batch = []
-        batch.append(happening)
+        batch.append(event)
     if batch:
         yield batch
 
 
 @dataclass
-class _Life:
+class _Simulation:
     strategy: Strategy
     model: Model
     found: SimulationOutcome = field(default_factory=SimulationOutcome)
     members: dict[str, float] = field(default_factory=dict)
     """Name -> capacity."""
     topics: dict[str, IntArray] = field(default_factory=dict)
-    """Name -> owner of each partition, as a number that stays the member's for ever."""
+    """Name -> owner of each partition, as the member's permanent number."""
     numbers: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
 
-    def change(self, batch: Sequence[Happening], lasts: float) -> None:
+    def change(self, batch: Sequence[TraceEvent], duration: float) -> None:
         crashed = {one.name for one in batch if one.what == CRASH and one.name in self.members}
         for one in batch:
             self._apply(one)
         self.found.changes += 1
         self.found.members = max(self.found.members, len(self.members))
         self.found.partitions = max(self.found.partitions, sum(map(len, self.topics.values())))
-        self.seconds += lasts
+        self.seconds += duration
         if self.members and self.topics:
-            self._plan(crashed, lasts)
+            self._plan(crashed, duration)
 
-    def _apply(self, one: Happening) -> None:
+    def _apply(self, one: TraceEvent) -> None:
         if one.what == TOPIC:
             self._resize(one.name, int(one.value))
         elif one.what == JOIN:
@@ -195,7 +198,7 @@ class _Life:
         fresh = np.full(max(0, partitions - len(before)), NONE, np.int32)
         self.topics[name] = np.concatenate((before[:partitions], fresh))
 
-    def _plan(self, crashed: set[str], lasts: float) -> None:
+    def _plan(self, crashed: set[str], duration: float) -> None:
         names, topics = sorted(self.members), sorted(self.topics)
         held = np.concatenate([self.topics[topic] for topic in topics])
         index = np.full(len(self.numbers) + 1, NONE, np.int32)
@@ -204,7 +207,7 @@ class _Life:
         began = perf_counter()
         owner = self.strategy.assign(problem).owner
         self.found.plan_ms += (perf_counter() - began) * 1e3
-        self._count(Explanation(problem, owner, 0), held, crashed, lasts)
+        self._count(Explanation(problem, owner, 0), held, crashed, duration)
         number = np.array([self.numbers[name] for name in names] + [NONE], np.int32)
         sizes = np.cumsum([len(self.topics[topic]) for topic in topics])[:-1]
         self.topics = dict(zip(topics, np.split(number[owner], sizes), strict=True))
@@ -224,16 +227,16 @@ class _Life:
             pinned=np.zeros(len(owner), np.bool_),
         )
 
-    def _count(self, said: Explanation, held: IntArray, crashed: set[str], lasts: float) -> None:
-        forced = int(np.count_nonzero((held != NONE) & (said.problem.owner == NONE)))
+    def _count(self, explanation: Explanation, held: IntArray, crashed: set[str], duration: float) -> None:
+        forced = int(np.count_nonzero((held != NONE) & (explanation.problem.owner == NONE)))
         dead = int(np.isin(held, [self.numbers[name] for name in crashed]).sum()) if crashed else 0
-        self.found.moves += said.moves
+        self.found.moves += explanation.moves
         self.found.forced += forced
-        self.found.imbalance_max = max(self.found.imbalance_max, said.imbalance)
-        self.found.imbalance_mean += said.imbalance * lasts
+        self.found.imbalance_max = max(self.found.imbalance_max, explanation.imbalance)
+        self.found.imbalance_mean += explanation.imbalance * duration
         model = self.model
-        self.found.warming_s += (said.moves + forced) * model.warm
-        alive = said.moves + forced - dead
+        self.found.warming_s += (explanation.moves + forced) * model.warm
+        alive = explanation.moves + forced - dead
         self.found.pause_s += alive * model.handover + dead * (model.ttl + model.debounce + model.warm)
 
     def outcome(self) -> SimulationOutcome:

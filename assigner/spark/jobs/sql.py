@@ -1,4 +1,4 @@
-"""SQL in files beside the code: views that build on each other, each begun by a line `-- name: NAME`."""
+"""Runs SQL from files beside the code: views that build on each other, each after a line `-- name: NAME`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from pyspark.storagelevel import StorageLevel
 
 @cache
 def statements(file: str) -> dict[str, str]:
-    """The file's statements by name, in order."""
+    """Read the file's statements by name, in order."""
     _, *parts = files(__package__).joinpath(file).read_text().split("\n-- name: ")
     return {name.strip(): statement for name, _, statement in (part.partition("\n") for part in parts)}
 
 
 def views(spark: SparkSession, file: str, *, keep: Collection[str] = (), **values: object) -> dict[str, DataFrame]:
-    """Make a temporary view of each statement. What is in `keep` is computed once, and stays until unpersisted.
+    """Create a temporary view for each statement. Views in `keep` are computed once and cached until unpersisted.
 
-    `values` replace `{name}` in the text; they are the program's own words and numbers, never a user's text."""
+    `values` replace `{name}` in the text; they are constants and numbers of the program, never text of a user.
+    """
     made: dict[str, DataFrame] = {}
     for name, text in statements(file).items():
         for key, value in values.items():

@@ -1,11 +1,12 @@
 """Fenced sinks: exactly once across all members of a group. See `docs/how-to/exactly-once-with-spark.md`.
 
-The story in the order of files: `fence` is the rule, free of any database; `columns` finds a row's partition, offset
-and epoch; `writer` lets tasks stage rows and the driver commit them; `outcome` counts what came of them; `ledger` is
-what a sink has on record, read by the source. `sql` and `parquet` are the two implementations.
+The modules in order: `fence` is the rule, independent of any database; `columns` finds a row's partition, offset and
+epoch; `writer` lets tasks stage rows and the driver commit them; `outcome` counts written, skipped and refused rows;
+`ledger` is the interface by which the source reads a sink's fences and states. `sql` and `parquet` are the two
+implementations.
 
 Names are loaded when they are first used: Spark starts many Python processes, and one that writes Parquet should not
-pay for SQL. Not promised: anything about rows that others write to the same place without a fence.
+pay for SQL. Not promised: anything about rows that others write to the same table or directory without a fence.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What a sink reads from the rows themselves: their partition, offset and epoch, and which of them are states.
+"""Reads the origin of rows from their columns: partition, offset and epoch, and which rows are states.
 
 The columns `topic`, `partition`, `offset` and `epoch` tell where each row came from; a batch without them can't be
-fenced and is refused. Rows with a `control` are no data: states are stored beside the fences, others are dropped.
+fenced and is refused. Rows with a value in `control` are no data: states are stored beside the fences, others are
+dropped.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class StateRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def extent(self) -> Slice:
-        """How far the owner had read when it wrote the state: it raises the fence even if the records made no row."""
+        """The slice that the state covers. It raises the fence even if the records made no rows."""
         at = self.next_offset
         return Slice(topic=self.topic, partition=self.partition, epoch=self.epoch, first=at, next_offset=at, rows=0)
 
@@ -53,7 +54,7 @@ def check_columns(names: Iterable[str]) -> None:
 
 
 def data_columns(names: Iterable[str]) -> list[str]:
-    """The columns of rows as they are stored."""
+    """The columns that are stored."""
     present = list(names)
     return [name for name in present if name not in (CONTROL, STATE)] if CONTROL in present else present
 

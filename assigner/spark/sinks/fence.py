@@ -1,4 +1,4 @@
-"""The fencing rule that every fenced sink applies, free of any database or file.
+"""The fencing rule that every fenced sink applies, independent of any database or file.
 
 A fence keeps, for one partition in one sink, the highest epoch that wrote and the offset after the last row written.
 Rows of a lower epoch are refused; rows before that offset were written already and are skipped. A sink must change
@@ -19,7 +19,7 @@ from assigner.core.client.gate import StaleEpoch
 from assigner.errors import InvalidInput
 from assigner.model.keys import TopicPartition
 
-# A handoff leaves one or two late batches. More of them mean that this owner was never told to stop.
+# A handoff leaves one or two late batches. More of them mean that this owner never learned of the handoff.
 MAX_STALE_BATCHES = 10
 
 
@@ -89,7 +89,7 @@ class StaleRows(StaleEpoch):
         self.args = (told,)
 
 
-class FenceVerdict(msgspec.Struct, frozen=True, kw_only=True):
+class FenceDecision(msgspec.Struct, frozen=True, kw_only=True):
     """Which rows of a batch to write, and the fences after it."""
 
     fences: dict[TopicPartition, Fence]
@@ -108,8 +108,8 @@ def merged(slices: Iterable[Slice]) -> list[Slice]:
     return [whole[tp] for tp in sorted(whole)]
 
 
-def judge(fences: Mapping[TopicPartition, Fence], slices: Iterable[Slice], on_stale: OnStale) -> FenceVerdict:
-    """Decide about a batch. `slices` are merged; a partition without a fence was never written."""
+def decide(fences: Mapping[TopicPartition, Fence], slices: Iterable[Slice], on_stale: OnStale) -> FenceDecision:
+    """Decide which rows of a batch to write. `slices` are merged; a partition without a fence was never written."""
     raised: dict[TopicPartition, Fence] = {}
     floors: dict[TopicPartition, int] = {}
     stale: list[Slice] = []
@@ -121,7 +121,7 @@ def judge(fences: Mapping[TopicPartition, Fence], slices: Iterable[Slice], on_st
         else:
             floors[part.tp] = fence.next_offset
             raised[part.tp] = _raised(fence, part)
-    return FenceVerdict(fences=raised, floors=floors, stale=tuple(stale))
+    return FenceDecision(fences=raised, floors=floors, stale=tuple(stale))
 
 
 def _joined(one: Slice, other: Slice) -> Slice:

@@ -7,7 +7,7 @@ import msgspec
 from assigner.errors import AssignerError
 from assigner.logs import get_logger
 from assigner.model.keys import TopicPartition
-from assigner.spark.sinks.fence import FenceVerdict, Slice
+from assigner.spark.sinks.fence import FenceDecision, Slice
 
 _log = get_logger(__name__)
 
@@ -46,15 +46,15 @@ class Totals(msgspec.Struct, kw_only=True):
         self.refused += outcome.refused
 
 
-def outcome_of(batch_id: int, slices: list[Slice], verdict: FenceVerdict, *, written: int, states: int) -> Outcome:
-    refused = sum(part.rows for part in verdict.stale)
+def outcome_of(batch_id: int, slices: list[Slice], decision: FenceDecision, *, written: int, states: int) -> Outcome:
+    refused = sum(part.rows for part in decision.stale)
     skipped = sum(part.rows for part in slices) - refused - written
     return Outcome(
-        batch_id=batch_id, written=written, skipped=skipped, refused=refused, stale=verdict.stale, states=states
+        batch_id=batch_id, written=written, skipped=skipped, refused=refused, stale=decision.stale, states=states
     )
 
 
-def log_outcome(sink: str, outcome: Outcome, fences: FenceVerdict) -> None:
+def log_outcome(sink: str, outcome: Outcome, fences: FenceDecision) -> None:
     """Log refused rows as a warning, skipped ones as information."""
     for part in outcome.stale:
         in_force = fences.fences[TopicPartition(part.topic, part.partition)].epoch

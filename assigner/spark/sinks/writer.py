@@ -1,4 +1,4 @@
-"""How rows get into a fenced sink, in two steps: tasks stage rows, the driver commits them.
+"""Writes rows to a fenced sink in two steps: tasks stage rows, the driver commits them.
 
 Spark has two ways to write a stream, `foreachBatch` and the writer of a data source; both drive the same two steps.
 """
@@ -22,7 +22,7 @@ from assigner.spark.sinks.ledger import Ledger, next_offsets
 from assigner.spark.sinks.outcome import Outcome, Totals
 
 Staged = TypeVar("Staged", bound=WriterCommitMessage)
-# Rows in one message of a task; tells mapInArrow what comes back.
+# The schema of a task's result, which mapInArrow needs.
 _PACKED = "staged binary"
 # What Spark itself adds to the options of a data source.
 _SPARKS_OPTIONS = frozenset({"checkpointlocation", "queryname"})
@@ -61,7 +61,7 @@ class FencedBatches(Generic[Staged]):
         self.ledger = ledger
         self.totals = Totals()
         self.last: Outcome | None = None
-        """What became of the last batch."""
+        """The outcome of the last batch."""
 
     @without_traceback
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
@@ -73,7 +73,7 @@ class FencedBatches(Generic[Staged]):
         self.totals.add(self.last)
 
     def next_offsets(self) -> dict[TopicPartition, int]:
-        """For each partition the offset after its last row here."""
+        """For each partition the offset after its last row in the sink."""
         return next_offsets(self.ledger)
 
 

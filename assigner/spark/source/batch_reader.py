@@ -47,12 +47,12 @@ class BatchReader(DataSourceReader):
         return anyio.run(committed_at, options.assigner, options.tls, options.group, partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark hands in an empty partition where there is none.
+        # Spark passes an empty partition if there is none.
         if partition.value is None:
             return iter(())
         return read_ranges(partition.value, self._options, arrow_schema(self._schema))
 
 
 def _resolved_committed(offset: int, tp: TopicPartition, committed: Mapping[TopicPartition, int]) -> int:
-    """A group that has committed nothing has done nothing yet."""
+    """Replace COMMITTED by the committed offset. A group without one has processed nothing yet."""
     return committed.get(tp, EARLIEST) if offset == COMMITTED else offset

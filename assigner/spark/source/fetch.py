@@ -68,7 +68,7 @@ class _RangeReader:
         self._options = options
         self._consumer = consumer
         self._position = one.first
-        """The next offset that may be there."""
+        """The next offset to read."""
         self._log_end: int | None = None
         """The end of the partition that the broker reported, if that was before the range's end."""
         self._last_error = "no answer"
@@ -123,7 +123,7 @@ class _RangeReader:
 
     def _skip_lost(self) -> None:
         tp, end = self._range.tp, self._range.end
-        # Not from the cache, which may be older than the loss.
+        # Not from librdkafka's cache, which may be older than the loss.
         first, log_end = self._watermarks()
         if log_end < self._position:
             report_loss(tp, self._position, end, _shrunk(log_end), fail=self._options.fail_on_data_loss)

@@ -107,7 +107,7 @@ class Planner:
         self._target = self._log.ends(self._log.partitions(self._options.topics))
 
     def _begin(self, max_rows: int | None) -> None:
-        """Wait for the first partitions: a query that reads everything in one batch has no later chance."""
+        """Wait for the first partitions: a query that reads everything in one batch gets no others."""
         timeout = self._options.assigner_timeout
         if max_rows is None and self._target is None:
             self._wait_for_share(timeout, whole=True)

@@ -52,10 +52,11 @@ def has_state(at: Position | None, held: HeldPartition) -> bool:
 def beginning_at_states(
     holdings: Holdings, restored: Collection[TopicPartition], stored: Mapping[TopicPartition, StateRow]
 ) -> Holdings:
-    """The holdings with other bases. `restored`: those whose state the query does not have; `stored`: what the sink has
-    of them. Where that is nothing nobody has read with states yet, and the first one begins at the committed offset."""
+    """The holdings with the bases at which states begin. `restored`: partitions whose state the query does not have;
+    `stored`: their states in the sink. A partition without a stored state was never read with states, and begins at the
+    committed offset."""
     held = {
-        # The query's own state ends where its last batch does, and nowhere else.
+        # The query's own state ends where its last batch ends.
         tp: msgspec.structs.replace(one, base=_beginning(one, stored.get(tp)) if tp in restored else 0)
         for tp, one in holdings.held.items()
     }
@@ -70,12 +71,14 @@ def _beginning(held: HeldPartition, stored: StateRow | None) -> int:
 
 
 def controls_between(start: Positions, end: Positions, every: int) -> list[Control]:
-    """What the batch from `start` to `end` says to operators; of states, `every` so many records of a partition."""
+    """The control rows of the batch from `start` to `end`, with a snapshot after `every` so many records of a
+    partition."""
     return [one for tp, at in sorted(end.of.items()) for one in _controls(tp, start.of.get(tp), at, every)]
 
 
 def controls_again(start: Positions, end: Positions, holdings: Holdings, every: int) -> list[Control]:
-    """The same for a batch that an earlier process planned: for what is still its own, under the epochs of now."""
+    """The control rows of a batch that an earlier process planned, for the partitions that are still held, under their
+    present epochs."""
     found: list[Control] = []
     for tp, at in sorted(end.of.items()):
         held, before = holdings.held.get(tp), start.of.get(tp)
@@ -94,7 +97,7 @@ def _controls(tp: TopicPartition, before: Position | None, at: Position, every: 
     if at.released:
         yield Control(ControlKind.RELEASE, tp, at.epoch, at.end)
     elif begins and not at.kept:
-        # So that the sink knows the new epoch, and a first owner's beginning, from the first batch on.
+        # So that the sink has the new epoch, and the first owner's beginning, from the first batch on.
         yield Control(ControlKind.SNAPSHOT, tp, at.epoch, at.end)
     elif (at.base if begins or before is None else before.end) // every < at.end // every:
         yield Control(ControlKind.SNAPSHOT, tp, at.epoch, at.end)
@@ -109,7 +112,7 @@ def restored_by(controls: Iterable[Control]) -> list[TopicPartition]:
 
 
 def with_states(controls: Iterable[Control], stored: Mapping[TopicPartition, StateRow]) -> list[Control]:
-    """The controls with what is to be restored."""
+    """The control rows with the states to restore."""
     return [_restoring(one, stored.get(one.tp)) if one.kind is ControlKind.RESTORE else one for one in controls]
 
 

@@ -1,4 +1,4 @@
-"""State that moves with its partition: one state per topic-partition, handed over by control rows.
+"""`PartitionProcessor`: a stateful operator with one state per topic-partition, handed over by control rows.
 
     class Counts(PartitionProcessor[dict[str, int]]):
         def begin(self): return {}
@@ -9,8 +9,8 @@
     counted.writeStream.foreachBatch(fenced_sql(...))
 
 The state is one value per partition, read and written whole with each batch; keep it to some megabytes. A handover
-writes it to the sink in the transaction of the last batch and reads it from there: graceful or not, the next owner goes
-on from a state and an offset that belong together. See `assigner.spark.schema` for the rows.
+writes it to the sink in the transaction of the last batch and reads it from there: after a handoff or a crash, the next
+owner continues from a state and an offset that belong together. See `assigner.spark.schema` for the rows.
 
 Not promised: that output made per batch (a sum over the batch, say) is the same after a crash, when records are read
 again in other batches. Rows that depend on the state and on one record, and carry its offset, are.
@@ -39,7 +39,7 @@ _ENDING = (ControlKind.SNAPSHOT, ControlKind.RELEASE)
 
 
 class _Held(msgspec.Struct, frozen=True):
-    """A partition's state as Spark's state store has it."""
+    """A partition's state, as it is kept in Spark's state store."""
 
     epoch: int
     next_offset: int
@@ -48,7 +48,7 @@ class _Held(msgspec.Struct, frozen=True):
 
 
 class PartitionProcessor(StatefulProcessor, ABC, Generic[S]):
-    """Subclass it with `begin` and `process`; the rest is the handover."""
+    """Base class of stateful operators: subclasses define `begin` and `process`, this class hands states over."""
 
     def __init__(self, output: StructType) -> None:
         """`output`: the columns that `process` makes, besides those that tell where a row came from."""
@@ -59,12 +59,12 @@ class PartitionProcessor(StatefulProcessor, ABC, Generic[S]):
 
     @abstractmethod
     def begin(self) -> S:
-        """The state of a partition nothing was read of."""
+        """The state of a partition before its first record."""
 
     @abstractmethod
     def process(self, state: S, rows: pd.DataFrame) -> tuple[S, pd.DataFrame]:
-        """The state after these records, which are in the order of their offsets, and the rows that come of them: the
-        output's columns, and `offset`, that of the record each came of."""
+        """Process records in the order of their offsets. Returns the new state and the output rows: the output's
+        columns, and `offset`, that of the record each row was made from."""
 
     def encode(self, state: S) -> bytes:
         return msgspec.msgpack.encode(state)
@@ -75,7 +75,7 @@ class PartitionProcessor(StatefulProcessor, ABC, Generic[S]):
 
     @property
     def schema(self) -> StructType:
-        """Of the rows that come out: the origin, the output's columns, and those of states."""
+        """The schema of the output rows: the origin, the output's columns, and those of states."""
         return StructType(
             [
                 StructField("topic", StringType()),
@@ -94,7 +94,7 @@ class PartitionProcessor(StatefulProcessor, ABC, Generic[S]):
         self._store = handle.getValueState("partition", _STORED)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
-        # Rows of a batch come in no order; a restore must come first and a release last. So all of them are needed.
+        # The rows of a batch are unordered, and a restore comes first and a release last, so all rows are collected.
         batch = pd.concat(list(rows), ignore_index=True)
         tp = TopicPartition(str(batch["topic"].iloc[0]), int(batch["partition"].iloc[0]))
         is_record = batch[CONTROL].isna()
@@ -198,7 +198,8 @@ def _bytes(value: object) -> bytes | None:
 
 
 def with_partition_state(rows: DataFrame, processor: PartitionProcessor[Any]) -> DataFrame:
-    """What the processor makes of the source's rows, and the states it hands over: write it to a fenced sink."""
+    """Apply the processor to the source's rows. The result has its output rows and the states; write it to a fenced
+    sink."""
     if CONTROL not in rows.columns:
         raise InvalidInput(f"rows have no column {CONTROL}; read with option controlRows=true and keep the column")
     return rows.groupBy("topic", "partition").transformWithStateInPandas(

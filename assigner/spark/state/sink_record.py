@@ -1,7 +1,6 @@
-"""What the query's fenced sink has on record, asked by the source: how far partitions are written, and their states.
+"""Reads the fences and states of the query's fenced sink for the source.
 
-It is the sink that the options `fence.*` name. A sink that can't be asked ends the query, which could not write to it
-either.
+The options `fence.*` name the sink. If it can't be read the query fails, because it could not write to it either.
 """
 
 from __future__ import annotations
@@ -58,6 +57,6 @@ def _explained() -> Iterator[None]:
 
 
 def sink_record(options: SourceOptions) -> SinkRecord | None:
-    """None if the query names no sink."""
+    """Open the sink's record; None if the options name no sink."""
     ledger = ledger_of(options.fence, options.group)
     return None if ledger is None else SinkRecord(ledger)

@@ -1,4 +1,4 @@
-"""The tests that say whether a Store keeps its promises; each is named by the promise it holds to.
+"""The tests of the contract of a Store; each is named by the guarantee it checks.
 
 The author of a backend runs them from pytest (with pytest-asyncio in auto mode):
 
@@ -25,4 +25,4 @@ __all__ = ["StoreConformance", "Subject"]
 
 
 class StoreConformance(ReadConformance, WriteConformance, TransactionConformance, LeaseConformance, WatchConformance):
-    """Everything that `assigner.store` promises."""
+    """All guarantees of `assigner.store`."""

@@ -1,4 +1,4 @@
-"""Leases: they end by themselves, not too early, and take their keys with them."""
+"""Tests of leases: a lease expires by itself, not too early, and its keys are deleted with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import anyio
 
 from assigner.errors import LeaseNotFound
 from assigner.store import DeleteEvent, LeaseGone, Put, Remaining, Renewed
-from assigner.testing.conformance.subject import Subject, raising, revision_of, told
+from assigner.testing.conformance.subject import Subject, as_pair, raising, revision_of
 from assigner.testing.waiting import eventually
 
 
@@ -18,8 +18,8 @@ class _Moment:
         self._loop, self._real = asyncio.get_running_loop().time(), time.monotonic()
 
     def ago(self) -> float:
-        """By the loop's time or by the real one, whichever went on farther: virtual time stands still while callbacks
-        run, a server's does not."""
+        """Seconds since then, by the loop's clock or by the real one, whichever advanced further: virtual time stands
+        still while callbacks run, a server's time does not."""
         return max(asyncio.get_running_loop().time() - self._loop, time.monotonic() - self._real)
 
 
@@ -92,7 +92,7 @@ class LeaseConformance:
         async with subject.store.watch(subject.prefix, start_revision=written.revision + 1) as items:
             events = await subject.next_events(items, 3, extra=2 * granted.ttl)
         assert all(isinstance(event, DeleteEvent) for event in events)
-        assert sorted(told(subject, event)[0] for event in events) == names
+        assert sorted(as_pair(subject, event)[0] for event in events) == names
         assert len({revision_of(event) for event in events}) == 1
         assert revision_of(events[0]) > written.revision
 

@@ -1,4 +1,4 @@
-"""Reads: linearizable, in key order, paged at a revision."""
+"""Tests of reads: linearizable, in key order, paged at a revision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store under test, and the words in which the tests speak of it."""
+"""The store under test, and helpers for its tests."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Subject:
     another: Store
     """A second client of the same store. The test that closes a store closes this one."""
     compact: Callable[[int], Awaitable[None]]
-    """Make the store forget its history up to a revision."""
+    """Compacts the store's history up to a revision."""
     prefix: str
-    """Where the test's keys go. Nobody else writes there."""
+    """Prefix of the test's keys. Nothing else is written there."""
     ttl: float = 1.0
     """The shortest lease that the store grants as asked."""
     patience: float = 10.0
-    """Seconds within which what must happen has happened, lease times aside."""
+    """Timeout of every wait in seconds, apart from the TTLs of leases."""
 
     tells_progress: bool = True
-    """Whether a quiet watch is told of the revision within the patience. A server may be set to do it rarely."""
+    """Whether a quiet watch reports progress within `patience`. A server may be configured to do so rarely."""
 
     def needs_progress(self) -> None:
         if not self.tells_progress:
@@ -45,7 +45,7 @@ class Subject:
         return isinstance(await self.store.get(self.key(name)), Found)
 
     async def revision(self) -> int:
-        """Where the store stands now."""
+        """The store's present revision."""
         return (await self.store.get(self.prefix)).revision
 
     async def names(self, under: str = "") -> list[str]:
@@ -57,12 +57,12 @@ class Subject:
             return await anext(items)
 
     async def next_events(self, items: AsyncIterator[WatchItem], count: int, *, extra: float = 0) -> list[Event]:
-        """The next `count` events, within the patience and `extra` seconds."""
+        """Wait for the next `count` events, for `patience` plus `extra` seconds."""
         batches = await self.next_batches(items, count, extra=extra)
         return [event for batch in batches for event in batch.events]
 
     async def next_batches(self, items: AsyncIterator[WatchItem], count: int, *, extra: float = 0) -> list[Batch]:
-        """The batches that hold the next `count` events."""
+        """Wait for the batches with the next `count` events."""
         batches: list[Batch] = []
         missing = count
         with anyio.fail_after(self.patience + extra):
@@ -75,7 +75,7 @@ class Subject:
         return batches
 
     async def progress(self, items: AsyncIterator[WatchItem], revision: int) -> None:
-        """Wait until the watch says that it has seen everything up to a revision."""
+        """Wait until the watch reports progress up to a revision."""
         with anyio.fail_after(self.patience):
             while True:
                 item = await anext(items)
@@ -84,7 +84,7 @@ class Subject:
                 assert isinstance(item, Progress), f"an event where none was expected: {item}"
 
 
-def told(subject: Subject, event: Event) -> tuple[str, bytes | None]:
+def as_pair(subject: Subject, event: Event) -> tuple[str, bytes | None]:
     """An event as (name, value), None for a deletion."""
     match event:
         case PutEvent(entry=entry):
@@ -99,7 +99,7 @@ def revision_of(event: Event) -> int:
 
 @contextmanager
 def raising(kind: type[Exception]) -> Iterator[list[Exception]]:
-    """The block must raise this error, which is put into the list."""
+    """Check that the block raises this error, and append it to the yielded list."""
     caught: list[Exception] = []
     try:
         yield caught

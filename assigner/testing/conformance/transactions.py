@@ -1,4 +1,4 @@
-"""Transactions: all or nothing, by what the compares find, within the limits."""
+"""Tests of transactions: all or nothing, decided by the compares, within the limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches: ordered, unique, atomic, resumable, and never silent about their own end."""
+"""Tests of watches: ordered, unique, atomic, resumable, and never silent about their own end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anyio.abc import TaskStatus
 
 from assigner.errors import Compacted, StoreError, WatchEnded
 from assigner.store import Batch, Delete, Entry, Event, Put, PutEvent, WatchItem, read_all
-from assigner.testing.conformance.subject import Subject, raising, revision_of, told
+from assigner.testing.conformance.subject import Subject, as_pair, raising, revision_of
 
 
 class WatchConformance:
@@ -26,9 +26,9 @@ class WatchConformance:
             deleted = await subject.store.delete(subject.key("k"))
             first, second, third = await subject.next_events(items, 3)
         await subject.store.revoke(granted.lease)
-        assert told(subject, first) == ("k", b"1")
+        assert as_pair(subject, first) == ("k", b"1")
         assert second == PutEvent(entry)
-        assert told(subject, third) == ("k", None)
+        assert as_pair(subject, third) == ("k", None)
         assert [revision_of(event) for event in (second, third)] == [written.revision, deleted.revision]
 
     async def test_a_watch_tells_of_its_prefix_and_of_nothing_else(self, subject: Subject) -> None:
@@ -38,7 +38,7 @@ class WatchConformance:
             await subject.store.transact([], operations)
             await subject.store.put(subject.key("a/2"), b"")
             events = await subject.next_events(items, 2)
-        assert [told(subject, event)[0] for event in events] == ["a/1", "a/2"]
+        assert [as_pair(subject, event)[0] for event in events] == ["a/1", "a/2"]
 
     async def test_a_watched_prefix_may_be_a_key_itself(self, subject: Subject) -> None:
         start = await subject.revision() + 1
@@ -46,7 +46,7 @@ class WatchConformance:
             for name in ("j", "k", "k/1", "kk", "l"):
                 await subject.store.put(subject.key(name), b"")
             events = await subject.next_events(items, 3)
-        assert [told(subject, event)[0] for event in events] == ["k", "k/1", "kk"]
+        assert [as_pair(subject, event)[0] for event in events] == ["k", "k/1", "kk"]
 
     async def test_watches_of_one_prefix_each_see_their_own_past(self, subject: Subject) -> None:
         written = [await subject.store.put(subject.key(f"{number}"), b"") for number in range(6)]
@@ -60,7 +60,7 @@ class WatchConformance:
                 }
                 for number, items in watches.items():
                     events = await subject.next_events(items, 6 - number)
-                    assert [told(subject, event)[0] for event in events] == [str(n) for n in range(number, 6)]
+                    assert [as_pair(subject, event)[0] for event in events] == [str(n) for n in range(number, 6)]
 
     async def test_a_watch_from_the_past_tells_what_happened_since(self, subject: Subject) -> None:
         first = await subject.store.put(subject.key("k"), b"1")
@@ -68,10 +68,10 @@ class WatchConformance:
         await subject.store.delete(subject.key("k"))
         async with subject.store.watch(subject.prefix, start_revision=first.revision) as items:
             events = await subject.next_events(items, 3)
-            assert [told(subject, event)[1] for event in events] == [b"1", b"2", None]
+            assert [as_pair(subject, event)[1] for event in events] == [b"1", b"2", None]
             await subject.store.put(subject.key("k"), b"3")
             (event,) = await subject.next_events(items, 1)
-            assert told(subject, event) == ("k", b"3")
+            assert as_pair(subject, event) == ("k", b"3")
 
     async def test_a_watch_after_a_snapshot_leaves_nothing_out_under_concurrent_writers(self, subject: Subject) -> None:
         async with anyio.create_task_group() as tasks:
@@ -105,7 +105,7 @@ class WatchConformance:
             batches = await subject.next_batches(items, groups * size)
         self._check_order(batches)
         events = [event for batch in batches for event in batch.events]
-        assert len({told(subject, event)[0] for event in events}) == groups * size
+        assert len({as_pair(subject, event)[0] for event in events}) == groups * size
         for batch in batches:
             revisions = [revision_of(event) for event in batch.events]
             assert all(revisions.count(revision) == size for revision in revisions)
@@ -126,7 +126,7 @@ class WatchConformance:
                     async with subject.store.watch(subject.prefix, start_revision=start) as items:
                         item = await anext(items)
                     if isinstance(item, Batch):
-                        seen += [told(subject, event)[0] for event in item.events]
+                        seen += [as_pair(subject, event)[0] for event in item.events]
                     start = max(start, item.revision + 1)
         assert seen == names
 
@@ -159,7 +159,7 @@ class WatchConformance:
         async with subject.store.watch(subject.prefix, start_revision=last + 1) as items:
             await subject.store.put(subject.key("k"), b"4")
             (event,) = await subject.next_events(items, 1)
-            assert told(subject, event) == ("k", b"4")
+            assert as_pair(subject, event) == ("k", b"4")
 
     async def test_compaction_does_not_touch_a_watch_that_keeps_up(self, subject: Subject) -> None:
         start = await subject.revision() + 1
@@ -179,7 +179,7 @@ class WatchConformance:
             await subject.next_events(stays, 1)
             await subject.store.put(subject.key("k"), b"2")
             (event,) = await subject.next_events(stays, 1)
-            assert told(subject, event) == ("k", b"2")
+            assert as_pair(subject, event) == ("k", b"2")
 
     async def test_a_reader_that_is_cancelled_leaves_the_others_alone(self, subject: Subject) -> None:
         start = await subject.revision() + 1
@@ -196,7 +196,7 @@ class WatchConformance:
                     await subject.store.put(subject.key("k"), str(number).encode())
                     tasks.cancel_scope.cancel()
             events = await subject.next_events(items, 5)
-        assert [told(subject, event)[1] for event in events] == [b"0", b"1", b"2", b"3", b"4"]
+        assert [as_pair(subject, event)[1] for event in events] == [b"0", b"1", b"2", b"3", b"4"]
 
     async def test_fifty_watchers_each_see_everything(self, subject: Subject) -> None:
         start = await subject.revision() + 1
@@ -236,7 +236,7 @@ class WatchConformance:
             await subject.store.put(subject.key(f"{number}"), value)
         async with subject.store.watch(subject.prefix, start_revision=start) as items:
             events = await subject.next_events(items, 6)
-        assert [told(subject, event) for event in events] == [(str(number), value) for number in range(6)]
+        assert [as_pair(subject, event) for event in events] == [(str(number), value) for number in range(6)]
 
     async def test_closing_a_store_ends_its_watches_and_no_others(self, subject: Subject) -> None:
         start = (await subject.store.put(subject.key("first"), b"")).revision
@@ -289,7 +289,7 @@ class WatchConformance:
 
     @staticmethod
     async def _follow(subject: Subject, items: AsyncIterator[WatchItem], mirror: dict[str, Entry], known: int) -> None:
-        """Keep a mirror up to date until the key `end` appears. `known`: the revision it shows."""
+        """Apply events to a mirror until the key `end` appears. `known`: the mirror's revision."""
         with anyio.fail_after(subject.patience):
             while subject.key("end") not in mirror:
                 item = await anext(items)

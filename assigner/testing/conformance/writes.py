@@ -1,4 +1,4 @@
-"""Writes: one revision each, and what an entry says about its past."""
+"""Tests of writes: one revision each, and the revisions and version that an entry has."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from assigner.errors import FailedPrecondition, InvalidInput, InvalidName
 from assigner.proto.kafka_assigner import v1
 from assigner.testing.waiting import eventually
 from tests.support.clients.recording_handler import Recorder, consuming, owns
-from tests.support.fakes.scripted_assigner import TOPIC, UNAVAILABLE, Refusal, ScriptedAssigner, Seat, packed
+from tests.support.fakes.scripted_assigner import TOPIC, UNAVAILABLE, Refusal, ScriptedAssigner, ScriptedStream, packed
 
 # --- registering ---------------------------------------------------------------------------------------------------
 
@@ -24,7 +24,7 @@ async def test_a_consumer_registers_with_everything_it_is() -> None:
         ScriptedAssigner() as service,
         consuming(service, Handler(), capacity=2.5, rack="a", advertised_address="me:1", generation="g7") as consumer,
     ):
-        request = service.seat.request
+        request = service.stream.request
         assert request.consumer_name == "worker-1"
         assert request.group == "billing"
         assert request.topics == [TOPIC]
@@ -121,7 +121,7 @@ async def test_the_gate_opens_when_assigned_has_returned() -> None:
 
 
 async def test_a_first_message_in_parts_counts_as_one() -> None:
-    def greet_in_parts(seat: Seat) -> None:
+    def greet_in_parts(stream: ScriptedStream) -> None:
         for part in ({"full": True, "more": True, "epochs": {"p0": 5}}, {"epochs": {"p1": 6}}):
             update = v1.AssignmentUpdate(
                 full=bool(part.get("full")),
@@ -129,7 +129,7 @@ async def test_a_first_message_in_parts_counts_as_one() -> None:
                 ttl_ms=30_000,
                 assigned_packed=packed(part["epochs"]),  # type: ignore[arg-type]
             )
-            seat.send(v1.AssignmentCommand(assignment=update))
+            stream.send(v1.AssignmentCommand(assignment=update))
 
     handler = Recorder()
     async with ScriptedAssigner() as service:
@@ -137,8 +137,8 @@ async def test_a_first_message_in_parts_counts_as_one() -> None:
         async with consuming(service, handler) as consumer:
             await owns(consumer, p0=5, p1=6)
             service.cut()
-            await eventually(lambda: len(service.seats) == 2)
-            service.seat.update(p2=7)
+            await eventually(lambda: len(service.streams) == 2)
+            service.stream.update(p2=7)
             await owns(consumer, p0=5, p1=6, p2=7)
             assert handler.calls == ["assigned orders/0@5", "assigned orders/1@6", "assigned orders/2@7"]
 
@@ -146,7 +146,7 @@ async def test_a_first_message_in_parts_counts_as_one() -> None:
 async def test_updates_one_by_one_are_understood_too() -> None:
     async with ScriptedAssigner() as service, consuming(service, Handler()) as consumer:
         update = v1.AssignmentUpdate(assigned=[v1.TopicPartition(topic=TOPIC, partition=3, epoch=9)])
-        service.seat.send(v1.AssignmentCommand(assignment=update))
+        service.stream.send(v1.AssignmentCommand(assignment=update))
         await owns(consumer, p3=9)
 
 
@@ -154,7 +154,7 @@ async def test_a_higher_epoch_is_revoked_and_then_assigned() -> None:
     handler = Recorder()
     async with ScriptedAssigner(owned={"p0": 5}) as service, consuming(service, handler) as consumer:
         await owns(consumer, p0=5)
-        service.seat.update(p0=6)
+        service.stream.update(p0=6)
         await owns(consumer, p0=6)
     assert handler.calls[:3] == ["assigned orders/0@5", "revoked orders/0@5", "assigned orders/0@6"]
 
@@ -163,7 +163,7 @@ async def test_unassigned_is_revoked_and_the_rest_stays() -> None:
     handler = Recorder()
     async with ScriptedAssigner(owned={"p0": 5, "p1": 5}) as service, consuming(service, handler) as consumer:
         await owns(consumer, p0=5, p1=5)
-        service.seat.unassign(p0=5)
+        service.stream.unassign(p0=5)
         await owns(consumer, p1=5)
         assert "revoked orders/0@5" in handler.calls
 
@@ -196,7 +196,7 @@ async def test_an_assigned_that_fails_is_tried_again() -> None:
 
 async def test_a_warm_that_returns_is_reported_ready() -> None:
     async with ScriptedAssigner() as service, consuming(service, Handler()) as consumer:
-        service.seat.warm(3, "h7")
+        service.stream.warm(3, "h7")
         await service.hears(lambda: service.ready_answers() == [(3, "h7", "")])
         assert service.readies[0].session == consumer.session
         assert service.readies[0].group == "billing"
@@ -210,7 +210,7 @@ async def test_a_warm_that_raises_is_reported_with_the_reason() -> None:
 
     handler.during["warm"] = fail
     async with ScriptedAssigner() as service, consuming(service, handler):
-        service.seat.warm(3)
+        service.stream.warm(3)
         await service.hears(lambda: service.ready_answers() == [(3, "h1", "RuntimeError: no checkpoint")])
 
 
@@ -218,20 +218,20 @@ async def test_a_cancelled_warm_stops_and_is_not_reported() -> None:
     handler = Recorder()
     handler.during["warm orders/3"] = anyio.sleep_forever
     async with ScriptedAssigner() as service, consuming(service, handler):
-        service.seat.warm(3)
+        service.stream.warm(3)
         await eventually(lambda: "warm orders/3" in handler.calls)
-        service.seat.cancel(3)
+        service.stream.cancel(3)
         await eventually(lambda: "cancelled warm orders/3" in handler.calls)
-        service.seat.warm(4, "h2")
+        service.stream.warm(4, "h2")
         await service.hears(lambda: service.ready_answers() == [(4, "h2", "")])
 
 
 async def test_a_finished_warm_that_is_cancelled_is_discarded() -> None:
     handler = Recorder()
     async with ScriptedAssigner() as service, consuming(service, handler):
-        service.seat.warm(3)
+        service.stream.warm(3)
         await service.hears(lambda: bool(service.readies))
-        service.seat.cancel(3)
+        service.stream.cancel(3)
         await eventually(lambda: handler.calls == ["warm orders/3", "discard orders/3"])
 
 
@@ -239,9 +239,9 @@ async def test_a_release_stops_a_running_warm() -> None:
     handler = Recorder()
     handler.during["warm"] = anyio.sleep_forever
     async with ScriptedAssigner() as service, consuming(service, handler):
-        service.seat.warm(3)
+        service.stream.warm(3)
         await eventually(lambda: "warm orders/3" in handler.calls)
-        service.seat.release(3, 9, "h2")
+        service.stream.release(3, 9, "h2")
         await service.hears(lambda: service.released_answers() == [(3, "h2", "")])
         assert "cancelled warm orders/3" in handler.calls
         assert not service.readies
@@ -255,8 +255,8 @@ async def test_only_so_many_warms_run_at_a_time_and_releases_do_not_wait_for_the
         consuming(service, handler, warm_concurrency=2) as consumer,
     ):
         await owns(consumer, p9=1)
-        service.seat.batch(warms=[(partition, "h") for partition in range(5)])
-        service.seat.release(9, 1)
+        service.stream.batch(warms=[(partition, "h") for partition in range(5)])
+        service.stream.release(9, 1)
         await service.hears(lambda: bool(service.releases))
         assert sum(call.startswith("warm") for call in handler.calls) == 2
         gate.set()
@@ -268,7 +268,7 @@ async def test_a_release_is_reported_when_the_handler_returned() -> None:
     handler.during["release"] = may_return.wait
     async with ScriptedAssigner(owned={"p0": 5}) as service, consuming(service, handler) as consumer:
         await owns(consumer, p0=5)
-        service.seat.release(0, 5)
+        service.stream.release(0, 5)
         await eventually(lambda: "release orders/0@5" in handler.calls)
         gate = consumer.gate(TOPIC, 0)
         with pytest.raises(GateClosed):
@@ -290,7 +290,7 @@ async def test_a_release_whose_handler_fails_is_reported_all_the_same() -> None:
     handler.during["release"] = fail
     async with ScriptedAssigner(owned={"p0": 5}) as service, consuming(service, handler) as consumer:
         await owns(consumer, p0=5)
-        service.seat.release(0, 5)
+        service.stream.release(0, 5)
         await service.hears(lambda: service.released_answers() == [(0, "h1", "")])
         assert not consumer.gate(TOPIC, 0).is_open
 
@@ -300,7 +300,7 @@ async def test_a_release_waits_for_the_work_under_way() -> None:
         await owns(consumer, p0=5)
         gate = consumer.gate(TOPIC, 0)
         with gate.enter() as epoch:
-            service.seat.release(0, 5)
+            service.stream.release(0, 5)
             await consumer.wait_for(lambda _: not gate.is_open)
             assert gate.check(epoch) == 5
             assert not service.releases
@@ -321,7 +321,7 @@ async def test_a_release_waits_for_work_in_threads() -> None:
         thread = threading.Thread(target=work)
         thread.start()
         await eventually(entered.is_set)
-        service.seat.release(0, 5)
+        service.stream.release(0, 5)
         await consumer.wait_for(lambda _: not gate.is_open)
         assert not service.releases
         may_leave.set()
@@ -333,19 +333,19 @@ async def test_a_released_epoch_is_not_reopened_by_a_stale_grant() -> None:
     handler = Recorder()
     async with ScriptedAssigner(owned={"p0": 5}) as service, consuming(service, handler) as consumer:
         await owns(consumer, p0=5)
-        service.seat.release(0, 5)
+        service.stream.release(0, 5)
         await service.hears(lambda: bool(service.releases))
         service.cut()
-        await eventually(lambda: len(service.seats) == 2)
+        await eventually(lambda: len(service.streams) == 2)
         await consumer.wait_for(lambda one: one.statistics().stale_grants == 1)
         assert consumer.partitions == {}
-        service.seat.update(p0=6)
+        service.stream.update(p0=6)
         await owns(consumer, p0=6)
 
 
 async def test_five_hundred_answers_cost_few_calls() -> None:
     async with ScriptedAssigner() as service, consuming(service, Handler()):
-        service.seat.batch(warms=[(partition, f"h{partition}") for partition in range(500)])
+        service.stream.batch(warms=[(partition, f"h{partition}") for partition in range(500)])
         await service.hears(lambda: len(service.ready_answers()) >= 500)
         assert sorted(one[0] for one in service.ready_answers()) == list(range(500))
         assert len(service.readies) <= 20
@@ -354,7 +354,7 @@ async def test_five_hundred_answers_cost_few_calls() -> None:
 async def test_answers_are_repeated_until_they_are_taken() -> None:
     async with ScriptedAssigner() as service, consuming(service, Handler()) as consumer:
         service.fail["ready"] = UNAVAILABLE
-        service.seat.warm(3)
+        service.stream.warm(3)
         await consumer.wait_for(lambda one: one.statistics().pending_answers == 1)
         service.fail.clear()
         await service.hears(lambda: service.ready_answers() == [(3, "h1", "")])
@@ -364,9 +364,9 @@ async def test_answers_are_repeated_until_they_are_taken() -> None:
 async def test_an_answer_that_nobody_wants_any_more_is_dropped() -> None:
     async with ScriptedAssigner() as service, consuming(service, Handler()) as consumer:
         service.fail["ready"] = UNAVAILABLE
-        service.seat.warm(3)
+        service.stream.warm(3)
         await consumer.wait_for(lambda one: one.statistics().pending_answers == 1)
-        service.seat.cancel(3)
+        service.stream.cancel(3)
         await consumer.wait_for(lambda one: one.statistics().pending_answers == 0)
 
 
@@ -374,7 +374,7 @@ async def test_a_refused_answer_is_not_repeated_and_spoils_no_other() -> None:
     handler = Recorder()
     async with ScriptedAssigner() as service, consuming(service, handler) as consumer:
         service.refuse = lambda answer: "not the target" if answer.partition.partition == 3 else ""  # type: ignore[union-attr]
-        service.seat.batch(warms=[(3, "h1"), (4, "h2")])
+        service.stream.batch(warms=[(3, "h1"), (4, "h2")])
         await consumer.wait_for(lambda one: one.statistics().refused_answers == 1)
         await consumer.wait_for(lambda one: one.statistics().pending_answers == 0)
         await eventually(lambda: "discard orders/3" in handler.calls)
@@ -385,7 +385,7 @@ async def test_an_answer_refused_in_a_batch_for_a_passing_reason_is_repeated() -
     async with ScriptedAssigner() as service, consuming(service, Handler()) as consumer:
         service.refuse = lambda answer: "the store does not answer" if service.fail else ""
         service.fail["single ready"] = UNAVAILABLE
-        service.seat.batch(warms=[(3, "h1"), (4, "h2")])
+        service.stream.batch(warms=[(3, "h1"), (4, "h2")])
         await service.hears(lambda: "single ready" in service.failed)
         assert consumer.statistics().pending_answers == 2
         service.fail.clear()
@@ -396,6 +396,6 @@ async def test_an_answer_refused_in_a_batch_for_a_passing_reason_is_repeated() -
 async def test_a_call_that_one_answer_spoils_is_taken_apart() -> None:
     async with ScriptedAssigner() as service, consuming(service, Handler()) as consumer:
         service.fail_once["released"] = Refusal(Status.NOT_FOUND, "never the target", "NotTheTarget")
-        service.seat.batch(releases=[(3, 1, "h1"), (4, 1, "h2")])
+        service.stream.batch(releases=[(3, 1, "h1"), (4, 1, "h2")])
         await service.hears(lambda: len(service.released_answers()) == 2)
         await consumer.wait_for(lambda one: one.statistics().pending_answers == 0)

@@ -33,7 +33,7 @@ async def three(ttl: float) -> AsyncIterator[tuple[list[ScriptedAssigner], Assig
         )
         await stack.enter_async_context(consumer)
         await eventually(lambda: len(consumer.partitions) == 1, what="a partition with its gate open")
-        assert instances[0].seats
+        assert instances[0].streams
         yield instances, consumer
         for instance in instances:
             instance.hang.clear()

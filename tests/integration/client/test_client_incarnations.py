@@ -84,7 +84,7 @@ async def test_a_stale_grant_is_told_with_both_epochs_and_not_once_per_grant(cap
     async with ScriptedAssigner(owned={"p0": 5}) as service, consuming(service, Handler()) as consumer:
         await owns(consumer, p0=5)
         for _ in range(50):
-            service.seat.update(p0=4)
+            service.stream.update(p0=4)
         await service.hears(lambda: consumer.statistics().stale_grants == 50)
         assert consumer.partitions == {TopicPartition("orders", 0): 5}
     told = [record.getMessage() for record in caplog.records if "stale_grant_ignored" in record.getMessage()]

@@ -86,9 +86,9 @@ async def test_draining_goes_on_until_the_service_closes_the_stream() -> None:
             await service.hears(lambda: bool(service.goodbyes))
             assert not service.goodbyes[0].gates_closed
             assert consumer.gate(TOPIC, 0).is_open
-            service.seat.release(0, 5)
+            service.stream.release(0, 5)
             await service.hears(lambda: bool(service.releases))
-            service.seat.end()
+            service.stream.end()
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(hand_over)
@@ -106,7 +106,7 @@ async def test_a_drain_is_asked_for_again_after_a_reconnect() -> None:
             await service.hears(lambda: bool(service.goodbyes))
             service.cut()
             await service.hears(lambda: len(service.goodbyes) == 2)
-            service.seat.end()
+            service.stream.end()
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lose_contact)
@@ -134,7 +134,7 @@ async def test_a_drain_that_takes_too_long_raises_and_the_consumer_works_on() ->
 
 async def test_a_consumer_that_an_operator_drained_is_closed() -> None:
     async with ScriptedAssigner() as service, consuming(service, Handler()) as consumer:
-        service.seat.end()
+        service.stream.end()
         assert await consumer.closed() is Ending.DRAINED
 
 

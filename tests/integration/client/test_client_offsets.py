@@ -46,7 +46,7 @@ async def serving(mode: HandoffMode = HandoffMode.OVERLAP, count: int = COUNT) -
         await anyio.to_thread.run_sync(
             assigner.call, lambda service: service.instance.operations.set_options(GROUP, changes)
         )
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             yield assigner
     finally:
         with anyio.CancelScope(shield=True):

@@ -26,7 +26,7 @@ async def serving(mode: HandoffMode = HandoffMode.OVERLAP) -> AsyncIterator[Embe
         await anyio.to_thread.run_sync(
             assigner.call, lambda service: service.instance.operations.set_options(GROUP, changes)
         )
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             yield assigner
     finally:
         with anyio.CancelScope(shield=True):
@@ -78,7 +78,7 @@ async def test_partitions_of_a_consumer_that_leaves_move_without_waiting_for_its
     async with serving() as assigner, member(assigner, "a", Handler()) as a:
         async with member(assigner, "b", Handler()) as b:
             await holds(b, COUNT // 2)
-        with anyio.fail_after(5):
+        with anyio.fail_after(15):
             await holds(a, COUNT)
 
 

@@ -13,7 +13,7 @@ from assigner.client import AssignerConsumer, Evicted, GateClosed, Handler, Shut
 from assigner.client import runner as client_work
 from assigner.client.channel import Dialer, parse_address
 from assigner.client.rpc import ConsumerRpc, Identity
-from assigner.clock import SystemClock
+from assigner.clock import LoopClock
 from assigner.errors import FailedPrecondition
 from assigner.proto.kafka_assigner import v1
 from assigner.testing.waiting import eventually
@@ -25,16 +25,18 @@ from tests.support.fakes.scripted_assigner import (
     TOPIC,
     UNAVAILABLE,
     ScriptedAssigner,
-    Seat,
+    ScriptedStream,
 )
 
+pytestmark = pytest.mark.virtual_time(sockets="local")
 WHO = Identity(group="g", name="n", session="s", topics=(), capacity=1.0, rack="", address="", generation="")
 
 
-class JumpingClock(SystemClock):
-    """The real clock, and a test may let the machine sleep."""
+class JumpingClock(LoopClock):
+    """The loop's clock, and a test may let the machine sleep."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.slept = 0.0
 
     def now(self) -> float:
@@ -57,7 +59,7 @@ async def test_a_reconnect_is_invisible_to_the_handler() -> None:
         await consumer.wait_for(lambda one: not one.is_connected)
         assert consumer.gate(TOPIC, 0).admit() == 5
         await consumer.wait_for(lambda one: one.statistics().links == 2)
-        await eventually(lambda: service.seats[1].request.session == consumer.session)
+        await eventually(lambda: service.streams[1].request.session == consumer.session)
         assert handler.calls == ["assigned orders/0@5"]
 
 
@@ -88,18 +90,18 @@ async def test_another_address_takes_over_when_one_is_gone() -> None:
         handler = Recorder()
         async with consuming(one, handler, addresses=[one.address, other.address]) as consumer:
             await owns(consumer, p0=5)
-            first, second = (one, other) if one.seats else (other, one)
+            first, second = (one, other) if one.streams else (other, one)
             await first.stop()
-            await eventually(lambda: bool(second.seats))
+            await eventually(lambda: bool(second.streams))
             await consumer.wait_for(lambda it: it.is_connected)
-            assert second.seat.request.session == first.seat.request.session
+            assert second.stream.request.session == first.stream.request.session
             assert handler.calls == ["assigned orders/0@5"]
 
 
 async def test_an_instance_that_is_shutting_down_is_left() -> None:
     async with ScriptedAssigner(owned={"p0": 5}) as service, consuming(service, Handler()) as consumer:
         await owns(consumer, p0=5)
-        service.seat.fail(UNAVAILABLE)
+        service.stream.fail(UNAVAILABLE)
         await consumer.wait_for(lambda one: one.statistics().links == 2)
         await owns(consumer, p0=5)
 
@@ -111,9 +113,9 @@ async def test_a_frozen_instance_is_noticed_and_left() -> None:
         consuming(one, Handler(), addresses=[one.address, other.address]) as consumer,
     ):
         await owns(consumer, p0=5)
-        first, second = (one, other) if one.seats else (other, one)
+        first, second = (one, other) if one.streams else (other, one)
         first.freeze()
-        await eventually(lambda: bool(second.seats))
+        await eventually(lambda: bool(second.streams))
         await owns(consumer, p0=5)
 
 
@@ -138,15 +140,15 @@ async def test_a_pending_warm_that_is_replayed_is_not_warmed_twice() -> None:
     handler.during["warm"] = may_end.wait
     async with ScriptedAssigner() as service:
 
-        def greet(seat: Seat) -> None:
-            service.greet(seat)
-            seat.warm(3, "h1")
+        def greet(stream: ScriptedStream) -> None:
+            service.greet(stream)
+            stream.warm(3, "h1")
 
         service.opening = greet
         async with consuming(service, handler):
             await eventually(lambda: handler.calls == ["warm orders/3"])
             service.cut()
-            await eventually(lambda: len(service.seats) == 2)
+            await eventually(lambda: len(service.streams) == 2)
             may_end.set()
             await service.hears(lambda: service.ready_answers() == [(3, "h1", "")])
             assert handler.calls == ["warm orders/3"]
@@ -155,7 +157,7 @@ async def test_a_pending_warm_that_is_replayed_is_not_warmed_twice() -> None:
 async def test_an_answer_survives_a_reconnect() -> None:
     async with ScriptedAssigner() as service, consuming(service, Handler()) as consumer:
         service.hang.add("ready")
-        service.seat.warm(3)
+        service.stream.warm(3)
         await consumer.wait_for(lambda one: one.statistics().pending_answers == 1)
         service.hang.clear()
         service.cut()
@@ -169,7 +171,7 @@ async def test_the_session_is_renewed_about_three_times_per_ttl() -> None:
     async with ScriptedAssigner(ttl=0.3) as service, consuming(service, Handler()) as consumer:
         await service.hears(lambda: len(service.renewals) >= 4)
         assert service.renewals[0].session == consumer.session
-        assert len(service.seats) == 1
+        assert len(service.streams) == 1
 
 
 async def test_no_gate_opens_before_the_first_renewal() -> None:
@@ -251,7 +253,7 @@ async def test_renewals_that_fail_lead_to_another_instance_before_the_lease_ends
         consuming(one, handler, addresses=[one.address, other.address]) as consumer,
     ):
         await owns(consumer, p0=5)
-        first, second = (one, other) if one.seats else (other, one)
+        first, second = (one, other) if one.streams else (other, one)
         first.fail["renew"] = UNAVAILABLE
         await second.hears(lambda: bool(second.renewals))
         assert handler.calls == ["assigned orders/0@5"]
@@ -270,7 +272,7 @@ async def test_a_refused_renewal_shuts_every_gate_and_registers_again() -> None:
         service.fail_once["renew"] = NOT_REGISTERED
         await owns(consumer, p0=6)
         assert handler.calls[:3] == ["assigned orders/0@5", "revoked orders/0@5", "assigned orders/0@6"]
-        assert service.seat.request.session == session
+        assert service.stream.request.session == session
 
 
 async def test_gates_are_shut_before_the_revoked_handler_runs() -> None:
@@ -299,7 +301,7 @@ async def test_a_superseded_consumer_stops_for_good_and_says_that_its_gates_are_
         await owns(consumer, p0=5)
         match how:
             case "stream":
-                service.seat.fail(SUPERSEDED)
+                service.stream.fail(SUPERSEDED)
             case "renewal":
                 service.fail["renew"] = SUPERSEDED
             case _:
@@ -310,7 +312,7 @@ async def test_a_superseded_consumer_stops_for_good_and_says_that_its_gates_are_
         assert not consumer.gate(TOPIC, 0).is_open
         assert handler.calls == ["assigned orders/0@5", "revoked orders/0@5"]
         assert [(one.session, one.gates_closed) for one in service.goodbyes] == [(consumer.session, True)]
-        assert len(service.seats) == 1
+        assert len(service.streams) == 1
 
 
 async def test_an_evicted_consumer_comes_back_with_a_new_session() -> None:
@@ -319,17 +321,17 @@ async def test_an_evicted_consumer_comes_back_with_a_new_session() -> None:
         await owns(consumer, p0=5)
         old = consumer.session
         service.owned = {"p0": 6}
-        service.seat.fail(EVICTED)
+        service.stream.fail(EVICTED)
         await owns(consumer, p0=6)
         assert handler.calls == ["assigned orders/0@5", "revoked orders/0@5", "assigned orders/0@6"]
         assert [(one.session, one.gates_closed) for one in service.goodbyes] == [(old, True)]
         assert consumer.session != old
-        assert service.seat.request.session == consumer.session
+        assert service.stream.request.session == consumer.session
 
 
 async def test_an_evicted_consumer_may_stay_away() -> None:
     async with ScriptedAssigner() as service, consuming(service, Handler(), rejoin_after_eviction=False) as consumer:
-        service.seat.fail(EVICTED)
+        service.stream.fail(EVICTED)
         with pytest.raises(Evicted, match="the release took too long"):
             await consumer.closed()
 
@@ -339,7 +341,7 @@ async def test_an_evicted_session_is_not_given_up_while_work_is_under_way() -> N
         await owns(consumer, p0=5)
         gate = consumer.gate(TOPIC, 0)
         with gate.enter() as epoch:
-            service.seat.fail(EVICTED)
+            service.stream.fail(EVICTED)
             await consumer.wait_for(lambda one: one.statistics().revoked == 1)
             with pytest.raises(GateClosed):
                 gate.check(epoch)
@@ -363,10 +365,10 @@ async def test_a_stream_that_nobody_reads_does_not_block_other_calls() -> None:
             await anext(stream)
             filler = v1.AssignmentCommand(assignment=v1.AssignmentUpdate(session="x" * 500_000))
             for _ in range(20):
-                service.seat.send(filler)
-            await eventually(lambda: service.seat.waiting < 20)
+                service.stream.send(filler)
+            await eventually(lambda: service.stream.waiting < 20)
             assert await contact.renew(5.0) == 30.0
-            assert service.seat.waiting > 10
+            assert service.stream.waiting > 10
         channel.close()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from assigner.backends.etcd import rpc
 from assigner.backends.etcd.connection import Connection
-from assigner.backends.etcd.streams import converse
+from assigner.backends.etcd.streams import run_stream
 from assigner.errors import StoreError
 from assigner.store import Absent, Put, Store
 from tests.conftest import StartEtcd
@@ -56,7 +56,7 @@ async def test_a_store_outlives_a_hung_etcd_however_its_streams_end(start_etcd: 
                     with pytest.raises(StoreError):
                         await store.keep_alive(lease)
                 etcd.thaw()
-                with anyio.fail_after(10):
+                with anyio.fail_after(30):
                     await _renewed(store, lease)
 
 
@@ -98,7 +98,7 @@ async def test_a_conversation_that_is_stopped_stops_nobody_else() -> None:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_after_a_moment, stop)
-        ended = await converse(
+        ended = await run_stream(
             connection, _CancelledByItsWriter, next_request=nothing, receive=lambda _answer: None, stop=stop
         )
     assert ended is None

@@ -17,7 +17,7 @@ from tests.support.servers.etcd import RunningEtcd
 from tests.support.servers.etcd_access import events_of, opened
 
 LOOPS: dict[str, Callable[[EtcdStore], tuple[Any, str]]] = {
-    "etcd connection": lambda store: (store._link, "_watch_over"),
+    "etcd connection": lambda store: (store._member, "_use"),
     "etcd keep-alives": lambda store: (store._keep_alives, "_serve"),
     "etcd watches": lambda store: (store._watches, "_serve"),
 }
@@ -67,9 +67,9 @@ async def test_a_loop_of_the_store_that_fails_is_restarted_and_everybody_is_serv
                 await events_of(items, 1)
                 assert isinstance(await store.keep_alive(lease), Renewed)
                 # Whatever the loop is at, this ends it.
-                current = store._link._current
+                current = store._member._current
                 assert current is not None
-                store._link.report(current, "cut by the test")
+                store._member.report(current, "cut by the test")
                 await eventually(lambda: store.statistics().endpoint is not None)
             await store.put(f"{etcd_prefix}last", b"")
             await events_of(items, 1)
@@ -94,9 +94,9 @@ async def test_a_loop_of_the_store_that_keeps_failing_is_a_problem_of_the_proces
 
         monkeypatch.setattr(part, step, broken)
         async with store.watch(etcd_prefix, start_revision=1):
-            current = store._link._current
+            current = store._member._current
             assert current is not None
-            store._link.report(current, "cut by the test")
+            store._member.report(current, "cut by the test")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_renew_for_ever, store)
                 await eventually(lambda: bool(store.problems()), within=30)

@@ -82,7 +82,7 @@ async def test_an_etcd_out_of_space_is_told_with_the_remedy_and_passes_by_itself
         await service.wait_ready()
         members = service.instance.members
         registration = Registration(group="g", name="a", session="s", renews=True)
-        seat = await members.register(registration, lambda: 0.0)
+        stream = await members.register(registration, lambda: 0.0)
         assert await page(service, "/readyz") == (200, "ok\n")
 
         await fill(small_etcd)
@@ -106,4 +106,4 @@ async def test_an_etcd_out_of_space_is_told_with_the_remedy_and_passes_by_itself
         await eventually(over, within=60)
         assert "assigner_store_read_only 0.0" in (await page(service, "/metrics"))[1]
         await service.instance.operations.set_topic("g", "another", 1)
-        await seat.leave()
+        await stream.leave()

@@ -19,7 +19,7 @@ from assigner.settings import HttpSettings, Settings
 async def consume(address: str, name: str, group: str = "g") -> dict[int, int]:
     """Join, wait until something is owned, and tell which partitions with which epochs."""
     async with AssignerConsumer([address], group, name, [], Handler()) as consumer:
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             await consumer.wait_for(lambda joined: bool(joined.partitions))
         return {tp.partition: epoch for tp, epoch in consumer.partitions.items()}
 

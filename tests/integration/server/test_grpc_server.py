@@ -23,25 +23,13 @@ from assigner.server.services.consumers import ConsumerService
 from assigner.server.services.offsets import OffsetCalls
 from assigner.server.services.requests import Requests
 from tests.support.fakes.fake_service import FakeAdministration, FakeMembers, FakeOffsets
-from tests.support.fakes.grpc_serving import Serving, eventually, serving
+from tests.support.fakes.grpc_serving import Serving, eventually, serving, status_of
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 7)
 
 
-@pytest.fixture
-async def service() -> AsyncIterator[Serving]:
-    async with serving() as running:
-        yield running
-
-
 def place(tp: TopicPartition) -> v1.TopicPartition:
     return v1.TopicPartition(topic=tp.topic, partition=tp.partition)
-
-
-async def status_of(call: Any) -> GRPCError:
-    with pytest.raises(GRPCError) as caught:
-        await call
-    return caught.value
 
 
 async def first(stream: AsyncIterator[v1.AssignmentCommand]) -> v1.AssignmentCommand:
@@ -88,7 +76,7 @@ async def test_a_registration_carries_every_field(service: Serving) -> None:
         generation="g1",
     )
     await first(service.consumer().register(request))
-    found = service.members.seats["c-1"].registration
+    found = service.members.streams["c-1"].registration
     assert (found.group, found.name, found.session, found.topics) == (
         "billing",
         "c-1",
@@ -106,17 +94,17 @@ async def test_a_registration_carries_every_field(service: Serving) -> None:
 
 async def test_a_client_that_names_no_group_is_in_the_default_one_with_capacity_one(service: Serving) -> None:
     await first(service.consumer().register(v1.RegisterRequest(consumer_name="c")))
-    found = service.members.seats["c"].registration
+    found = service.members.streams["c"].registration
     assert (found.group, found.capacity, found.topics) == ("default", 1.0, ())
 
 
 async def test_the_first_message_tells_session_ttl_and_mode(service: Serving) -> None:
     service.members.opening = None
-    stream = service.consumer().register(v1.RegisterRequest(consumer_name="c"))
-    waiting = asyncio.create_task(first(stream))
-    seat = await service.seat("c")
-    seat.exclusive = True
-    seat.put(Commands(full=True, assigned=((A, 5),), generation=3))
+    received = service.consumer().register(v1.RegisterRequest(consumer_name="c"))
+    waiting = asyncio.create_task(first(received))
+    stream = await service.stream("c")
+    stream.exclusive = True
+    stream.put(Commands(full=True, assigned=((A, 5),), generation=3))
     update = (await waiting).assignment
     assert update is not None
     assert (update.full, update.session, update.ttl_ms, update.exclusive) == (True, "minted", 30_000, True)
@@ -127,7 +115,7 @@ async def test_the_first_message_tells_session_ttl_and_mode(service: Serving) ->
 async def test_commands_arrive_in_order_and_the_stream_ends_with_ok(service: Serving) -> None:
     stream = service.consumer().register(v1.RegisterRequest(consumer_name="c", session="s"))
     await first(stream)
-    service.members.seats["c"].put(
+    service.members.streams["c"].put(
         Commands(
             assigned=((A, 2),),
             cancels=(CancelWarm(B, "h0"),),
@@ -145,13 +133,13 @@ async def test_commands_arrive_in_order_and_the_stream_ends_with_ok(service: Ser
     assert (received[2].warm.handoff_id, received[2].warm.standby) == ("h1", True)
     assert received[3].release is not None
     assert (received[3].release.new_owner, received[3].release.cause) == ("new", "left")
-    await service.members.seats["c"].left.wait()
+    await service.members.streams["c"].left.wait()
 
 
 async def test_a_client_without_a_session_gets_no_cancel(service: Serving) -> None:
     stream = service.consumer().register(v1.RegisterRequest(consumer_name="c"))
     await first(stream)
-    service.members.seats["c"].put(Commands(cancels=(CancelWarm(A, "h"),)), None)
+    service.members.streams["c"].put(Commands(cancels=(CancelWarm(A, "h"),)), None)
     assert await rest_of(stream) == []
 
 
@@ -180,10 +168,10 @@ async def test_a_session_that_is_over_ends_the_stream_with_its_reason(
 ) -> None:
     stream = service.consumer().register(v1.RegisterRequest(consumer_name="c"))
     await first(stream)
-    service.members.seats["c"].put(ending)
+    service.members.streams["c"].put(ending)
     refusal = await status_of(anext(stream))
     assert (refusal.status, refusal.message) == (status, str(ending))
-    await service.members.seats["c"].left.wait()
+    await service.members.streams["c"].left.wait()
 
 
 async def test_the_class_of_an_error_is_in_the_trailers(service: Serving) -> None:
@@ -198,29 +186,29 @@ async def test_the_class_of_an_error_is_in_the_trailers(service: Serving) -> Non
         assert call.trailing_metadata["assigner-error"] == "Superseded"
 
 
-async def test_a_seat_is_left_when_the_client_hangs_up(service: Serving) -> None:
+async def test_a_stream_is_left_when_the_client_hangs_up(service: Serving) -> None:
     channel = service.channel()
     stream = v1.KafkaAssignerStub(channel).register(v1.RegisterRequest(consumer_name="c"))
     await first(stream)
     channel.close()
-    await asyncio.wait_for(service.members.seats["c"].left.wait(), 10)
+    await asyncio.wait_for(service.members.streams["c"].left.wait(), 30)
 
 
-async def test_a_seat_is_left_when_the_client_cancels_the_call(service: Serving) -> None:
+async def test_a_stream_is_left_when_the_client_cancels_the_call(service: Serving) -> None:
     stream = service.consumer().register(v1.RegisterRequest(consumer_name="c"))
     await first(stream)
     await stream.aclose()  # type: ignore[attr-defined]
-    await asyncio.wait_for(service.members.seats["c"].left.wait(), 10)
+    await asyncio.wait_for(service.members.streams["c"].left.wait(), 30)
     await eventually(lambda: service.server.statistics().streams == 0)
 
 
 async def test_hearing_goes_on_while_pings_are_answered() -> None:
     async with serving(ping_interval=0.05) as service:
         await first(service.consumer().register(v1.RegisterRequest(consumer_name="c")))
-        seat = service.members.seats["c"]
+        stream = service.members.streams["c"]
         for _ in range(3):
-            before = seat.heard()
-            await eventually(lambda before=before: seat.heard() > before)  # type: ignore[misc]
+            before = stream.heard()
+            await eventually(lambda before=before: stream.heard() > before)  # type: ignore[misc]
 
 
 BAD_REGISTRATIONS = [
@@ -242,18 +230,18 @@ BAD_REGISTRATIONS = [
 
 
 @pytest.mark.parametrize("request_", BAD_REGISTRATIONS, ids=range(len(BAD_REGISTRATIONS)))
-async def test_a_bad_registration_is_refused_and_nobody_is_seated(
+async def test_a_bad_registration_is_refused_and_no_stream_is_opened(
     service: Serving, request_: v1.RegisterRequest
 ) -> None:
     refusal = await status_of(anext(service.consumer().register(request_)))
     assert refusal.status is Status.INVALID_ARGUMENT
     assert refusal.message
-    assert not service.members.seats
+    assert not service.members.streams
 
 
 async def test_names_with_dots_inside_are_fine(service: Serving) -> None:
     await first(service.consumer().register(v1.RegisterRequest(consumer_name="a..b", topic="x..y")))
-    assert service.members.seats["a..b"].registration.topics == ("x..y",)
+    assert service.members.streams["a..b"].registration.topics == ("x..y",)
 
 
 # --- ready and released ------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,16 +15,10 @@ from assigner.model.commands import Commands
 from assigner.model.keys import TopicPartition
 from assigner.proto.kafka_assigner import v1
 from tests.support.clients.upstream_client import upstream_clients
-from tests.support.fakes.grpc_serving import Serving, eventually, serving
+from tests.support.fakes.grpc_serving import Serving, eventually
 from tests.support.network.raw_http2 import REGISTER, framed, raw_peer
 
 SHUTDOWN = "instance is shutting down, reconnect elsewhere"
-
-
-@pytest.fixture
-async def service() -> AsyncIterator[Serving]:
-    async with serving() as running:
-        yield running
 
 
 async def refusal_of(call: Any) -> GRPCError:
@@ -43,7 +36,7 @@ async def test_streams_end_with_a_status_that_sends_the_client_elsewhere(service
         refusal = await refusal_of(anext(stream))
         assert (refusal.status, refusal.message) == (Status.UNAVAILABLE, SHUTDOWN)
     await draining
-    assert all(seat.left.is_set() for seat in service.members.seats.values())
+    assert all(stream.left.is_set() for stream in service.members.streams.values())
     assert service.server.statistics().connections == 0
 
 
@@ -105,13 +98,13 @@ async def test_an_idle_connection_gets_a_goodbye(service: Serving) -> None:
 async def test_a_reader_that_does_not_read_does_not_hold_up_the_drain(service: Serving) -> None:
     async with raw_peer(service.server.port) as peer:
         peer.send(peer.open(REGISTER), framed(bytes(v1.RegisterRequest(consumer_name="raw"))), end=True)
-        seat = await service.seat("raw")
-        seat.put(Commands(assigned=tuple((TopicPartition("t", p), 1) for p in range(20_000))))
-        await eventually(lambda: seat.taken == 2)
+        stream = await service.stream("raw")
+        stream.put(Commands(assigned=tuple((TopicPartition("t", p), 1) for p in range(20_000))))
+        await eventually(lambda: stream.taken == 2)
         async with asyncio.timeout(20):
             await service.server.drain(1)
             await service.server.close()
-        assert seat.left.is_set()
+        assert stream.left.is_set()
 
 
 async def test_watchers_of_the_health_are_told_and_ended(service: Serving) -> None:
@@ -152,7 +145,7 @@ async def test_close_without_a_drain_answers_too(service: Serving) -> None:
     closing = asyncio.create_task(service.server.close())
     assert (await refusal_of(anext(stream))).status is Status.UNAVAILABLE
     await closing
-    assert service.members.seats["c"].left.is_set()
+    assert service.members.streams["c"].left.is_set()
 
 
 async def test_closing_twice_or_before_the_start_is_harmless(service: Serving) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import anyio.to_thread
 import pytest
 from grpclib.const import Status
@@ -17,15 +15,9 @@ from assigner.embedded import EmbeddedAssigner
 from assigner.errors import InvalidInput
 from assigner.proto.kafka_assigner import v1
 from assigner.server.services.loads import DAY, MAX_LISTED, MAX_PUBLISHED, MAX_REPORTED
-from tests.support.fakes.grpc_serving import Serving, serving
+from tests.support.fakes.grpc_serving import Serving
 
 NAN, INF = float("nan"), float("inf")
-
-
-@pytest.fixture
-async def service() -> AsyncIterator[Serving]:
-    async with serving() as running:
-        yield running
 
 
 async def refused(call: object) -> GRPCError:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
@@ -13,13 +11,7 @@ from assigner.model.keys import TopicPartition
 from assigner.model.records import Offset
 from assigner.proto.kafka_assigner import v1
 from assigner.server.services.offsets import MAX_METADATA, MAX_PARTITIONS
-from tests.support.fakes.grpc_serving import Serving, serving
-
-
-@pytest.fixture
-async def service() -> AsyncIterator[Serving]:
-    async with serving() as running:
-        yield running
+from tests.support.fakes.grpc_serving import Serving
 
 
 async def refused(call: object) -> GRPCError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -34,12 +33,6 @@ from assigner.proto.kafka_assigner import v1
 from assigner.server.services.group_description import described
 from tests.support.fakes.grpc_serving import Serving, eventually, serving
 from tests.support.measurement import counted_calls
-
-
-@pytest.fixture
-async def service() -> AsyncIterator[Serving]:
-    async with serving() as running:
-        yield running
 
 
 async def refusal_of(call: Any) -> GRPCError:

@@ -114,7 +114,7 @@ async def test_new_connections_get_a_new_certificate_and_old_ones_go_on(files: F
         assert await renewed(service, trusting(second))
         assert not await renewed(service, trusting(first))
         assert (await old.renew(v1.RenewRequest(consumer_name="old"))).ttl_ms == 30_000
-        service.members.seats["old"].put(None)
+        service.members.streams["old"].put(None)
         assert [message async for message in stream] == []
 
 

@@ -20,12 +20,6 @@ A, B = TopicPartition("orders", 0), TopicPartition("orders", 7)
 
 
 @pytest.fixture
-async def service() -> AsyncIterator[Serving]:
-    async with serving() as running:
-        yield running
-
-
-@pytest.fixture
 async def upstream() -> AsyncIterator[UpstreamClients]:
     async with upstream_clients() as clients:
         yield clients
@@ -41,7 +35,7 @@ async def test_it_registers_and_gets_its_assignments(service: Serving, upstream:
     service.members.opening = Commands(full=True, assigned=((A, 3), (B, 9)), generation=4)
     consumer = await registered(service, upstream)
     assert consumer.owned == {("orders", 0), ("orders", 7)}
-    found = service.members.seats["c-1"].registration
+    found = service.members.streams["c-1"].registration
     assert (found.group, found.topics, found.session, found.renews) == ("default", ("orders",), "", False)
 
 
@@ -52,7 +46,7 @@ async def test_the_first_message_comes_even_if_nothing_is_owned(service: Serving
 
 async def test_it_answers_warms_and_releases(service: Serving, upstream: UpstreamClients) -> None:
     consumer = await registered(service, upstream)
-    service.members.seats["c-1"].put(
+    service.members.streams["c-1"].put(
         Commands(
             warms=(Warm(A, "h1", "old", Cause.JOINED),),
             releases=(Release(B, 4, "h2", "new", Cause.LEFT),),
@@ -72,7 +66,7 @@ async def test_it_answers_warms_and_releases(service: Serving, upstream: Upstrea
 async def test_an_unassigned_partition_is_told(service: Serving, upstream: UpstreamClients) -> None:
     service.members.opening = Commands(full=True, assigned=((A, 3), (B, 9)))
     consumer = await registered(service, upstream)
-    service.members.seats["c-1"].put(Commands(unassigned=((A, 3),)))
+    service.members.streams["c-1"].put(Commands(unassigned=((A, 3),)))
     await consumer.until(lambda: consumer.owned == {("orders", 7)})
 
 
@@ -87,7 +81,7 @@ async def test_a_drained_stream_ends_with_ok(service: Serving, upstream: Upstrea
     consumer = await registered(service, upstream)
     service.members.wait_for_drain = True
     assert await consumer.deregister() == "DEREGISTER_ACTION_WAIT_FOR_DRAIN"
-    service.members.seats["c-1"].put(None)
+    service.members.streams["c-1"].put(None)
     await consumer.until(lambda: consumer.ended == ("OK", ""))
 
 
@@ -98,7 +92,7 @@ async def test_shutdown_now_is_told(service: Serving, upstream: UpstreamClients)
 
 async def test_a_takeover_is_told_with_its_reason(service: Serving, upstream: UpstreamClients) -> None:
     consumer = await registered(service, upstream)
-    service.members.seats["c-1"].put(errors.Superseded("another session of 'c-1' took over"))
+    service.members.streams["c-1"].put(errors.Superseded("another session of 'c-1' took over"))
     await consumer.until(lambda: consumer.ended == ("ABORTED", "another session of 'c-1' took over"))
 
 
@@ -111,10 +105,10 @@ async def test_refusals_are_statuses(service: Serving, upstream: UpstreamClients
         await consumer.ready(("orders", 0))
 
 
-async def test_a_dropped_stream_leaves_its_seat(service: Serving, upstream: UpstreamClients) -> None:
+async def test_the_server_leaves_a_dropped_stream(service: Serving, upstream: UpstreamClients) -> None:
     consumer = await registered(service, upstream)
     await consumer.drop()
-    await service.members.seats["c-1"].left.wait()
+    await service.members.streams["c-1"].left.wait()
 
 
 async def test_a_draining_server_ends_the_stream_with_a_status(service: Serving, upstream: UpstreamClients) -> None:
@@ -127,15 +121,15 @@ async def test_a_draining_server_ends_the_stream_with_a_status(service: Serving,
 async def test_a_client_that_answers_no_renewal_is_heard_by_its_pings(upstream: UpstreamClients) -> None:
     async with serving(ping_interval=0.1) as service:
         await registered(service, upstream)
-        seat = service.members.seats["c-1"]
-        before = seat.heard()
-        await eventually(lambda: seat.heard() > before + 0.3)
+        stream = service.members.streams["c-1"]
+        before = stream.heard()
+        await eventually(lambda: stream.heard() > before + 0.3)
 
 
 async def test_a_frozen_client_is_heard_no_more_and_cut_off(upstream: UpstreamClients) -> None:
     async with serving(ping_interval=0.3, ping_timeout=3.0) as service:
         await registered(service, upstream)
-        seat = service.members.seats["c-1"]
+        stream = service.members.streams["c-1"]
         upstream.signal(signal.SIGSTOP)
-        await asyncio.wait_for(seat.left.wait(), 15)
+        await asyncio.wait_for(stream.left.wait(), 30)
         assert service.refused("dead_peer") == 1

@@ -173,7 +173,7 @@ async def test_those_who_connect_and_say_nothing_keep_no_probe_out(monkeypatch: 
         ]
         assert await site.get("/livez") == (200, "ok\n")
         for stream in streams[:15]:
-            with anyio.fail_after(15), pytest.raises(anyio.EndOfStream):
+            with anyio.fail_after(30), pytest.raises(anyio.EndOfStream):
                 await stream.receive()
         await streams[-1].send(b"GET /livez HTTP/1.1\r\nHost: h\r\n\r\n")
         assert b"200 OK" in await streams[-1].receive()

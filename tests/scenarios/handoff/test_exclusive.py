@@ -12,7 +12,7 @@ from assigner.model.commands import Commands, Opening
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, GroupOptions, Handoff, HandoffMode, Step, decode
 from assigner.store import LeaseGone, PutEvent
-from tests.support.cluster import Cluster, SteppedConsumer, tp
+from tests.support.cluster import EXPIRES, Cluster, SteppedConsumer, tp
 
 OPTIONS = GroupOptions(handoff_mode=HandoffMode.EXCLUSIVE, debounce=0.1)
 pytestmark = [pytest.mark.virtual_time, pytest.mark.cluster(options=OPTIONS)]
@@ -94,6 +94,7 @@ async def test_the_gate_opens_after_the_flip_and_only_when_assigned_has_returned
     assert gate.admit(1.0) == 2
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
 async def test_an_old_owner_that_dies_while_releasing_is_waited_for_until_its_lease_is_over(
     any_cluster: Cluster,
 ) -> None:
@@ -124,6 +125,7 @@ async def test_a_frozen_old_owner_finds_its_epoch_passed_when_it_wakes_up(cluste
     assert b.ended is None
 
 
+@pytest.mark.cluster(etcd_ttl=2 * EXPIRES)
 async def test_a_takeover_waits_for_the_end_of_the_old_sessions_lease(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await cluster.add_topic(partitions=2)

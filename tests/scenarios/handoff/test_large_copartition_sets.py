@@ -12,7 +12,7 @@ from assigner.store import Limits, Store
 from assigner.testing.counting import CountingStore
 from tests.scenarios.limits.test_limits import most_at_a_time
 from tests.scenarios.routing.test_routers import acknowledge, register
-from tests.support.cluster import QUICK, Cluster, cluster_on
+from tests.support.cluster import EXPIRES, QUICK, Cluster, cluster_on
 
 pytestmark = pytest.mark.virtual_time
 THREE = ("t0", "t1", "t2")
@@ -89,6 +89,7 @@ async def test_how_large_a_set_may_be_follows_from_the_stores_own_limit() -> Non
         await cluster.until_counts(a=32, within=4 * cluster.ttl)
 
 
+@pytest.mark.cluster(etcd_ttl=2 * EXPIRES)
 async def test_the_largest_set_is_given_moved_drained_and_inherited(any_cluster: Cluster) -> None:
     cluster = any_cluster
     largest = MANY[:62]

@@ -14,7 +14,7 @@ from assigner.instance import Instance
 from assigner.model.records import GroupOptions, HandoffMode, Step
 from assigner.store import Found
 from tests.scenarios.limits.test_limits import most_at_a_time
-from tests.support.cluster import BOTH_STORES, Cluster, SteppedConsumer, cluster_on, tp
+from tests.support.cluster import BOTH_STORES, EXPIRES, Cluster, SteppedConsumer, cluster_on, tp
 
 pytestmark = pytest.mark.virtual_time
 MODES = [HandoffMode.OVERLAP, HandoffMode.EXCLUSIVE]
@@ -96,6 +96,7 @@ async def test_an_owner_that_does_not_let_go_is_evicted(cluster_in_either_mode: 
     )
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
 async def test_an_owner_that_dies_while_it_lets_go_is_waited_for_no_longer_than_its_lease(any_cluster: Cluster) -> None:
     cluster = any_cluster
     a, _ = await only_subscriber(cluster, answers_release=False)

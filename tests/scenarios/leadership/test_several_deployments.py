@@ -28,12 +28,12 @@ from assigner.settings import Settings, load
 from assigner.storage.groups import discover, make_known
 from assigner.store import Store, read_all
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, Cluster, SteppedConsumer, tp
+from tests.support.cluster import ALLOWANCE, BOTH_STORES, EXPIRES, Cluster, SteppedConsumer, tp
 from tests.support.servers.etcd import RunningEtcd
 
 pytestmark = pytest.mark.virtual_time
 PLACES = ["/{}-{}/", "/kafka-assigner/{}-{}/", "/kafka-assigner/team/{}-{}/"]
-TTL = {"memory": 30.0, "etcd": 2.0}
+TTL = {"memory": 30.0, "etcd": EXPIRES}
 
 
 class Site:
@@ -42,6 +42,7 @@ class Site:
     def __init__(self, kind: str, backend: Backend, endpoints: str) -> None:
         self.ttl = TTL[kind]
         self.patience = 20.0 if kind == "memory" else 90.0
+        self.allowance = 0.0 if kind == "memory" else ALLOWANCE
         self.backend = backend
         self.clock = LoopClock()
         self.tasks: anyio.abc.TaskGroup

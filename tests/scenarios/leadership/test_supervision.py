@@ -19,7 +19,7 @@ from assigner.api import OffsetCommit
 from assigner.core.loads.weights import LoadSettings
 from assigner.instance import Instance
 from assigner.testing.waiting import eventually
-from tests.support.cluster import GROUP, Cluster, cluster_on, tp
+from tests.support.cluster import EXPIRES, GROUP, Cluster, cluster_on, tp
 from tests.support.servers.etcd import RunningEtcd
 
 pytestmark = pytest.mark.virtual_time
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.virtual_time
 
 @pytest.fixture
 async def etcd_cluster(request: pytest.FixtureRequest, etcd_server: RunningEtcd) -> AsyncIterator[Cluster]:
-    async with cluster_on("etcd", request) as cluster:
+    async with cluster_on("etcd", request, etcd_ttl=EXPIRES) as cluster:
         yield cluster
 
 
@@ -41,7 +41,7 @@ def _elector(instance: Instance) -> Any:
 
 STEPS: dict[str, Callable[[Instance], tuple[Any, str]]] = {
     "mirror": lambda instance: (instance.mirrors.get(GROUP), "_apply"),
-    "unit writer": lambda instance: (instance.members._writer, "_take"),
+    "batch writer": lambda instance: (instance.members._writer, "_fitting"),
     "offset writer": lambda instance: (instance.offsets._writer.queue, "take"),
     "load reports": lambda instance: (instance.load_reports._samples, "forget"),
     "known groups": lambda instance: (_leadership(instance)._groups, "_apply"),

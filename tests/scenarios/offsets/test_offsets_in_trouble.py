@@ -16,7 +16,7 @@ from assigner.offsets.commit import OffsetService
 from assigner.store import Compare, Operation, Store, TransactionResult
 from assigner.testing.faults import FaultyStore, LoseAnswer, Refuse
 from assigner.testing.waiting import eventually
-from tests.support.cluster import GROUP, Cluster, SteppedConsumer, tp
+from tests.support.cluster import EXPIRES, GROUP, Cluster, SteppedConsumer, tp
 from tests.support.committing import (
     commit,
     fetch,
@@ -301,6 +301,7 @@ async def test_a_full_queue_refuses_the_whole_call_and_recovers(cluster: Cluster
 # --- any course --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
 @pytest.mark.parametrize("mode", MODES)
 async def test_under_joins_crashes_takeovers_and_lost_answers_only_owners_commit(
     any_cluster: Cluster, mode: HandoffMode

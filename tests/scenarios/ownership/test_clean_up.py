@@ -11,7 +11,7 @@ from assigner.model.keys import AssignmentKey, TopicPartition
 from assigner.model.records import Assignment, HandoffMode
 from assigner.store import Delete, DeleteEvent, Operation
 from assigner.testing.faults import Delay, Injected
-from tests.support.cluster import Cluster, SteppedConsumer, tp
+from tests.support.cluster import EXPIRES, Cluster, SteppedConsumer, tp
 from tests.support.faulty_stores import key_of
 
 pytestmark = pytest.mark.virtual_time
@@ -63,6 +63,7 @@ async def test_rule_5_an_owner_that_is_back_before_the_removal_keeps_its_partiti
     assert not await removed(cluster)
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
 async def test_nobody_gets_what_an_owner_that_is_back_holds_exclusively(any_cluster: Cluster) -> None:
     """It renews and its gates are open; that its stream says nothing any more must not matter."""
     cluster = any_cluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from assigner.model.records import Cause, Phase, Step
-from tests.support.cluster import Cluster, tp
+from tests.support.cluster import EXPIRES, Cluster, tp
 
 pytestmark = pytest.mark.virtual_time
 
@@ -36,6 +36,7 @@ async def test_a_move_goes_through_warming_ready_and_complete_and_ends_deleted(a
     await any_cluster.until_counts(a=1, b=1)
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
 async def test_a_dead_owners_partitions_go_to_others_without_handoffs(any_cluster: Cluster) -> None:
     await any_cluster.add_topic(partitions=8)
     await any_cluster.start_instance()
@@ -49,6 +50,7 @@ async def test_a_dead_owners_partitions_go_to_others_without_handoffs(any_cluste
     assert tp(0) in state.assignments
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
 async def test_a_partition_left_in_peace_is_given_away_at_once_when_its_owner_dies(any_cluster: Cluster) -> None:
     await any_cluster.set_options(warming_timeout=1.0, balance_backoff=3600.0)
     await any_cluster.add_topic(partitions=2)

@@ -10,7 +10,7 @@ from assigner.core.coordination.publishing import LAG
 from assigner.model.keys import AssignmentKey, PlanKey, TopicPartition
 from assigner.model.records import Assignment, Plan, decode
 from assigner.store import PutEvent
-from tests.support.cluster import Cluster
+from tests.support.cluster import EXPIRES, Cluster
 from tests.support.faulty_stores import key_of
 
 pytestmark = pytest.mark.virtual_time
@@ -68,6 +68,7 @@ async def replaced_by_a_service_without_epochs(cluster: Cluster, *, deletes: boo
             await cluster.store.put(held.key, msgspec.json.encode(theirs))
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
 @pytest.mark.parametrize("deletes", [False, True], ids=["rewritten", "deleted"])
 async def test_rule_18_epochs_only_rise_although_a_service_without_epochs_was_here_meanwhile(
     any_cluster: Cluster, deletes: bool

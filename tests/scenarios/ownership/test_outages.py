@@ -15,7 +15,7 @@ from assigner.model.keys import AssignmentKey, HandoffKey, PlanKey
 from assigner.model.records import GroupOptions, HandoffMode, Plan, decode
 from assigner.store import Operation, PutEvent
 from assigner.testing.faults import EffectAfter, Fault, LoseAnswer
-from tests.support.cluster import Cluster, cluster_on, tp
+from tests.support.cluster import EXPIRES, Cluster, cluster_on, tp
 from tests.support.faulty_stores import key_of
 
 pytestmark = pytest.mark.virtual_time
@@ -85,6 +85,7 @@ async def test_an_outage_after_which_everybody_comes_back_moves_nothing(
     assert (await cluster.plan()).generation == before.plan.generation
 
 
+@pytest.mark.cluster(etcd_ttl=2 * EXPIRES)
 async def test_rule_8_a_restart_of_the_service_moves_nothing_by_range(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await cluster.set_options(strategy="range")
@@ -136,6 +137,7 @@ async def test_what_died_in_an_outage_is_taken_over_a_ttl_after_the_service_is_b
     )
 
 
+@pytest.mark.cluster(etcd_ttl=2 * EXPIRES)
 async def test_what_nobody_owned_is_assigned_although_somebody_is_waited_for(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await cluster.add_topic(partitions=4)

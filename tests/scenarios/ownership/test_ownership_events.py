@@ -13,7 +13,7 @@ from assigner.model.names import session_digest
 from assigner.model.records import GroupOptions, HandoffMode, Status
 from assigner.observability.event_log import EventLog, EventSettings
 from assigner.testing.waiting import eventually
-from tests.support.cluster import Cluster, tp
+from tests.support.cluster import EXPIRES, Cluster, tp
 
 pytestmark = pytest.mark.virtual_time
 EXCLUSIVE = GroupOptions(debounce=0.1, handoff_mode=HandoffMode.EXCLUSIVE)
@@ -82,6 +82,7 @@ async def test_in_an_exclusive_group_the_release_comes_first(cluster: Cluster, t
     assert {line["mode"] for line in lines} == {"exclusive"}
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
 async def test_a_crash_is_told_when_the_lease_is_over_and_then_who_took_over(
     any_cluster: Cluster, tmp_path: Path
 ) -> None:

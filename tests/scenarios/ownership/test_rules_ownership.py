@@ -17,7 +17,7 @@ from assigner.model.records import Assignment, Cause, HandoffMode, Plan, Step, T
 from assigner.store import Event, Found, PutEvent
 from assigner.testing.faults import Delay, LoseAnswer
 from assigner.testing.waiting import eventually
-from tests.support.cluster import TTL, Cluster, SteppedConsumer, tp
+from tests.support.cluster import EXPIRES, TTL, Cluster, SteppedConsumer, tp
 
 pytestmark = pytest.mark.virtual_time
 
@@ -194,6 +194,7 @@ async def test_rule_5_a_target_that_left_before_the_flip_does_not_become_the_own
     assert {record.owner for record in puts_of(cluster, await cluster.history())} == {"a"}
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
 async def test_rule_5_a_draining_consumer_keeps_its_lease(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await cluster.add_topic(partitions=2)
@@ -290,6 +291,7 @@ async def test_rule_6_a_recreated_topic_drops_offset_and_handoff_and_its_epochs_
 # --- 8: dead means gone ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.cluster(etcd_ttl=2 * EXPIRES)
 async def test_rule_8_an_outage_of_the_service_moves_nothing_if_the_consumers_come_back(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await cluster.add_topic(partitions=4)
@@ -337,6 +339,7 @@ async def test_rule_8_an_unreadable_registration_is_a_registration(cluster: Clus
     await cluster.until_counts(a=2, within=3 * TTL)
 
 
+@pytest.mark.cluster(etcd_ttl=2 * EXPIRES)
 async def test_rule_8_in_exclusive_an_owner_is_dead_only_when_its_lease_is_over(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)

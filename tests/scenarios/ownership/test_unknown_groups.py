@@ -230,8 +230,10 @@ async def test_thousands_of_unknown_names_leave_the_instance_as_it_was(cluster: 
             tasks.start_soon(ask, number)
     assert instance.mirrors.open == before
     assert await instance.members.renew(GROUP, "a", consumer.session) > 0
-    seat = await instance.members.register(Registration(group="fresh", name="x", session="s", renews=True), lambda: 0.0)
-    await seat.leave()
+    stream = await instance.members.register(
+        Registration(group="fresh", name="x", session="s", renews=True), lambda: 0.0
+    )
+    await stream.leave()
 
 
 # --- how many groups there may be --------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ from assigner.core.group import GroupState
 from assigner.errors import Evicted, NotRegistered, NotTheTarget
 from assigner.instance import Instance
 from assigner.model.records import HandoffMode, LeaderRecord, Phase, Status, Step, encode
-from assigner.store import Compare, Operation, Put, TransactionResult
+from assigner.store import Compare, Operation, Put, Store, TransactionResult
 from assigner.testing.faults import Delay, FaultyStore, Injected
-from tests.support.cluster import Cluster, SteppedConsumer, tp
+from tests.support.cluster import EXPIRES, Cluster, SteppedConsumer, tp
 
 pytestmark = pytest.mark.virtual_time
 
@@ -30,13 +30,26 @@ pytestmark = pytest.mark.virtual_time
 class Sent(FaultyStore):
     """A store to which a transaction is on its way whatever becomes of its sender."""
 
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self._sent: set[asyncio.Task[TransactionResult]] = set()
+
     async def transact(
         self, compares: Sequence[Compare], operations: Sequence[Operation], *, otherwise: Sequence[str] = ()
     ) -> TransactionResult:
-        sending = asyncio.ensure_future(super().transact(compares, operations, otherwise=otherwise))
+        sending = asyncio.create_task(super().transact(compares, operations, otherwise=otherwise), name="sent")
+        self._sent.add(sending)
         # Its sender may be gone when it fails, and then nobody else asks how it ended.
         sending.add_done_callback(lambda sent: sent.cancelled() or sent.exception())
+        sending.add_done_callback(self._sent.discard)
         return await asyncio.shield(sending)
+
+    async def close(self) -> None:
+        """What has not arrived when the test is over need not arrive any more."""
+        for sending in list(self._sent):
+            sending.cancel()
+            await asyncio.wait([sending])
+        await super().close()
 
 
 def faults_of(instance: Instance) -> FaultyStore:
@@ -100,6 +113,7 @@ async def test_01_a_leader_whose_lease_is_over_leads_no_more(any_cluster: Cluste
 # --- 2: a deposed leader goes on writing -------------------------------------------------------------------------
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
 async def test_02_what_a_deposed_leader_still_writes_is_refused(any_cluster: Cluster) -> None:
     await any_cluster.add_topic(partitions=2)
     i1 = await any_cluster.start_instance("i1", wrap=Sent)
@@ -124,6 +138,7 @@ async def test_02_what_a_deposed_leader_still_writes_is_refused(any_cluster: Clu
 # --- 3, 4, 5, 6: handoffs that stand still -----------------------------------------------------------------------
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
 async def test_03_a_new_leader_goes_on_with_what_is_ready(any_cluster: Cluster) -> None:
     await any_cluster.add_topic(partitions=2)
     i1 = await any_cluster.start_instance("i1", wrap=FaultyStore)
@@ -138,11 +153,12 @@ async def test_03_a_new_leader_goes_on_with_what_is_ready(any_cluster: Cluster) 
     assert (await any_cluster.state()).handoffs[moved].record.phase is Phase.READY
     began = any_cluster.clock.now()
     await any_cluster.until_counts(within=90, a=1, b=1)
-    assert any_cluster.clock.now() - began < 2 * any_cluster.ttl + 2
+    assert any_cluster.clock.now() - began < 2 * any_cluster.ttl + 2 + any_cluster.allowance
     await a.until("has let it go", lambda c: moved not in c.owned)
     faults_of(i1).heal()
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
 async def test_04_a_handoff_that_stands_still_holds_nothing_else_up(any_cluster: Cluster) -> None:
     await any_cluster.add_topic(partitions=6)
     await any_cluster.start_instance()
@@ -161,8 +177,8 @@ async def test_04_a_handoff_that_stands_still_holds_nothing_else_up(any_cluster:
 
 
 async def test_05_a_warm_may_take_its_time_and_giving_it_up_is_told(any_cluster: Cluster) -> None:
-    limit = 300.0 if any_cluster.ttl > 10 else 1.0
-    await any_cluster.set_options(warming_timeout=limit, balance_backoff=3 * limit)
+    limit = 1.0 if any_cluster.allowance else 300.0
+    await any_cluster.set_options(warming_timeout=limit, balance_backoff=900.0)
     a, b = await moving(any_cluster)
     (moved,) = b.to_warm
     order = b.to_warm[moved]
@@ -193,6 +209,7 @@ async def test_05_each_step_has_its_own_time(cluster: Cluster) -> None:
     await cluster.until_counts(a=1, b=1)
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
 async def test_06_an_owner_that_does_not_let_go_is_evicted_before_it_is_forgotten(any_cluster: Cluster) -> None:
     await any_cluster.set_options(release_timeout=1.0)
     a, b = await moving(any_cluster)
@@ -360,7 +377,7 @@ async def test_16_exclusively_a_dead_owners_partitions_wait_for_its_lease(any_cl
     # Its key is gone by an operator's hand, but its own clock may still admit work until its lease is over.
     a.crash()
     await any_cluster.store.delete(any_cluster.group.consumer("a"))
-    await anyio.sleep(any_cluster.ttl / 3)
+    await anyio.sleep(any_cluster.a_while)
     assert len(b.owned) == 1
     await any_cluster.store.revoke(lease)
     await any_cluster.until_counts(b=2)
@@ -374,7 +391,7 @@ async def test_16_exclusively_a_second_process_of_the_same_name_waits_for_the_fi
     await any_cluster.until_counts(a=2)
     second = await any_cluster.join("a", session="two")
     await first.until("told why", lambda c: c.ended is not None)
-    await anyio.sleep(any_cluster.ttl / 3)
+    await anyio.sleep(any_cluster.a_while)
     assert not second.owned
     # It says that its gates are closed: nobody has to wait for its lease.
     await first.deregister(gates_closed=True)

@@ -10,15 +10,15 @@ import pytest
 
 from assigner.core.group import GroupState
 from assigner.core.whatif import changes
-from assigner.core.whatif.report import answer, solve
-from assigner.core.whatif.sketch import Sketch, SketchedMember, SketchedTopic
+from assigner.core.whatif.group_spec import GroupSpec, MemberSpec, TopicSpec
+from assigner.core.whatif.report import build_report, solve
 from assigner.errors import AssignerError, InvalidInput, InvalidName
 from assigner.leader.history import read_history
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, Cause, HandoffMode, decode
 from assigner.store import PutEvent
 from assigner.strategy.registry import load
-from tests.support.cluster import Cluster, SteppedConsumer, tp
+from tests.support.cluster import EXPIRES, Cluster, SteppedConsumer, tp
 
 pytestmark = pytest.mark.virtual_time
 OLD, NEW = "v1", "v2"
@@ -248,6 +248,7 @@ async def test_many_crashes_in_the_middle_leave_nothing_unowned(cluster: Cluster
     await crash_in_the_middle(cluster, dying)
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
 async def test_a_crash_on_either_side_leaves_nothing_unowned(any_cluster: Cluster) -> None:
     await crash_in_the_middle(any_cluster, "v1-03 v2-00")
 
@@ -285,18 +286,18 @@ async def test_what_is_asked_beforehand_is_what_happens(cluster: Cluster) -> Non
     await fleet(cluster, 3, NEW)
     await crash(cluster, pods[0])
     state = await at_rest(cluster, 6)
-    solved = solve(changes.leave(sketched(state), pods[1].name), load(state.options.strategy))
+    solved = solve(changes.leave(spec_of(state), pods[1].name), load(state.options.strategy))
     await crash(cluster, pods[1])
     after = await at_rest(cluster, 5)
-    asked = {move.partition: move.new for move in answer(sketched(state), solved).planned}
+    asked = {move.partition: move.new for move in build_report(spec_of(state), solved).planned}
     happened = {str(at): held.record.owner for at, held in after.assignments.items()}
     assert asked == {at: owner for at, owner in happened.items() if at in asked}
     assert len(asked) == len(state.owned[pods[1].name])
 
 
-def sketched(state: GroupState) -> Sketch:
+def spec_of(state: GroupState) -> GroupSpec:
     members = tuple(
-        SketchedMember(
+        MemberSpec(
             name=name,
             deployment=stored.record.generation,
             registered_at=stored.record.registered_at,
@@ -304,8 +305,8 @@ def sketched(state: GroupState) -> Sketch:
         )
         for name, stored in state.consumers.items()
     )
-    topics = tuple(SketchedTopic(name=name, partitions=it.record.partition_count) for name, it in state.topics.items())
-    return Sketch(members=members, topics=topics, rollout=state.options.rollout)
+    topics = tuple(TopicSpec(name=name, partitions=it.record.partition_count) for name, it in state.topics.items())
+    return GroupSpec(members=members, topics=topics, rollout=state.options.rollout)
 
 
 async def test_when_the_rollout_is_over_the_rest_is_balanced(cluster: Cluster) -> None:

@@ -23,7 +23,7 @@ from assigner.server.services.group_description import described
 from assigner.store import Found
 from assigner.testing.waiting import eventually
 from tests.scenarios.ownership.test_ownership_events import logged
-from tests.support.cluster import GROUP, Cluster, SteppedConsumer, tp
+from tests.support.cluster import EXPIRES, GROUP, Cluster, SteppedConsumer, tp
 
 # --- every call --------------------------------------------------------------------------------------------------
 
@@ -201,6 +201,7 @@ async def test_a_stranger_does_not_end_the_session_of_an_owner_that_hangs(any_cl
     assert not b.owned
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
 @pytest.mark.parametrize("mode", [HandoffMode.OVERLAP, HandoffMode.EXCLUSIVE])
 async def test_a_stranger_does_not_keep_a_dead_consumer_alive(any_cluster: Cluster, mode: HandoffMode) -> None:
     await any_cluster.set_options(handoff_mode=mode)
@@ -211,7 +212,7 @@ async def test_a_stranger_does_not_keep_a_dead_consumer_alive(any_cluster: Clust
     a.crash()
     b = await any_cluster.join("b")
     refused = 0
-    with anyio.fail_after(6 * any_cluster.ttl):
+    with anyio.fail_after(6 * any_cluster.ttl + any_cluster.allowance):
         while len(b.owned) < 2:
             try:
                 await instance.members.renew(GROUP, "a", "")

@@ -15,13 +15,13 @@ from assigner.model.commands import Commands
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, Cause, GroupOptions, HandoffMode, encode
 from assigner.testing.waiting import eventually
-from tests.support.cluster import Cluster, tp
+from tests.support.cluster import EXPIRES, Cluster, tp
 from tests.support.faulty_stores import BusyStore
 
 pytestmark = pytest.mark.virtual_time
 
 
-async def seat_of(cluster: Cluster, name: str, instance: str = "i1") -> ConsumerStream:
+async def stream_of(cluster: Cluster, name: str, instance: str = "i1") -> ConsumerStream:
     """A stream that is read by hand. Nobody renews it."""
     registration = Registration(group="g", name=name, session=f"{name}-1", renews=True)
     return await cluster.instances[instance].members.register(registration, cluster.clock.now)
@@ -96,8 +96,8 @@ async def test_a_message_names_the_generation_of_the_plan(cluster: Cluster) -> N
 async def test_a_slow_reader_is_told_where_it_stands_and_not_how_it_got_there(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=2)
     await cluster.start_instance()
-    seat = await seat_of(cluster, "slow")
-    commands = seat.commands()
+    stream = await stream_of(cluster, "slow")
+    commands = stream.commands()
     reader = Reader()
     reader.take(await anext(commands))
     for epoch in range(1, 200):
@@ -112,7 +112,7 @@ async def test_a_slow_reader_is_told_where_it_stands_and_not_how_it_got_there(cl
     reader.take(await anext(commands))
     assert len(reader.messages) == 2
     assert reader.owned == {tp(0): 199}
-    await seat.leave()
+    await stream.leave()
 
 
 async def test_no_update_is_lost_between_the_snapshot_and_the_stream(any_cluster: Cluster) -> None:
@@ -136,13 +136,13 @@ async def test_no_update_is_lost_between_the_snapshot_and_the_stream(any_cluster
     async with anyio.create_task_group() as tasks:
 
         async def read(name: str) -> None:
-            seat = await seat_of(cluster, name)
+            stream = await stream_of(cluster, name)
             try:
-                async for commands in seat.commands():
+                async for commands in stream.commands():
                     readers[name].take(commands)
             finally:
                 with anyio.CancelScope(shield=True):
-                    await seat.leave()
+                    await stream.leave()
 
         for name in readers:
             tasks.start_soon(read, name)
@@ -222,6 +222,7 @@ async def test_exclusively_who_has_let_go_is_not_told_that_it_owns(cluster: Clus
     await cluster.until_counts(a=1, b=1)
 
 
+@pytest.mark.cluster(etcd_ttl=2 * EXPIRES)
 async def test_a_reconnect_within_the_ttl_moves_nothing(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await cluster.add_topic(partitions=4)
@@ -231,7 +232,7 @@ async def test_a_reconnect_within_the_ttl_moves_nothing(any_cluster: Cluster) ->
     a = await cluster.join("a")
     await cluster.until_counts(a=2, b=2)
     # The generation follows the moves.
-    await anyio.sleep(0.5)
+    await cluster.until_quiet()
     before = await cluster.state()
     for instance in (other, cluster.instances["i1"], other):
         a.crash()
@@ -253,10 +254,10 @@ async def _to_its_end(commands: AsyncIterator[Commands]) -> None:
 async def test_a_newer_stream_of_the_same_session_ends_the_older_one_and_is_not_ended_with_it(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=1)
     await cluster.start_instance()
-    first = await seat_of(cluster, "a")
+    first = await stream_of(cluster, "a")
     old = first.commands()
     await anext(old)
-    second = await seat_of(cluster, "a")
+    second = await stream_of(cluster, "a")
     new = second.commands()
     assert (await anext(new)).full
     with pytest.raises(StreamReplaced):

@@ -13,9 +13,9 @@ from assigner.model.records import Consumer, HandoffMode, Status
 from assigner.store import Compare, DeleteEvent, Found, Operation, Put
 from assigner.testing.faults import AnswerAfter, Delay, EffectAfter, FaultyStore, Injected, LoseAnswer
 from assigner.testing.waiting import eventually
-from tests.support.cluster import GROUP, Cluster, SteppedConsumer
+from tests.support.cluster import ETCD_TTL, GROUP, Cluster, SteppedConsumer
 
-pytestmark = [pytest.mark.virtual_time, pytest.mark.cluster(ttl=6.0)]
+pytestmark = [pytest.mark.virtual_time, pytest.mark.cluster(ttl=6.0, etcd_ttl=ETCD_TTL)]
 
 
 def registers(cluster: Cluster, session: str, name: str = "a") -> Callable[..., bool]:
@@ -164,7 +164,7 @@ async def test_a_first_registration_whose_caller_is_gone_leaves_nobody_behind(an
     async def gone() -> bool:
         return await on_record(any_cluster) is None
 
-    await eventually(gone, within=3, what="nobody is registered")
+    await eventually(gone, within=3 + any_cluster.allowance, what="nobody is registered")
 
 
 async def test_who_was_marked_while_its_registration_was_in_doubt_stays_registered(any_cluster: Cluster) -> None:

@@ -9,7 +9,7 @@ from assigner.admin import operations
 from assigner.testing.waiting import eventually
 from tests.support.cluster import GROUP, Cluster
 
-pytestmark = [pytest.mark.virtual_time, pytest.mark.cluster(ttl=6.0)]
+pytestmark = [pytest.mark.virtual_time, pytest.mark.cluster(ttl=6.0, etcd_ttl=20.0)]
 
 
 async def silences(cluster: Cluster, instance: str) -> dict[str, float | None]:
@@ -31,7 +31,7 @@ async def test_a_consumer_that_stopped_renewing_is_seen_to_be_silent_by_any_inst
         lively, silent = told.get("lively"), told.get("stopped")
         return lively is not None and silent is not None and silent >= 3.0 > lively
 
-    await eventually(is_told, within=6.0, what="silent for half its TTL, while the other one is not")
+    await eventually(is_told, within=any_cluster.ttl, what="silent for half its TTL, while the other one is not")
 
 
 async def test_only_so_many_leases_are_asked_about(any_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from assigner.api import Registration
 from assigner.core.group import GroupState
 from assigner.model.records import Assignment, GroupOptions, HandoffMode, Standbys, encode
 from assigner.testing.waiting import eventually
-from tests.support.cluster import Cluster, SteppedConsumer, tp
+from tests.support.cluster import EXPIRES, Cluster, SteppedConsumer, tp
 from tests.support.faulty_stores import key_of
 
 WARMTH = ("warm", "cold")
@@ -86,23 +86,23 @@ async def test_the_first_message_lists_every_standby(any_cluster: Cluster) -> No
 async def test_a_slow_reader_is_told_each_standby_once_and_only_where_it_stands(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=2)
     instance = await cluster.start_instance(leads=False)
-    seat = await instance.members.register(
+    stream = await instance.members.register(
         Registration(group="g", name="slow", session="s", renews=True), cluster.clock.now
     )
-    commands = seat.commands()
+    commands = stream.commands()
     await anext(commands)
     for turn in range(100):
         for number in range(2):
             holders = ("slow",) if (turn + number) % 2 else ("x",)
             record = Standbys(topic="t", partition=number, holders=holders)
             await cluster.store.put(cluster.group.standby(tp(number)), encode(record))
-    await eventually(lambda: seat.backlog == 2, what="both are in the outbox")
+    await eventually(lambda: stream.backlog == 2, what="both are in the outbox")
     mirror = instance.mirrors.get("g")
     assert mirror
     await mirror.wait_for((await cluster.state()).revision)
     news = await anext(commands)
     assert (news.standbys_added, news.standbys_removed) == ((tp(0),), ())
-    await seat.leave()
+    await stream.leave()
 
 
 async def test_only_what_changes_is_written(cluster: Cluster) -> None:
@@ -122,8 +122,7 @@ async def test_a_change_of_leader_rewrites_nothing(any_cluster: Cluster) -> None
     for name in "abc":
         await any_cluster.join(name, other)
     await even(any_cluster, "a", "b", "c")
-    await anyio.sleep(1.5)
-    revision = (await any_cluster.state()).revision
+    revision = await any_cluster.until_quiet()
     await any_cluster.stop_instance("i1")
     await any_cluster.start_instance("i3")
     await any_cluster.until("another leader", lambda s: bool(s.leader and s.leader.record.holder == "i3"))
@@ -134,6 +133,7 @@ async def test_a_change_of_leader_rewrites_nothing(any_cluster: Cluster) -> None
 # --- promoted ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
 async def test_the_partitions_of_a_dead_owner_go_to_those_that_hold_copies(any_cluster: Cluster) -> None:
     a, b, c = await three(any_cluster)
     await told(any_cluster, b, c)
@@ -150,9 +150,12 @@ async def test_the_partitions_of_a_dead_owner_go_to_those_that_hold_copies(any_c
         assert not dropped & one.owned.keys(), "a copy that was promoted was taken away"
     await told(any_cluster, b, c)
     assert actives(any_cluster) == (warm + len(lost), cold)
-    await anyio.sleep(2)
-    history = (await any_cluster.instances["i1"].operations.describe("g")).history
-    assert {tp(move.partition) for move in history[-len(lost) :] if move.warm} == lost
+
+    async def in_history() -> bool:
+        history = (await any_cluster.instances["i1"].operations.describe("g")).history
+        return {tp(move.partition) for move in history[-len(lost) :] if move.warm} == lost
+
+    await eventually(in_history, within=30, what="the moves in the history, each warm")
 
 
 @pytest.mark.parametrize("mode", HandoffMode)
@@ -228,6 +231,7 @@ async def test_a_holder_that_restarts_within_its_ttl_keeps_its_copies(any_cluste
     assert len(again.standbys) == 4
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
 async def test_the_copies_of_a_dead_holder_are_replaced(any_cluster: Cluster) -> None:
     a, b, c = await three(any_cluster)
     c.crash()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import anyio
 import pytest
 
@@ -13,7 +11,7 @@ from assigner.model.records import HandoffMode, TopicConfig, decode
 from assigner.store import Found
 from assigner.testing.faults import EffectAfter, Fault, FaultyStore, Injected, LoseAnswer
 from assigner.testing.waiting import eventually
-from tests.support.cluster import BOTH_STORES, GROUP, Cluster, cluster_on
+from tests.support.cluster import EXPIRES, GROUP, Cluster
 
 pytestmark = pytest.mark.virtual_time
 FAULTS = [
@@ -23,11 +21,10 @@ FAULTS = [
 ]
 
 
-@pytest.fixture(params=BOTH_STORES)
-async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(request.param, request) as cluster:
-        await cluster.add_topic(partitions=4)
-        yield cluster
+@pytest.fixture
+async def cluster(any_cluster: Cluster) -> Cluster:
+    await any_cluster.add_topic(partitions=4)
+    return any_cluster
 
 
 async def instance_on_faults(cluster: Cluster) -> tuple[Instance, FaultyStore]:
@@ -109,6 +106,7 @@ async def test_a_group_is_made_although_the_answer_was_lost(cluster: Cluster, fa
     assert "new" in {one.group for one in await instance.operations.groups()}
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_group_is_deleted_and_its_epochs_are_kept_although_the_answer_was_lost(
     cluster: Cluster, fault: Fault

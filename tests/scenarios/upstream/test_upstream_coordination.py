@@ -11,7 +11,7 @@ import pytest
 from assigner.core.group import GroupState
 from assigner.model.records import Phase, Status
 from assigner.store import Batch, PutEvent
-from tests.support.cluster import Cluster, tp
+from tests.support.cluster import EXPIRES, Cluster, tp
 
 pytestmark = pytest.mark.virtual_time
 ALL = {tp(number) for number in range(8)}
@@ -135,6 +135,7 @@ async def test_assigner_starts_after_consumers(any_cluster: Cluster) -> None:
     await any_cluster.until_counts(a=2, b=2, c=2, d=2)
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
 async def test_consumer_crash_reassigns_partitions(any_cluster: Cluster) -> None:
     await any_cluster.add_topic(partitions=8)
     await any_cluster.start_instance()
@@ -150,6 +151,7 @@ async def test_consumer_crash_reassigns_partitions(any_cluster: Cluster) -> None
     await no_handoff_was_ever_made(any_cluster, before.revision)
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
 async def test_consumer_crash_during_warming_cleans_up(any_cluster: Cluster) -> None:
     await any_cluster.add_topic(partitions=8)
     await any_cluster.start_instance()
@@ -163,6 +165,7 @@ async def test_consumer_crash_during_warming_cleans_up(any_cluster: Cluster) -> 
     assert not any(commands.unassigned or commands.releases for commands in a.heard)
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
 async def test_dead_consumer_partitions_assigned_directly_without_handoffs(any_cluster: Cluster) -> None:
     await any_cluster.add_topic(partitions=8)
     await any_cluster.start_instance()
@@ -176,6 +179,7 @@ async def test_dead_consumer_partitions_assigned_directly_without_handoffs(any_c
     await no_handoff_was_ever_made(any_cluster, before.revision)
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
 async def test_mixed_dead_and_alive_owners_during_rebalance(any_cluster: Cluster) -> None:
     await any_cluster.add_topic(partitions=8)
     await any_cluster.start_instance()

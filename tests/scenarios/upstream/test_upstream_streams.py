@@ -19,7 +19,7 @@ from assigner.model.records import Status as ConsumerStatus
 from assigner.proto.kafka_assigner import v1
 from assigner.service import Service
 from tests.support.clients.stream_clients import Clients, StreamConsumer, clients_of, until
-from tests.support.cluster import BOTH_STORES, Cluster, cluster_on
+from tests.support.cluster import BOTH_STORES, EXPIRES, Cluster, cluster_on
 
 ALL = {("t", number) for number in range(8)}
 CASES = [
@@ -32,7 +32,7 @@ both = pytest.mark.parametrize(("store", "kind"), CASES)
 
 @pytest.fixture
 async def cluster(store: str, request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with cluster_on(store, request, ttl=2.0) as cluster:
+    async with cluster_on(store, request, ttl=2.0, etcd_ttl=EXPIRES) as cluster:
         yield cluster
 
 

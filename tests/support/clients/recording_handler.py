@@ -10,10 +10,12 @@ from typing import Any
 import anyio
 
 from assigner.client import AssignerConsumer, Handler, Ownership, Release, Timing, TopicPartition, Warm
+from assigner.clock import LoopClock
+from assigner.testing.virtual_time import VirtualTimeLoop
 from assigner.testing.waiting import eventually
 from tests.support.fakes.scripted_assigner import TOPIC, ScriptedAssigner
 
-QUICK = Timing(call_timeout=3.0, keepalive=0.3, keepalive_timeout=0.3, first_pause=0.01, longest_pause=0.05)
+QUICK = Timing(call_timeout=10.0, keepalive=0.3, keepalive_timeout=5.0, first_pause=0.01, longest_pause=0.05)
 
 
 class Recorder(Handler):
@@ -54,13 +56,16 @@ class Recorder(Handler):
 
 @asynccontextmanager
 async def consuming(service: ScriptedAssigner, handler: Handler, **options: Any) -> AsyncIterator[AssignerConsumer]:
+    """A consumer of the service; on a virtual-time loop its clock is virtual too."""
     options.setdefault("timing", QUICK)
+    if isinstance(asyncio.get_running_loop(), VirtualTimeLoop):
+        options.setdefault("clock", LoopClock())
     addresses = options.pop("addresses", [service.address])
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with AssignerConsumer(addresses, "billing", "worker-1", [TOPIC], handler, **options) as consumer:
             yield consumer
 
 
 async def owns(consumer: AssignerConsumer, **epochs: int) -> None:
     wanted = {TopicPartition(TOPIC, int(name.removeprefix("p"))): epoch for name, epoch in epochs.items()}
-    await eventually(lambda: consumer.partitions == wanted, every=0.003, what=f"owns {epochs}")
+    await eventually(lambda: consumer.partitions == wanted, within=30, every=0.003, what=f"owns {epochs}")

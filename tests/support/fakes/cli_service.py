@@ -197,5 +197,5 @@ def serving(
 async def _running(server: GrpcServer) -> AsyncIterator[None]:
     await server.start()
     yield
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         await server.close()

@@ -14,7 +14,7 @@ from assigner.model.keys import TopicPartition
 from assigner.model.records import GroupOptions, TopicConfig
 
 
-class FakeSeat:
+class FakeConsumerStream:
     """A stream whose commands the test puts in: a `Commands`, an exception to raise, or None to end it."""
 
     def __init__(self, registration: Registration, heard: Callable[[], float]) -> None:
@@ -51,7 +51,7 @@ class FakeMembers:
     """Registers anybody and refuses what the test says."""
 
     def __init__(self) -> None:
-        self.seats: dict[str, FakeSeat] = {}
+        self.streams: dict[str, FakeConsumerStream] = {}
         self.opening: Commands | None = Commands(full=True)
         self.refuse_registration: Exception | None = None
         self.refusals: list[api.RejectedAck] = []
@@ -68,13 +68,13 @@ class FakeMembers:
         self.gate.set()
         self.renewing = asyncio.Event()
 
-    async def register(self, registration: Registration, heard: Callable[[], float]) -> FakeSeat:
+    async def register(self, registration: Registration, heard: Callable[[], float]) -> FakeConsumerStream:
         if self.refuse_registration is not None:
             raise self.refuse_registration
-        seat = self.seats[registration.name] = FakeSeat(registration, heard)
+        stream = self.streams[registration.name] = FakeConsumerStream(registration, heard)
         if self.opening is not None:
-            seat.put(self.opening)
-        return seat
+            stream.put(self.opening)
+        return stream
 
     async def ready(self, group: str, name: str, session: str, acks: Sequence[Ack]) -> list[api.RejectedAck]:
         return await self._answer("ready", group, name, session, acks)
@@ -93,7 +93,7 @@ class FakeMembers:
         return self.refusals
 
     async def deregister(self, group: str, name: str, session: str, *, gates_closed: bool) -> bool:
-        if name not in self.seats:
+        if name not in self.streams:
             raise NotRegistered(f"consumer {name!r} is not registered; register first")
         self.deregistered.append((group, name, session, gates_closed))
         return self.wait_for_drain

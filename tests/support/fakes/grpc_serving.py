@@ -7,14 +7,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from grpclib.client import Channel
 from grpclib.config import Configuration
+from grpclib.exceptions import GRPCError
 
 from assigner.clock import SystemClock
 from assigner.model.keys import Keys
 from assigner.proto.kafka_assigner import v1
 from assigner.server import GrpcServer, ServerSettings
-from tests.support.fakes.fake_service import FakeAdministration, FakeMembers, FakeOffsets, FakeSeat
+from tests.support.fakes.fake_service import FakeAdministration, FakeConsumerStream, FakeMembers, FakeOffsets
 
 ROOMY = Configuration(http2_connection_window_size=64 * 1024 * 1024, http2_stream_window_size=1024 * 1024)
 
@@ -46,9 +48,9 @@ class Serving:
     def refused(self, reason: str) -> int:
         return self.server.statistics().refused[reason]
 
-    async def seat(self, name: str) -> FakeSeat:
-        await eventually(lambda: name in self.members.seats)
-        return self.members.seats[name]
+    async def stream(self, name: str) -> FakeConsumerStream:
+        await eventually(lambda: name in self.members.streams)
+        return self.members.streams[name]
 
     def hang_up(self) -> None:
         for channel in self._channels:
@@ -77,7 +79,18 @@ async def serving(ready: Callable[[], bool] = lambda: True, **settings: Any) -> 
         await server.close()
 
 
-async def eventually(condition: Callable[[], bool], within: float = 15.0) -> None:
+async def eventually(condition: Callable[[], bool], within: float = 30.0) -> None:
     async with asyncio.timeout(within):
         while not condition():  # noqa: ASYNC110 - the conditions are of many kinds
             await asyncio.sleep(0.005)
+
+
+async def status_of(call: Any) -> GRPCError:
+    with pytest.raises(GRPCError) as caught:
+        await call
+    return caught.value
+
+
+async def still_serves(service: Serving) -> None:
+    response = await service.consumer().renew(v1.RenewRequest(consumer_name="other"), timeout=15)
+    assert response.ttl_ms == 30_000

@@ -42,7 +42,7 @@ class _End:
     pass
 
 
-class Seat:
+class ScriptedStream:
     """One Register call."""
 
     def __init__(self, request: v1.RegisterRequest) -> None:
@@ -141,8 +141,8 @@ class ScriptedAssigner(v1.KafkaAssignerBase):
         """What the first message of a stream says."""
         self.incarnation = ""
         """Of the store, which the first message of a stream tells."""
-        self.opening: Callable[[Seat], None] = self.greet
-        self.seats: list[Seat] = []
+        self.opening: Callable[[ScriptedStream], None] = self.greet
+        self.streams: list[ScriptedStream] = []
         self.renewals: list[v1.RenewRequest] = []
         self.readies: list[v1.PartitionReadyRequest] = []
         self.releases: list[v1.PartitionReleasedRequest] = []
@@ -208,15 +208,15 @@ class ScriptedAssigner(v1.KafkaAssignerBase):
     # --- what tests ask ----------------------------------------------------------------------------------------------
 
     @property
-    def seat(self) -> Seat:
-        return self.seats[-1]
+    def stream(self) -> ScriptedStream:
+        return self.streams[-1]
 
-    def greet(self, seat: Seat) -> None:
-        seat.send(
+    def greet(self, stream: ScriptedStream) -> None:
+        stream.send(
             v1.AssignmentCommand(
                 assignment=v1.AssignmentUpdate(
                     full=True,
-                    session=seat.request.session,
+                    session=stream.request.session,
                     ttl_ms=int(self.ttl * 1000),
                     assigned_packed=packed(self.owned),
                     incarnation=self.incarnation,
@@ -231,16 +231,16 @@ class ScriptedAssigner(v1.KafkaAssignerBase):
         return [answer for request in self.releases for answer in _answers(request, "")]
 
     async def hears(self, condition: Callable[[], bool]) -> None:
-        await eventually(condition, within=10.0, every=0.003)
+        await eventually(condition, within=30.0, every=0.003)
 
     # --- the service -------------------------------------------------------------------------------------------------
 
     async def register(self, message: v1.RegisterRequest) -> AsyncIterator[v1.AssignmentCommand]:
         await self._script("register")
-        seat = Seat(message)
-        self.seats.append(seat)
-        self.opening(seat)
-        async for command in seat.messages():
+        stream = ScriptedStream(message)
+        self.streams.append(stream)
+        self.opening(stream)
+        async for command in stream.messages():
             yield command
 
     async def renew(self, message: v1.RenewRequest) -> v1.RenewResponse:

@@ -14,6 +14,7 @@ class TcpProxy:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._serving: set[asyncio.Task[None]] = set()
+        self._stopped = False
         self.swallows_answers = False
         """While set, what the server says does not arrive."""
         self.delay = 0.0
@@ -22,12 +23,20 @@ class TcpProxy:
         self.connections = 0
 
     async def start(self, port: int = 0) -> None:
+        self._stopped = False
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
         self.endpoint = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def stop(self) -> None:
         """Refuse new connections and cut the present ones."""
         if self._server is not None:
+            self._stopped = True
+            # What was accepted a moment ago is not served yet, and it takes asyncio some turns to get there. A server
+            # that is closed meanwhile forgets the socket (`Server._attach` fails), which is found when it is collected.
+            for listening in self._server.sockets:
+                asyncio.get_running_loop().remove_reader(listening.fileno())
+            for _ in range(10):
+                await asyncio.sleep(0)
             self._server.close()
             self.cut()
             with suppress(TimeoutError):
@@ -41,6 +50,9 @@ class TcpProxy:
             writer.transport.abort()
 
     async def _serve(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        if self._stopped:
+            to_client.transport.abort()
+            return
         self.connections += 1
         task = asyncio.current_task()
         assert task is not None

@@ -58,7 +58,7 @@ async def opened(
         await store.close()
     # grpc needs a moment to take note of calls that were cancelled at last.
     await eventually(
-        lambda: not _of_the_store(asyncio.all_tasks() - before), within=2, what="a store without tasks left"
+        lambda: not _of_the_store(asyncio.all_tasks() - before), within=30, what="a store without tasks left"
     )
 
 
@@ -66,7 +66,7 @@ def _of_the_store(tasks: Iterable[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]
     return [task for task in tasks if not task.done() and "TcpProxy" not in repr(task)]
 
 
-async def events_of(items: AsyncIterator[WatchItem], count: int, *, within: float = 15.0) -> list[Event]:
+async def events_of(items: AsyncIterator[WatchItem], count: int, *, within: float = 30.0) -> list[Event]:
     """The next `count` events."""
     events: list[Event] = []
     with anyio.fail_after(within):

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from assigner.backends.etcd import rpc
 from assigner.backends.etcd.convert import from_key, prefix_end, prefix_range, to_compare, to_key, to_operation
-from assigner.backends.etcd.errors import Final, NoEffect, TokenStale, TooMuchToRead, Unknown, judge
+from assigner.backends.etcd.errors import Final, NoEffect, TokenStale, TooMuchToRead, Unknown, classify
 from assigner.backends.etcd.member import parse_version
 from assigner.backends.etcd.watch import Buffer, EtcdWatch
-from assigner.backends.etcd.watches import tells_progress
+from assigner.backends.etcd.watches import orders_progress
 from assigner.errors import (
     Compacted,
     InvalidInput,
@@ -106,13 +106,13 @@ def test_compares_and_operations_are_told_as_etcd_knows_them() -> None:
     ],
 )
 def test_what_etcd_refuses_for_good_has_a_name(code: Any, text: str, kind: type[Exception]) -> None:
-    verdict = judge(Failure(code, text), answered_meanwhile=False)
+    verdict = classify(Failure(code, text), answered_meanwhile=False)
     assert isinstance(verdict, Final)
     assert type(verdict.error) is kind
 
 
 @pytest.mark.parametrize(
-    ("code", "text", "blame"),
+    ("code", "text", "member_failed"),
     [
         (rpc.Code.UNAVAILABLE, "etcdserver: no leader", True),
         (rpc.Code.UNAVAILABLE, "etcdserver: rpc not supported for learner", True),
@@ -120,12 +120,12 @@ def test_what_etcd_refuses_for_good_has_a_name(code: Any, text: str, kind: type[
         (rpc.Code.RESOURCE_EXHAUSTED, "etcdserver: too many requests", False),
     ],
 )
-def test_what_was_never_done_may_be_tried_again(code: Any, text: str, blame: bool) -> None:
-    assert judge(Failure(code, text), answered_meanwhile=False) == NoEffect(text, blame)
+def test_what_was_never_done_may_be_tried_again(code: Any, text: str, member_failed: bool) -> None:
+    assert classify(Failure(code, text), answered_meanwhile=False) == NoEffect(text, member_failed)
 
 
 @pytest.mark.parametrize(
-    ("code", "text", "blame"),
+    ("code", "text", "member_failed"),
     [
         (rpc.Code.UNAVAILABLE, "Socket closed", True),
         (rpc.Code.UNAVAILABLE, "etcdserver: request timed out", True),
@@ -136,30 +136,30 @@ def test_what_was_never_done_may_be_tried_again(code: Any, text: str, blame: boo
         (rpc.Code.INTERNAL, "whatever comes next", True),
     ],
 )
-def test_whatever_is_not_certain_is_unknown(code: Any, text: str, blame: bool) -> None:
-    verdict = judge(Failure(code, text), answered_meanwhile=False)
+def test_whatever_is_not_certain_is_unknown(code: Any, text: str, member_failed: bool) -> None:
+    verdict = classify(Failure(code, text), answered_meanwhile=False)
     assert isinstance(verdict, Unknown)
-    assert verdict.blame is blame
+    assert verdict.member_failed is member_failed
 
 
 def test_a_slow_request_is_the_members_fault_only_if_it_answered_nobody() -> None:
     late = Failure(rpc.Code.DEADLINE_EXCEEDED, "Deadline Exceeded")
-    assert judge(late, answered_meanwhile=True) == Unknown("no answer in time", blame=False)
-    assert judge(late, answered_meanwhile=False) == Unknown("no answer in time", blame=True)
+    assert classify(late, answered_meanwhile=True) == Unknown("no answer in time", member_failed=False)
+    assert classify(late, answered_meanwhile=False) == Unknown("no answer in time", member_failed=True)
 
 
 def test_refused_tokens_and_answers_too_large_are_told_apart() -> None:
     for text in ("etcdserver: invalid auth token", "etcdserver: revision of auth store is old"):
-        assert judge(Failure(rpc.Code.INVALID_ARGUMENT, text), answered_meanwhile=False) == TokenStale(text)
+        assert classify(Failure(rpc.Code.INVALID_ARGUMENT, text), answered_meanwhile=False) == TokenStale(text)
     text = "CLIENT: Received message larger than max (5 vs. 4)"
-    verdict = judge(Failure(rpc.Code.RESOURCE_EXHAUSTED, text), answered_meanwhile=False)
+    verdict = classify(Failure(rpc.Code.RESOURCE_EXHAUSTED, text), answered_meanwhile=False)
     assert verdict == TooMuchToRead(text)
 
 
 def test_only_releases_that_keep_the_order_are_asked_for_progress() -> None:
     told = ("3.4.25", "3.5.8", "3.6.0", "3.6.16", "3.7.0-rc.1")
-    assert all(tells_progress(parse_version(version)) for version in told)
-    assert not any(tells_progress(parse_version(version)) for version in ("3.4.23", "3.5.1", "3.5.7", "", "3.3.10"))
+    assert all(orders_progress(parse_version(version)) for version in told)
+    assert not any(orders_progress(parse_version(version)) for version in ("3.4.23", "3.5.1", "3.5.7", "", "3.3.10"))
 
 
 # -- putting responses together ---------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from assigner.api import Weights
 from assigner.cli import main
-from assigner.cli.commands.loads import IN_A_CALL, IN_A_LIST, calls
+from assigner.cli.commands.loads import MAX_PER_CALL, MAX_PER_LIST, batches
 from assigner.proto.kafka_assigner.v1 import TopicWeights
 from tests.support.fakes.cli_service import ScriptedAdministration, serving
 
@@ -72,7 +72,7 @@ def test_weights_are_published_from_a_file(run: Run, service: ScriptedAdministra
 def test_a_topic_that_takes_several_calls_is_replaced_by_the_first_and_added_to_by_the_rest(
     run: Run, service: ScriptedAdministration, tmp_path: Path
 ) -> None:
-    count = 2 * IN_A_CALL + 1
+    count = 2 * MAX_PER_CALL + 1
     result = run("--set", a_file(tmp_path, {"t": [1] * count, "u": [2]}))
     assert f"weights of {count + 1} partitions are published" in result.stdout
     told = [(keep, [run.topic for run in runs]) for _, _, runs, _, keep in service.calls]
@@ -85,9 +85,9 @@ def test_a_topic_that_takes_several_calls_is_replaced_by_the_first_and_added_to_
 
 
 def test_small_topics_share_a_call_and_no_call_is_too_long() -> None:
-    runs = [TopicWeights(topic=f"t{number}", first=0, weights=[1.0]) for number in range(2 * IN_A_LIST + 1)]
-    parts = list(calls(runs))
-    assert [len(part) for part, _ in parts] == [IN_A_LIST, IN_A_LIST, 1]
+    runs = [TopicWeights(topic=f"t{number}", first=0, weights=[1.0]) for number in range(2 * MAX_PER_LIST + 1)]
+    parts = list(batches(runs))
+    assert [len(part) for part, _ in parts] == [MAX_PER_LIST, MAX_PER_LIST, 1]
     assert not any(continues for _, continues in parts)
 
 

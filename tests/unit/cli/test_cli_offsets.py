@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from assigner.api import FoundOffsets, WantedOffsets
 from assigner.cli import main
-from assigner.cli.commands.offsets import IN_A_LIST, MAX_FILE_BYTES, MAX_SET, new_offsets
+from assigner.cli.commands.offsets import MAX_FILE_BYTES, MAX_PER_LIST, MAX_SET, read_offsets
 from assigner.errors import FailedPrecondition
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Offset
@@ -170,5 +170,5 @@ def test_options_that_do_not_go_together_are_refused(run: Run, tmp_path: Path, a
 
 
 def test_many_partitions_fit_into_short_lists(tmp_path: Path) -> None:
-    file = a_file(tmp_path, {"t": {str(number): number for number in range(2 * IN_A_LIST + 1)}})
-    assert [len(run.partitions) for run in new_offsets(Path(file))] == [IN_A_LIST, IN_A_LIST, 1]
+    file = a_file(tmp_path, {"t": {str(number): number for number in range(2 * MAX_PER_LIST + 1)}})
+    assert [len(run.partitions) for run in read_offsets(Path(file))] == [MAX_PER_LIST, MAX_PER_LIST, 1]

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from assigner.cli import main
-from assigner.cli.commands.live_sketch import sketch_of, weighed
+from assigner.cli.commands.spec_from_description import spec_of, with_weights
 from assigner.proto.kafka_assigner.v1 import (
     ConsumerInfo,
     DescribeGroupResponse,
@@ -213,9 +213,9 @@ def test_the_rollout_of_a_live_group_arrives() -> None:
         options=GroupOptions(rollout="auto", rollout_cap=7),
         consumers=[ConsumerInfo(name="a", status="Ready", generation="v1", registered_at=5)],
     )
-    sketch = sketch_of(described)
-    assert (sketch.rollout, sketch.rollout_cap) == ("auto", 7)
-    assert (sketch.members[0].deployment, sketch.members[0].registered_at) == ("v1", 5)
+    spec = spec_of(described)
+    assert (spec.rollout, spec.rollout_cap) == ("auto", 7)
+    assert (spec.members[0].deployment, spec.members[0].registered_at) == ("v1", 5)
 
 
 def test_racks_standbys_and_weights_of_a_live_group_arrive() -> None:
@@ -228,15 +228,15 @@ def test_racks_standbys_and_weights_of_a_live_group_arrive() -> None:
         standbys=[TopicStandbys(topic="t", partitions=[1], holders=[0])],
     )
     heavy = PartitionLoadInfo(topic="t", partition=0, weight=8.0)
-    sketch = weighed(sketch_of(described), DescribeLoadsResponse(partitions=3, total=12.0, heaviest=[heavy]))
-    assert sketch.topics[0].replica_racks == (("r1", "r2"), ("r2",), ())
-    assert sketch.topics[0].weights == (8.0, 2.0, 2.0)
-    assert sketch.members[0].owned == {"t": (0,)}
-    assert sketch.members[0].standbys == {"t": (1,)}
-    assert sketch.standby_count == 1
+    spec = with_weights(spec_of(described), DescribeLoadsResponse(partitions=3, total=12.0, heaviest=[heavy]))
+    assert spec.topics[0].replica_racks == (("r1", "r2"), ("r2",), ())
+    assert spec.topics[0].weights == (8.0, 2.0, 2.0)
+    assert spec.members[0].owned == {"t": (0,)}
+    assert spec.members[0].standbys == {"t": (1,)}
+    assert spec.standby_count == 1
 
 
 def test_loads_of_nothing_weigh_alike() -> None:
     described = DescribeGroupResponse(topics=[Topic(name="t", partitions=2)])
-    sketch = weighed(sketch_of(described), DescribeLoadsResponse(partitions=2))
-    assert sketch.topics[0].weights == (1.0, 1.0)
+    spec = with_weights(spec_of(described), DescribeLoadsResponse(partitions=2))
+    assert spec.topics[0].weights == (1.0, 1.0)

@@ -11,7 +11,7 @@ from rich.console import Console
 from assigner.admin.group_options import check_options
 from assigner.cli.commands import options
 from assigner.cli.commands.group_view import view
-from assigner.cli.output import described
+from assigner.cli.output import description_fields
 from assigner.errors import InvalidInput
 from assigner.model.records import GroupOptions
 from assigner.proto.kafka_assigner.v1 import (
@@ -62,7 +62,7 @@ def test_a_group_without_standbys_shows_no_table_of_them() -> None:
 
 
 def test_programs_get_one_entry_for_each_copy() -> None:
-    assert described(ANSWER)["standbys"] == [
+    assert description_fields(ANSWER)["standbys"] == [
         {"topic": "t", "partition": 0, "holder": "b"},
         {"topic": "t", "partition": 1, "holder": "b"},
         {"topic": "t", "partition": 2, "holder": "c"},

@@ -124,7 +124,7 @@ def test_a_group_at_home_or_without_a_home_stays() -> None:
 
 
 def test_a_group_that_keeps_coming_back_is_handed_over_ever_more_rarely() -> None:
-    handover = Handover(SpreadSettings(settle=0.0, patience=60.0), now=0.0)
+    handover = Handover(SpreadSettings(settle=0.0, handover_backoff=60.0), now=0.0)
     given_at, now = [], 0.0
     for _ in range(4):
         chosen, wake_at = handover.due(now, "me", ["group-1"], ELSEWHERE)
@@ -136,7 +136,7 @@ def test_a_group_that_keeps_coming_back_is_handed_over_ever_more_rarely() -> Non
 
 
 def test_a_new_set_of_instances_forgives_the_groups_that_came_back() -> None:
-    handover = Handover(SpreadSettings(settle=10.0, patience=600.0), now=-10.0)
+    handover = Handover(SpreadSettings(settle=10.0, handover_backoff=600.0), now=-10.0)
     assert handover.due(0.0, "me", ["group-1"], ELSEWHERE)[0] == ("group-1",)
     handover.instances_changed(now=1.0)
     assert handover.due(11.0, "me", ["group-1"], ELSEWHERE)[0] == ("group-1",)

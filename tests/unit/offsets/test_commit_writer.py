@@ -1,7 +1,8 @@
-"""Offsets travel to the store in several transactions at a time."""
+"""Offsets travel to the store in several transactions at a time, and a lone commit wakes one worker."""
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
 from assigner.aio.shutdown import background
@@ -11,31 +12,49 @@ from assigner.backends.memory import MemoryState, MemoryStore
 from assigner.clock import LoopClock
 from assigner.core.offset_commits import COMPARES, Admitted, CommitQueue, Committer, PendingCommit
 from assigner.offsets.commit import IN_FLIGHT, CommitWriter
+from assigner.store import Store
 from assigner.testing.faults import Delay, FaultyStore
 from tests.support.cluster import tp
+from tests.support.measurement import counted_turns
 
 pytestmark = pytest.mark.virtual_time
+
+
+async def pending(store: Store, partition: int) -> PendingCommit:
+    assignment = f"/assignments/{partition}"
+    revision = (await store.put(assignment, b"{}")).revision
+    who, commit = Committer("a", "s"), OffsetCommit(tp(partition), 7, 1)
+    return PendingCommit(f"/offsets/{partition}", assignment, who, commit, Admitted(revision, "id"), 0.0)
 
 
 async def test_commits_that_come_after_a_rest_are_written_several_transactions_at_a_time() -> None:
     """Each worker that finds nothing to do has to be woken by what comes next, not only the last of them."""
     clock = LoopClock()
     store = FaultyStore(MemoryStore(MemoryState(clock)))
-
-    async def pending(partition: int) -> PendingCommit:
-        assignment = f"/assignments/{partition}"
-        revision = (await store.put(assignment, b"{}")).revision
-        who, commit = Committer("a", "s"), OffsetCommit(tp(partition), 7, 1)
-        return PendingCommit(f"/offsets/{partition}", assignment, who, commit, Admitted(revision, "id"), 0.0)
-
     writer = CommitWriter(store, CommitQueue(), clock)
-    many = [await pending(number) for number in range(1, 1 + IN_FLIGHT * (store.limits.operations // COMPARES))]
+    many = [await pending(store, number) for number in range(1, 1 + IN_FLIGHT * (store.limits.operations // COMPARES))]
     async with background() as tasks:
         tasks.start_soon(writer.run, Supervisor())
-        assert await writer.write([await pending(0)]) == []
+        assert await writer.write([await pending(store, 0)]) == []
         store.inject(Delay(1.0), kinds={"transact"}, times=None)
         began = clock.now()
         assert await writer.write(many) == []
         assert writer.transactions == 1 + IN_FLIGHT
         assert clock.now() - began == pytest.approx(1.0)
+    await store.close()
+
+
+async def test_a_lone_commit_wakes_one_worker() -> None:
+    clock = LoopClock()
+    store = MemoryStore(MemoryState(clock))
+    writer = CommitWriter(store, CommitQueue(), clock)
+    lone = await pending(store, 0)
+    async with background() as tasks:
+        tasks.start_soon(writer.run, Supervisor())
+        await anyio.wait_all_tasks_blocked()
+        with counted_turns() as turns:
+            assert await writer.write([lone]) == []
+            await anyio.wait_all_tasks_blocked()
+    workers = {name for name in turns if name.startswith("offset writer ")}
+    assert len(workers) == 1, turns
     await store.close()

@@ -85,6 +85,19 @@ async def test_it_does_not_jump_while_a_socket_is_awaited() -> None:
         tasks.cancel_scope.cancel()
 
 
+async def test_while_something_outside_is_awaited_the_time_of_callbacks_counts() -> None:
+    loop = virtual_time.current()
+    with loop.outside():
+        await anyio.sleep(0.01)
+        before = loop.time()
+        for _ in range(3):
+            time.sleep(0.05)  # noqa: ASYNC251 - a callback that takes long
+            await anyio.sleep(0.01)
+        assert loop.time() - before >= 3 * 0.05
+    await anyio.sleep(3600)
+    assert loop.time() - before >= 3600
+
+
 @pytest.mark.virtual_time(sockets="local")
 async def test_with_local_sockets_it_jumps_once_they_are_silent() -> None:
     async def echo(stream: anyio.abc.SocketStream) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from assigner.errors import InvalidInput
 from assigner.spark.jobs.chart import answer, draw
-from assigner.spark.jobs.simulate import Happening, Model, SimulationOutcome, lived
-from assigner.spark.jobs.traces import CRASH, JOIN, LEAVE, TOPIC, a_day, days
+from assigner.spark.jobs.simulate import Model, SimulationOutcome, TraceEvent, simulate_group
+from assigner.spark.jobs.traces import CRASH, JOIN, LEAVE, TOPIC, day_trace, days
 from assigner.strategy import NONE, Problem, Solution
 from assigner.strategy.explanation import Explanation
 from assigner.strategy.registry import installed, load
@@ -21,13 +21,13 @@ MINUTE = 60 * 1_000_000
 MODEL = Model(warm=20, handover=0.5, ttl=30, debounce=1)
 
 
-def trace(*happenings: tuple[int, str, str] | tuple[int, str, str, float]) -> list[Happening]:
+def trace(*happenings: tuple[int, str, str] | tuple[int, str, str, float]) -> list[TraceEvent]:
     """Minutes, what, name and value."""
-    return [Happening(one[0] * MINUTE, one[1], one[2], one[3] if len(one) > 3 else 1.0) for one in happenings]
+    return [TraceEvent(one[0] * MINUTE, one[1], one[2], one[3] if len(one) > 3 else 1.0) for one in happenings]
 
 
 def sticky(*happenings: Any) -> SimulationOutcome:
-    return lived(trace(*happenings), load("sticky_balanced"), MODEL)
+    return simulate_group(trace(*happenings), load("sticky_balanced"), MODEL)
 
 
 def test_a_join_takes_the_newcomers_share_from_those_that_stay() -> None:
@@ -51,8 +51,8 @@ def test_a_crashed_members_partitions_wait_for_its_lease_the_plan_and_their_warm
 
 
 def test_changes_within_the_debounce_window_make_one_plan() -> None:
-    joins = [Happening(number * 100_000, JOIN, f"m{number}", 1.0) for number in range(5)]
-    found = lived([Happening(0, TOPIC, "t", 10.0), *joins], load("sticky_balanced"), MODEL)
+    joins = [TraceEvent(number * 100_000, JOIN, f"m{number}", 1.0) for number in range(5)]
+    found = simulate_group([TraceEvent(0, TOPIC, "t", 10.0), *joins], load("sticky_balanced"), MODEL)
     assert (found.changes, found.moves) == (1, 0)
 
 
@@ -78,7 +78,7 @@ def test_capacity_is_the_value_of_a_join() -> None:
             owner = np.zeros(len(problem.owner), np.int32)
             return Solution(owner, problem.standbys, Explanation(problem, owner, 0))
 
-    lived(trace((0, TOPIC, "t", 2), (0, JOIN, "b", 3.0), (0, JOIN, "a", 0.0)), Watching(), MODEL)
+    simulate_group(trace((0, TOPIC, "t", 2), (0, JOIN, "b", 3.0), (0, JOIN, "a", 0.0)), Watching(), MODEL)
     assert seen[0].members.capacity.tolist() == [1.0, 3.0], "in name order; nothing means an ordinary one"
     assert (seen[0].owner == NONE).all()
 
@@ -95,8 +95,10 @@ def test_a_topic_without_partitions_is_refused() -> None:
 
 @pytest.mark.parametrize("name", installed())
 def test_every_strategy_lives_through_a_day(name: str) -> None:
-    happenings = sorted(Happening(at, what, who, value) for at, _, what, who, value in a_day("g", random.Random(3)))
-    found = lived(happenings, load(name), MODEL)
+    happenings = sorted(
+        TraceEvent(at, what, who, value) for at, _, what, who, value in day_trace("g", random.Random(3))
+    )
+    found = simulate_group(happenings, load(name), MODEL)
     assert found.changes > 20
     assert found.pause_s > 0
 
@@ -109,7 +111,7 @@ def test_the_same_seed_gives_the_same_days_and_another_one_others() -> None:
 def test_nobody_joins_twice_or_leaves_before_it_came() -> None:
     for seed in range(20):
         there: set[str] = set()
-        for _, _, what, name, _ in a_day("g", random.Random(seed)):
+        for _, _, what, name, _ in day_trace("g", random.Random(seed)):
             if what == JOIN:
                 assert name not in there
                 there.add(name)

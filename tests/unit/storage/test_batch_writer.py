@@ -1,4 +1,4 @@
-"""The batching writer: writes share transactions, and transactions do not wait for each other."""
+"""The batching writer: writes share transactions, which do not wait for each other; one write wakes one worker."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 import anyio
 import pytest
 
+from assigner.aio.shutdown import background
 from assigner.aio.supervision import Supervisor
 from assigner.backends.memory import MemoryState, MemoryStore
 from assigner.clock import LoopClock
@@ -15,6 +16,7 @@ from assigner.core.writes import Purpose, Write
 from assigner.storage.batch_writer import IN_FLIGHT, BatchWriter
 from assigner.store import Committed, Compare, Operation, Put, TransactionResult
 from assigner.testing.waiting import eventually
+from tests.support.measurement import counted_turns
 
 pytestmark = pytest.mark.virtual_time
 
@@ -59,4 +61,18 @@ async def test_writes_that_come_together_share_a_transaction_and_later_ones_do_n
         tasks.cancel_scope.cancel()
     assert all(isinstance(outcome, Committed) for outcome in outcomes)
     assert writer.transactions == IN_FLIGHT
+    await store.close()
+
+
+async def test_a_lone_write_wakes_one_worker() -> None:
+    store = MemoryStore(MemoryState(LoopClock()))
+    writer = BatchWriter(store)
+    async with background() as tasks:
+        tasks.start_soon(writer.run, Supervisor())
+        await anyio.wait_all_tasks_blocked()
+        with counted_turns() as turns:
+            assert isinstance(await writer.write(write(1)), Committed)
+            await anyio.wait_all_tasks_blocked()
+    workers = {name for name in turns if name.startswith("batch writer ")}
+    assert len(workers) == 1, turns
     await store.close()

@@ -17,8 +17,8 @@ from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from assigner.core.whatif.report import carried_out, solve
-from assigner.core.whatif.sketch import Sketch, SketchedMember, SketchedTopic
+from assigner.core.whatif.group_spec import GroupSpec, MemberSpec, TopicSpec
+from assigner.core.whatif.report import solve, spec_after
 from assigner.errors import InvalidInput
 from assigner.strategy import NONE, Problem, Strategy
 from assigner.strategy.registry import installed, load
@@ -53,18 +53,18 @@ def test_solutions_are_valid_and_final(name: str, given: Problem) -> None:
     assert again.explanation.moves == 0
 
 
-def shuffled(sketch: Sketch, draw: np.random.Generator) -> Sketch:
-    members = [sketch.members[n] for n in draw.permutation(len(sketch.members))]
-    topics = [sketch.topics[n] for n in draw.permutation(len(sketch.topics))]
-    return msgspec.structs.replace(sketch, members=tuple(members), topics=tuple(topics))
+def shuffled(spec: GroupSpec, draw: np.random.Generator) -> GroupSpec:
+    members = [spec.members[n] for n in draw.permutation(len(spec.members))]
+    topics = [spec.topics[n] for n in draw.permutation(len(spec.topics))]
+    return msgspec.structs.replace(spec, members=tuple(members), topics=tuple(topics))
 
 
-def random_group(draw: np.random.Generator, **options: Any) -> Sketch:
-    topics = tuple(SketchedTopic(name=f"t{n}", partitions=int(draw.integers(1, 9))) for n in range(5))
+def random_group(draw: np.random.Generator, **options: Any) -> GroupSpec:
+    topics = tuple(TopicSpec(name=f"t{n}", partitions=int(draw.integers(1, 9))) for n in range(5))
     names = [f"m{n}" for n in range(6)]
     owner = {topic.name: draw.integers(0, 6, topic.partitions) for topic in topics}
     members = tuple(
-        SketchedMember(
+        MemberSpec(
             name=name,
             capacity=float(draw.choice([1.0, 2.0])),
             rack=f"r{index % 3}",
@@ -73,15 +73,15 @@ def random_group(draw: np.random.Generator, **options: Any) -> Sketch:
         )
         for index, name in enumerate(names)
     )
-    return Sketch(members=members, topics=topics, **options)
+    return GroupSpec(members=members, topics=topics, **options)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_order_of_the_input_does_not_matter(strategy: Strategy, seed: int) -> None:
     draw = np.random.default_rng(seed)
-    sketch = random_group(draw, standby_count=1)
-    other = shuffled(sketch, draw)
-    one, two = carried_out(sketch, solve(sketch, strategy)), carried_out(other, solve(other, strategy))
+    spec = random_group(draw, standby_count=1)
+    other = shuffled(spec, draw)
+    one, two = spec_after(spec, solve(spec, strategy)), spec_after(other, solve(other, strategy))
     assert sorted(one.members, key=lambda m: m.name) == sorted(two.members, key=lambda m: m.name)
 
 
@@ -89,14 +89,14 @@ _DIGEST = """
 import hashlib, sys
 sys.path.insert(0, ".")
 import msgspec, numpy as np
-from assigner.core.whatif.report import carried_out, solve
+from assigner.core.whatif.report import spec_after, solve
 from assigner.strategy.registry import installed, load
 from tests.unit.strategies.test_every_strategy import random_group
 digest = hashlib.sha256()
 for name in installed():
     for seed in range(10):
-        sketch = random_group(np.random.default_rng(seed), standby_count=1)
-        digest.update(msgspec.json.encode(carried_out(sketch, solve(sketch, load(name)))))
+        spec = random_group(np.random.default_rng(seed), standby_count=1)
+        digest.update(msgspec.json.encode(spec_after(spec, solve(spec, load(name)))))
 print(digest.hexdigest())
 """
 

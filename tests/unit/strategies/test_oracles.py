@@ -25,35 +25,35 @@ import msgspec
 import numpy as np
 import pytest
 
-from assigner.core.whatif.report import WhatIfReport, answer, carried_out, solve
-from assigner.core.whatif.sketch import Sketch, SketchedMember, SketchedTopic
+from assigner.core.whatif.group_spec import GroupSpec, MemberSpec, TopicSpec
+from assigner.core.whatif.report import WhatIfReport, build_report, solve, spec_after
 from assigner.strategies.sticky_balanced import strategy
 from assigner.strategy import NONE, Problem
 from tests.support.strategies.problems import assert_valid, loads, problem, topic_of
 
 
-def group(topics: Mapping[str, int], members: Mapping[str, Mapping[str, Any]], **options: Any) -> Sketch:
-    return Sketch(
-        topics=tuple(SketchedTopic(name=name, partitions=count) for name, count in topics.items()),
-        members=tuple(SketchedMember(name=name, **fields) for name, fields in members.items()),
+def group(topics: Mapping[str, int], members: Mapping[str, Mapping[str, Any]], **options: Any) -> GroupSpec:
+    return GroupSpec(
+        topics=tuple(TopicSpec(name=name, partitions=count) for name, count in topics.items()),
+        members=tuple(MemberSpec(name=name, **fields) for name, fields in members.items()),
         strategy_options=options,
     )
 
 
-def plan(sketch: Sketch) -> WhatIfReport:
-    return answer(sketch, solve(sketch, strategy))
+def plan(spec: GroupSpec) -> WhatIfReport:
+    return build_report(spec, solve(spec, strategy))
 
 
 def sizes(found: WhatIfReport) -> list[int]:
     return [share.after for share in found.shares]
 
 
-def gone(sketch: Sketch, name: str) -> Sketch:
-    return msgspec.structs.replace(sketch, members=tuple(m for m in sketch.members if m.name != name))
+def gone(spec: GroupSpec, name: str) -> GroupSpec:
+    return msgspec.structs.replace(spec, members=tuple(m for m in spec.members if m.name != name))
 
 
-def planned(sketch: Sketch) -> Sketch:
-    return carried_out(sketch, solve(sketch, strategy))
+def planned(spec: GroupSpec) -> GroupSpec:
+    return spec_after(spec, solve(spec, strategy))
 
 
 NOTHING: dict[str, Any] = {}
@@ -134,7 +134,7 @@ def test_the_only_subscriber_gets_all_of_its_topic_and_no_more() -> None:
 
 def test_a_member_is_added_and_removed() -> None:
     alone = planned(group({"t": 3}, {"c1": NOTHING}))
-    both = msgspec.structs.replace(alone, members=(*alone.members, SketchedMember(name="c2")))
+    both = msgspec.structs.replace(alone, members=(*alone.members, MemberSpec(name="c2")))
     found = plan(both)
     assert (sizes(found), found.moves) == ([2, 1], 1)
     assert sizes(plan(gone(planned(both), "c1"))) == [3]
@@ -142,7 +142,7 @@ def test_a_member_is_added_and_removed() -> None:
 
 def test_a_topic_is_added_and_removed() -> None:
     first = planned(group({"t1": 3}, {"c1": NOTHING, "c2": NOTHING}))
-    added = msgspec.structs.replace(first, topics=(*first.topics, SketchedTopic(name="t2", partitions=3)))
+    added = msgspec.structs.replace(first, topics=(*first.topics, TopicSpec(name="t2", partitions=3)))
     found = plan(added)
     assert (sizes(found), found.moves) == ([3, 3], 0)
     dropped = msgspec.structs.replace(planned(added), topics=added.topics[1:])
@@ -254,7 +254,7 @@ def test_a_topic_for_one_and_a_topic_for_two(balance: str, after: list[int]) -> 
 
 def test_a_third_member_of_three_topics_of_six_takes_six() -> None:
     before = planned(group({f"t{n}": 6 for n in range(3)}, dict.fromkeys("AB", NOTHING)))
-    joined = msgspec.structs.replace(before, members=(*before.members, SketchedMember(name="C")))
+    joined = msgspec.structs.replace(before, members=(*before.members, MemberSpec(name="C")))
     found = plan(joined)
     assert (sizes(found), found.moves) == ([6, 6, 6], 6)
 

@@ -162,7 +162,7 @@ class DeregisterAction(betterproto2.Enum):
 @dataclass(eq=False, repr=False)
 class AssignmentCommand(betterproto2.Message):
     """
-
+    One message of a consumer's stream.
 
     Oneofs:
         - command:
@@ -199,6 +199,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class AssignmentUpdate(betterproto2.Message):
+    """
+    What the consumer owns from now on: everything, or the difference to what was sent before.
+    """
+
     assigned: "list[TopicPartition]" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, repeated=True
     )
@@ -282,6 +286,10 @@ default_message_pool.register_message("kafka_assigner.v1", "CancelWarm", CancelW
 
 @dataclass(eq=False, repr=False)
 class CommandBatch(betterproto2.Message):
+    """
+    Commands that one change of the group caused.
+    """
+
     assignment: "AssignmentUpdate | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, optional=True
     )
@@ -304,6 +312,10 @@ default_message_pool.register_message("kafka_assigner.v1", "CommandBatch", Comma
 
 @dataclass(eq=False, repr=False)
 class CommitOffsetsRequest(betterproto2.Message):
+    """
+    Offsets to commit, each under the epoch of its partition's ownership.
+    """
+
     consumer_name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     topics: "list[TopicOffsets]" = betterproto2.field(
@@ -328,6 +340,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class CommitOffsetsResponse(betterproto2.Message):
+    """
+    How many offsets were committed, and which were refused.
+    """
+
     committed: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
 
     refused: "list[RefusedOffsets]" = betterproto2.field(
@@ -342,6 +358,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ConditionInfo(betterproto2.Message):
+    """
+    A fact about the group that an operator should know.
+    """
+
     kind: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
     A word for programs, such as `write_too_large`. There may be new ones.
@@ -357,6 +377,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ConsumerInfo(betterproto2.Message):
+    """
+    A registered consumer.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     session: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -412,6 +436,10 @@ default_message_pool.register_message("kafka_assigner.v1", "ConsumerInfo", Consu
 
 @dataclass(eq=False, repr=False)
 class DeleteGroupRequest(betterproto2.Message):
+    """
+    A group to delete.
+    """
+
     group: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
     Never empty: the default group is deleted by its name, too.
@@ -430,6 +458,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class DeleteGroupResponse(betterproto2.Message):
+    """
+    How much of the group was deleted.
+    """
+
     records: "int" = betterproto2.field(1, betterproto2.TYPE_UINT64)
     """
     Records that were removed by this call.
@@ -448,6 +480,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class DeleteTopicRequest(betterproto2.Message):
+    """
+    A topic to delete from a group.
+    """
+
     group: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     topic: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -462,6 +498,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class DeleteTopicResponse(betterproto2.Message):
+    """
+    How much of the topic was deleted; as of a group.
+    """
+
     records: "int" = betterproto2.field(1, betterproto2.TYPE_UINT64)
 
     more: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
@@ -474,6 +514,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class DeregisterRequest(betterproto2.Message):
+    """
+    A consumer that leaves its group.
+    """
+
     consumer_name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     group: "str" = betterproto2.field(10, betterproto2.TYPE_STRING)
@@ -493,6 +537,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class DeregisterResponse(betterproto2.Message):
+    """
+    What the consumer does before it leaves.
+    """
+
     action: "DeregisterAction" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: DeregisterAction(0)
     )
@@ -505,6 +553,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class DescribeGroupRequest(betterproto2.Message):
+    """
+    The group that is to be described.
+    """
+
     group: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
 
@@ -515,6 +567,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class DescribeGroupResponse(betterproto2.Message):
+    """
+    All that is on record of a group.
+    """
+
     summary: "GroupSummary | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, optional=True
     )
@@ -579,6 +635,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class DescribeLoadsRequest(betterproto2.Message):
+    """
+    The group whose loads are wanted.
+    """
+
     group: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     limit: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
@@ -594,6 +654,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class DescribeLoadsResponse(betterproto2.Message):
+    """
+    What is known of a group's loads.
+    """
+
     used: "bool" = betterproto2.field(1, betterproto2.TYPE_BOOL)
     """
     The group asks for plans by load.
@@ -638,6 +702,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class DrainProgress(betterproto2.Message):
+    """
+    How far a drain has got.
+    """
+
     remaining: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
     """
     Partitions still owned or being handed over.
@@ -653,6 +721,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class DrainRequest(betterproto2.Message):
+    """
+    A consumer to drain.
+    """
+
     group: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     consumer: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -665,6 +737,10 @@ default_message_pool.register_message("kafka_assigner.v1", "DrainRequest", Drain
 
 @dataclass(eq=False, repr=False)
 class FetchOffsetsRequest(betterproto2.Message):
+    """
+    Partitions whose committed offsets are wanted.
+    """
+
     topics: "list[TopicPartitions]" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, repeated=True
     )
@@ -690,6 +766,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class FetchOffsetsResponse(betterproto2.Message):
+    """
+    Committed offsets, as many as fit into one message.
+    """
+
     topics: "list[TopicOffsets]" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, repeated=True
     )
@@ -716,6 +796,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class GroupOptions(betterproto2.Message):
+    """
+    A group's options. In a request, those that are left out stay as they are.
+    """
+
     strategy: "str | None" = betterproto2.field(
         1, betterproto2.TYPE_STRING, optional=True
     )
@@ -815,6 +899,10 @@ default_message_pool.register_message("kafka_assigner.v1", "GroupOptions", Group
 
 @dataclass(eq=False, repr=False)
 class GroupSummary(betterproto2.Message):
+    """
+    A group in figures.
+    """
+
     group: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     leader: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -839,6 +927,10 @@ default_message_pool.register_message("kafka_assigner.v1", "GroupSummary", Group
 
 @dataclass(eq=False, repr=False)
 class HandoffInfo(betterproto2.Message):
+    """
+    A handoff in progress.
+    """
+
     topic: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     partition: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
@@ -866,6 +958,10 @@ default_message_pool.register_message("kafka_assigner.v1", "HandoffInfo", Handof
 
 @dataclass(eq=False, repr=False)
 class ListGroupsRequest(betterproto2.Message):
+    """
+    All groups are wanted.
+    """
+
     pass
 
 
@@ -876,6 +972,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ListGroupsResponse(betterproto2.Message):
+    """
+    All groups, in figures.
+    """
+
     groups: "list[GroupSummary]" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, repeated=True
     )
@@ -888,6 +988,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ListTopicsRequest(betterproto2.Message):
+    """
+    The group whose topics are wanted.
+    """
+
     group: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
 
@@ -898,6 +1002,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ListTopicsResponse(betterproto2.Message):
+    """
+    The topics of a group.
+    """
+
     topics: "list[Topic]" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, repeated=True
     )
@@ -910,6 +1018,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MoveInfo(betterproto2.Message):
+    """
+    A change of owner, from the group's history.
+    """
+
     at: "int" = betterproto2.field(1, betterproto2.TYPE_INT64)
 
     topic: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -960,6 +1072,10 @@ default_message_pool.register_message("kafka_assigner.v1", "NewOffsets", NewOffs
 
 @dataclass(eq=False, repr=False)
 class NodeLoadInfo(betterproto2.Message):
+    """
+    A consumer's node, and how busy it is.
+    """
+
     consumer: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     busy: "float | None" = betterproto2.field(
@@ -1002,6 +1118,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class PartitionLoadInfo(betterproto2.Message):
+    """
+    A partition and its weight.
+    """
+
     topic: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     partition: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
@@ -1023,6 +1143,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class PartitionReadyRequest(betterproto2.Message):
+    """
+    Acks of warms: the partitions are warm, or can't be warmed.
+    """
+
     consumer_name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     partition: "TopicPartition | None" = betterproto2.field(
@@ -1055,6 +1179,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class PartitionReadyResponse(betterproto2.Message):
+    """
+    The acks that were rejected.
+    """
+
     refusals: "list[Refusal]" = betterproto2.field(
         10, betterproto2.TYPE_MESSAGE, repeated=True
     )
@@ -1067,6 +1195,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class PartitionReleasedRequest(betterproto2.Message):
+    """
+    Acks of releases: the consumer does not work on the partitions any more.
+    """
+
     consumer_name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     partition: "TopicPartition | None" = betterproto2.field(
@@ -1091,6 +1223,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class PartitionReleasedResponse(betterproto2.Message):
+    """
+    The acks that were rejected.
+    """
+
     refusals: "list[Refusal]" = betterproto2.field(
         10, betterproto2.TYPE_MESSAGE, repeated=True
     )
@@ -1103,6 +1239,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class PauseRequest(betterproto2.Message):
+    """
+    A group to pause.
+    """
+
     group: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
 
@@ -1111,6 +1251,10 @@ default_message_pool.register_message("kafka_assigner.v1", "PauseRequest", Pause
 
 @dataclass(eq=False, repr=False)
 class PauseResponse(betterproto2.Message):
+    """
+    The group is paused.
+    """
+
     pass
 
 
@@ -1121,6 +1265,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class QuarantinedInfo(betterproto2.Message):
+    """
+    A partition in quarantine: which consumers failed to warm it, and why the last one did.
+    """
+
     topic: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     partition: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
@@ -1137,6 +1285,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class RebalanceRequest(betterproto2.Message):
+    """
+    A group to plan again.
+    """
+
     group: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
 
@@ -1147,6 +1299,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class RebalanceResponse(betterproto2.Message):
+    """
+    The leader will plan the group again.
+    """
+
     pass
 
 
@@ -1210,6 +1366,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class RegisterRequest(betterproto2.Message):
+    """
+    A consumer that joins a group, or comes back to it.
+    """
+
     consumer_name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     topic: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -1272,6 +1432,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ReleasePartition(betterproto2.Message):
+    """
+    The consumer is to finish what it does with the partition, and stop.
+    """
+
     partition: "TopicPartition | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, optional=True
     )
@@ -1295,6 +1459,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class RenewRequest(betterproto2.Message):
+    """
+    A session to keep alive.
+    """
+
     consumer_name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     group: "str" = betterproto2.field(10, betterproto2.TYPE_STRING)
@@ -1307,6 +1475,10 @@ default_message_pool.register_message("kafka_assigner.v1", "RenewRequest", Renew
 
 @dataclass(eq=False, repr=False)
 class RenewResponse(betterproto2.Message):
+    """
+    How long the session lives without another renewal.
+    """
+
     ttl_ms: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
 
 
@@ -1317,6 +1489,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ReportLoadRequest(betterproto2.Message):
+    """
+    Loads that a consumer measured, of its partitions and of its node.
+    """
+
     consumer_name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     topics: "list[TopicLoads]" = betterproto2.field(
@@ -1345,6 +1521,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ReportLoadResponse(betterproto2.Message):
+    """
+    What became of the report, and when the next one is due.
+    """
+
     taken: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
     """
     Partitions whose load was taken.
@@ -1363,6 +1543,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ResumeRequest(betterproto2.Message):
+    """
+    A group to resume.
+    """
+
     group: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
 
@@ -1373,6 +1557,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ResumeResponse(betterproto2.Message):
+    """
+    The group is resumed.
+    """
+
     pass
 
 
@@ -1383,6 +1571,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class SetGroupOptionsRequest(betterproto2.Message):
+    """
+    Options to change.
+    """
+
     group: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     options: "GroupOptions | None" = betterproto2.field(
@@ -1402,6 +1594,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class SetGroupOptionsResponse(betterproto2.Message):
+    """
+    The group's options after the change.
+    """
+
     options: "GroupOptions | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, optional=True
     )
@@ -1414,6 +1610,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class SetLoadsRequest(betterproto2.Message):
+    """
+    Weights of partitions to publish.
+    """
+
     group: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     weights: "list[TopicWeights]" = betterproto2.field(
@@ -1438,6 +1638,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class SetLoadsResponse(betterproto2.Message):
+    """
+    How many partitions got a weight.
+    """
+
     partitions: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
 
 
@@ -1448,6 +1652,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class SetOffsetsRequest(betterproto2.Message):
+    """
+    Offsets to put in place of those on record.
+    """
+
     group: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     topics: "list[NewOffsets]" = betterproto2.field(
@@ -1470,6 +1678,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class SetOffsetsResponse(betterproto2.Message):
+    """
+    How many partitions got an offset.
+    """
+
     partitions: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
 
 
@@ -1480,6 +1692,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class SetTopicRequest(betterproto2.Message):
+    """
+    A topic to add to a group, or to change.
+    """
+
     group: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     topic: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -1504,6 +1720,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class SetTopicResponse(betterproto2.Message):
+    """
+    The topic as it is on record now.
+    """
+
     topic: "Topic | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, optional=True
     )
@@ -1516,6 +1736,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class Topic(betterproto2.Message):
+    """
+    A topic of a group, as it is on record.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     partitions: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
@@ -1636,6 +1860,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class TopicPartition(betterproto2.Message):
+    """
+    One partition of a topic.
+    """
+
     topic: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     partition: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
@@ -1720,6 +1948,10 @@ default_message_pool.register_message("kafka_assigner.v1", "TopicWeights", Topic
 
 @dataclass(eq=False, repr=False)
 class WarmPartition(betterproto2.Message):
+    """
+    The consumer is to own the partition soon, and builds its state while the current owner still works.
+    """
+
     partition: "TopicPartition | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, optional=True
     )

@@ -1,5 +1,5 @@
-"""A batch's commit to a fenced directory: judge by the contents as they are, append a manifest, or begin again if
-another member was faster. What counts is the manifest; files that none names do not exist for readers.
+"""Commits a batch to a fenced directory: applies the fencing rule to the present contents and appends a manifest, and
+retries if another member committed first. Readers see only files that a manifest names.
 """
 
 from __future__ import annotations
@@ -12,70 +12,70 @@ import msgspec
 
 from assigner.errors import FailedPrecondition, InvalidInput
 from assigner.model.keys import TopicPartition
-from assigner.spark.sinks.fence import Fence, FenceVerdict, OnStale, Slice, judge, merged
+from assigner.spark.sinks.fence import Fence, FenceDecision, OnStale, Slice, decide, merged
 from assigner.spark.sinks.ledger import SinkId
 from assigner.spark.sinks.outcome import Outcome, StagedRowsLost, outcome_of
-from assigner.spark.sinks.parquet.files import FilesStaged, passing
+from assigner.spark.sinks.parquet.files import FilesStaged, copy_passing
 from assigner.spark.sinks.parquet.manifests import (
     DATA,
     Contents,
     DataFile,
+    FencedPartition,
     FenceEntry,
-    Guarded,
     Manifest,
     ManifestLog,
     StateFile,
 )
 
-# Each lost race is another member's commit, so this many say that something else is wrong.
+# Each lost race is another member's commit, so this many mean that something else is wrong.
 _TRIES = 1_000
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """What does not change while a commit is tried again."""
+    """A commit to one directory, retried until it succeeds."""
 
     directory: Path
     sink: SinkId
     schema: str
     on_stale: OnStale
 
-    def run(self, staged: Sequence[FilesStaged], batch_id: int) -> tuple[Outcome, FenceVerdict]:
+    def run(self, staged: Sequence[FilesStaged], batch_id: int) -> tuple[Outcome, FenceDecision]:
         log, contents = ManifestLog(self.directory), None
         extents = [extent for each in staged for extent, _ in each.states]
         slices = merged([*(part for each in staged for part in each.slices), *extents])
         for _ in range(_TRIES):
             contents = log.read(contents)
             self._check_schema(contents)
-            verdict = judge(fences_of(contents, self.sink), slices, self.on_stale)
-            manifest = self._manifest(contents, staged, verdict)
+            decision = decide(fences_of(contents, self.sink), slices, self.on_stale)
+            manifest = self._manifest(contents, staged, decision)
             if manifest is None or log.append(contents, manifest) is not None:
                 written = 0 if manifest is None else sum(file.rows for file in manifest.added)
                 states = 0 if manifest is None else len(manifest.states)
-                return outcome_of(batch_id, slices, verdict, written=written, states=states), verdict
+                return outcome_of(batch_id, slices, decision, written=written, states=states), decision
         raise FailedPrecondition(
             f"{self.directory} is committed to so often that {_TRIES} tries of {self.sink} came too late"
         )
 
-    def _manifest(self, contents: Contents, staged: Sequence[FilesStaged], verdict: FenceVerdict) -> Manifest | None:
-        """None: nothing changes, as when a whole batch was there already."""
-        added = [file for each in staged if (file := self._taken(each, verdict.floors)) is not None]
+    def _manifest(self, contents: Contents, staged: Sequence[FilesStaged], decision: FenceDecision) -> Manifest | None:
+        """The manifest of the commit; None: nothing changes, as when the whole batch was committed before."""
+        added = [file for each in staged if (file := self._passing_file(each, decision.floors)) is not None]
         changed = [
             FenceEntry(at, fence)
-            for tp, fence in verdict.fences.items()
-            if contents.fences.get(at := Guarded.of(self.sink, tp)) != fence
+            for tp, fence in decision.fences.items()
+            if contents.fences.get(at := FencedPartition.of(self.sink, tp)) != fence
         ]
         states = [
-            StateFile(Guarded.of(self.sink, extent.tp), extent.epoch, extent.next_offset, name)
+            StateFile(FencedPartition.of(self.sink, extent.tp), extent.epoch, extent.next_offset, name)
             for each in staged
             for extent, name in each.states
-            if extent.tp in verdict.floors
+            if extent.tp in decision.floors
         ]
         if not added and not changed and not states:
             return None
         schema = self.schema if contents.schema is None else None
         return Manifest(written_at=time.time(), schema=schema, added=added, fences=changed, states=states)
 
-    def _taken(self, staged: FilesStaged, floors: dict[TopicPartition, int]) -> DataFile | None:
+    def _passing_file(self, staged: FilesStaged, floors: dict[TopicPartition, int]) -> DataFile | None:
         if staged.data is None or not any(_some_pass(part, floors) for part in staged.slices):
             return None
         if not (self.directory / DATA / staged.data.name).exists():
@@ -87,7 +87,7 @@ class Commit(msgspec.Struct, frozen=True):
             )
         if all(_all_pass(part, floors) for part in staged.slices):
             return staged.data
-        return passing(self.directory, staged.data, floors)
+        return copy_passing(self.directory, staged.data, floors)
 
     def _check_schema(self, contents: Contents) -> None:
         if contents.schema not in (None, self.schema):

@@ -1,7 +1,8 @@
-"""Data files of a fenced directory: written by tasks, seen by nobody until a manifest names them.
+"""Writes and reads the data files of a fenced directory. Tasks write them, and readers ignore them until a manifest
+names them.
 
-They lie under `_data`, which Spark passes over when it lists a directory: who reads the directory as plain Parquet gets
-an error instead of rows that were refused.
+They are under `_data`, which Spark ignores when it lists a directory: a read of the directory as plain Parquet fails
+instead of returning refused rows.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ _COMPRESSION = "zstd"
 
 @dataclass(frozen=True, kw_only=True)
 class FilesStaged(WriterCommitMessage):
-    """What one task wrote."""
+    """The files that one task wrote."""
 
     data: DataFile | None
     slices: list[Slice]
     states: list[tuple[Slice, StateName]]
-    """How far each state reaches, and its file."""
+    """The slice that each state covers, and its file."""
 
 
 def stage(directory: Path, batches: Iterable[pa.RecordBatch]) -> FilesStaged | None:
@@ -63,7 +64,7 @@ def stage(directory: Path, batches: Iterable[pa.RecordBatch]) -> FilesStaged | N
 
 
 def write_rows(directory: Path, batches: Iterator[pa.RecordBatch]) -> DataFile | None:
-    """Write rows into a new file, in groups of a size that is good to read. None: there were none."""
+    """Write rows into a new file, in row groups of an efficient size. None: there were no rows."""
     path = directory / DATA / new_data_name()
     writer: pq.ParquetWriter | None = None
     count = 0
@@ -86,10 +87,10 @@ def open_rows(directory: Path, file: DataFile) -> pq.ParquetFile:
     return pq.ParquetFile(refuse_link(directory / DATA / file.name))
 
 
-def passing(directory: Path, file: DataFile, floors: dict[TopicPartition, int]) -> DataFile | None:
-    """A copy of a file with the rows that a verdict takes."""
+def copy_passing(directory: Path, file: DataFile, floors: dict[TopicPartition, int]) -> DataFile | None:
+    """Copy the rows of a file that pass the fences into a new file."""
     with open_rows(directory, file) as source:
-        return write_rows(directory, (_taken(batch, floors) for batch in source.iter_batches()))
+        return write_rows(directory, (_passing_rows(batch, floors) for batch in source.iter_batches()))
 
 
 def remove(directory: Path, staged: FilesStaged) -> None:
@@ -99,9 +100,9 @@ def remove(directory: Path, staged: FilesStaged) -> None:
         (directory / STATES / name).unlink(missing_ok=True)
 
 
-def _taken(batch: pa.RecordBatch, floors: dict[TopicPartition, int]) -> pa.RecordBatch:
+def _passing_rows(batch: pa.RecordBatch, floors: dict[TopicPartition, int]) -> pa.RecordBatch:
     topics, partitions = batch.column("topic").to_pylist(), batch.column("partition").to_pylist()
-    # Above every offset: nothing of a partition without a floor is taken.
+    # Above every offset: no row of a partition without a floor passes.
     none = 2**63 - 1
     limits = [floors.get(TopicPartition(*tp), none) for tp in zip(topics, partitions, strict=True)]
     return batch.filter(pc.greater_equal(batch.column("offset"), pa.array(limits, pa.int64())))

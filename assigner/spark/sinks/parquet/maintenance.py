@@ -1,8 +1,8 @@
-"""Upkeep of a fenced directory: join small files, and delete what nobody needs.
+"""Maintains a fenced directory: joins small files, and deletes files that no commit needs.
 
-Both may run beside writers and readers. A vacuum goes by age: `older_than` must exceed the longest batch, since the
-files of a batch that is not committed yet look like orphans, and the longest read, since a reader holds on to files
-that a compaction has replaced.
+Both may run concurrently with writers and readers. A vacuum decides by age: `older_than` must exceed the longest batch,
+since the files of an uncommitted batch look like orphans, and the longest read, since a reader may still use files that
+a compaction has replaced.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ TARGET_BYTES = 128 * 2**20
 
 
 def vacuum(path: str, older_than: float = ORPHAN_SECONDS) -> int:
-    """Delete files and manifests that no commit needs, older than so many seconds. Returns how many went."""
+    """Delete files and manifests that no commit needs and that are older than so many seconds. Returns how many were
+    deleted."""
     directory = local_directory(path)
     before = time.time() - older_than
     contents = committed(directory)
-    doomed = [*_orphans(directory, contents, before), *ManifestLog(directory).outdated(before)]
-    for each in doomed:
+    unneeded = [*_orphans(directory, contents, before), *ManifestLog(directory).outdated(before)]
+    for each in unneeded:
         each.unlink(missing_ok=True)
-    return len(doomed)
+    return len(unneeded)
 
 
 def compact(path: str, target_bytes: int = TARGET_BYTES) -> int:
-    """Join small files into some of about `target_bytes` each. Returns how many files were replaced."""
+    """Join small files into larger ones of about `target_bytes` each. Returns how many files were replaced."""
     directory = local_directory(path)
     log = ManifestLog(directory)
     return sum(_join(directory, log, group) for group in _groups(committed(directory), target_bytes))
@@ -69,7 +70,7 @@ def _join(directory: Path, log: ManifestLog, group: list[DataFile]) -> int:
     while True:
         contents = log.read()
         if any(name not in contents.files for name in manifest.removed):
-            # Another compaction had some of them; the new file stays an orphan.
+            # Another compaction replaced some of them; the new file stays an orphan.
             return 0
         if log.append(contents, manifest) is not None:
             return len(group)

@@ -1,11 +1,11 @@
-"""The log of a fenced directory: numbered manifests, each a commit that came after all lower ones.
+"""The commit log of a fenced directory: numbered manifests, one per commit.
 
-A manifest is made complete under another name and then linked to its number. The link fails if the number is taken,
-so of two members that decided on the same contents one commits, and the other reads the log again and decides anew.
-Every `WHOLE_EVERY` commits the sum of all is written beside the log, from which reading starts.
+A manifest is written completely under a temporary name and then linked to its number. The link fails if the number is
+taken, so of two members that decided on the same contents one commits, and the other reads the log again and decides
+again. Every `CHECKPOINT_EVERY` commits a checkpoint with the contents so far is written, from which reading starts.
 
 It needs a file system with atomic exclusive links: a local one, NFS, most that POSIX programs use. Object stores do not
-have links; there a manifest would be put on the condition that its name is absent.
+have links; there it would take a conditional put.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from assigner.model.keys import TopicPartition
 from assigner.spark.sinks.fence import Fence
 from assigner.spark.sinks.ledger import SinkId
 
-WHOLE_EVERY = 64
-# How long a removed file is remembered; a vacuum that comes later finds it as an orphan.
+CHECKPOINT_EVERY = 64
+# How long the contents list a removed file; after that a vacuum finds it as an orphan.
 _REMOVED_SECONDS = 7 * 24 * 3600
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP)
 
@@ -39,7 +39,7 @@ DATA, STATES = "_data", "_states"
 _FOLDERS = (DATA, STATES, COMMITS, f"{COMMITS}/whole")
 _NUMBER = re.compile(r"[0-9]{20}")
 
-# Manifests are read by members, readers and a vacuum that deletes: a name that leads elsewhere is no name.
+# Members, readers and a vacuum that deletes files trust these names: a name outside the directory is rejected.
 DataName = Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{12}-[0-9a-f]{32}\.parquet\Z")]
 StateName = Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{12}-[0-9a-f]{32}\.state\Z")]
 
@@ -62,8 +62,8 @@ class DataFile(msgspec.Struct, frozen=True):
     size: int
 
 
-class Guarded(msgspec.Struct, frozen=True, order=True):
-    """What a fence stands before."""
+class FencedPartition(msgspec.Struct, frozen=True, order=True):
+    """The key of a fence: a partition in a group's sink."""
 
     group: str
     sink: str
@@ -71,17 +71,17 @@ class Guarded(msgspec.Struct, frozen=True, order=True):
     partition: int
 
     @classmethod
-    def of(cls, sink: SinkId, tp: TopicPartition) -> Guarded:
+    def of(cls, sink: SinkId, tp: TopicPartition) -> FencedPartition:
         return cls(sink.group, sink.name, tp.topic, tp.partition)
 
 
 class FenceEntry(msgspec.Struct, frozen=True):
-    at: Guarded
+    at: FencedPartition
     fence: Fence
 
 
 class StateFile(msgspec.Struct, frozen=True):
-    at: Guarded
+    at: FencedPartition
     epoch: int
     next_offset: int
     name: StateName
@@ -91,30 +91,30 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One commit: what it changed."""
 
     written_at: float
-    """Wall time, in seconds: only for how long to keep what it removed."""
+    """Wall-clock time in seconds; it only decides how long removed files are kept."""
     schema: str | None = None
     added: list[DataFile] = []
     removed: list[DataName] = []
     fences: list[FenceEntry] = []
     states: list[StateFile] = []
-    forgotten: list[Guarded] = []
+    forgotten: list[FencedPartition] = []
     """Fences and states that were reset."""
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the commits up to `number` add up to."""
+    """The state of the directory after the commits up to `number`."""
 
     number: int = 0
     schema: str | None = None
     files: dict[str, DataFile] = {}
-    fences: dict[Guarded, Fence] = {}
-    states: dict[Guarded, StateFile] = {}
+    fences: dict[FencedPartition, Fence] = {}
+    states: dict[FencedPartition, StateFile] = {}
     removed: dict[str, float] = {}
-    """Files that readers of earlier contents may still be at, and when they were removed."""
+    """Removed files that readers of earlier contents may still read, and when they were removed."""
 
 
-class _Whole(msgspec.Struct, frozen=True, kw_only=True):
-    """`Contents` as JSON can hold them."""
+class _Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """`Contents` in a form that JSON can represent, as a checkpoint stores them."""
 
     number: int
     schema: str | None
@@ -124,8 +124,8 @@ class _Whole(msgspec.Struct, frozen=True, kw_only=True):
     removed: dict[DataName, float]
 
 
-def after(contents: Contents, manifest: Manifest) -> Contents:
-    """The contents that a commit leads to."""
+def applied(contents: Contents, manifest: Manifest) -> Contents:
+    """Apply a commit to the contents before it."""
     gone, forgotten = set(manifest.removed), set(manifest.forgotten)
     files = {name: each for name, each in contents.files.items() if name not in gone}
     fences = {at: fence for at, fence in contents.fences.items() if at not in forgotten}
@@ -146,73 +146,74 @@ class ManifestLog:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._commits = directory / COMMITS
-        self._wholes = self._commits / "whole"
+        self._checkpoints = self._commits / "whole"
 
     def prepare(self) -> None:
-        """Make the folders of a fenced directory that are missing."""
+        """Create the missing folders of a fenced directory."""
         for folder in _FOLDERS:
             (self._directory / folder).mkdir(parents=True, exist_ok=True)
         self._refuse_links()
 
     def read(self, known: Contents | None = None) -> Contents:
-        """The contents now; `known` saves reading what led to them."""
+        """Read the present contents; `known` saves reading the commits before it."""
         self._refuse_links()
         contents = known or Contents()
         while True:
-            contents = self._followed(self._from_whole(contents))
-            # A commit's manifest is deleted only when a whole one holds it: otherwise none was missed.
-            if self._last_whole() <= contents.number:
+            contents = self._with_later_commits(self._from_checkpoint(contents))
+            # A manifest is deleted only when a checkpoint includes it: so without a newer checkpoint none was missed.
+            if self._last_checkpoint() <= contents.number:
                 return contents
 
     def append(self, contents: Contents, manifest: Manifest) -> Contents | None:
-        """Commit what was decided on `contents`. None: another commit came first, or whether it did can't be told; read
-        and decide again."""
+        """Append a commit that was decided on `contents`. None: another commit was first, or may have been; read and
+        decide again."""
         number = contents.number + 1
         if not _create(self._commits / _name(number), msgspec.json.encode(manifest)):
             return None
-        if self._last_whole() >= number:
-            # So late that a vacuum may have freed this number. If the commit counts, the next try finds it done.
+        if self._last_checkpoint() >= number:
+            # So late that a vacuum may have deleted this number's manifest. If the commit counts, the next try finds it
+            # done.
             return None
-        result = after(contents, manifest)
-        if number % WHOLE_EVERY == 0:
-            _create(self._wholes / _name(number), msgspec.json.encode(_whole(result, manifest.written_at)))
+        result = applied(contents, manifest)
+        if number % CHECKPOINT_EVERY == 0:
+            _create(self._checkpoints / _name(number), msgspec.json.encode(_checkpoint_of(result, manifest.written_at)))
         return result
 
     def outdated(self, before: float) -> list[Path]:
-        """Manifests that nobody needs, since a whole one from before that time holds them."""
-        wholes = {path: number for path, number in _numbered(self._wholes) if path.stat().st_mtime < before}
-        last = max(wholes.values(), default=0)
+        """Manifests that are not needed any more, since a checkpoint from before that time includes them."""
+        checkpoints = {path: number for path, number in _numbered(self._checkpoints) if path.stat().st_mtime < before}
+        last = max(checkpoints.values(), default=0)
         commits = [path for path, number in _numbered(self._commits) if number <= last]
         drafts = [path for path in self._commits.glob(".draft-*") if path.stat().st_mtime < before]
-        return [*commits, *(path for path, number in wholes.items() if number < last), *drafts]
+        return [*commits, *(path for path, number in checkpoints.items() if number < last), *drafts]
 
-    def _from_whole(self, contents: Contents) -> Contents:
-        last = self._last_whole()
+    def _from_checkpoint(self, contents: Contents) -> Contents:
+        last = self._last_checkpoint()
         if last <= contents.number:
             return contents
         try:
-            whole = _decoded(self._wholes / _name(last), _Whole)
+            checkpoint = _decoded(self._checkpoints / _name(last), _Checkpoint)
         except FileNotFoundError:
             return contents
-        if whole.number != last:
-            raise _unreadable(self._wholes / _name(last), f"it holds the commits up to {whole.number}")
+        if checkpoint.number != last:
+            raise _unreadable(self._checkpoints / _name(last), f"it holds the commits up to {checkpoint.number}")
         return Contents(
-            number=whole.number,
-            schema=whole.schema,
-            files={each.name: each for each in whole.files},
-            fences={entry.at: entry.fence for entry in whole.fences},
-            states={state.at: state for state in whole.states},
-            removed=whole.removed,
+            number=checkpoint.number,
+            schema=checkpoint.schema,
+            files={each.name: each for each in checkpoint.files},
+            fences={entry.at: entry.fence for entry in checkpoint.fences},
+            states={state.at: state for state in checkpoint.states},
+            removed=checkpoint.removed,
         )
 
-    def _followed(self, contents: Contents) -> Contents:
+    def _with_later_commits(self, contents: Contents) -> Contents:
         with contextlib.suppress(FileNotFoundError):
             while True:
-                contents = after(contents, _decoded(self._commits / _name(contents.number + 1), Manifest))
+                contents = applied(contents, _decoded(self._commits / _name(contents.number + 1), Manifest))
         return contents
 
-    def _last_whole(self) -> int:
-        return max((number for _, number in _numbered(self._wholes)), default=0)
+    def _last_checkpoint(self) -> int:
+        return max((number for _, number in _numbered(self._checkpoints)), default=0)
 
     def _refuse_links(self) -> None:
         for folder in _FOLDERS:
@@ -220,7 +221,7 @@ class ManifestLog:
 
 
 def refuse_link(path: Path) -> Path:
-    """Return a path of a fenced directory, or refuse it because it leads elsewhere."""
+    """Return a path of a fenced directory, or raise `UnreadableRecord` if it is a symbolic link."""
     if path.is_symlink():
         raise UnreadableRecord(f"{path} is a link, and a fenced directory has none; put back what belongs there")
     return path
@@ -234,7 +235,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Sync a folder, so that the names in it are durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -243,13 +244,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def _create(path: Path, content: bytes) -> bool:
-    """Make a file that is complete from its first moment, unless there is one."""
+    """Create a file atomically with its content; false if it exists."""
     draft = path.with_name(f".draft-{uuid.uuid4().hex}")
     write_durably(draft, content)
     try:
         os.link(draft, path)
     except FileExistsError:
-        # Over NFS the answer to a link that was made may be lost, and its repetition finds the name taken.
+        # Over NFS the answer to a successful link may be lost, and the retry finds the name taken.
         if draft.stat().st_nlink == 1:
             return False
     except OSError as failure:
@@ -267,14 +268,14 @@ def _name(number: int) -> str:
 
 
 def _numbered(folder: Path) -> Iterator[tuple[Path, int]]:
-    """The manifests in a folder with their numbers. Files of other names are somebody else's."""
+    """The manifests in a folder with their numbers. Files with other names are ignored."""
     for path in folder.glob("*.json"):
         if _NUMBER.fullmatch(path.stem):
             yield path, int(path.stem)
 
 
-def _whole(contents: Contents, now: float) -> _Whole:
-    return _Whole(
+def _checkpoint_of(contents: Contents, now: float) -> _Checkpoint:
+    return _Checkpoint(
         number=contents.number,
         schema=contents.schema,
         files=list(contents.files.values()),

@@ -1,4 +1,4 @@
-"""A fenced directory of Parquet files: rows and fences change with one manifest.
+"""The sink for a fenced directory of Parquet files: one manifest commits rows and fences together.
 
     query = rows.writeStream.foreachBatch(fenced_parquet("/lake/payments", group="billing")).start()
     read_fenced(spark, "/lake/payments").count()
@@ -36,7 +36,7 @@ from assigner.spark.sinks.parquet.manifests import (
     DATA,
     STATES,
     Contents,
-    Guarded,
+    FencedPartition,
     Manifest,
     ManifestLog,
     StateFile,
@@ -50,7 +50,7 @@ _UNUSABLE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, e
 
 @dataclass(frozen=True)
 class ParquetPlace:
-    """A directory, and whose fences guard it."""
+    """A directory, and the sink whose fences apply to it."""
 
     directory: Path
     sink: SinkId
@@ -59,7 +59,7 @@ class ParquetPlace:
 
 @dataclass(frozen=True)
 class ParquetTarget:
-    """A place, for rows of one schema."""
+    """Writes rows of one schema to a `ParquetPlace`."""
 
     place: ParquetPlace
     schema: StructType
@@ -80,10 +80,10 @@ class ParquetTarget:
         if not staged:
             return Outcome(batch_id=batch_id)
         place = self.place
-        outcome, verdict = Commit(place.directory, place.sink, stored_schema(self.schema), place.on_stale).run(
+        outcome, decision = Commit(place.directory, place.sink, stored_schema(self.schema), place.on_stale).run(
             staged, batch_id
         )
-        log_outcome(str(place.sink), outcome, verdict)
+        log_outcome(str(place.sink), outcome, decision)
         return outcome
 
     def abort(self, staged: list[FilesStaged]) -> None:
@@ -105,7 +105,7 @@ def _writing_to(directory: Path) -> Iterator[None]:
 
 
 class ParquetLedger:
-    """Fences and states in a directory."""
+    """Reads and resets the fences and states in a directory."""
 
     def __init__(self, place: ParquetPlace) -> None:
         self._place = place
@@ -116,7 +116,7 @@ class ParquetLedger:
 
     def states(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, StateRow]:
         stored = self._log.read().states
-        found = {tp: stored.get(Guarded.of(self._place.sink, tp)) for tp in partitions}
+        found = {tp: stored.get(FencedPartition.of(self._place.sink, tp)) for tp in partitions}
         return {tp: self._read(tp, file) for tp, file in found.items() if file is not None}
 
     def _read(self, tp: TopicPartition, found: StateFile) -> StateRow:
@@ -135,7 +135,7 @@ class ParquetLedger:
             f"{self._place.directory} is committed to so often that a reset always came too late; retry"
         )
 
-    def _is_of(self, at: Guarded, topic: str) -> bool:
+    def _is_of(self, at: FencedPartition, topic: str) -> bool:
         return (at.group, at.sink, at.topic) == (self._place.sink.group, self._place.sink.name, topic)
 
 
@@ -159,7 +159,7 @@ def parquet_place(path: str, *, group: str, sink: str = "rows", on_stale: str = 
 
 
 def read_fenced(spark: SparkSession, path: str) -> DataFrame:
-    """The rows that were committed, as they are now."""
+    """Read the rows that are committed now."""
     directory = local_directory(path)
     contents = committed(directory)
     schema = schema_of(directory, contents)
@@ -182,7 +182,7 @@ def schema_of(directory: Path, contents: Contents) -> StructType:
 
 
 def stored_schema(schema: StructType) -> str:
-    """As it is compared and kept. Whether a column may be null is not part of it."""
+    """The schema as JSON, as it is compared and stored. Nullability is not part of it."""
     kept = [StructField(name, schema[name].dataType) for name in data_columns(schema.names)]
     return StructType(kept).json()
 

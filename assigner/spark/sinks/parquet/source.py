@@ -4,8 +4,7 @@
     rows.writeStream.format("fenced_parquet").option("path", path).option("group", "billing")
     spark.read.format("fenced_parquet").load(path)
 
-It reads through Python, a file per task; `read_fenced` gives the same rows by Spark's own reader, with all that one can
-push down.
+It reads through Python, one file per task; `read_fenced` reads the same rows with Spark's own reader and its push-down.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ class _ParquetReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, _File):
-            # No file is committed: Spark asks for one empty partition all the same.
+            # No file is committed: Spark still plans one empty partition.
             return
         schema = to_arrow_schema(self._schema, timezone="UTC")
         with pq.ParquetFile(partition.path) as file:

@@ -1,8 +1,8 @@
 """The fenced sink for SQL databases, SQLite and PostgreSQL: rows and fences change in one transaction.
 
-The story in the order of files: `sink` (`fenced_sql`, the public function), `source` (`format("fenced_sql")`),
-`database` (engines for SQLite and PostgreSQL), `tables` (rows, fences, states, staging), `staging`
-(tasks write rows under a token), `commit` (the driver moves accepted rows).
+The modules in order: `sink` (`fenced_sql`, the public function), `source` (`format("fenced_sql")`), `database` (engines
+for SQLite and PostgreSQL), `tables` (rows, fences, states, staging), `staging` (tasks write rows under a token),
+`commit` (the driver moves accepted rows).
 
 Not promised: exactly once for a table that others write to without the fence.
 """

@@ -28,7 +28,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from assigner.model.keys import TopicPartition
 from assigner.spark.sinks.columns import StateRow
-from assigner.spark.sinks.fence import Fence, FenceVerdict, OnStale, judge, merged
+from assigner.spark.sinks.fence import Fence, FenceDecision, OnStale, decide, merged
 from assigner.spark.sinks.ledger import SinkId
 from assigner.spark.sinks.outcome import Outcome, StagedRowsLost, outcome_of
 from assigner.spark.sinks.sql.database import is_postgresql
@@ -41,20 +41,20 @@ _PARTITIONS_PER_STATEMENT = 1_000
 
 def commit(
     engine: Engine, tables: SinkTables, sink: SinkId, staged: Sequence[Staged], on_stale: OnStale, batch_id: int
-) -> tuple[Outcome, FenceVerdict]:
+) -> tuple[Outcome, FenceDecision]:
     """Make the staged rows of a batch visible, once and in one step."""
     slices = merged(part for each in staged for part in (*each.slices, *each.states))
     partitions = [part.tp for part in slices]
     tokens = [each.token for each in staged]
     ensure_fences(engine, tables, sink, partitions)
     with engine.begin() as connection:
-        verdict = judge(lock_fences(connection, tables, sink, partitions), slices, on_stale)
-        # By the fences in the table, which still are those before the batch.
+        decision = decide(lock_fences(connection, tables, sink, partitions), slices, on_stale)
+        # Decided by the fences in the table, which are still those before the batch.
         written = _move_rows(connection, tables, sink, tokens)
         states = _move_states(connection, tables, sink, tokens)
-        _save_fences(connection, tables, sink, verdict)
+        _save_fences(connection, tables, sink, decision)
         _clear_staging(connection, tables, staged)
-    return outcome_of(batch_id, slices, verdict, written=written, states=states), verdict
+    return outcome_of(batch_id, slices, decision, written=written, states=states), decision
 
 
 # --- fences --------------------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def lock_fences(
 
 
 def ensure_fences(engine: Engine, tables: LedgerTables, sink: SinkId, partitions: Sequence[TopicPartition]) -> None:
-    """Give each partition a fence to lock, in a transaction of its own: an insertion waits for others of the same key,
+    """Create the missing fences of partitions in a separate transaction: an insertion waits for others of the same key,
     and must not do so while it holds locks."""
     with engine.connect() as connection:
         known = _some_fences(connection, tables, sink, partitions)
@@ -109,14 +109,14 @@ def _fences(connection: Connection, query: Select[Any]) -> dict[TopicPartition, 
     return found
 
 
-def _save_fences(connection: Connection, tables: SinkTables, sink: SinkId, verdict: FenceVerdict) -> None:
+def _save_fences(connection: Connection, tables: SinkTables, sink: SinkId, decision: FenceDecision) -> None:
     fences = tables.fences
     key = and_(
         _is_of(fences, sink), fences.c.topic == bindparam("at_topic"), fences.c.partition == bindparam("at_partition")
     )
     changed = [
         {"at_topic": tp.topic, "at_partition": tp.partition, **msgspec.structs.asdict(fence)}
-        for tp, fence in verdict.fences.items()
+        for tp, fence in decision.fences.items()
     ]
     if changed:
         connection.execute(update(fences).where(key), changed)

@@ -1,7 +1,7 @@
-"""Connections to the database of a fenced sink: SQLite and PostgreSQL, each set so that a transaction is one.
+"""Connects to the database of a fenced sink, SQLite or PostgreSQL, with explicit transactions.
 
-A connection is opened per use and closed after it. Sinks run in forked processes and in executors that come and go,
-where a pooled connection would be shared by accident or kept for nobody.
+A connection is opened per use and closed after it. Sinks run in forked processes and short-lived executors, where a
+pooled connection would be shared by accident or left open.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _MEMORY = (None, "", ":memory:")
 
 
 class SinkUnavailable(AssignerError):
-    """The database did not answer. Nothing was written that is not whole; the batch can be repeated."""
+    """The database did not answer. No partial batch was written; the batch can be repeated."""
 
 
 def parsed_url(url: str) -> URL:
-    """The parsed URL of a database that can be fenced."""
+    """Parse the URL of a supported database."""
     try:
         parsed = make_url(url)
     except ArgumentError as failure:
@@ -42,7 +42,7 @@ def parsed_url(url: str) -> URL:
 
 
 def open_database(url: str) -> Engine:
-    """An engine. A missing driver and a database that does not answer are told by their remedy."""
+    """Open an engine. The errors for a missing driver and an unreachable database name the remedy."""
     parsed = parsed_url(url)
     try:
         engine = _sqlite(parsed) if parsed.get_backend_name() == SQLITE else _postgresql(parsed)
@@ -80,7 +80,7 @@ def _sqlite(parsed: URL) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        # Take the one write lock at once: a reader that becomes a writer later can be refused without waiting.
+        # Take the write lock at once: upgrading a read lock later can fail without waiting.
         connection.execute(text("BEGIN IMMEDIATE"))
 
     return engine

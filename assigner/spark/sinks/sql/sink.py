@@ -1,4 +1,4 @@
-"""A fenced SQL table: rows and fences change in one transaction of SQLite or PostgreSQL.
+"""The sink for a fenced SQL table: one transaction of SQLite or PostgreSQL commits rows and fences together.
 
     query = rows.writeStream.foreachBatch(fenced_sql(url, "payments", group="billing")).start()
 
@@ -32,7 +32,7 @@ SWEEP_EVERY = 100
 
 @dataclass(frozen=True)
 class SqlPlace:
-    """A table, and whose fences guard it. The URL may hold a password and is not shown."""
+    """A table, and the sink whose fences apply to it. The URL may hold a password and is not shown."""
 
     url: str
     table: str
@@ -51,14 +51,15 @@ class SqlPlace:
         return parsed_url(self.url).get_backend_name()
 
     def vacuum(self, older_than: float = ORPHAN_SECONDS) -> int:
-        """Delete staged rows that no batch will commit, older than so many seconds. Returns how many went."""
+        """Delete staged rows that no batch will commit and that are older than so many seconds. Returns how many were
+        deleted."""
         engine, tables = SqlLedger(self).opened()
         return sweep(engine, tables, self.table, older_than)
 
 
 @dataclass(frozen=True)
 class SqlTarget:
-    """A place, for rows of one schema."""
+    """Writes rows of one schema to a `SqlPlace`."""
 
     place: SqlPlace
     schema: StructType
@@ -77,8 +78,8 @@ class SqlTarget:
         if not staged:
             return Outcome(batch_id=batch_id)
         place = self.place
-        outcome, verdict = commit(self._engine, self._tables, place.sink, staged, place.on_stale, batch_id)
-        log_outcome(str(place.sink), outcome, verdict)
+        outcome, decision = commit(self._engine, self._tables, place.sink, staged, place.on_stale, batch_id)
+        log_outcome(str(place.sink), outcome, decision)
         if batch_id % SWEEP_EVERY == 0:
             sweep(self._engine, self._tables, place.table)
         return outcome
@@ -97,7 +98,7 @@ class SqlTarget:
 
 
 class SqlLedger:
-    """Fences and states in a database."""
+    """Reads and resets the fences and states in a database."""
 
     def __init__(self, place: SqlPlace) -> None:
         self._place = place

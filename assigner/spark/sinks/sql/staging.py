@@ -33,12 +33,12 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Staged(WriterCommitMessage):
-    """What one task staged. No Struct: Spark wants its own class above."""
+    """The rows that one task staged. Not a Struct, because Spark requires its own base class."""
 
     token: str
     slices: list[Slice]
     states: list[Slice]
-    """How far each staged state reaches."""
+    """The slice that each staged state covers."""
 
 
 def new_token(now: float | None = None) -> str:
@@ -61,14 +61,14 @@ def stage(engine: Engine, tables: SinkTables, batches: Iterable[pa.RecordBatch])
 
 
 def unstage(engine: Engine, tables: SinkTables, tokens: list[str]) -> None:
-    """Take back what a failed batch had staged."""
+    """Delete the staged rows of a failed batch."""
     with engine.begin() as connection:
         for staged in (tables.staged, tables.staged_states):
             connection.execute(delete(staged).where(staged.c[TOKEN].in_(tokens)))
 
 
 def sweep(engine: Engine, ledger: LedgerTables, target: str, older_than: float = ORPHAN_SECONDS) -> int:
-    """Delete orphans, also those of other versions of the query. Returns how many rows went."""
+    """Delete orphaned rows, also those of other versions of the query. Returns how many rows were deleted."""
     namespace, name = split_name(target)
     limit = new_token(time.time() - older_than)
     with engine.connect() as connection:

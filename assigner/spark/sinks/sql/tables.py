@@ -103,7 +103,7 @@ class LedgerTables:
 
 
 class SinkTables(LedgerTables):
-    """The same, with the table that users asked for and the one where its rows are staged."""
+    """All tables of one sink: those of `LedgerTables`, the users' table and the one where its rows are staged."""
 
     def __init__(self, dialect: str, table: str, schema: StructType) -> None:
         namespace, name = split_name(table)
@@ -119,7 +119,7 @@ class SinkTables(LedgerTables):
         return [*super().all, self.staged, self.target]
 
     def stored_columns(self, connection: Connection) -> list[str]:
-        """Which columns the users' table takes. It may do without the origin of the rows, and without nothing else."""
+        """The columns that the users' table stores. Only the columns of the rows' origin may be missing."""
         described = inspect(connection).get_columns(self.target.name, self.target.schema)
         present = {str(column["name"]) for column in described}
         lacking = [name for name in self.column_names if name not in present and name not in ORIGIN]
@@ -142,7 +142,7 @@ def split_name(table: str) -> tuple[str | None, str]:
 
 
 def staged_prefix(table: str) -> str:
-    """How the names of tables begin in which rows of this one are staged."""
+    """The common prefix of the names of this table's staging tables."""
     return f"{table[:_STEM]}_staged_"
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from assigner.errors import InvalidInput
 from assigner.model.keys import TopicPartition
 from assigner.spark.sinks.columns import check_columns, data_rows, slices_of, state_rows
-from assigner.spark.sinks.fence import MAX_STALE_BATCHES, Fence, OnStale, Slice, StaleRows, judge, merged, stale_policy
+from assigner.spark.sinks.fence import MAX_STALE_BATCHES, Fence, OnStale, Slice, StaleRows, decide, merged, stale_policy
 from tests.support.spark.sink_rows import TOPIC, rows, with_states
 
 TP = TopicPartition(TOPIC, 0)
@@ -21,56 +21,56 @@ def part(epoch: int, first: int, end: int) -> Slice:
 
 
 def test_the_first_batch_is_taken_whole() -> None:
-    verdict = judge({}, [part(3, 10, 20)], OnStale.DROP)
-    assert verdict.floors == {TP: 0}
-    assert verdict.fences == {TP: Fence(epoch=3, next_offset=20)}
+    decision = decide({}, [part(3, 10, 20)], OnStale.DROP)
+    assert decision.floors == {TP: 0}
+    assert decision.fences == {TP: Fence(epoch=3, next_offset=20)}
 
 
 def test_what_is_written_already_is_skipped_by_the_same_and_by_the_next_owner() -> None:
     before = {TP: Fence(epoch=3, next_offset=20)}
     for epoch in (3, 4):
-        verdict = judge(before, [part(epoch, 15, 30)], OnStale.DROP)
-        assert verdict.floors == {TP: 20}
-        assert verdict.fences[TP] == Fence(epoch=epoch, next_offset=30)
+        decision = decide(before, [part(epoch, 15, 30)], OnStale.DROP)
+        assert decision.floors == {TP: 20}
+        assert decision.fences[TP] == Fence(epoch=epoch, next_offset=30)
 
 
 def test_a_replay_that_reaches_less_far_does_not_lower_the_fence() -> None:
-    verdict = judge({TP: Fence(epoch=3, next_offset=20)}, [part(3, 5, 10)], OnStale.DROP)
-    assert verdict.fences[TP].next_offset == 20
+    decision = decide({TP: Fence(epoch=3, next_offset=20)}, [part(3, 5, 10)], OnStale.DROP)
+    assert decision.fences[TP].next_offset == 20
 
 
 def test_a_lower_epoch_is_refused_wherever_its_offsets_are() -> None:
-    verdict = judge({TP: Fence(epoch=4, next_offset=20)}, [part(3, 50, 60)], OnStale.DROP)
-    assert verdict.floors == {}
-    assert [stale.rows for stale in verdict.stale] == [10]
-    fence = verdict.fences[TP]
+    decision = decide({TP: Fence(epoch=4, next_offset=20)}, [part(3, 50, 60)], OnStale.DROP)
+    assert decision.floors == {}
+    assert [stale.rows for stale in decision.stale] == [10]
+    fence = decision.fences[TP]
     assert (fence.epoch, fence.next_offset, fence.refused_rows, fence.refused_batches) == (4, 20, 10, 1)
 
 
 def test_told_to_fail_it_fails_at_the_first_stale_row() -> None:
     with pytest.raises(StaleRows, match=r"orders/0 carry epoch 3, but epoch 4 has written.*reset the sink's fence"):
-        judge({TP: Fence(epoch=4)}, [part(3, 0, 1)], OnStale.FAIL)
+        decide({TP: Fence(epoch=4)}, [part(3, 0, 1)], OnStale.FAIL)
 
 
 def test_an_owner_that_never_notices_is_dropped_for_some_batches_and_then_fails() -> None:
     fence = Fence(epoch=4, next_offset=20)
     for number in range(MAX_STALE_BATCHES):
-        fence = judge({TP: fence}, [part(3, number, number + 1)], OnStale.DROP).fences[TP]
+        fence = decide({TP: fence}, [part(3, number, number + 1)], OnStale.DROP).fences[TP]
     assert fence.refused_batches == MAX_STALE_BATCHES
     with pytest.raises(StaleRows):
-        judge({TP: fence}, [part(3, MAX_STALE_BATCHES, MAX_STALE_BATCHES + 1)], OnStale.DROP)
+        decide({TP: fence}, [part(3, MAX_STALE_BATCHES, MAX_STALE_BATCHES + 1)], OnStale.DROP)
 
 
 def test_a_stale_batch_that_is_replayed_over_and_over_counts_once() -> None:
     fence = Fence(epoch=4, next_offset=20)
     for _ in range(MAX_STALE_BATCHES * 2):
-        fence = judge({TP: fence}, [part(3, 0, 10)], OnStale.DROP).fences[TP]
+        fence = decide({TP: fence}, [part(3, 0, 10)], OnStale.DROP).fences[TP]
     assert fence.refused_batches == 1
 
 
 def test_another_late_owner_gets_patience_of_its_own() -> None:
     fence = Fence(epoch=9, refused_epoch=3, refused_until=100, refused_batches=MAX_STALE_BATCHES)
-    fence = judge({TP: fence}, [part(4, 0, 10)], OnStale.DROP).fences[TP]
+    fence = decide({TP: fence}, [part(4, 0, 10)], OnStale.DROP).fences[TP]
     assert (fence.refused_epoch, fence.refused_batches, fence.refused_until) == (4, 1, 10)
 
 
@@ -118,9 +118,9 @@ def test_whatever_owners_do_every_row_is_written_once_and_in_order(steps: list[t
         first = stands.setdefault(owner, committed)
         if not reaches or not _bears(fence, epoch):
             continue
-        verdict = judge({TP: fence}, [part(epoch, first, first + count)], OnStale.DROP)
-        fence = verdict.fences[TP]
-        floor = verdict.floors.get(TP)
+        decision = decide({TP: fence}, [part(epoch, first, first + count)], OnStale.DROP)
+        fence = decision.fences[TP]
+        floor = decision.floors.get(TP)
         written += [] if floor is None else list(range(max(first, floor), first + count))
         stands[owner] = first + count
         if epoch == highest:
@@ -171,4 +171,4 @@ def test_state_rows_are_no_data() -> None:
 
 def test_a_state_raises_the_fence_though_no_row_came_of_the_records() -> None:
     (state,) = state_rows(with_states(rows(3, []), [(0, 3, 50, b"")]))
-    assert judge({}, [state.extent], OnStale.DROP).fences[TP] == Fence(epoch=3, next_offset=50)
+    assert decide({}, [state.extent], OnStale.DROP).fences[TP] == Fence(epoch=3, next_offset=50)

@@ -23,7 +23,7 @@ from assigner.spark.sinks.fence import StaleRows
 from assigner.spark.sinks.ledger import next_offsets
 from assigner.spark.sinks.outcome import Outcome, StagedRowsLost
 from assigner.spark.sinks.parquet.maintenance import compact, vacuum
-from assigner.spark.sinks.parquet.manifests import WHOLE_EVERY, Contents, DataFile, Manifest, ManifestLog
+from assigner.spark.sinks.parquet.manifests import CHECKPOINT_EVERY, Contents, DataFile, Manifest, ManifestLog
 from assigner.spark.sinks.parquet.sink import ParquetLedger, ParquetTarget, committed, local_directory, parquet_place
 from tests.support.spark.sink_rows import SCHEMA, STATEFUL_SCHEMA, TOPIC, rows, with_states
 
@@ -262,26 +262,26 @@ def test_reading_the_log_gives_what_its_commits_add_up_to(log: ManifestLog) -> N
 
 
 def test_a_whole_manifest_stands_for_all_before_it(log: ManifestLog, tmp_path: Path) -> None:
-    contents = grown(log, WHOLE_EVERY + 2)
+    contents = grown(log, CHECKPOINT_EVERY + 2)
     for path in log.outdated(time.time() + 10):
         path.unlink()
     assert sorted(path.name for path in (tmp_path / "_manifests").glob("*.json")) == [
-        f"{WHOLE_EVERY + 1:020d}.json",
-        f"{WHOLE_EVERY + 2:020d}.json",
+        f"{CHECKPOINT_EVERY + 1:020d}.json",
+        f"{CHECKPOINT_EVERY + 2:020d}.json",
     ]
     assert log.read() == contents
     assert log.read(Contents()) == contents
 
 
 def test_nothing_of_the_log_is_outdated_before_a_whole_one_is_old_enough(log: ManifestLog) -> None:
-    grown(log, WHOLE_EVERY)
+    grown(log, CHECKPOINT_EVERY)
     assert log.outdated(time.time() - 60) == []
 
 
 def test_a_committer_that_slept_until_its_number_was_vacuumed_is_not_deceived(log: ManifestLog) -> None:
     """Its number is free again, so its link succeeds; but a whole manifest already counts past it."""
     asleep = grown(log, 3)
-    grown(log, WHOLE_EVERY * 2)
+    grown(log, CHECKPOINT_EVERY * 2)
     for path in log.outdated(time.time() + 10):
         path.unlink()
     assert log.append(asleep, manifest("late")) is None
@@ -311,7 +311,7 @@ def test_an_unreadable_manifest_stops_reading_and_is_named(log: ManifestLog, tmp
 
 
 def test_removed_files_are_forgotten_in_time(log: ManifestLog) -> None:
-    contents = grown(log, WHOLE_EVERY - 2)
+    contents = grown(log, CHECKPOINT_EVERY - 2)
     old = msgspec.structs.replace(manifest("a", removed=["file-1"]), written_at=time.time() - 30 * 86400)
     after_old = log.append(contents, old)
     assert after_old is not None

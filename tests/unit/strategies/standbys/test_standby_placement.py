@@ -241,9 +241,9 @@ def test_what_a_hash_left_uneven_standbys_even_out() -> None:
 # --- racks, pairs, copies to build: against the best there is ----------------------------------------------------
 
 
-def best_seating(given: Problem, owner: IntArray) -> tuple[int, int, int]:
+def best_placement(given: Problem, owner: IntArray) -> tuple[int, int, int]:
     """(copies in the owner's rack, copies to build, copies that could not be promoted), the first weighing most, over
-    all even seatings. One topic, members alike."""
+    all even placements. One topic, members alike."""
     members, total = given.members.count, len(owner)
     width = min(given.standby_count, members - 1)
     own, rack = loads(members, owner), given.members.rack
@@ -255,9 +255,9 @@ def best_seating(given: Problem, owner: IntArray) -> tuple[int, int, int]:
         there = np.flatnonzero(column != NONE)
         new[there, column[there]] = 0
     # Seats, then per pair: one on a remainder, and those too many; then per owner: remainders too many.
-    seats, pair = np.eye(total * members), np.eye(members**2)
+    places, pair = np.eye(total * members), np.eye(members**2)
     nothing = np.zeros((total * members, members**2))
-    one = np.concatenate((seats, nothing, nothing, np.zeros((total * members, members))), axis=1)
+    one = np.concatenate((places, nothing, nothing, np.zeros((total * members, members))), axis=1)
     each = one.reshape(total, members, -1).sum(axis=1)
     every = one.reshape(total, members, -1).sum(axis=0)
     by_owner = np.eye(members)[owner]
@@ -297,7 +297,7 @@ def best_seating(given: Problem, owner: IntArray) -> tuple[int, int, int]:
 def test_one_copy_each_is_in_other_racks_and_apart_as_far_as_possible(situation: tuple[Problem, IntArray]) -> None:
     given, owner = situation
     standbys = place_standbys(given, owner)
-    close, least, cold = best_seating(given, owner)
+    close, least, cold = best_placement(given, owner)
     mine = given.members.rack[standbys.ravel()] == given.members.rack[owner]
     if len(np.unique(given.members.rack)) > 1:
         assert mine.sum() == close
@@ -311,7 +311,7 @@ def test_one_copy_each_is_in_other_racks_and_apart_as_far_as_possible(situation:
 def test_two_copies_each_are_apart_and_few_are_built(situation: tuple[Problem, IntArray]) -> None:
     given, owner = situation
     standbys = place_standbys(given, owner)
-    _, least, cold = best_seating(given, owner)
+    _, least, cold = best_placement(given, owner)
     had = [{*row, who} for row, who in zip(given.standbys.tolist(), given.owner.tolist(), strict=True)]
     new = sum(member not in there for row, there in zip(standbys.tolist(), had, strict=True) for member in row)
     assert least <= new <= least + 2

@@ -1,11 +1,11 @@
-"""Describes a group by names, as a person or a file does, and translates it into a strategy's problem.
+"""Describes a group by names, in a form that a file can have, and translates it into a strategy's problem.
 
 Members claim what they own, as Kafka's consumers do, so two may claim the same partition: the higher generation has it,
 and with equal generations nobody. Claims of topics or partitions that do not exist are dropped, and listed.
 
-A sketch may be in the middle of a rollout; `rolled_out` adds the constraints that the service would add. Consumers that
-are leaving are no members of a sketch. The service counts them when it estimates how large the new deployment will be,
-so its caps for new members may be a little smaller.
+A rollout may be in progress in a spec; `rolled_out` adds the constraints that the service would add. A spec has no
+leaving consumers. The service counts these when it estimates the size of the new deployment, so its caps for new
+members may be a little smaller.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Members, Pr
 MAX_PARTITIONS = 1_000_000
 
 
-class SketchedMember(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class MemberSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     name: str
     capacity: float = 1.0
     rack: str = ""
@@ -37,15 +37,15 @@ class SketchedMember(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     cap: int | None = None
     load: float | None = None
     generation: int = 0
-    """Of its claims: where two members claim a partition, the higher generation has it."""
+    """Decides between two members that claim the same partition: the higher generation has it."""
     deployment: str = ""
-    """The generation of consumers that it belongs to, for rollouts."""
+    """The deployment that the member belongs to, for rollouts; called its generation in the service's records."""
     registered_at: int = 0
     owned: dict[str, tuple[int, ...]] = {}
     standbys: dict[str, tuple[int, ...]] = {}
 
 
-class SketchedTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class TopicSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     name: str
     partitions: int
     weights: tuple[float, ...] = ()
@@ -53,9 +53,9 @@ class SketchedTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     replica_racks: tuple[tuple[str, ...], ...] = ()
 
 
-class Sketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    members: tuple[SketchedMember, ...] = ()
-    topics: tuple[SketchedTopic, ...] = ()
+class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    members: tuple[MemberSpec, ...] = ()
+    topics: tuple[TopicSpec, ...] = ()
     strategy: str = "sticky_balanced"
     strategy_options: dict[str, Any] = {}
     standby_count: int = 0
@@ -69,35 +69,35 @@ class Sketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 @dataclass(frozen=True)
 class Interned:
-    """A sketch as a strategy's problem, with the names behind its numbers."""
+    """A spec as a strategy's problem, with the names behind its numbers."""
 
     problem: Problem
     members: tuple[str, ...]
     partitions: tuple[TopicPartition, ...]
     dropped: tuple[str, ...]
-    """What the sketch claims that can't be, one sentence each."""
+    """Claims that were ignored because they can't be true, one sentence each."""
 
 
-def read(text: bytes) -> Sketch:
-    """A sketch from JSON. Raises `InvalidInput` naming the field."""
+def read(text: bytes) -> GroupSpec:
+    """Parse a spec from JSON. Raises `InvalidInput` naming the field."""
     try:
-        return msgspec.json.decode(text, type=Sketch)
+        return msgspec.json.decode(text, type=GroupSpec)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise InvalidInput(f"not a group's description: {error}; see `assigner plan --help` for its form") from error
 
 
-def intern(sketch: Sketch) -> Interned:
+def intern(spec: GroupSpec) -> Interned:
     """Translate names to numbers, in name order, so that the order of a file does not matter."""
-    return _Interning(sketch).run()
+    return _Interner(spec).run()
 
 
-class _Interning:
-    def __init__(self, sketch: Sketch) -> None:
-        self._sketch = sketch
-        self._members = sorted(sketch.members, key=lambda member: member.name)
-        self._topics = sorted(sketch.topics, key=lambda topic: topic.name)
-        _refuse_twice("member", [member.name for member in self._members])
-        _refuse_twice("topic", [topic.name for topic in self._topics])
+class _Interner:
+    def __init__(self, spec: GroupSpec) -> None:
+        self._spec = spec
+        self._members = sorted(spec.members, key=lambda member: member.name)
+        self._topics = sorted(spec.topics, key=lambda topic: topic.name)
+        _check_unique("member", [member.name for member in self._members])
+        _check_unique("topic", [topic.name for topic in self._topics])
         self._first = _first_partitions(self._topics)
         self._total = sum(topic.partitions for topic in self._topics)
         self._count = {topic.name: topic.partitions for topic in self._topics}
@@ -110,8 +110,8 @@ class _Interning:
             owner=self._owner(),
             pinned=self._pinned(),
             standbys=self._standbys(),
-            standby_count=self._sketch.standby_count,
-            options=dict(self._sketch.strategy_options),
+            standby_count=self._spec.standby_count,
+            options=dict(self._spec.strategy_options),
         )
         partitions = tuple(
             TopicPartition(topic.name, number) for topic in self._topics for number in range(topic.partitions)
@@ -147,7 +147,7 @@ class _Interning:
 
     def _as_topics(self) -> Topics:
         names = [topic.name for topic in self._topics]
-        sets = {name: number for number, topics in enumerate(self._sketch.copartitioned) for name in topics}
+        sets = {name: number for number, topics in enumerate(self._spec.copartitioned) for name in topics}
         return Topics(
             partitions=np.array([topic.partitions for topic in self._topics], np.int32),
             weight=self._weights(),
@@ -226,7 +226,7 @@ class _Interning:
 
     def _pinned(self) -> BoolArray:
         pinned = np.zeros(self._total, np.bool_)
-        for text in self._sketch.pinned:
+        for text in self._spec.pinned:
             topic, slash, number = text.rpartition("/")
             if not slash or not number.isdecimal():
                 raise InvalidInput(f"pinned {text!r} is not TOPIC/PARTITION")
@@ -238,7 +238,7 @@ class _Interning:
         return f"{topic}/{flat - self._first[topic]}"
 
 
-def _first_partitions(topics: list[SketchedTopic]) -> dict[str, int]:
+def _first_partitions(topics: list[TopicSpec]) -> dict[str, int]:
     first, total = {}, 0
     for topic in topics:
         if topic.partitions < 0:
@@ -250,7 +250,7 @@ def _first_partitions(topics: list[SketchedTopic]) -> dict[str, int]:
     return first
 
 
-def _capacity(member: SketchedMember) -> float:
+def _capacity(member: MemberSpec) -> float:
     _positive(f"the capacity of {member.name}", member.capacity)
     return member.capacity
 
@@ -261,13 +261,13 @@ def _positive(what: str, value: float) -> None:
         raise InvalidInput(f"{what} is {value}; it must be finite and more than 0")
 
 
-def _cap(member: SketchedMember) -> int:
+def _cap(member: MemberSpec) -> int:
     if member.cap is not None and 0 <= member.cap < 2**31:
         return member.cap
     raise InvalidInput(f"the cap of {member.name} is {member.cap}; it must be 0 or more, or left out for none")
 
 
-def _refuse_twice(what: str, names: list[str]) -> None:
+def _check_unique(what: str, names: list[str]) -> None:
     twice = (
         {name for number, name in enumerate(names) if name in names[:number]} if len(set(names)) < len(names) else ()
     )
@@ -275,14 +275,14 @@ def _refuse_twice(what: str, names: list[str]) -> None:
         raise InvalidInput(f"{what} {min(twice)} is there twice; name every {what} once")
 
 
-def rolled_out(sketch: Sketch, interned: Interned) -> tuple[Interned, Rollout | None]:
+def rolled_out(spec: GroupSpec, interned: Interned) -> tuple[Interned, Rollout | None]:
     """The problem with the rollout's constraints, if one is in progress. A member's own cap replaces the rollout's."""
-    if sketch.rollout_cap < 0:
-        raise InvalidInput(f"rollout_cap is {sketch.rollout_cap}; it must be 0 (a fair share) or more")
-    options = GroupOptions(rollout=sketch.rollout, rollout_cap=sketch.rollout_cap)
-    partitions = {topic.name: topic.partitions for topic in sketch.topics}
-    unit = max(map(len, sketch.copartitioned), default=1)
-    members = _consumers(sketch)
+    if spec.rollout_cap < 0:
+        raise InvalidInput(f"rollout_cap is {spec.rollout_cap}; it must be 0 (a fair share) or more")
+    options = GroupOptions(rollout=spec.rollout, rollout_cap=spec.rollout_cap)
+    partitions = {topic.name: topic.partitions for topic in spec.topics}
+    unit = max(map(len, spec.copartitioned), default=1)
+    members = _consumers(spec)
     rollout = plan_rollout(members, members, options, partitions, unit=unit)
     if rollout is None:
         return interned, None
@@ -291,7 +291,7 @@ def rolled_out(sketch: Sketch, interned: Interned) -> tuple[Interned, Rollout | 
     return replace(interned, problem=applied(interned.problem, rollout)), rollout
 
 
-def _consumers(sketch: Sketch) -> list[Consumer]:
+def _consumers(spec: GroupSpec) -> list[Consumer]:
     """In the order of the problem's rows."""
     return [
         Consumer(
@@ -301,5 +301,5 @@ def _consumers(sketch: Sketch) -> list[Consumer]:
             capacity=member.capacity,
             topics=member.topics,
         )
-        for member in sorted(sketch.members, key=lambda member: member.name)
+        for member in sorted(spec.members, key=lambda member: member.name)
     ]

@@ -1,4 +1,4 @@
-"""One moment of the demo as plain data: what the picture is drawn from, and all it is drawn from."""
+"""The state of the demo at one moment, as plain data. Rendering uses nothing else."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from assigner.model.records import Status, Step
 
 
 class State(str, Enum):
-    """What a worker is doing, as the audience sees it."""
+    """The state of a worker, as it is displayed."""
 
     WAITING = "waiting"
-    """Not there yet."""
+    """Not registered yet."""
     READY = "ready"
     DRAINING = "draining"
     KILLED = "killed"
@@ -31,7 +31,7 @@ class Worker(msgspec.Struct, frozen=True):
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """A partition: who owns it and, while it moves, who is next."""
+    """A partition: its owner and, during a handoff, its next owner."""
 
     owner: str = ""
     next: str = ""
@@ -47,21 +47,21 @@ class Moving(msgspec.Struct, frozen=True):
     cause: str
 
 
-class SceneLine(msgspec.Struct, frozen=True):
-    """Something that happened, for the log."""
+class EventLine(msgspec.Struct, frozen=True):
+    """A line of the displayed log."""
 
     at: float
     text: str
     cause: str = ""
 
 
-class Scene(msgspec.Struct, frozen=True, kw_only=True):
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     at: float = 0.0
     title: str = ""
     workers: tuple[Worker, ...] = ()
     cells: tuple[Cell, ...] = ()
     moving: tuple[Moving, ...] = ()
-    lines: tuple[SceneLine, ...] = ()
+    lines: tuple[EventLine, ...] = ()
     generation: int = 0
     moves: int = 0
 
@@ -70,26 +70,26 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
         return sum(not cell.owner for cell in self.cells)
 
 
-class Cast(msgspec.Struct, frozen=True):
-    """What the stage knows and the service does not: which processes were started and which were killed."""
+class ProcessStates(msgspec.Struct, frozen=True):
+    """Which worker processes were started, killed or drained; the service does not know that."""
 
     started: frozenset[str] = frozenset()
     killed: frozenset[str] = frozenset()
     left: frozenset[str] = frozenset()
 
 
-def seen(
+def snapshot_of(
     description: GroupDescription | None,
     partitions: int,
     names: Sequence[str],
-    cast: Cast,
+    processes: ProcessStates,
     *,
     at: float,
     title: str,
-    lines: Iterable[SceneLine],
+    lines: Iterable[EventLine],
     moves: int,
-) -> Scene:
-    """The scene that a group's description makes."""
+) -> Snapshot:
+    """Make a snapshot from the group's description."""
     cells = [Cell()] * partitions
     moving: list[Moving] = []
     if description is not None:
@@ -97,16 +97,16 @@ def seen(
             cells[ownership.tp.partition] = Cell(ownership.owner, epoch=ownership.epoch)
         for handoff in description.handoffs:
             cell = cells[handoff.partition]
-            # After the flip the partition is the new owner's; what is left is the old one's release.
+            # After the flip the new owner owns the partition, and only the old owner's release is pending.
             following = "" if handoff.at is Step.COMPLETE else handoff.new_owner
             cells[handoff.partition] = Cell(cell.owner, following, handoff.at.value, cell.epoch)
             moving.append(
                 Moving(handoff.partition, handoff.old_owner, handoff.new_owner, handoff.at.value, handoff.cause.value)
             )
-    return Scene(
+    return Snapshot(
         at=at,
         title=title,
-        workers=tuple(_worker(name, description, cast) for name in names),
+        workers=tuple(_worker(name, description, processes) for name in names),
         cells=tuple(cells),
         moving=tuple(moving),
         lines=tuple(lines),
@@ -115,19 +115,19 @@ def seen(
     )
 
 
-def _worker(name: str, description: GroupDescription | None, cast: Cast) -> Worker:
+def _worker(name: str, description: GroupDescription | None, processes: ProcessStates) -> Worker:
     members = {one.consumer.consumer_name: one for one in description.members} if description else {}
     owned = sum(one.owner == name for one in description.ownership) if description else 0
     member = members.get(name)
     if member is None:
-        return Worker(name, _absent(name, owned, cast), owned)
-    if name in cast.killed:
+        return Worker(name, _absent(name, owned, processes), owned)
+    if name in processes.killed:
         return Worker(name, State.KILLED, owned)
     state = State.DRAINING if member.consumer.status is Status.DRAINING else State.READY
     return Worker(name, state, owned, member.warming)
 
 
-def _absent(name: str, owned: int, cast: Cast) -> State:
-    if name in cast.killed and owned:
+def _absent(name: str, owned: int, processes: ProcessStates) -> State:
+    if name in processes.killed and owned:
         return State.KILLED
-    return State.GONE if name in cast.killed | cast.left else State.WAITING
+    return State.GONE if name in processes.killed | processes.left else State.WAITING

@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 
 from assigner.core.whatif import changes
-from assigner.core.whatif.report import answer, carried_out, solve
-from assigner.core.whatif.sketch import MAX_PARTITIONS, Sketch, SketchedMember, SketchedTopic, intern, read
+from assigner.core.whatif.group_spec import MAX_PARTITIONS, GroupSpec, MemberSpec, TopicSpec, intern, read
+from assigner.core.whatif.report import build_report, solve, spec_after
 from assigner.errors import InvalidInput
 from assigner.model.keys import TopicPartition
 from assigner.strategies.sticky_balanced import strategy
 from assigner.strategy import NONE
 
 
-def member(name: str, /, **fields: Any) -> SketchedMember:
-    return SketchedMember(name=name, **fields)
+def member(name: str, /, **fields: Any) -> MemberSpec:
+    return MemberSpec(name=name, **fields)
 
 
-def topic(name: str, partitions: int, **fields: Any) -> SketchedTopic:
-    return SketchedTopic(name=name, partitions=partitions, **fields)
+def topic(name: str, partitions: int, **fields: Any) -> TopicSpec:
+    return TopicSpec(name=name, partitions=partitions, **fields)
 
 
-SEED = Sketch(
+SEED = GroupSpec(
     topics=(topic("t", 10),),
     members=(
         member("C", owned={"t": (7, 8, 9)}),
@@ -40,41 +40,41 @@ SEED = Sketch(
 
 
 def test_members_and_topics_come_in_name_order() -> None:
-    sketch = Sketch(topics=(topic("z", 1), topic("a", 2)), members=(member("n", owned={"z": (0,)}), member("m")))
-    interned = intern(sketch)
+    spec = GroupSpec(topics=(topic("z", 1), topic("a", 2)), members=(member("n", owned={"z": (0,)}), member("m")))
+    interned = intern(spec)
     assert interned.members == ("m", "n")
     assert [str(tp) for tp in interned.partitions] == ["a/0", "a/1", "z/0"]
     assert interned.problem.owner.tolist() == [NONE, NONE, 1]
 
 
 def test_the_higher_generation_has_what_two_claim() -> None:
-    sketch = Sketch(
+    spec = GroupSpec(
         topics=(topic("t", 2),),
         members=(member("a", generation=9, owned={"t": (0,)}), member("b", generation=10, owned={"t": (0, 1)})),
     )
-    assert intern(sketch).problem.owner.tolist() == [1, 1]
-    assert intern(sketch).dropped == ()
+    assert intern(spec).problem.owner.tolist() == [1, 1]
+    assert intern(spec).dropped == ()
 
 
 def test_of_two_equal_claims_nobody_has_it_and_it_is_told() -> None:
-    sketch = Sketch(
+    spec = GroupSpec(
         topics=(topic("t", 3),), members=(member("a", owned={"t": (0, 1)}), member("b", owned={"t": (0, 2)}))
     )
-    interned = intern(sketch)
+    interned = intern(spec)
     assert interned.problem.owner.tolist() == [NONE, 0, 1]
     assert interned.dropped == ("t/0 is claimed by a and by b; it counts as unowned",)
 
 
 def test_a_third_claim_of_the_same_generation_does_not_win() -> None:
     claims = tuple(member(name, owned={"t": (0,)}) for name in "abc")
-    assert intern(Sketch(topics=(topic("t", 1),), members=claims)).problem.owner.tolist() == [NONE]
+    assert intern(GroupSpec(topics=(topic("t", 1),), members=claims)).problem.owner.tolist() == [NONE]
 
 
 def test_claims_of_what_does_not_exist_are_dropped_and_told() -> None:
-    sketch = Sketch(
+    spec = GroupSpec(
         topics=(topic("t", 1),), members=(member("a", owned={"gone": (0,), "t": (0, 1)}, topics=("t", "x")),)
     )
-    interned = intern(sketch)
+    interned = intern(spec)
     assert interned.problem.owner.tolist() == [0]
     assert set(interned.dropped) == {
         "a subscribes to x, which does not exist",
@@ -84,7 +84,7 @@ def test_claims_of_what_does_not_exist_are_dropped_and_told() -> None:
 
 
 def test_racks_weights_caps_pins_and_standbys_arrive() -> None:
-    sketch = Sketch(
+    spec = GroupSpec(
         topics=(topic("t", 2, weights=(1.0, 4.0), replica_racks=(("r2", "r1"),)), topic("u", 1)),
         members=(
             member("a", rack="r2", cap=3, hold=True, load=0.5, standbys={"t": (1,)}),
@@ -95,7 +95,7 @@ def test_racks_weights_caps_pins_and_standbys_arrive() -> None:
         copartitioned=(("t", "u"),),
         strategy_options={"x": 1},
     )
-    problem = intern(sketch).problem
+    problem = intern(spec).problem
     assert problem.topics.weight is not None
     assert problem.topics.weight.tolist() == [1.0, 4.0, 1.0]
     assert problem.topics.replica_racks is not None
@@ -116,20 +116,20 @@ def test_racks_weights_caps_pins_and_standbys_arrive() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sketch", "says"),
+    ("spec", "says"),
     [
-        (Sketch(members=(member("a"), member("a"))), "member a is there twice"),
-        (Sketch(topics=(topic("t", 1), topic("t", 2))), "topic t is there twice"),
-        (Sketch(topics=(topic("t", -1),)), "topic t has -1 partitions; it must be 0 or more"),
-        (Sketch(topics=(topic("t", MAX_PARTITIONS + 1),)), "more than 1000000 partitions; split the group"),
-        (Sketch(topics=(topic("t", 2, weights=(1.0,)),)), "topic t has 2 partitions and 1 weights"),
-        (Sketch(members=(member("a", cap=-2),)), "the cap of a is -2; it must be 0 or more"),
-        (Sketch(pinned=("t",)), "pinned 't' is not TOPIC/PARTITION"),
+        (GroupSpec(members=(member("a"), member("a"))), "member a is there twice"),
+        (GroupSpec(topics=(topic("t", 1), topic("t", 2))), "topic t is there twice"),
+        (GroupSpec(topics=(topic("t", -1),)), "topic t has -1 partitions; it must be 0 or more"),
+        (GroupSpec(topics=(topic("t", MAX_PARTITIONS + 1),)), "more than 1000000 partitions; split the group"),
+        (GroupSpec(topics=(topic("t", 2, weights=(1.0,)),)), "topic t has 2 partitions and 1 weights"),
+        (GroupSpec(members=(member("a", cap=-2),)), "the cap of a is -2; it must be 0 or more"),
+        (GroupSpec(pinned=("t",)), "pinned 't' is not TOPIC/PARTITION"),
     ],
 )
-def test_nonsense_is_refused(sketch: Sketch, says: str) -> None:
+def test_nonsense_is_refused(spec: GroupSpec, says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
-        intern(sketch)
+        intern(spec)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_file_that_is_no_group_is_refused_by_field(text: bytes, says: str) -> 
 
 def test_the_worked_example_comes_out_to_the_letter() -> None:
     after = changes.leave(SEED, "C")
-    found = answer(SEED, solve(after, strategy))
+    found = build_report(SEED, solve(after, strategy))
     assert [(move.partition, move.old, move.new) for move in found.planned] == [
         ("t/7", "C", "A"),
         ("t/8", "C", "B"),
@@ -170,14 +170,14 @@ def test_the_worked_example_comes_out_to_the_letter() -> None:
 def test_a_plan_that_was_carried_out_moves_nothing_more() -> None:
     after = changes.join(SEED, member("D"))
     solved = solve(after, strategy)
-    assert answer(SEED, solved).moves == 2
-    later = carried_out(after, solved)
-    assert answer(later, solve(later, strategy)).planned == ()
+    assert build_report(SEED, solved).moves == 2
+    later = spec_after(after, solved)
+    assert build_report(later, solve(later, strategy)).planned == ()
 
 
 def test_a_topic_keeps_its_weights_when_it_grows() -> None:
-    sketch = changes.weigh(SEED, {TopicPartition("t", 9): 3.0})
-    grown = changes.resize(sketch, "t", 12)
+    spec = changes.weigh(SEED, {TopicPartition("t", 9): 3.0})
+    grown = changes.resize(spec, "t", 12)
     assert grown.topics[0].weights[9:] == (3.0, 1.0, 1.0)
     assert changes.resize(grown, "new", 4).topics[1] == topic("new", 4)
 
@@ -195,7 +195,7 @@ def test_an_edit_that_can_not_be_is_refused(edit: Any, says: str) -> None:
         edit()
 
 
-def test_a_sketch_survives_its_file() -> None:
+def test_a_spec_survives_its_file() -> None:
     text = msgspec.json.encode(SEED)
     assert read(text) == SEED
     assert set(json.loads(text)) == {"members", "topics"}

@@ -1,4 +1,7 @@
-"""A running group as a sketch: what it is now, with what is in flight counted where it goes."""
+"""Converts the service's description of a running group into a `GroupSpec`, for what-if plans.
+
+A partition with a handoff in flight counts as owned by the handoff's new owner.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 import msgspec
 
 from assigner.cli.commands.options import plain
-from assigner.core.whatif.sketch import Sketch, SketchedMember, SketchedTopic
+from assigner.core.whatif.group_spec import GroupSpec, MemberSpec, TopicSpec
 from assigner.proto.kafka_assigner.v1 import (
     ConsumerInfo,
     DescribeGroupResponse,
@@ -19,16 +22,16 @@ from assigner.proto.kafka_assigner.v1 import (
 
 _READY = "Ready"
 Held = dict[str, dict[str, list[int]]]
-"""Partitions by topic, by consumer."""
+"""Consumer -> topic -> partitions."""
 
 
-def sketch_of(answer: DescribeGroupResponse) -> Sketch:
-    """Only consumers that can be given partitions are members; what others own counts as unowned."""
-    options: dict[str, Any] = plain(answer.options or GroupOptions())
-    owned, standbys = _owned(answer), _standbys(answer)
-    return Sketch(
-        members=tuple(_member(one, owned, standbys) for one in answer.consumers if _counts(one)),
-        topics=tuple(_topic(one) for one in answer.topics),
+def spec_of(reply: DescribeGroupResponse) -> GroupSpec:
+    """The spec of a described group. Consumers that may get no partitions are left out; what they own is unowned."""
+    options: dict[str, Any] = plain(reply.options or GroupOptions())
+    owned, standbys = _owned(reply), _standbys(reply)
+    return GroupSpec(
+        members=tuple(_member(one, owned, standbys) for one in reply.consumers if _counts(one)),
+        topics=tuple(_topic(one) for one in reply.topics),
         strategy=options.get("strategy", "sticky_balanced"),
         strategy_options=options.get("strategy_options", {}),
         standby_count=options.get("standby_count", 0),
@@ -38,29 +41,29 @@ def sketch_of(answer: DescribeGroupResponse) -> Sketch:
     )
 
 
-def weighed(sketch: Sketch, loads: DescribeLoadsResponse) -> Sketch:
-    """With the weights that are told. The lighter ones of a large group are not; they count as the rest's mean."""
-    told = {(one.topic, one.partition): one.weight for one in loads.heaviest}
-    rest = loads.partitions - len(told)
-    mean = (loads.total - sum(told.values())) / rest if rest else 0.0
-    # A weight is more than nothing, and one that nobody reported is no reason to refuse the rest.
+def with_weights(spec: GroupSpec, loads: DescribeLoadsResponse) -> GroupSpec:
+    """The spec with the weights of `loads`. The heaviest partitions are listed; the others get their mean."""
+    known = {(one.topic, one.partition): one.weight for one in loads.heaviest}
+    rest = loads.partitions - len(known)
+    mean = (loads.total - sum(known.values())) / rest if rest else 0.0
+    # A spec takes positive weights only, so a partition without any reported load gets a small one.
     floor = max(mean, loads.total / max(loads.partitions, 1) * 1e-3) or 1.0
     topics = tuple(
         msgspec.structs.replace(
             topic,
-            weights=tuple(max(told.get((topic.name, n), floor), floor * 1e-3) for n in range(topic.partitions)),
+            weights=tuple(max(known.get((topic.name, n), floor), floor * 1e-3) for n in range(topic.partitions)),
         )
-        for topic in sketch.topics
+        for topic in spec.topics
     )
-    return msgspec.structs.replace(sketch, topics=topics)
+    return msgspec.structs.replace(spec, topics=topics)
 
 
 def _counts(one: ConsumerInfo) -> bool:
     return one.status == _READY and not one.evicted
 
 
-def _member(one: ConsumerInfo, owned: Held, standbys: Held) -> SketchedMember:
-    return SketchedMember(
+def _member(one: ConsumerInfo, owned: Held, standbys: Held) -> MemberSpec:
+    return MemberSpec(
         name=one.name,
         capacity=one.capacity,
         rack=one.rack,
@@ -72,8 +75,8 @@ def _member(one: ConsumerInfo, owned: Held, standbys: Held) -> SketchedMember:
     )
 
 
-def _topic(one: Topic) -> SketchedTopic:
-    return SketchedTopic(
+def _topic(one: Topic) -> TopicSpec:
+    return TopicSpec(
         name=one.name, partitions=one.partitions, replica_racks=tuple(_racks(one.racks, iter(one.replica_racks)))
     )
 
@@ -87,19 +90,19 @@ def _frozen(held: dict[str, list[int]]) -> dict[str, tuple[int, ...]]:
     return {topic: tuple(numbers) for topic, numbers in held.items()}
 
 
-def _owned(answer: DescribeGroupResponse) -> Held:
-    going = {(one.topic, one.partition): one.new_owner for one in answer.handoffs if one.step != "complete"}
+def _owned(reply: DescribeGroupResponse) -> Held:
+    going = {(one.topic, one.partition): one.new_owner for one in reply.handoffs if one.step != "complete"}
     return _by_name(
-        (going.get((topic.topic, partition), answer.owners[owner]), topic.topic, partition)
-        for topic in answer.ownership
+        (going.get((topic.topic, partition), reply.owners[owner]), topic.topic, partition)
+        for topic in reply.ownership
         for partition, owner in zip(topic.partitions, topic.owners, strict=True)
     )
 
 
-def _standbys(answer: DescribeGroupResponse) -> Held:
+def _standbys(reply: DescribeGroupResponse) -> Held:
     return _by_name(
-        (answer.owners[holder], topic.topic, partition)
-        for topic in answer.standbys
+        (reply.owners[holder], topic.topic, partition)
+        for topic in reply.standbys
         for partition, holder in zip(topic.partitions, topic.holders, strict=True)
     )
 

@@ -1,4 +1,4 @@
-"""Who got what from whom and why, told from one look at the group to the next."""
+"""Finds the changes of owners, with their causes, between successive descriptions of a group."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import msgspec
 from assigner.api import GroupDescription
 from assigner.model.keys import TopicPartition
 
-PATIENCE = 1.5
-"""Seconds a change waits for its cause: the history is written a little after the change."""
+CAUSE_TIMEOUT = 1.5
+"""Seconds to wait for the cause of a change: the history is written a little after the change."""
 
 
 class DemoChange(msgspec.Struct, frozen=True):
@@ -26,31 +26,31 @@ class _Unexplained(msgspec.Struct, frozen=True):
     since: float
 
 
-class DemoLedger:
+class OwnershipChanges:
     def __init__(self) -> None:
         self.moves = 0
-        """Partitions that went from one owner to another."""
+        """How many partitions moved from one owner to another."""
         self._owned: dict[TopicPartition, tuple[str, int]] = {}
         self._in_flight: dict[TopicPartition, str] = {}
         self._waiting: dict[tuple[TopicPartition, int], _Unexplained] = {}
 
     def changes(self, found: GroupDescription, now: float) -> Iterator[DemoChange]:
-        """What can be told by now, changes of one kind taken together."""
-        self._notice(found, now)
+        """The changes whose cause is known by now, or was waited for long enough, grouped by owners and cause."""
+        self._compare(found, now)
         causes = {(TopicPartition(move.topic, move.partition), move.epoch): move.cause.value for move in found.history}
-        told: dict[tuple[str, str, str], list[int]] = {}
+        grouped: dict[tuple[str, str, str], list[int]] = {}
         for key, change in list(self._waiting.items()):
             cause = causes.get(key) or self._in_flight.get(key[0], "")
-            if not cause and now - change.since < PATIENCE:
+            if not cause and now - change.since < CAUSE_TIMEOUT:
                 continue
             del self._waiting[key]
-            told.setdefault((change.old, change.new, cause), []).append(key[0].partition)
+            grouped.setdefault((change.old, change.new, cause), []).append(key[0].partition)
         for handoff in found.handoffs:
             self._in_flight[TopicPartition(handoff.topic, handoff.partition)] = handoff.cause.value
-        for (old, new, cause), partitions in told.items():
+        for (old, new, cause), partitions in grouped.items():
             yield DemoChange(tuple(partitions), old, new, cause)
 
-    def _notice(self, found: GroupDescription, now: float) -> None:
+    def _compare(self, found: GroupDescription, now: float) -> None:
         for one in found.ownership:
             old, epoch = self._owned.get(one.tp, ("", -1))
             if (old, epoch) == (one.owner, one.epoch):

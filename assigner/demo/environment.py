@@ -1,6 +1,6 @@
-"""Where the demo happens: a real assigner in this process, and workers that are processes of their own.
+"""Runs the service in this process, and the workers as processes of their own.
 
-A worker that is killed is really killed: the service learns of it as it would in earnest, by the end of its lease.
+A killed worker gets SIGKILL, so the service notices it as in production, when the lease expires.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import anyio.to_thread
 import msgspec
 
 from assigner.api import GroupDescription
-from assigner.demo.ledger import DemoLedger
-from assigner.demo.scene import Cast, Scene, SceneLine, seen
+from assigner.demo.ownership_changes import OwnershipChanges
+from assigner.demo.snapshot import EventLine, ProcessStates, Snapshot, snapshot_of
 from assigner.embedded import EmbeddedAssigner
 from assigner.errors import AssignerError
 from assigner.model.records import GroupOptions
@@ -37,11 +37,11 @@ MAX_LINES = 200
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """How fast things go. The seconds are those of the ordinary speed."""
+    """How fast the demo runs."""
 
     speed: float = 1.0
     hold: bool = True
-    """Whether to linger between the acts, so that a person can follow."""
+    """Whether to pause between the steps, so that a person can follow."""
 
     def seconds(self, ordinary: float) -> float:
         return ordinary / self.speed
@@ -51,25 +51,25 @@ def demo_settings(pace: Pace) -> Settings:
     return Settings(
         grpc=ServerSettings(port=0),
         http=HttpSettings(port=0),
-        # Short, so that the audience does not wait for half a minute to see a death noticed.
+        # Short, so that a viewer does not wait for half a minute until a crash is noticed.
         consumer_ttl=max(1.0, pace.seconds(4.0)),
         group=GroupOptions(debounce=pace.seconds(1.0), warm_concurrency=4, max_concurrent_handoffs=12),
         topics={GROUP: {TOPIC: PARTITIONS}},
     )
 
 
-class DemoStage:
-    """`async with Stage(pace) as stage`. Leaving it ends every process it started."""
+class DemoEnvironment:
+    """The service and the workers of the demo. Leaving the context kills every process that it started."""
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
         self.title = ""
         self._embedded = EmbeddedAssigner(demo_settings(pace))
         self._workers: dict[str, anyio.abc.Process] = {}
-        self._cast = Cast()
+        self._processes = ProcessStates()
         self._began = 0.0
-        self._lines: list[SceneLine] = []
-        self._ledger = DemoLedger()
+        self._lines: list[EventLine] = []
+        self._changes = OwnershipChanges()
         self._description: GroupDescription | None = None
 
     async def __aenter__(self) -> Self:
@@ -91,12 +91,12 @@ class DemoStage:
     # --- what the script does ------------------------------------------------------------------------------------
 
     async def start(self, *names: str) -> None:
-        self.say(f"starting {', '.join(names)}")
+        self.add_line(f"starting {', '.join(names)}")
         for name in names:
             self._workers[name] = await anyio.open_process(
                 self._command(name), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
-        self._cast = msgspec.structs.replace(self._cast, started=self._cast.started.union(names))
+        self._processes = msgspec.structs.replace(self._processes, started=self._processes.started.union(names))
 
     def _command(self, name: str) -> list[str]:
         pace = self.pace
@@ -109,16 +109,16 @@ class DemoStage:
     async def kill(self, name: str) -> None:
         self._workers[name].send_signal(signal.SIGKILL)
         await self._workers[name].wait()
-        self._cast = msgspec.structs.replace(self._cast, killed=self._cast.killed | {name})
-        self.say(f"{name} is killed, without a word")
+        self._processes = msgspec.structs.replace(self._processes, killed=self._processes.killed | {name})
+        self.add_line(f"{name} is killed, without a word")
 
     async def drain(self, name: str) -> None:
-        self.say(f"{name} is asked to drain")
+        self.add_line(f"{name} is asked to drain")
         await self._call(lambda service: service.instance.operations.drain(GROUP, name))
-        self._cast = msgspec.structs.replace(self._cast, left=self._cast.left | {name})
+        self._processes = msgspec.structs.replace(self._processes, left=self._processes.left | {name})
 
-    def say(self, text: str, cause: str = "") -> None:
-        self._lines.append(SceneLine(self.now(), text, cause))
+    def add_line(self, text: str, cause: str = "") -> None:
+        self._lines.append(EventLine(self.now(), text, cause))
         del self._lines[:-MAX_LINES]
 
     # --- what the audience sees ----------------------------------------------------------------------------------
@@ -126,35 +126,35 @@ class DemoStage:
     def now(self) -> float:
         return anyio.current_time() - self._began
 
-    async def look(self) -> Scene:
-        """Ask the service how things stand, and note what changed."""
+    async def take_snapshot(self) -> Snapshot:
+        """Describe the group, log what changed, and return a snapshot."""
         with suppress(AssignerError):
             found = await self._call(lambda service: service.instance.operations.describe(GROUP))
-            self._note(found)
+            self._log_changes(found)
             self._description = found
-        return seen(
+        return snapshot_of(
             self._description,
             PARTITIONS,
             NAMES,
-            self._cast,
+            self._processes,
             at=self.now(),
             title=self.title,
             lines=self._lines,
-            moves=self._ledger.moves,
+            moves=self._changes.moves,
         )
 
     async def _call(self, work: Callable[[Service], Coroutine[Any, Any, T]]) -> T:
         return await anyio.to_thread.run_sync(partial(self._embedded.call, work), abandon_on_cancel=True)
 
-    def _note(self, found: GroupDescription) -> None:
+    def _log_changes(self, found: GroupDescription) -> None:
         before = {member.consumer.consumer_name for member in self._description.members} if self._description else set()
         after = {member.consumer.consumer_name for member in found.members}
         for name in sorted(after - before):
-            self.say(f"{name} joined")
+            self.add_line(f"{name} joined")
         for name in sorted(before - after):
-            self.say(f"{name} is gone")
-        for change in self._ledger.changes(found, self.now()):
-            self.say(f"{_listed(change.partitions)} {change.old or 'nobody'} → {change.new}", change.cause)
+            self.add_line(f"{name} is gone")
+        for change in self._changes.changes(found, self.now()):
+            self.add_line(f"{_listed(change.partitions)} {change.old or 'nobody'} → {change.new}", change.cause)
 
 
 def _listed(partitions: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""The demo's picture: a pure function from a scene to something rich can print."""
+"""Renders a snapshot of the demo for rich, as a pure function."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from assigner.demo.scene import Cell, Moving, Scene, SceneLine, State, Worker
+from assigner.demo.snapshot import Cell, EventLine, Moving, Snapshot, State, Worker
 
 WIDTH = 100
 COLUMNS = 16
 LOG_LINES = 9
 MOVING_LINES = 8
 _COLOURS = ("dodger_blue2", "dark_orange", "green3", "medium_purple1", "deep_pink2", "gold3")
-_NOBODY = "grey30"
+_NO_OWNER = "grey30"
 _STATE_STYLE = {
     State.WAITING: "dim",
     State.READY: "green",
@@ -28,30 +28,30 @@ _STATE_STYLE = {
 _STEP_STYLE = {"warming": "yellow", "complete": "green", "failed": "red"}
 
 
-def draw(scene: Scene) -> RenderableType:
-    colours = {worker.name: _COLOURS[index % len(_COLOURS)] for index, worker in enumerate(scene.workers)}
+def render(snapshot: Snapshot) -> RenderableType:
+    colours = {worker.name: _COLOURS[index % len(_COLOURS)] for index, worker in enumerate(snapshot.workers)}
     upper = _side_by_side(
-        _panel("partitions by owner", _grid(scene.cells, colours)),
-        _panel("workers", _workers(scene.workers, colours)),
+        _panel("partitions by owner", _grid(snapshot.cells, colours)),
+        _panel("workers", _workers(snapshot.workers, colours)),
     )
     lower = _side_by_side(
-        _panel(f"handoffs in flight: {len(scene.moving)}", _moving(scene.moving, colours)),
-        _panel("what happened", _log(scene.lines)),
+        _panel(f"handoffs in flight: {len(snapshot.moving)}", _moving(snapshot.moving, colours)),
+        _panel("what happened", _log(snapshot.lines)),
     )
-    return Group(_headline(scene), upper, lower, _legend())
+    return Group(_headline(snapshot), upper, lower, _legend())
 
 
-def _headline(scene: Scene) -> RenderableType:
+def _headline(snapshot: Snapshot) -> RenderableType:
     facts = Text.assemble(
-        (f"{scene.at:4.0f} s", "dim"),
+        (f"{snapshot.at:4.0f} s", "dim"),
         ("   generation ", "dim"),
-        (str(scene.generation), "bold"),
+        (str(snapshot.generation), "bold"),
         ("   moves ", "dim"),
-        (str(scene.moves), "bold"),
+        (str(snapshot.moves), "bold"),
         ("   without owner ", "dim"),
-        (str(scene.unowned), "bold red" if scene.unowned else "bold"),
+        (str(snapshot.unowned), "bold red" if snapshot.unowned else "bold"),
     )
-    title = Text(scene.title, "bold white")
+    title = Text(snapshot.title, "bold white")
     return Panel(Group(title, facts), title="Kafka Assigner", border_style="blue", width=WIDTH)
 
 
@@ -74,8 +74,9 @@ def _grid(cells: Sequence[Cell], colours: dict[str, str]) -> RenderableType:
 
 
 def _cell(number: int, cell: Cell, colours: dict[str, str]) -> Text:
-    """Two digits on the owner's colour; while it moves, a mark in the next owner's colour."""
-    background = colours.get(cell.owner, _NOBODY)
+    """Render a partition as two digits on the owner's colour and, during a handoff, a mark in the next owner's
+    colour."""
+    background = colours.get(cell.owner, _NO_OWNER)
     mark = {"warming": "▸", "complete": "✓"}.get(cell.step, "▸" if cell.step else " ")
     ahead = colours.get(cell.next, background)
     return Text.assemble((f"{number:02d}", f"bold white on {background}"), (mark, f"bold {ahead}"))
@@ -107,7 +108,7 @@ def _moving(moving: Sequence[Moving], colours: dict[str, str]) -> RenderableType
             Text(one.step, _STEP_STYLE.get(one.step, "cyan")),
             Text(one.cause, "dim"),
         )
-    # A picture that keeps its height does not jump.
+    # The height stays the same, so that the output does not jump.
     return _padded(table, min(len(moving), MOVING_LINES), MOVING_LINES, more=len(moving) - MOVING_LINES)
 
 
@@ -117,7 +118,7 @@ def _padded(table: Table, rows: int, height: int, more: int = 0) -> Group:
     return Group(*body, *(Text("") for _ in range(height - rows)), last)
 
 
-def _log(lines: Sequence[SceneLine]) -> RenderableType:
+def _log(lines: Sequence[EventLine]) -> RenderableType:
     latest = lines[-LOG_LINES:]
     shown = [
         Text.assemble((f"{line.at:4.0f} ", "dim"), line.text, (f"  {line.cause}" if line.cause else "", "yellow"))
@@ -134,7 +135,7 @@ def _legend() -> Text:
         ("  ▸", "yellow"),
         (" warmed by its next owner   ", "dim"),
         ("✓", "green"),
-        (" handed over, old owner lets go   ", "dim"),
-        ("00", f"white on {_NOBODY}"),
+        (" handed over, old owner releases   ", "dim"),
+        ("00", f"white on {_NO_OWNER}"),
         (" nobody's", "dim"),
     )
