@@ -12,8 +12,6 @@ from itertools import count
 from pathlib import Path
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
 import assigner.spark
@@ -31,17 +29,20 @@ ROOT = Path(__file__).parents[1]
 @dataclass(frozen=True)
 class Setting:
     spark: SparkSession
-    bootstrap: str
+    broker: KafkaBroker
     assigner: EmbeddedAssigner
     directory: Path
     numbers: Iterator[int] = field(default_factory=count)
+
+    @property
+    def bootstrap(self) -> str:
+        return self.broker.bootstrap
 
     def new_checkpoint(self) -> str:
         return str(self.directory / f"checkpoint-{next(self.numbers)}")
 
     def create(self, topic: str, partitions: int) -> None:
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(60)
+        self.broker.create_topic(topic, partitions)
 
     def fill(self, topic: str, rows: int, size: int, partitions: int) -> None:
         """A topic with so many records of so many bytes, and keys of 8."""
@@ -84,7 +85,7 @@ def setting(mode: HandoffMode) -> Iterator[Setting]:
         with KafkaBroker(directory / "kafka") as broker, EmbeddedAssigner(options) as running:
             spark = session(directory)
             try:
-                yield Setting(spark, broker.bootstrap, running, directory)
+                yield Setting(spark, broker, running, directory)
             finally:
                 spark.stop()
 

@@ -14,7 +14,6 @@ import pytest
 import trustme
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from tests.conftest import StartEtcd, StartEtcdCluster
 from tests.support.servers.etcd import EtcdBinary, EtcdServer, EtcdTls, RunningEtcd
@@ -121,8 +120,8 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path, etcd_server: Runnin
 
 
 def test_kafka_tells_topic_ids_and_racks(kafka_broker: KafkaBroker) -> None:
+    kafka_broker.create_topic("frame-orders", 6)
     admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap, **LOGGED})
-    admin.create_topics([NewTopic("frame-orders", 6, 1)])["frame-orders"].result(timeout=10)
     described = admin.describe_topics(TopicCollection(["frame-orders"]))["frame-orders"].result(timeout=10)
     assert len(described.partitions) == 6
     assert str(described.topic_id)

@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient
 
 from assigner.client.aiokafka import AssignedKafkaConsumer
 from assigner.embedded import EmbeddedAssigner
@@ -72,7 +72,7 @@ async def test_nothing_is_lost_while_workers_come_and_go(kafka_broker: KafkaBrok
                 sink.take(name, record, records.epoch_of(record))
 
     try:
-        await admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
+        await anyio.to_thread.run_sync(kafka_broker.create_topic, topic, PARTITIONS)
         first = asyncio.create_task(work("worker-1"))
         await produce(kafka, topic, RECORDS)
         await eventually(lambda: sink.total() == RECORDS, within=PATIENCE)
@@ -131,10 +131,8 @@ async def test_the_page_does_what_it_says(kafka_broker: KafkaBroker, tmp_path: P
     assert install[:2] == ["pip", "install"]
     # What Kafka's own tool would do takes a second of Java; its flags are Kafka's affair.
     assert create[0] == "kafka-topics.sh"
-    admin = AIOKafkaAdminClient(bootstrap_servers=kafka_broker.bootstrap)
-    await admin.start()
-    await admin.create_topics([NewTopic(topic, int(create[create.index("--partitions") + 1]), 1)])
-    await admin.close()
+    partitions = int(create[create.index("--partitions") + 1])
+    await anyio.to_thread.run_sync(kafka_broker.create_topic, topic, partitions)
 
     def run(words: list[str], name: str, *more: str) -> Example:
         at = ["-m", "assigner.cli"] if words[0] == "assigner" else []

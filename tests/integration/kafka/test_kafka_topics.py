@@ -10,7 +10,7 @@ import anyio
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions, NewTopic
+from confluent_kafka.cimpl import NewPartitions
 
 from assigner.backends.memory import MemoryStore
 from assigner.client import AssignerConsumer, Handler
@@ -38,7 +38,7 @@ class Kafka:
         self._admin: Any = AdminClient({"bootstrap.servers": broker.bootstrap, **LOGGED})
 
     async def create(self, topic: str, partitions: int) -> str:
-        await self._done(lambda: self._admin.create_topics([NewTopic(topic, partitions, 1)]))
+        await anyio.to_thread.run_sync(self.broker.create_topic, topic, partitions)
         return topic
 
     async def grow(self, topic: str, partitions: int) -> None:

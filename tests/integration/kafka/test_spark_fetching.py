@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from assigner.model.keys import TopicPartition
 from assigner.spark.kafka_offsets import KafkaLog
@@ -28,8 +27,7 @@ SCHEMA = arrow_schema(row_schema(headers=False, epoch=False))
 def make_topic(kafka_broker: KafkaBroker) -> Callable[..., str]:
     def make(**config: str) -> str:
         name = f"t-{uuid.uuid4().hex[:8]}"
-        admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap, **LOGGED})
-        admin.create_topics([NewTopic(name, 1, 1, config=config)])[name].result(30)
+        kafka_broker.create_topic(name, 1, **config)
         return name
 
     return make

@@ -10,14 +10,20 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.support.servers.mock_kafka import LOGGED
 from tests.support.servers.ports import free_port
 from tests.support.servers.process import ServerFailedError, ServerProcess
 from tools.install_kafka import kafka_home, missing_tool
 
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 10.0
+_TOPIC_SECONDS = 60.0
 # Made for a quick start and a small footprint rather than for throughput.
 _JVM_FLAGS = ["-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
 _STARTED = "Kafka Server started"
@@ -78,6 +84,16 @@ class KafkaBroker:
         self._process = ServerProcess(command, self.log)
         self._process.wait_until(lambda: self._has_started(began_at), _READY_SECONDS)
         return self
+
+    def create_topic(self, name: str, partitions: int, **config: str) -> None:
+        """Create a topic, and return when clients can use it.
+
+        The controller answers a creation before the broker's own metadata has the topic, so a client that asks for it
+        right after the answer may be told that it is unknown, or that a partition has no leader.
+        """
+        admin: Any = AdminClient({"bootstrap.servers": self.bootstrap, **LOGGED})
+        admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(_TOPIC_SECONDS)
+        self._running().wait_until(lambda: _has_leaders(admin, name, partitions), _TOPIC_SECONDS)
 
     def kill(self) -> None:
         """Crash the broker (SIGKILL)."""
@@ -181,3 +197,14 @@ class KafkaBroker:
         java = shutil.which("java") or "java"
         logging = f"-Dlog4j2.configurationFile={self._home / 'log4j2.properties'}"
         return [java, *_JVM_FLAGS, logging, "-cp", f"{self._home / 'libs'}/*"]
+
+
+def _has_leaders(admin: Any, topic: str, partitions: int) -> bool:
+    try:
+        described = admin.describe_topics(TopicCollection([topic]))[topic].result(_TOPIC_SECONDS)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return False
+        raise
+    led = [one for one in described.partitions if one.leader is not None and one.leader.id >= 0]
+    return len(led) == partitions
