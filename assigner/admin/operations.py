@@ -180,11 +180,16 @@ class Operations:
         return await self._change_options(group, lambda options: check_options(options, changes, self._store.limits))
 
     async def rebalance(self, group: str) -> None:
-        def ask(options: GroupOptions) -> GroupOptions:
-            return msgspec.structs.replace(options, rebalance_requests=options.rebalance_requests + 1)
-
         await self._begin(group, create=False)
-        await self._change_options(group, ask)
+        async with self._mirrors.of(group) as mirror:
+
+            def ask(options: GroupOptions) -> GroupOptions:
+                # The plan counts the requests that were carried out. Options that were deleted or restored since start
+                # at a lower count, and a request within it would be taken for one that was carried out.
+                asked = max(options.rebalance_requests, mirror.state.plan.forgiven)
+                return msgspec.structs.replace(options, rebalance_requests=asked + 1)
+
+            await self._change_options(group, ask)
 
     async def _begin(self, group: str, *, create: bool) -> None:
         """Check that the group exists, or create it with `create`, so that a misspelt name creates no group."""

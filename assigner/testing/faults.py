@@ -130,7 +130,7 @@ class FaultyStore(Store):
         self._injected: list[Injected] = []
         self._thawed = anyio.Event()
         self._thawed.set()
-        self._watches: set[_FaultyWatch] = set()
+        self._watches: dict[_FaultyWatch, None] = {}
         self._late: set[asyncio.Task[None]] = set()
 
     # --- asking for faults -----------------------------------------------------------------------------------------
@@ -305,10 +305,10 @@ class FaultyStore(Store):
             await self._thawed.wait()
 
     def opened(self, watch: _FaultyWatch) -> None:
-        self._watches.add(watch)
+        self._watches[watch] = None
 
     def closed(self, watch: _FaultyWatch) -> None:
-        self._watches.discard(watch)
+        self._watches.pop(watch, None)
 
 
 class _FaultyWatch(AsyncIterator[WatchItem]):

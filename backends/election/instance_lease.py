@@ -76,7 +76,7 @@ class Hold:
         self.reason: str | None = None
         self._clock = clock
         self._deadline = sent + SAFE_SHARE * ttl
-        self._on_loss: set[Callable[[str], None]] = set()
+        self._on_loss: dict[Callable[[str], None], None] = {}
 
     def held(self) -> bool:
         if self.reason is None and self._clock.now() >= self._deadline:
@@ -102,10 +102,10 @@ class Hold:
         self.lost.set()
 
     def on_loss(self, notify: Callable[[str], None]) -> None:
-        self._on_loss.add(notify)
+        self._on_loss[notify] = None
 
     def forget(self, notify: Callable[[str], None]) -> None:
-        self._on_loss.discard(notify)
+        self._on_loss.pop(notify, None)
 
 
 class LeaseStatistics(msgspec.Struct, frozen=True, kw_only=True):

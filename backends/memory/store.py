@@ -42,7 +42,7 @@ class MemoryStore(Store):
         self.state = MemoryState() if state is None else state
         self.state.handles += 1
         self.limits = self.state.limits
-        self._watches: set[MemoryWatch] = set()
+        self._watches: dict[MemoryWatch, None] = {}
         self._closed = False
 
     async def get(self, key: str) -> GetResult:

@@ -175,8 +175,9 @@ class Channels:
 class MemoryWatch(AsyncIterator[WatchItem]):
     """One watch: a context manager that is its own iterator, for one reader at a time."""
 
-    def __init__(self, channels: Channels, opened: set[MemoryWatch], prefix: str, start_revision: int) -> None:
-        """`opened`: the open watches of the store handle, which ends them when it is closed."""
+    def __init__(self, channels: Channels, opened: dict[MemoryWatch, None], prefix: str, start_revision: int) -> None:
+        """`opened`: the open watches of the store handle, which ends them when it is closed; in order of opening, so
+        that a test with virtual time takes the same course each time."""
         self._channels = channels
         self._opened = opened
         self._prefix = prefix
@@ -198,14 +199,14 @@ class MemoryWatch(AsyncIterator[WatchItem]):
         if not self._too_old:
             self._channel.extend_back(self._channels.history, self._start - 1)
         self._position = self._channel.position(self._start)
-        self._opened.add(self)
+        self._opened[self] = None
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end("its context was left")
-        self._opened.discard(self)
+        self._opened.pop(self, None)
         if self._channel is not None:
             self._channels.leave(self._channel)
             self._channel = None

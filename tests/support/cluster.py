@@ -29,10 +29,21 @@ from assigner.instance import Instance
 from assigner.leader.leadership import LeadershipSettings
 from assigner.model.commands import Ack, Commands, Release, Warm
 from assigner.model.keys import Keys, TopicPartition
-from assigner.model.records import Assignment, Consumer, GroupOptions, Handoff, Plan, TopicConfig, decode, encode
+from assigner.model.records import (
+    Assignment,
+    Consumer,
+    GroupOptions,
+    Handoff,
+    Plan,
+    Stored,
+    TopicConfig,
+    decode,
+    encode,
+)
 from assigner.server import ServerSettings
 from assigner.service import Service
 from assigner.settings import HttpSettings, InstanceSection, Settings, StoreSection
+from assigner.storage.update import update
 from assigner.store import Batch, Event, Found, Limits, PutEvent, Store, read_all
 from assigner.testing.faults import FaultyStore
 from assigner.testing.waiting import eventually
@@ -209,8 +220,14 @@ class Cluster:
         await make_known(self.store, self.keys, GROUP)
 
     async def set_options(self, **changes: Any) -> None:
+        """Write the options, and keep how often an operator asked for a rebalance: that count never goes back."""
         self.options = msgspec.structs.replace(self.options, **changes)
-        await self.store.put(self.group.options, encode(self.options))
+
+        def changed(stored: Stored[GroupOptions] | None) -> GroupOptions:
+            asked = stored.record.rebalance_requests if stored else 0
+            return msgspec.structs.replace(self.options, rebalance_requests=asked)
+
+        await update(self.store, self.group.options, GroupOptions, changed)
 
     async def put_consumer(self, name: str, *, lease_ttl: float | None = None, **fields: Any) -> int:
         """Write a registration the way upstream's server does: no session, no one behind it. Returns its lease."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
@@ -78,11 +79,16 @@ async def self_heal(service: ScriptedAssigner) -> None:
 async def test_a_connect_timeout_says_what_was_wrong() -> None:
     async with ScriptedAssigner() as service:
         service.fail["register"] = UNAVAILABLE
-        with pytest.raises(
-            Unavailable, match=r"not registered within 0\.1 s: 127.0.0.1:\d+: the store does not answer"
-        ):
-            async with consuming(service, Handler(), connect_timeout=0.1):
-                pytest.fail("entered")
+        said = ""
+        for timeout in (0.1, 1.0, 10.0):
+            with pytest.raises(Unavailable, match=rf"not registered within {timeout:g} s: ") as raised:
+                async with consuming(service, Handler(), connect_timeout=timeout):
+                    pytest.fail("entered")
+            said = str(raised.value)
+            # On a busy machine the time may be over before the first answer: then there is nothing to say yet.
+            if "no answer" not in said:
+                break
+        assert re.search(r": 127.0.0.1:\d+: the store does not answer", said)
 
 
 @pytest.mark.parametrize(

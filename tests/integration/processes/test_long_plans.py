@@ -2,14 +2,15 @@
 
 The service runs on a loop of its own and the strategy burns on its worker thread, so both fight for the interpreter's
 lock, as they do in production. TTLs are less than half of what the plan takes: whoever stood still for it would lose
-everything.
+everything. A machine with other work would take the processor from all of them alike, which is not what is asked here.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import anyio
@@ -50,6 +51,19 @@ class Burning:
         return self._usual.assign(problem)
 
 
+@pytest.fixture
+def before_other_work() -> Iterator[None]:
+    """Runs this thread, and those started from here on, before other work of the machine, where that is allowed."""
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, -15)
+    except PermissionError:
+        yield
+        return
+    yield
+    os.setpriority(os.PRIO_PROCESS, 0, usual)
+
+
 @asynccontextmanager
 async def serving() -> AsyncIterator[EmbeddedAssigner]:
     settings = Settings(
@@ -82,6 +96,7 @@ async def term(assigner: EmbeddedAssigner) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("before_other_work")
 async def test_leases_are_renewed_on_time_while_a_plan_takes_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     strategy = Burning()
     monkeypatch.setattr("assigner.leader.coordinator.prepare", lambda name: strategy)

@@ -10,7 +10,7 @@ import pytest
 from assigner.core.group import GroupState
 from assigner.errors import InvalidInput
 from assigner.model.keys import TopicPartition
-from assigner.model.records import Cause, GroupOptions, Handoff, Step, decode
+from assigner.model.records import Cause, GroupOptions, Handoff, Step, decode, encode
 from assigner.store import PutEvent
 from tests.support.cluster import Cluster, SteppedConsumer, tp
 
@@ -304,6 +304,22 @@ async def test_the_quarantine_outlives_its_leader(cluster: Cluster) -> None:
     await anyio.sleep(100)
     assert not b.to_warm
     assert len((await cluster.plan()).quarantined) == 1
+
+
+async def test_a_rebalance_ends_the_quarantine_after_the_options_were_written_anew(cluster: Cluster) -> None:
+    await cluster.set_options(quarantine_after=1, balance_backoff=5.0)
+    a, (b,) = await draining_with(cluster, "b")
+    operations = cluster.instances["i1"].operations
+    await operations.rebalance("g")
+    await cluster.until("forgiven", lambda s: s.options.rebalance_requests == 1)
+    consumer = await asked([b])
+    await consumer.ready(tp(0), failure="poisoned")
+    await cluster.until("quarantined", lambda s: bool(s.plan.quarantined) and s.plan.forgiven == 1)
+    await a.until("drained all the same", lambda c: c.ended == "drained")
+    # By hand or from a backup: without the count of requests.
+    await cluster.store.put(cluster.group.options, encode(cluster.options))
+    await operations.rebalance("g")
+    await cluster.until("consumer b has it", lambda s: tp(0) in s.assignments and not s.plan.quarantined)
 
 
 async def test_partitions_that_move_as_one_are_quarantined_as_one(cluster: Cluster) -> None:

@@ -267,7 +267,7 @@ async def test_nothing_of_a_watch_is_left_when_it_is_over() -> None:
         tasks.cancel_scope.cancel()
     assert store.state.channels._by_length == {}
     assert store.state.channels._timer is None
-    assert store._watches == set()
+    assert store._watches == {}
 
 
 def test_the_key_index_keeps_any_number_of_keys_in_order() -> None:
