@@ -11,7 +11,7 @@ STORE ?= memory
 GRPC_PORT ?= 50051
 HTTP_PORT ?= 8080
 # Worker processes for the tests. One is long busy with the tests that start Spark; the others mostly wait for timers.
-JOBS ?= 4
+JOBS ?= 6
 # How long `make soak` churns and `make chaos-processes` kills.
 MINUTES ?= 20
 # How many seeds of chaos: make chaos SEEDS=2000.
