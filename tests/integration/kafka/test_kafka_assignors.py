@@ -17,7 +17,8 @@ from bench.strategy_timing import ONCE, Failed
 from tests.support.servers.kafka import KafkaUnavailableError, ensure_kafka
 from tests.support.strategies.problems import assert_valid
 
-pytestmark = [pytest.mark.kafka, pytest.mark.processes]
+# One worker starts Java and runs all of these.
+pytestmark = [pytest.mark.kafka, pytest.mark.processes, pytest.mark.xdist_group("kafka-assignors")]
 
 SHAPES = [
     Shape(7, 10, 100),
