@@ -300,8 +300,8 @@ class Cluster:
     async def until_counts(self, within: float | None = None, **counts: int) -> GroupState:
         """Wait until exactly these consumers own so many partitions and nothing is in flight.
 
-        On a store that keeps real time, consumers may be sent it later than it is stored: they get some time for that, so
-        that a test may go by what they own."""
+        On a store that keeps real time, consumers may be sent it later than it is stored: they get some time for that,
+        so that a test may go by what they own."""
 
         def holds(state: GroupState) -> bool:
             owned = {name: len(tps) for name, tps in state.owned.items() if tps}
