@@ -1,7 +1,7 @@
 """Many seeds of chaos, from the command line: `make chaos SEEDS=2000`, or `python -m tests.chaos.run --help`.
 
-Each seed is run twice: as a course of `tests/chaos/group_life.py` and as one of `tests/chaos/random_histories.py`. What
-is found is told at once, with how to see it again; in the end a table tells how much was tried. Exit status 1:
+Each seed is run twice: as a course of `tests/chaos/histories/group_life.py` and as one of `random_histories.py` beside
+it. What is found is told at once, with how to see it again; in the end a table tells how much was tried. Exit status 1:
 something was found.
 """
 
@@ -23,8 +23,8 @@ import msgspec
 
 from assigner.model.records import HandoffMode
 from assigner.testing.virtual_time import run
-from tests.chaos import group_life
-from tests.chaos.random_histories import course as running_course
+from tests.chaos.histories import group_life
+from tests.chaos.histories.random_histories import course as running_course
 
 KINDS = ("chaos", "course")
 EVERY = 10.0

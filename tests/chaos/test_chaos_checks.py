@@ -24,7 +24,7 @@ from assigner.model.records import (
 )
 from assigner.store import CreateRevisionIs, Put
 from tests.chaos.checks import Checks, Violation
-from tests.chaos.group_life import finite_decisions
+from tests.chaos.histories.group_life import finite_decisions
 from tests.support.cluster import Cluster, cluster_on, tp
 
 pytestmark = pytest.mark.virtual_time

@@ -1,6 +1,6 @@
 """The numbered safety rules about who owns what: each as a test that fails when the rule is switched off.
 
-`tests/chaos/ablations.py` switches them off one by one and `test_ablation.py` sees these very tests fail.
+`tests/chaos/ablation/ablations.py` switches them off one by one and `test_ablation.py` sees these very tests fail.
 """
 
 from __future__ import annotations

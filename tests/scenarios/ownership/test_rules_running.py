@@ -1,7 +1,7 @@
 """The numbered safety rules about leading, watching and limits: each as a test that fails when it is switched off.
 
-The others are in `test_rules_ownership.py` and `test_rules_clients.py`; `tests/chaos/ablations.py` switches all of them
-off.
+The others are in `test_rules_ownership.py` and `test_rules_clients.py`; `tests/chaos/ablation/ablations.py` switches
+all of them off.
 """
 
 from __future__ import annotations

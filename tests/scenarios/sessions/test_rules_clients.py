@@ -1,6 +1,6 @@
 """The numbered safety rules about clients: gates, renewals, grants. Each fails when its rule is switched off.
 
-See `test_rules_ownership.py` for the others, `tests/chaos/ablations.py` for the switching off.
+See `test_rules_ownership.py` for the others, `tests/chaos/ablation/ablations.py` for the switching off.
 """
 
 from __future__ import annotations

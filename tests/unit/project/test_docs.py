@@ -22,7 +22,7 @@ import pytest
 
 from assigner.cli.app import main
 from assigner.embedded import EmbeddedAssigner
-from tests.chaos.ablations import ABLATIONS
+from tests.chaos.ablation.ablations import ABLATIONS
 
 ROOT = Path(__file__).parents[3]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]

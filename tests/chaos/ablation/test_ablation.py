@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.ablations import ABLATIONS, Ablation
+from tests.chaos.ablation.ablations import ABLATIONS, Ablation
 from tests.support.cluster import Cluster, cluster_on
 from tests.support.scenario_fixtures import marked_arguments
 

@@ -1,4 +1,4 @@
-"""Chaotic courses from a seed: everything that may happen happens, and `chaos_checks` looks on all the while.
+"""Chaotic courses from a seed: everything that may happen happens, and `tests/chaos/checks.py` looks on all the while.
 
 A seed draws a group (mode, strategy, limits, sets, debounce, standbys) and what befalls it: consumers and instances
 come, go, hang and take each other's names; the store refuses, delays, loses answers, acts after its caller gave up and
@@ -26,8 +26,8 @@ from assigner.model.records import GroupOptions, HandoffMode, Offset, decode
 from assigner.store import Found, Store
 from assigner.testing.faults import AnswerAfter, Delay, EffectAfter, Fault, FaultyStore, Injected, LoseAnswer, Refuse
 from tests.chaos.checks import Checks, Violation
-from tests.chaos.consumer import ChaosConsumer
-from tests.chaos.settling import Settling
+from tests.chaos.histories.consumer import ChaosConsumer
+from tests.chaos.histories.settling import Settling
 from tests.support.cluster import Cluster, cluster_on
 
 MOST_CONSUMERS = 6

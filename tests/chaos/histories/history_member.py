@@ -18,7 +18,7 @@ from assigner.model.keys import TopicPartition
 from tests.support.cluster import GROUP
 
 if TYPE_CHECKING:
-    from tests.chaos.random_histories import Course
+    from tests.chaos.histories.random_histories import Course
 
 TTL = 10.0
 

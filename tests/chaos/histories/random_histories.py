@@ -1,7 +1,7 @@
 """Random courses of events, from a seed: instances freeze and come and go, consumers crash, hang, drain, take each
 other's names and fail to warm, the store loses answers and ends watches, topics grow. Everything is checked on the way:
 
-- what `chaos_checks` says of every revision of the store: epochs, generations, floors, terms, commits;
+- what `tests/chaos/checks.py` says of every revision of the store: epochs, generations, floors, terms, commits;
 - in `exclusive` groups no two consumers hold a partition at the same time, each by its own clock;
 - when the faults end, every partition is owned by somebody who knows it, nothing is in flight, and it is even.
 
@@ -32,8 +32,8 @@ from assigner.store import Batch, Event, PutEvent, Store
 from assigner.testing.faults import AnswerAfter, EffectAfter, Fault, FaultyStore, Injected, LoseAnswer, Refuse
 from assigner.testing.waiting import eventually
 from tests.chaos.checks import Checks
-from tests.chaos.group_life import STRATEGIES, finite_decisions
-from tests.chaos.history_member import TTL, Member
+from tests.chaos.histories.group_life import STRATEGIES, finite_decisions
+from tests.chaos.histories.history_member import TTL, Member
 from tests.support.cluster import GROUP, Cluster
 
 SETTLES_WITHIN = 240.0

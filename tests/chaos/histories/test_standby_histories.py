@@ -10,7 +10,7 @@ import os
 import pytest
 
 from assigner.model.records import HandoffMode
-from tests.chaos.random_histories import course
+from tests.chaos.histories.random_histories import course
 
 FIRST, MANY = int(os.environ.get("COURSES_FROM", "1")), int(os.environ.get("COURSES", "2"))
 

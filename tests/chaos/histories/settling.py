@@ -17,7 +17,7 @@ from tests.chaos.checks import Violation
 from tests.support.faulty_stores import key_of
 
 if TYPE_CHECKING:
-    from tests.chaos.group_life import Chaos
+    from tests.chaos.histories.group_life import Chaos
 
 
 QUIET = 8.0

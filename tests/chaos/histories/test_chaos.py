@@ -1,7 +1,7 @@
 """Seeded chaos in virtual time: whatever happens, nobody owns what another one owns, and it all settles in the end.
 
 A failing seed is in the test's name and its story in the message. To see the same course again, fix the order of sets
-too: `PYTHONHASHSEED=0 pytest tests/chaos/test_chaos.py -k seed-17`. `make chaos SEEDS=2000` tries many more.
+too: `PYTHONHASHSEED=0 pytest tests/chaos/histories/test_chaos.py -k seed-17`. `make chaos SEEDS=2000` tries many more.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import anyio.to_thread
 import pytest
 
 from assigner.model.records import HandoffMode
-from tests.chaos import mutations
-from tests.chaos.group_life import course
+from tests.chaos.ablation.mutations import consumers, leaders, sessions, writes
+from tests.chaos.histories.group_life import course
 
 pytestmark = pytest.mark.virtual_time
 SEEDS = range(int(os.environ.get("CHAOS_SEEDS", "100")))
@@ -40,11 +40,11 @@ async def test_chaos(seed: int) -> None:
 @pytest.mark.parametrize(
     "switch_off",
     [
-        mutations.takeovers_keep_the_epoch,
-        mutations.exclusive_does_not_wait_for_the_lease,
-        mutations.gates_do_not_look_at_the_clock,
-        mutations.commits_do_not_compare_what_they_replace,
-        mutations.every_plan_is_a_new_generation,
+        writes.takeovers_keep_the_epoch,
+        sessions.exclusive_does_not_wait_for_the_lease,
+        consumers.gates_do_not_look_at_the_clock,
+        writes.commits_do_not_compare_what_they_replace,
+        leaders.every_plan_is_a_new_generation,
     ],
 )
 async def test_chaos_notices_a_missing_rule_before_long(
