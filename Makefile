@@ -70,9 +70,15 @@ bench-attacks: install ## Attack a service in many ways, and show what its consu
 # is the same course again only with the same order of sets, hence the fixed hash seed.
 .PHONY: test
 test: install ## Lint, then run all tests, against real etcd, Kafka, PostgreSQL and Spark where they can be had
-	$(MAKE) -j lint get-etcd get-kafka get-postgres archive-spark
+	$(MAKE) -j lint get-etcd get-kafka get-postgres archive-spark compile-tests
 	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --ignore=tests/attacks $(ARGS)
 	$(if $(ARGS),,$(BIN)/python -m pytest tests/attacks)
+
+# In a new checkout each worker would compile every test and every import itself, all at the same time. What is wrong with
+# a test module, the tests themselves say.
+.PHONY: compile-tests
+compile-tests: install
+	$(BIN)/python -m pytest --collect-only -qq tests >/dev/null 2>&1 || true
 
 # What starts no server, no Spark and no process: unit tests, and scenarios on the memory store.
 .PHONY: test-fast
