@@ -10,10 +10,10 @@ import pytest
 from assigner.strategy import IntArray, Problem
 from assigner.strategy.explanation import Explanation
 from assigner.strategy.registry import load
-from bench.kafka_assignors.process import ASSIGNORS, KafkaAssignors, unavailable
-from bench.strategy_bounds import imbalance
-from bench.strategy_grid import Operation, Shape, Sizes, Subscriptions, changed, dealt, fresh
-from bench.strategy_timing import ONCE, Failed
+from bench.strategies.bounds import imbalance
+from bench.strategies.grid import Operation, Shape, Sizes, Subscriptions, changed, dealt, fresh
+from bench.strategies.kafka_assignors import ASSIGNORS, KafkaAssignors, unavailable
+from bench.strategies.timed_calls import ONCE, Failed
 from tests.support.servers.kafka import KafkaUnavailableError, ensure_kafka
 from tests.support.strategies.problems import assert_valid
 

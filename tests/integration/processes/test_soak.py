@@ -7,8 +7,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from bench import soak as module
-from bench.soak import INSTANCES, Served, Soak, main, soak
+from bench.soak import churn
+from bench.soak.__main__ import main
+from bench.soak.churn import INSTANCES, Served, Soak, soak
 from tests.support.servers.etcd import EtcdUnavailableError, find_binary
 
 pytestmark = [pytest.mark.processes, pytest.mark.etcd]
@@ -34,8 +35,8 @@ async def test_an_instance_that_answers_nobody_any_more_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From within the run: the second instance is frozen while everything settles."""
-    monkeypatch.setattr(module, "SETTLE_WITHIN", 15.0)
-    monkeypatch.setattr(module, "LIFE", (1.0, 2.0))
+    monkeypatch.setattr(churn, "SETTLE_WITHIN", 15.0)
+    monkeypatch.setattr(churn, "LIFE", (1.0, 2.0))
     frozen: list[Served] = []
     whole = Soak.unsettled
 

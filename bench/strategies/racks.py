@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
 from assigner.strategy import NONE, IntArray, Problem
-from bench.strategy_linear import Counts, Near
+from bench.strategies.linear_programs import Counts, Near
 
 
 @dataclass(frozen=True)

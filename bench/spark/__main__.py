@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from assigner.model.records import HandoffMode
-from bench.spark_pauses import Pauses, handoffs, records_coming, restarts
-from bench.spark_rates import JVM, OURS, Rate, rates
-from bench.spark_setting import setting
+from bench.spark.environment import environment
+from bench.spark.pauses import Pauses, handoffs, records_coming, restarts
+from bench.spark.rates import JVM, OURS, Rate, rates
 from tools import install_kafka, install_spark_kafka
 
 SIZES = (100, 1000)
@@ -49,7 +49,7 @@ def measure(effort: Effort) -> Figures:
     before = os.getloadavg()[0]
     found: list[Rate] = []
     pauses: list[Pauses] = []
-    with setting(HandoffMode.EXCLUSIVE) as place:
+    with environment(HandoffMode.EXCLUSIVE) as place:
         for size in SIZES:
             found += rates(place, size, effort.megabytes * 1_000_000 // size, effort.turns, _tell)
         with records_coming(place):

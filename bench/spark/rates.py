@@ -15,7 +15,7 @@ import msgspec
 import psutil
 from pyspark.sql import DataFrame
 
-from bench.spark_setting import CORES, Setting
+from bench.spark.environment import CORES, Environment
 
 OURS, JVM = "assigned_kafka", "kafka (JVM)"
 PARTITIONS = 4
@@ -47,35 +47,35 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
         return statistics.median(turn.cpu for turn in self.turns)
 
 
-def rates(setting: Setting, size: int, rows: int, turns: int, tell: Callable[[str], None]) -> list[Rate]:
+def rates(environment: Environment, size: int, rows: int, turns: int, tell: Callable[[str], None]) -> list[Rate]:
     topic = f"rows-{size}"
     tell(f"filling {topic} with {rows:,} rows")
-    setting.fill(topic, rows, size, PARTITIONS)
+    environment.fill(topic, rows, size, PARTITIONS)
     sources: dict[str, Callable[[int], DataFrame]] = {
-        OURS: lambda turn: ours(setting, topic, turn),
-        JVM: lambda turn: setting.jvm(subscribe=topic, maxOffsetsPerTrigger=str(BATCH)),
+        OURS: lambda turn: ours(environment, topic, turn),
+        JVM: lambda turn: environment.jvm(subscribe=topic, maxOffsetsPerTrigger=str(BATCH)),
     }
     found: dict[str, list[Turn]] = {source: [] for source in sources}
     for number in range(turns + 1):
         for source, make in sources.items():
-            turn = run(setting, make(number), rows)
+            turn = run(environment, make(number), rows)
             tell(f"{source}, {size} B: {turn.rate:,.0f} rows/s" + ("" if number else " (warm-up)"))
             if number:
                 found[source].append(turn)
     return [Rate(source=one, value_bytes=size, rows=rows, turns=tuple(found[one])) for one in sources]
 
 
-def ours(setting: Setting, topic: str, turn: int) -> DataFrame:
+def ours(environment: Environment, topic: str, turn: int) -> DataFrame:
     group = f"{topic}-{turn}"
-    setting.assigner.set_topic(group, topic, PARTITIONS)
-    return setting.assigned(
+    environment.assigner.set_topic(group, topic, PARTITIONS)
+    return environment.assigned(
         topic, group, "only", maxOffsetsPerTrigger=str(BATCH), minPartitions=str(max(CORES, PARTITIONS))
     )
 
 
-def run(setting: Setting, rows: DataFrame, expected: int) -> Turn:
+def run(environment: Environment, rows: DataFrame, expected: int) -> Turn:
     """Read everything once."""
-    writer = rows.writeStream.format("noop").option("checkpointLocation", setting.new_checkpoint())
+    writer = rows.writeStream.format("noop").option("checkpointLocation", environment.new_checkpoint())
     before = computed()
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()

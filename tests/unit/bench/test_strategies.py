@@ -6,7 +6,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -19,12 +19,11 @@ from rich.console import Console
 
 from assigner.strategies.problem.validation import check
 from assigner.strategy import NONE, IntArray, Problem, Topics
-from bench.day import Day, a_day, live
-from bench.day_picture import draw
-from bench.strategies import shape_of
-from bench.strategy_bounds import Balance, fewest_moves, imbalance
-from bench.strategy_contestants import GLOBAL, STICKY, UNIFORM, Contestant, ours
-from bench.strategy_grid import (
+from bench.strategies.__main__ import shape_of
+from bench.strategies.bounds import Balance, fewest_moves, imbalance
+from bench.strategies.cells import Grid, Row
+from bench.strategies.contestants import GLOBAL, STICKY, UNIFORM, Contestant, ours
+from bench.strategies.grid import (
     QUICK,
     USUAL,
     Operation,
@@ -37,13 +36,12 @@ from bench.strategy_grid import (
     fresh,
     topic_sizes,
 )
-from bench.strategy_measure import Grid, Row
-from bench.strategy_memory import peaks
-from bench.strategy_models import MODELS, faust, faust_with_standbys, upstream
-from bench.strategy_racks import fewest_mismatches
-from bench.strategy_sheets import BEGIN, END, Sheet, cells_sheet, grid_sheets, page, terminal, write_between
-from bench.strategy_targets import Target
-from bench.strategy_timing import ONCE, Answer, Effort, Failed, timed
+from bench.strategies.memory import peaks
+from bench.strategies.models import faust, faust_with_standbys, upstream
+from bench.strategies.racks import fewest_mismatches
+from bench.strategies.sheets import BEGIN, END, Sheet, cells_sheet, grid_sheets, page, terminal, write_between
+from bench.strategies.targets import Target
+from bench.strategies.timed_calls import ONCE, Answer, Effort, Failed, timed
 from tests.support.strategies.problems import loads, problem, problems, topic_of
 
 
@@ -378,27 +376,3 @@ def test_memory_is_measured_in_a_process_of_its_own() -> None:
     found = peaks([Shape(5, 5, 1_000)], lambda text: None)
     assert [peak.failure for peak in found] == [""] * 4
     assert all(10 < peak.imports_mb <= peak.peak_mb for peak in found)
-
-
-# --- a day ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_day_has_no_member_leave_that_is_not_there_and_ends_as_it_began() -> None:
-    first, events = a_day()
-    there = set(first)
-    for before, event in pairwise(events):
-        assert before.hour <= event.hour < 24
-    for event in events:
-        assert set(event.leaves) <= there
-        assert not set(event.joins) & there
-        there = (there | set(event.joins)) - set(event.leaves)
-    assert len(there) == len(first)
-
-
-def test_the_same_day_gives_the_same_picture(tmp_path: Path) -> None:
-    first, events = a_day()
-    lives = [live(name, model, first, events) for name, model in MODELS.items()]
-    day = Day(events, [len(first)] * (len(events) + 1), lives)
-    for name in ("one.svg", "two.svg"):
-        draw(day, tmp_path / name)
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()

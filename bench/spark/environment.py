@@ -23,11 +23,11 @@ from tests.support.servers.kafka import KafkaBroker
 from tools import install_spark_kafka
 
 CORES = 2
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
-class Setting:
+class Environment:
     spark: SparkSession
     broker: KafkaBroker
     assigner: EmbeddedAssigner
@@ -76,7 +76,7 @@ class Setting:
 
 
 @contextmanager
-def setting(mode: HandoffMode) -> Iterator[Setting]:
+def environment(mode: HandoffMode) -> Iterator[Environment]:
     options = Settings(
         grpc=ServerSettings(port=0), http=HttpSettings(port=0), group=GroupOptions(handoff_mode=mode, debounce=0.1)
     )
@@ -85,7 +85,7 @@ def setting(mode: HandoffMode) -> Iterator[Setting]:
         with KafkaBroker(directory / "kafka") as broker, EmbeddedAssigner(options) as running:
             spark = session(directory)
             try:
-                yield Setting(spark, broker, running, directory)
+                yield Environment(spark, broker, running, directory)
             finally:
                 spark.stop()
 

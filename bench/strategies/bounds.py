@@ -5,8 +5,8 @@ stay where they are when nobody may have more remainders than its share. For ove
 even as they can be (found by looking for the most crowded members first), and a maximum flow says how much can stay
 under these loads. No solution that is as balanced moves fewer. A solution that meets a bound is the best there is; one
 that does not may be too, because a flow does not see everything: what is left may not fit the places left. Linear
-programs (`bench.strategy_linear`) do, up to some size. A bound is loose where they are not asked: evenness per topic
-and racks, in large groups. Capacities, caps, holds, pins and weights are not looked at.
+programs (`bench.strategies.linear_programs`) do, up to some size. A bound is loose where they are not asked: evenness
+per topic and racks, in large groups. Capacities, caps, holds, pins and weights are not looked at.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, maximum_flow
 
 from assigner.strategy import NONE, BoolArray, IntArray, Problem
-from bench.strategy_grid import kinds_of
-from bench.strategy_linear import Counts, Loads, kept_alike, kept_both, kept_near, kept_over_all
-from bench.strategy_racks import near_of
+from bench.strategies.grid import kinds_of
+from bench.strategies.linear_programs import Counts, Loads, kept_alike, kept_both, kept_near, kept_over_all
+from bench.strategies.racks import near_of
 
 MOST_CELLS = 1_000_000
 """Members x topics up to which a bound is worked out."""

@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assigner.strategy import Problem
-from bench.strategy_grid import kinds_of
-from bench.strategy_timing import Answer, Effort, Failed
+from bench.strategies.grid import kinds_of
+from bench.strategies.timed_calls import Answer, Effort, Failed
 from tools import install_kafka
 
 SOURCE = Path(__file__).with_name("KafkaAssignors.java")

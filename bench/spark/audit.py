@@ -1,7 +1,8 @@
-"""How long the audit of a long ownership log takes: `python -m bench.audit` prints a table, for up to 10^8 events.
+"""How long the audit of a long ownership log takes, for up to 10^8 events.
 
-Spark invents the log: every partition is handed over again and again, and a few faults are sown at known places. The
-audit must find just these; it is timed from reading the Parquet files to the last count. Starting Spark is not timed.
+`python -m bench.spark.audit` prints a table. Spark invents the log: every partition is handed over again and again, and
+a few faults are sown at known places. The audit must find just these; it is timed from reading the Parquet files to the
+last count. Starting Spark is not timed.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def table(timings: list[Timing]) -> Table:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="bench.audit", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="bench.spark.audit", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--events", type=int, action="append", metavar="N", help="a size of your own; may be repeated")
     parser.add_argument("--quick", action="store_true", help="a million events")
     parser.add_argument("--json", action="store_true")

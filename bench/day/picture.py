@@ -14,8 +14,8 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.day import DEPLOYS, Day, Event, Life
-from bench.strategy_contestants import DEFAULT
+from bench.day.simulation import DEPLOYS, Day, Event, Life
+from bench.strategies.contestants import DEFAULT
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#7A6A00", "#666666", "#9467BD")
 LOOK: Any = {"svg.hashsalt": "a day", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False}

@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from bench.soak_report import TOLERANCES, Sample, Tolerance, compare, shortcomings, table
+from bench.soak.report import TOLERANCES, Sample, Tolerance, compare, shortcomings, table
 
 SERIES = ("a rss_mb", "a descriptors", "a tasks", "leases")
 

@@ -16,10 +16,10 @@ import msgspec
 
 from assigner.strategy import IntArray, Problem
 from assigner.strategy.explanation import Explanation
-from bench.strategy_contestants import GLOBAL, STICKY, UNIFORM, Contestant
-from bench.strategy_grid import Operation, Shape, changed, fresh, members_before
-from bench.strategy_sheets import Sheet
-from bench.strategy_timing import ONCE, Effort, Failed
+from bench.strategies.contestants import GLOBAL, STICKY, UNIFORM, Contestant
+from bench.strategies.grid import Operation, Shape, changed, fresh, members_before
+from bench.strategies.sheets import Sheet
+from bench.strategies.timed_calls import ONCE, Effort, Failed
 
 OPERATIONS = (Operation.FULL, Operation.JOIN_ONE, Operation.LEAVE_ONE)
 SLOWER_AT_MOST = 3.0

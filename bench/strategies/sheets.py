@@ -9,10 +9,10 @@ from statistics import median
 
 from rich.table import Table
 
-from bench.strategy_contestants import GLOBAL, STICKY, UNIFORM
-from bench.strategy_grid import Operation
-from bench.strategy_measure import Row
-from bench.strategy_memory import MOST_MB, Peak
+from bench.strategies.cells import Row
+from bench.strategies.contestants import GLOBAL, STICKY, UNIFORM
+from bench.strategies.grid import Operation
+from bench.strategies.memory import MOST_MB, Peak
 
 BEGIN = "<!-- strategies: begin -->"
 END = "<!-- strategies: end -->"

@@ -1,7 +1,7 @@
 """Fewest moves by linear programming: slow, and sees all there is to see.
 
 Each of these is a flow with whole numbers as limits, so the best corner has whole numbers too. Given are tables
-[member, topic] of what is held, and the tiers of members that share evenly (`bench.strategy_bounds`).
+[member, topic] of what is held, and the tiers of members that share evenly (`bench.strategies.bounds`).
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 from assigner.errors import InvalidInput
 from assigner.strategy import Problem, Strategy
 from assigner.strategy.registry import installed, prepare
-from bench.kafka_assignors.process import ASSIGNORS, KafkaAssignors
-from bench.strategy_bounds import Balance
-from bench.strategy_models import MODELS, Model
-from bench.strategy_timing import Answer, Effort, Failed, timed
+from bench.strategies.bounds import Balance
+from bench.strategies.kafka_assignors import ASSIGNORS, KafkaAssignors
+from bench.strategies.models import MODELS, Model
+from bench.strategies.timed_calls import Answer, Effort, Failed, timed
 
 DEFAULT = "sticky_balanced"
 STICKY = f"{DEFAULT}, both"

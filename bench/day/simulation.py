@@ -1,34 +1,28 @@
-"""A day in the life of a group, planned by each strategy: how much it moves and how even it stays.
+"""Simulates a day in the life of a group for each strategy, and counts what it moves and how even it stays.
 
 Twenty-four hours with a morning that scales up, an evening that scales down, crashes at any time and two rolling
 deploys; new members have new names, as pods do. Everybody sees the same day and starts from its own first plan. Every
-random choice comes from one seed, so the same strategies give the same picture. `python -m bench.day` writes
-`docs/images/strategies.svg` and prints the totals.
+random choice comes from one seed, so the same strategies give the same figures.
 
 Counted as moves: partitions taken from a member that stays. What a leaving member had must go anyway, so it is not.
 """
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from assigner.strategy import NONE, IntArray, Members, Problem, Topics, name_keys
 from assigner.strategy.explanation import Explanation
 from assigner.strategy.registry import installed, load
-from bench.strategy_contestants import DEFAULT
-from bench.strategy_models import MODELS
+from bench.strategies.contestants import DEFAULT
+from bench.strategies.models import MODELS
 
-PICTURE = Path(__file__).parents[1] / "docs" / "images" / "strategies.svg"
 SEED = 25
 TOPIC_SIZES = (64,) * 3 + (24,) * 8 + (6,) * 20 + (1,) * 40
 """A few large topics and many small ones, as they commonly are."""
@@ -196,33 +190,3 @@ def lived(seed: int = SEED) -> Day:
     for event in events:
         members.append(members[-1] + len(event.joins) - len(event.leaves))
     return Day(events, members, [live(name, assign, first, events) for name, assign in contestants().items()])
-
-
-def table(found: Sequence[Life]) -> Table:
-    shown = Table(title="A day", title_justify="left")
-    shown.add_column("strategy")
-    for column in ("moves", "imbalance at most", "on average", "within a topic at most"):
-        shown.add_column(column, justify="right")
-    for life in found:
-        average = sum(life.imbalance) / len(life.imbalance)
-        figures = (f"{life.moves[-1]:,}", str(max(life.imbalance)), f"{average:.1f}", str(max(life.worst_topic)))
-        shown.add_row(life.name, *figures)
-    return shown
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench.day", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--picture", type=Path, default=PICTURE, metavar="FILE")
-    options = parser.parse_args()
-    # Drawing is not needed to live a day, and takes a second to import.
-    from bench.day_picture import draw
-
-    day = lived()
-    draw(day, options.picture)
-    console = Console()
-    console.print(table(day.lives))
-    console.print(f"{len(day.events)} events; drawn in {options.picture}")
-
-
-if __name__ == "__main__":
-    main()

@@ -21,12 +21,23 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from assigner.strategy import Problem
-from bench.kafka_assignors.process import KafkaAssignors, unavailable
-from bench.strategy_contestants import Contestant, kafkas, models, ours
-from bench.strategy_grid import QUICK, USUAL, Operation, Shape, Sizes, Subscriptions, changed, dealt, everything, fresh
-from bench.strategy_measure import Grid, Row
-from bench.strategy_memory import SHAPES, Peak, peaks
-from bench.strategy_sheets import (
+from bench.strategies.cells import Grid, Row
+from bench.strategies.contestants import Contestant, kafkas, models, ours
+from bench.strategies.grid import (
+    QUICK,
+    USUAL,
+    Operation,
+    Shape,
+    Sizes,
+    Subscriptions,
+    changed,
+    dealt,
+    everything,
+    fresh,
+)
+from bench.strategies.kafka_assignors import KafkaAssignors, unavailable
+from bench.strategies.memory import SHAPES, Peak, peaks
+from bench.strategies.sheets import (
     Sheet,
     cells_sheet,
     grid_sheets,
@@ -35,8 +46,8 @@ from bench.strategy_sheets import (
     terminal,
     write_between,
 )
-from bench.strategy_targets import SMALL, Size, Target, targets, targets_sheet
-from bench.strategy_timing import Effort
+from bench.strategies.targets import SMALL, Size, Target, targets, targets_sheet
+from bench.strategies.timed_calls import Effort
 from tools.install_kafka import KAFKA_VERSION
 
 PARTS = ("targets", "grid", "memory")

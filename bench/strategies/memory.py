@@ -1,6 +1,6 @@
 """Peak memory of planning a million partitions, each plan in a fresh process.
 
-The parent starts `python -m bench.strategy_memory SHAPE...` for each shape; the child builds the problem, plans once
+The parent starts `python -m bench.strategies.memory SHAPE...` for each shape; the child builds the problem, plans once
 and says how much memory it had resident at most, imports and the problem itself included. Not measured: names, because
 strategies see numbers only.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from assigner.strategy.registry import load
-from bench.strategy_grid import Operation, Shape, Sizes, Subscriptions, changed, dealt, fresh
+from bench.strategies.grid import Operation, Shape, Sizes, Subscriptions, changed, dealt, fresh
 
 PARTITIONS = 1_000_000
 MOST_MB = 500
@@ -72,7 +72,7 @@ def _in_a_fresh_process(shape: Shape, operation: Operation, balance: str, patien
         operation.value,
         balance,
     ]
-    command = [sys.executable, "-m", "bench.strategy_memory", *words]
+    command = [sys.executable, "-m", "bench.strategies.memory", *words]
     nothing = Peak(str(shape), operation.value, balance, 0.0, 0.0, 0.0)
     try:
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=patience)

@@ -40,9 +40,9 @@ import org.apache.kafka.image.MetadataProvenance;
 /**
  * Runs Kafka's own assignors on problems read from standard input and answers with times and owners.
  *
- * <p>The other end is {@code bench/kafka_assignors/process.py}; all numbers are big-endian. Only the call of the assignor
- * is timed: names, maps and the metadata image are made before it, as a coordinator has them already. Nothing is
- * promised about input that makes no sense: the other end is trusted.
+ * <p>The other end is {@code bench/strategies/kafka_assignors.py}; all numbers are big-endian. Only the call of the
+ * assignor is timed: names, maps and the metadata image are made before it, as a coordinator has them already. Nothing
+ * is promised about input that makes no sense: the other end is trusted.
  */
 public final class KafkaAssignors {
     private static final int NONE = -1;

@@ -1,7 +1,7 @@
 """What a soak has seen: samples over time, whether they are flat, and the table that shows it.
 
 Flat means: the median of the last third is not above that of the first third, both after a warm-up, by more than a
-stated share and a stated amount. Pure arithmetic; `bench.soak` brings the samples.
+stated share and a stated amount. Pure arithmetic; `churn` brings the samples.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from assigner.spark import drain
-from bench.spark_setting import Setting
+from bench.spark.environment import Environment
 
 TOPIC, GROUP = "pauses", "pauses"
 PARTITIONS = 8
@@ -86,12 +86,12 @@ class Journal:
 # --- assigned_kafka ------------------------------------------------------------------------------------------------
 
 
-def handoffs(setting: Setting, rounds: int, tell: Callable[[str], None]) -> list[Pauses]:
-    setting.assigner.set_topic(GROUP, TOPIC, PARTITIONS)
+def handoffs(environment: Environment, rounds: int, tell: Callable[[str], None]) -> list[Pauses]:
+    environment.assigner.set_topic(GROUP, TOPIC, PARTITIONS)
     journal = Journal()
 
     def start(member: str, owner: str) -> StreamingQuery:
-        return run(setting, setting.assigned(TOPIC, GROUP, member), journal.of(owner))
+        return run(environment, environment.assigned(TOPIC, GROUP, member), journal.of(owner))
 
     first = start("first", "first")
     until(partial(journal.has_heard, "first", PARTITIONS), first)
@@ -110,14 +110,14 @@ def handoffs(setting: Setting, rounds: int, tell: Callable[[str], None]) -> list
 # --- Spark's own source ----------------------------------------------------------------------------------------------
 
 
-def restarts(setting: Setting, rounds: int, tell: Callable[[str], None]) -> Pauses:
+def restarts(environment: Environment, rounds: int, tell: Callable[[str], None]) -> Pauses:
     journal = Journal()
     shares = (list(range(PARTITIONS)), list(range(PARTITIONS // 2)))
     for number in range(rounds + 1):
         share, owner = shares[number % 2], f"assign-{number}"
         offsets = {str(one): journal.next_offsets.get(one, -2) for one in share}
-        rows = setting.jvm(assign=json.dumps({TOPIC: share}), startingOffsets=json.dumps({TOPIC: offsets}))
-        query = run(setting, rows, journal.of(owner))
+        rows = environment.jvm(assign=json.dumps({TOPIC: share}), startingOffsets=json.dumps({TOPIC: offsets}))
+        query = run(environment, rows, journal.of(owner))
         until(partial(journal.has_heard, owner, len(share)), query)
         tell(f"restarts: {number} of {rounds}")
         query.stop()
@@ -127,8 +127,8 @@ def restarts(setting: Setting, rounds: int, tell: Callable[[str], None]) -> Paus
 # --- both ------------------------------------------------------------------------------------------------------------
 
 
-def run(setting: Setting, rows: DataFrame, note: Callable[[DataFrame, int], None]) -> StreamingQuery:
-    writer = rows.writeStream.foreachBatch(note).option("checkpointLocation", setting.new_checkpoint())
+def run(environment: Environment, rows: DataFrame, note: Callable[[DataFrame, int], None]) -> StreamingQuery:
+    writer = rows.writeStream.foreachBatch(note).option("checkpointLocation", environment.new_checkpoint())
     return writer.trigger(processingTime=TRIGGER).start()
 
 
@@ -144,10 +144,10 @@ def until(condition: Callable[[], bool], *queries: StreamingQuery) -> None:
 
 
 @contextmanager
-def records_coming(setting: Setting) -> Iterator[None]:
+def records_coming(environment: Environment) -> Iterator[None]:
     """Some records for every partition, all the time."""
-    setting.create(TOPIC, PARTITIONS)
-    producer = Producer({"bootstrap.servers": setting.bootstrap, "linger.ms": 5})
+    environment.create(TOPIC, PARTITIONS)
+    producer = Producer({"bootstrap.servers": environment.bootstrap, "linger.ms": 5})
     stopped = threading.Event()
 
     def produce() -> None:

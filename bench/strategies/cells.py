@@ -9,11 +9,11 @@ import msgspec
 
 from assigner.strategy import IntArray, Problem
 from assigner.strategy.explanation import Explanation
-from bench.strategy_bounds import MOST_CELLS, Balance, Bound, fewest_moves, imbalance
-from bench.strategy_contestants import STICKY, Contestant
-from bench.strategy_grid import Operation, Shape, Sizes, Subscriptions, changed, fresh, members_before
-from bench.strategy_racks import fewest_mismatches
-from bench.strategy_timing import ONCE, Effort, Failed
+from bench.strategies.bounds import MOST_CELLS, Balance, Bound, fewest_moves, imbalance
+from bench.strategies.contestants import STICKY, Contestant
+from bench.strategies.grid import Operation, Shape, Sizes, Subscriptions, changed, fresh, members_before
+from bench.strategies.racks import fewest_mismatches
+from bench.strategies.timed_calls import ONCE, Effort, Failed
 
 
 class Row(msgspec.Struct, frozen=True):

@@ -1,1 +1,0 @@
-"""Kafka's own assignors, run in a Java process beside ours."""
