@@ -81,9 +81,9 @@ def _within_caps(
         full = np.zeros(members.count, np.bool_)
         for who, rows in _cohorts(listed):
             mine = np.flatnonzero((owner == NONE) & ~now.fixed & rows[now.row])
-            wish = choose(keys[mine], who)
-            for member in np.unique(wish).tolist():
-                wanted = mine[wish == member]
+            chosen = choose(keys[mine], who)
+            for member in np.unique(chosen).tolist():
+                wanted = mine[chosen == member]
                 fits = np.cumsum(size[wanted]) <= room[member]
                 owner[wanted[fits]] = member
                 room[member] -= int(size[wanted[fits]].sum())

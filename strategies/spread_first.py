@@ -80,14 +80,14 @@ def _cut(units: Units, takers: IntArray, have: IntArray, fixed: IntArray) -> _Cu
         if served:
             low = np.maximum(fixed[row], total // served * takers[row])
             high = np.maximum(low, -(-total // served) * takers[row])
-            base[row], open_[row] = _levels(total, low, high, fixed[row])
-            wish = load / np.maximum(takers[row], 1) - 1e9 * (have[row] > base[row])
-            remainder[row, lowest(wish, open_[row], total - int(base[row].sum()))] = True
+            base[row], open_[row] = _floors_within(total, low, high, fixed[row])
+            preference = load / np.maximum(takers[row], 1) - 1e9 * (have[row] > base[row])
+            remainder[row, lowest(preference, open_[row], total - int(base[row].sum()))] = True
         load += units.size[row] * (base[row] + remainder[row])
     return _Cut(base, open_, remainder, (have > base) & open_)
 
 
-def _levels(total: int, low: IntArray, high: IntArray, fixed: IntArray) -> tuple[IntArray, BoolArray]:
+def _floors_within(total: int, low: IntArray, high: IntArray, fixed: IntArray) -> tuple[IntArray, BoolArray]:
     """As even as the limits allow; what is fixed may leave no room for the lower ones."""
     least = low if low.sum() <= total else fixed
     most = np.maximum(high, least).astype(np.float64)

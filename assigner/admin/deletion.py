@@ -95,7 +95,7 @@ class GroupDeletion:
         return removed, more
 
     async def _check_unused(self, keys: GroupKeys, *, force: bool) -> None:
-        await self._check_nobody(keys)
+        await self._check_no_consumers(keys)
         if not (await self._store.list(keys.assignments, limit=1)).entries:
             return
         if not force:
@@ -109,7 +109,7 @@ class GroupDeletion:
                 "who may not have stopped yet; wait until they are given up, which no force can replace"
             )
 
-    async def _check_nobody(self, keys: GroupKeys) -> None:
+    async def _check_no_consumers(self, keys: GroupKeys) -> None:
         for branch, what in ((keys.consumers, "consumers"), (keys.routers, "routers")):
             entries = (await self._store.list(branch, limit=_NAMED + 1)).entries
             if entries:
@@ -182,7 +182,7 @@ class GroupDeletion:
         again; if the topic is created again, its epochs continue where they were."""
         await self._directory.check(group)
         keys = self._keys.group(group)
-        await self._check_nobody(keys)
+        await self._check_no_consumers(keys)
         prefixes = [*keys.of_topic(topic), self._keys.offsets(group, topic)]
         config = await self._store.get(keys.topic(topic))
         left = [prefix for prefix in prefixes if (await self._store.list(prefix, limit=1)).entries]
@@ -200,10 +200,10 @@ class GroupDeletion:
                 if removed >= most:
                     return removed, True
                 await self._raise_group_floor(keys, page)
-                removed += await self._remove_as_seen(page)
+                removed += await self._remove_unchanged(page)
         return removed + isinstance(config, Found), False
 
-    async def _remove_as_seen(self, page: Sequence[Entry]) -> int:
+    async def _remove_unchanged(self, page: Sequence[Entry]) -> int:
         """Delete records that are still at the revision read. One that was written since belongs to a consumer that
         came back, and stays. One that is gone was removed by the group's leader, which does so once the configuration
         is deleted."""
@@ -212,10 +212,10 @@ class GroupDeletion:
             compares = [ModRevisionIs(entry.key, entry.mod_revision) for entry in part]
             if not isinstance(await self._store.transact(compares, [Delete(entry.key) for entry in part]), Committed):
                 for entry in part:
-                    await self._remove_one_as_seen(entry)
+                    await self._remove_one_unchanged(entry)
         return len(page)
 
-    async def _remove_one_as_seen(self, entry: Entry) -> None:
+    async def _remove_one_unchanged(self, entry: Entry) -> None:
         compare = ModRevisionIs(entry.key, entry.mod_revision)
         result = await self._store.transact([compare], [Delete(entry.key)])
         if not isinstance(result, Committed) and isinstance(await self._store.get(entry.key), Found):

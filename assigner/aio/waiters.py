@@ -33,7 +33,7 @@ class Waiters:
             await event.wait()
         finally:
             if not event.is_set():
-                self._give_up(number)
+                self._leave(number)
 
     def reached(self, number: int) -> None:
         while self._numbers and self._numbers[0] <= number:
@@ -43,7 +43,7 @@ class Waiters:
             if event is not None:
                 event.set()
 
-    def _give_up(self, number: int) -> None:
+    def _leave(self, number: int) -> None:
         self._count[number] -= 1
         if self._count[number]:
             return

@@ -62,15 +62,15 @@ class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     owned: int
     standbys: int
     warming: int
-    under_way: int
+    work_in_progress: int
     """Pieces of work inside gates."""
-    pending_answers: int
+    pending_acks: int
     warmed: int
     released: int
     revoked: int
     stale_grants: int
     leases_lost: int
-    refused_answers: int
+    refused_acks: int
     handler_failures: int
 
 
@@ -296,14 +296,14 @@ class AssignerConsumer:
             owned=len(state.owned(now)),
             standbys=len(state.standbys()),
             warming=sum(isinstance(call, CallWarm) for call in state.running()),
-            under_way=self._runner.work_under_way(),
-            pending_answers=state.pending_ack_count(),
+            work_in_progress=self._runner.work_in_progress(),
+            pending_acks=state.pending_ack_count(),
             warmed=counts.warmed,
             released=counts.released,
             revoked=counts.revoked,
             stale_grants=counts.stale,
             leases_lost=counts.leases_lost,
-            refused_answers=counts.refusals,
+            refused_acks=counts.refusals,
             handler_failures=counts.failures,
         )
 

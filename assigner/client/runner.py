@@ -63,7 +63,7 @@ class Runner:
             gate = self._gates.setdefault(tp, PartitionGate(self.state.gate(tp), self._clock, self.changes))
         return gate
 
-    def work_under_way(self) -> int:
+    def work_in_progress(self) -> int:
         return sum(gate.inside for gate in list(self._gates.values()))
 
     # --- events ----------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Runner:
         return False
 
     def _is_idle(self) -> bool:
-        return self.state.is_idle() and not self.work_under_way()
+        return self.state.is_idle() and not self.work_in_progress()
 
     async def _watch_lease(self) -> None:
         while True:

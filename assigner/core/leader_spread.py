@@ -59,7 +59,7 @@ class LeaderSpread(msgspec.Struct, frozen=True):
         return ahead + (preferred is not None)
 
 
-NOWHERE = LeaderSpread({}, ())
+NO_SPREAD = LeaderSpread({}, ())
 
 
 def spread(groups: Collection[str], instances: Iterable[str], slack: float = 1.1) -> LeaderSpread:

@@ -60,7 +60,7 @@ class _Known(msgspec.Struct):
     """Those of them whose session is registered."""
 
 
-NOBODY = Holding(0, "", "")
+NO_HOLDING = Holding(0, "", "")
 
 
 class OwnershipEvents:
@@ -175,7 +175,7 @@ class OwnershipEvents:
             return "removed"
         if before.handoff and _is_old_owner(before.handoff, holding):
             return before.handoff.cause.value
-        newest = max(after.granted, default=NOBODY)
+        newest = max(after.granted, default=NO_HOLDING)
         return self._why_granted(tp, before, after, newest)
 
 
@@ -199,7 +199,7 @@ def _as_it_is(tp: TopicPartition, known: _Known) -> Iterator[OwnershipEvent]:
     for holding in sorted(known.held):
         yield OwnershipEvent(tp, Happened.HELD, holding)
     if not known.held:
-        yield OwnershipEvent(tp, Happened.UNOWNED, NOBODY)
+        yield OwnershipEvent(tp, Happened.UNOWNED, NO_HOLDING)
 
 
 def _granted(assignment: Assignment | None, handoff: Handoff | None) -> Iterator[Holding]:

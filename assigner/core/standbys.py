@@ -56,10 +56,10 @@ def targets(request: Request, solution: Solution, state: GroupState) -> list[Sta
 def differs(state: GroupState, tp: TopicPartition, holders: tuple[str, ...]) -> bool:
     """Whether the record names others than these holders, which are in name order."""
     stored = state.standbys.get(tp)
-    return bool(holders) if stored is None else not _says(state, stored.record, holders)
+    return bool(holders) if stored is None else not _names_holders(state, stored.record, holders)
 
 
-def _says(state: GroupState, record: Standbys, holders: tuple[str, ...]) -> bool:
+def _names_holders(state: GroupState, record: Standbys, holders: tuple[str, ...]) -> bool:
     topic = state.topics.get(record.topic)
     named = record.holders == holders or tuple(sorted(record.holders)) == holders
     return bool(holders) and named and (topic is None or is_of_topic(record, topic.record))

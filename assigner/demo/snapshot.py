@@ -98,8 +98,8 @@ def snapshot_of(
         for handoff in description.handoffs:
             cell = cells[handoff.partition]
             # After the flip the new owner owns the partition, and only the old owner's release is pending.
-            following = "" if handoff.at is Step.COMPLETE else handoff.new_owner
-            cells[handoff.partition] = Cell(cell.owner, following, handoff.at.value, cell.epoch)
+            next_owner = "" if handoff.at is Step.COMPLETE else handoff.new_owner
+            cells[handoff.partition] = Cell(cell.owner, next_owner, handoff.at.value, cell.epoch)
             moving.append(
                 Moving(handoff.partition, handoff.old_owner, handoff.new_owner, handoff.at.value, handoff.cause.value)
             )

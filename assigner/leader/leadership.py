@@ -20,7 +20,7 @@ from assigner.aio.supervision import Supervisor
 from assigner.aio.wakeup import Wakeup
 from assigner.backend import Presence
 from assigner.clock import Clock
-from assigner.core.leader_spread import NOWHERE, Handover, LeaderSpread, SpreadSettings, campaign_delay, spread
+from assigner.core.leader_spread import NO_SPREAD, Handover, LeaderSpread, SpreadSettings, campaign_delay, spread
 from assigner.election import LeaderElector, Term
 from assigner.errors import AssignerError
 from assigner.logs import get_logger
@@ -366,7 +366,7 @@ class Leadership:
     def _leader_spread(self) -> LeaderSpread:
         if self._spread is None:
             if not self._groups.listed.is_set() or not self._instances.listed.is_set():
-                return NOWHERE
+                return NO_SPREAD
             names = (name for name, _ in self._eligible)
             self._spread = spread(self.groups, names, self._settings.spread.slack)
         return self._spread

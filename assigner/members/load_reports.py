@@ -77,10 +77,10 @@ class LoadReports:
     async def _write_group(self, group: str) -> None:
         try:
             now, wall = self._clock.now(), self._clock.wall()
-            for change in self._samples.partition_news(group, now, wall):
+            for change in self._samples.partition_changes(group, now, wall):
                 if await self._write(self._keys.topic_loads(group, change.topic, change.block), change):
                     self._samples.partitions_written(group, change, now)
-            nodes = self._samples.node_news(group, now, wall)
+            nodes = self._samples.node_change(group, now, wall)
             if nodes and await self._write(self._keys.node_loads(group), nodes):
                 self._samples.nodes_written(group, nodes, now)
         except StoreError as error:

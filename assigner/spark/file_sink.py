@@ -46,17 +46,17 @@ def warn_of_shared_directories(spark: SparkSession) -> None:
 class SharedDirectories(StreamingQueryListener):
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
         progress = event.progress
         query, where = str(progress.runId), progress.sink.description
-        if query in self._told or not where.startswith(_FILE_SINK) or not _is_ours(progress.json):
+        if query in self._reported or not where.startswith(_FILE_SINK) or not _is_ours(progress.json):
             return
         directory = where.removeprefix(_FILE_SINK).removesuffix("]")
         highest = self._highest_batch(directory)
         if highest > progress.batchId:
-            self._told.add(query)
+            self._reported.add(query)
             _log.error(
                 "file_sink_rows_lost",
                 directory=directory,
@@ -75,7 +75,7 @@ class SharedDirectories(StreamingQueryListener):
         pass
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        self._told.discard(str(event.runId))
+        self._reported.discard(str(event.runId))
 
     def _highest_batch(self, directory: str) -> int:
         """The highest batch number in the sink's log, read through Spark's own file system."""

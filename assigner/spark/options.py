@@ -148,8 +148,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     refuse_unknown(given)
     options = {name.lower(): value for name, value in given.items()}
     read = _OptionReader(options)
-    words = ("earliest", "latest") if streaming else ("earliest", "latest", "committed")
-    starting, ending = read.offsets("startingOffsets", EARLIEST, words), read.offsets("endingOffsets", LATEST, words)
+    names = ("earliest", "latest") if streaming else ("earliest", "latest", "committed")
+    starting, ending = read.offsets("startingOffsets", EARLIEST, names), read.offsets("endingOffsets", LATEST, names)
     if not streaming:
         _refuse_for_batches(options, uses_group=COMMITTED in (starting.default, ending.default))
     elif "endingoffsets" in options:
@@ -307,17 +307,17 @@ class _OptionReader:
             raise InvalidInput(f"option {name} is {found!r}; write a number above 0")
         return number
 
-    def offsets(self, name: str, default: int, words: Sequence[str]) -> StartingOffsets:
+    def offsets(self, name: str, default: int, names: Sequence[str]) -> StartingOffsets:
         found = self.text(name)
         if not found:
             return StartingOffsets(default)
-        if found.lower() in words:
+        if found.lower() in names:
             return StartingOffsets(_WORDS[found.lower()])
         try:
             return StartingOffsets(None, _named_offsets(json.loads(found)))
         except (ValueError, TypeError, AttributeError) as error:
             raise InvalidInput(
-                f"option {name} is neither {', '.join(words)} nor JSON such as "
+                f"option {name} is neither {', '.join(names)} nor JSON such as "
                 f'{{"orders": {{"0": 23, "1": -2}}}}: {error}'
             ) from error
 

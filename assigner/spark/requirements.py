@@ -66,8 +66,8 @@ def require_java() -> None:
             f"Spark needs Java {OLDEST_JAVA} and there is none: install it (Debian: apt install "
             f"openjdk-{OLDEST_JAVA}-jre-headless) and set JAVA_HOME, or put java on the PATH"
         )
-    told = subprocess.run([java, "-version"], check=False, capture_output=True, text=True).stderr
-    found = re.search(r'version "(?:1\.)?(\d+)', told)
+    output = subprocess.run([java, "-version"], check=False, capture_output=True, text=True).stderr
+    found = re.search(r'version "(?:1\.)?(\d+)', output)
     if found is not None and int(found[1]) < OLDEST_JAVA:
         raise MissingRequirement(
             f"Spark needs Java {OLDEST_JAVA} or later, {java} is {found[1]}; set JAVA_HOME to a newer one"

@@ -11,7 +11,7 @@ from assigner.store import Found, Store
 async def write(store: Store, key: str, change: PartitionChange | NodeChange, wall: float) -> None:
     """Apply the change by compare-and-swap. Raises `StoreError`, and `UnreadableRecord` unless the change replaces the
     whole record."""
-    if change.says_nothing and not isinstance(await store.get(key), Found):
+    if change.is_empty and not isinstance(await store.get(key), Found):
         return
 
     def changed(current: Stored[Loads] | None) -> Loads:

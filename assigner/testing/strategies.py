@@ -122,7 +122,7 @@ class StrategyConformance:
             assert solution.explanation.moves == int(moved.sum()), f"random_problem({seed})"
 
     def test_without_members_nothing_is_owned(self) -> None:
-        nobody = Members(
+        no_members = Members(
             capacity=np.ones(0),
             rack=np.empty(0, np.int32),
             subscription=np.ones((0, 1), np.bool_),
@@ -130,7 +130,7 @@ class StrategyConformance:
             cap=np.empty(0, np.int32),
         )
         none = np.full(4, NONE, np.int32)
-        given = Problem(nobody, Topics(np.array([4], np.int32)), owner=none, pinned=np.zeros(4, np.bool_))
+        given = Problem(no_members, Topics(np.array([4], np.int32)), owner=none, pinned=np.zeros(4, np.bool_))
         assert (self.strategy.assign(given).owner == NONE).all()
 
     def test_an_option_that_it_does_not_know_is_refused(self) -> None:

@@ -198,5 +198,5 @@ async def _outcome(future: Future[Any], deadline: float) -> Any:
 def _text(error: object) -> str:
     """The message of a librdkafka error, without its code."""
     inner = error.args[0] if isinstance(error, Exception) and error.args else error
-    told = getattr(inner, "str", None)
-    return str(told() if callable(told) else inner)
+    text_of = getattr(inner, "str", None)
+    return str(text_of() if callable(text_of) else inner)

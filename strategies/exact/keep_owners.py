@@ -48,7 +48,7 @@ def improve_by_transfers(problem: FlowProblem, count: IntArray, objectives: Sequ
 class _KeepOwners:
     def __init__(self, problem: FlowProblem, objectives: Sequence[str], count: IntArray | None = None) -> None:
         self._flow_problem = problem
-        self._levels = [name for name in objectives[: objectives.index("moves")] if name != "unowned"]
+        self._objectives = [name for name in objectives[: objectives.index("moves")] if name != "unowned"]
         present = np.where(problem.taker, problem.held, problem.fixed) if count is None else count
         self.count = np.array(present, np.int32)
         self._load: FloatArray = (problem.size @ self.count).astype(np.float64)
@@ -109,7 +109,7 @@ class _KeepOwners:
         if not len(who):
             return 0
         weight = self._weight[who]
-        if self._levels[0] == "spread":
+        if self._objectives[0] == "spread":
             have = self._cells[self._topic[row], who].astype(np.float64)
             more = fair_shares(have.sum() + missing, weight, have) - have
         else:
@@ -184,8 +184,8 @@ class _KeepOwners:
         """What the first unit costs on top of what there is and `more`."""
         problem, topic, size = self._flow_problem, self._topic[row], float(self._flow_problem.size[row])
         goal, scale = problem.potential.goal[who], problem.potential.scale[who]
-        costs = np.zeros((len(self._levels), len(who)))
-        for objective, name in enumerate(self._levels):
+        costs = np.zeros((len(self._objectives), len(who)))
+        for objective, name in enumerate(self._objectives):
             if name == "balance":
                 low, high = np.floor(goal + EPSILON), np.ceil(goal - EPSILON)
                 costs[objective] = _step(self._load[who] + size * more, size, low, high) / scale

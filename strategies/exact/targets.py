@@ -107,8 +107,8 @@ def _target(goal: FloatArray, load: FloatArray) -> FloatArray:
     then to the largest fractions."""
     floor = np.floor(goal + EPSILON)
     rest = round(float((goal - floor).sum()))
-    wish = -2.0 * (load > floor) - np.round(goal - floor, 9)
-    floor[lowest(wish, goal - floor > EPSILON, rest) if rest > 0 else []] += 1
+    preference = -2.0 * (load > floor) - np.round(goal - floor, 9)
+    floor[lowest(preference, goal - floor > EPSILON, rest) if rest > 0 else []] += 1
     return np.asarray(floor)
 
 

@@ -52,13 +52,13 @@ class CopyCounts:
 
 
 class PairLimits:
-    """For pairs of an owner and a member, over all rows. The owner of a dummy is `nobody`, the number of members; it
+    """For pairs of an owner and a member, over all rows. The owner of a dummy is `no_owner`, the number of members; it
     may have one with each member that may have one copy less."""
 
     def __init__(self, given: Pool) -> None:
         copies = self._copies = given.copies
         members = copies.members
-        self.nobody = members.count
+        self.no_owner = members.count
         self._whole = len(given.wanted) == 1
         self._exact = self._whole and bool((copies.units.size == given.size).all())
         self._scale = float(given.size) if self._exact else 1.0
@@ -72,14 +72,14 @@ class PairLimits:
         kinds, first, kind = np.unique(self._capacity, return_index=True, return_inverse=True)
         self._kind, self._first = kind.astype(np.int32), first.astype(np.int32)
         self._tables: tuple[IntArray, IntArray] | None = None
-        self.remainders = np.full(self.nobody + 1, UNLIMITED, np.int32)
+        self.remainders = np.full(self.no_owner + 1, UNLIMITED, np.int32)
         """[owner]: how many others can be promoted to one more than `sure`."""
-        if len(kinds) * self.nobody <= _DENSE:
+        if len(kinds) * self.no_owner <= _DENSE:
             self._tabulate()
 
     def _tabulate(self) -> None:
         """Where few capacities differ, what holds for one owner holds for many: looking up is faster."""
-        everyone = np.arange(self.nobody, dtype=np.int32)
+        everyone = np.arange(self.no_owner, dtype=np.int32)
         owner, member = np.meshgrid(self._first, everyone, indexing="ij")
         self._tables = self._most(owner, member), self._sure(owner, member)
         if self._exact:
@@ -100,9 +100,9 @@ class PairLimits:
     def of_member(self) -> tuple[Keys, Keys]:
         """[member]: how many copies it could have, at most and for sure, without too many of any one owner's."""
         if self._tables is None or not self._whole:
-            return np.full(self.nobody, UNLIMITED, np.int64), np.full(self.nobody, UNLIMITED, np.int64)
+            return np.full(self.no_owner, UNLIMITED, np.int64), np.full(self.no_owner, UNLIMITED, np.int64)
         owners = np.bincount(self._kind[:-1][self._who], minlength=len(self._first))
-        everyone = np.arange(self.nobody)
+        everyone = np.arange(self.no_owner)
         own = np.where(self._who, 1, 0)
         most, sure = (owners @ table - own * table[self._kind[:-1], everyone] for table in self._tables)
         return most.astype(np.int64), sure.astype(np.int64)
@@ -127,7 +127,7 @@ class PairLimits:
 
     def _times(self, more: FloatArray, owner: Numbers, member: Numbers) -> IntArray:
         limit = np.minimum(np.maximum(more, 0) * self._copies.width, UNLIMITED)
-        return np.where(owner == self.nobody, self._open[member], limit).astype(np.int32)
+        return np.where(owner == self.no_owner, self._open[member], limit).astype(np.int32)
 
 
 class RowLimits:
@@ -135,24 +135,24 @@ class RowLimits:
 
     def __init__(self, given: Pool) -> None:
         copies = self._copies = given.copies
-        self._nobody = copies.members.count
+        self._no_owner = copies.members.count
         rows = np.unique(copies.row[given.unit])
         self.needed = len(rows) > 1 or len(given.wanted) != 1
-        self._cells = CopyCounts(copies.units.count * self._nobody)
+        self._cells = CopyCounts(copies.units.count * self._no_owner)
         self._row_capacity = copies.units.wanted @ copies.members.capacity if self.needed else np.zeros(0)
         self._capacity = np.append(copies.members.capacity, 0.0)
         if self.needed:
             owned = np.flatnonzero(copies.owner != NONE)
-            self._cells.take(copies.row[owned].astype(np.int64) * self._nobody + copies.owner[owned])
+            self._cells.take(copies.row[owned].astype(np.int64) * self._no_owner + copies.owner[owned])
 
     def most(self, row: Numbers, owner: Numbers, member: Numbers) -> IntArray:
         inside = np.minimum(row, self._copies.units.count - 1)
         capacity = self._capacity[member]
         left = np.maximum(self._row_capacity[inside] - self._capacity[owner], capacity)
         share = np.ceil(self._copies.units.partitions[inside] * capacity / left - EPSILON)
-        more = share - self._cells.of(inside.astype(np.int64) * self._nobody + member)
+        more = share - self._cells.of(inside.astype(np.int64) * self._no_owner + member)
         limit = np.maximum(more, 0) * self._copies.width
-        return np.where(owner == self._nobody, UNLIMITED, limit).astype(np.int32)
+        return np.where(owner == self._no_owner, UNLIMITED, limit).astype(np.int32)
 
 
 COLD = 1

@@ -83,19 +83,19 @@ def _warm(owner: IntArray, holds: IntArray) -> BoolArray:
 
 
 def _in_bulk(owner: IntArray, who: Numbers, holds: IntArray, classes: IntArray, members: int) -> IntArray:
-    """First come, first served: the places of a class go to units of the class that have a standby there."""
-    seats = classes.astype(np.int64) * members + owner[who]
-    kinds, initial_placement = np.unique(seats, return_inverse=True)
+    """Assign the places of each class, first come first served, to the class's units that have a standby there."""
+    places = classes.astype(np.int64) * members + owner[who]
+    kinds, initial_placement = np.unique(places, return_inverse=True)
     left = np.bincount(initial_placement, minlength=len(kinds))
     given = np.full(len(who), NONE, np.int64)
-    for wish in (np.where(_warm(owner[who], holds), owner[who], NONE), *holds.T, owner[who]):
-        asking = np.flatnonzero((given == NONE) & (wish != NONE))
-        keys = classes[asking].astype(np.int64) * members + wish[asking]
+    for preferred in (np.where(_warm(owner[who], holds), owner[who], NONE), *holds.T, owner[who]):
+        waiting = np.flatnonzero((given == NONE) & (preferred != NONE))
+        keys = classes[waiting].astype(np.int64) * members + preferred[waiting]
         at = np.minimum(np.searchsorted(kinds, keys), len(kinds) - 1)
         there = kinds[at] == keys
-        asking, at = asking[there], at[there]
+        waiting, at = waiting[there], at[there]
         served = ranks(at) < left[at]
-        given[asking[served]] = wish[asking[served]]
+        given[waiting[served]] = preferred[waiting[served]]
         left -= np.bincount(at[served], minlength=len(kinds))
     over = np.flatnonzero(given == NONE)
     # Classes lie one after the other on both sides, so places left and units left come in the same order.
@@ -215,7 +215,7 @@ class _PromotionRow:
 
     def _candidates(self) -> list[int]:
         """Units that go to a member without a standby though somebody has one."""
-        return sorted(u for seats in self._cold.values() for u in seats if self._holders[u])
+        return sorted(u for units in self._cold.values() for u in units if self._holders[u])
 
     # --- trading places ------------------------------------------------------------------------------------------
 

@@ -72,7 +72,7 @@ def initial_placement(given: Pool) -> Slots:
     cell = given.cohort[unit].astype(np.int64) * copies.members.count + member
     kept = np.bincount(cell, minlength=given.most.size).reshape(given.most.shape).astype(np.int32)
     shares = room(given, kept)
-    most = _claims(shares, kept)
+    most = _kept_at_most(shares, kept)
     stays = _within(given, unit, member, cell, most.reshape(-1))
     unit, member, cell = unit[stays], member[stays], cell[stays]
     kept = np.bincount(cell, minlength=given.most.size).reshape(given.most.shape).astype(np.int32)
@@ -103,12 +103,12 @@ def _without_surplus(given: Pool, unit: IntArray, member: IntArray) -> BoolArray
         count -= np.bincount(unit[gone], minlength=len(count))
 
 
-def _claims(shares: Room, kept: IntArray) -> IntArray:
+def _kept_at_most(shares: Room, kept: IntArray) -> IntArray:
     """[cohort, member]: copies to keep at most. Of those that have one more than the least, some may keep it."""
     most = shares.least.copy()
-    wish = shares.open & (kept > most)
-    if wish.any():
-        lucky = np.flatnonzero(wish[0])[: shares.remainders]
+    open_to_more = shares.open & (kept > most)
+    if open_to_more.any():
+        lucky = np.flatnonzero(open_to_more[0])[: shares.remainders]
         most[0, lucky] += 1
     return most
 
@@ -171,6 +171,6 @@ def _missing_copies(copies: Copies, unit: IntArray, missing: IntArray) -> IntArr
     count = np.bincount(owner, minlength=copies.members.count)[owner]
     turned[first] = ranks(owner[first])
     turned = (turned + (owner * _GOLDEN % 1.0 * count).astype(np.int64)) % np.maximum(count, 1)
-    wish = np.repeat(unit, np.maximum(missing[unit], 0))
+    slots = np.repeat(unit, np.maximum(missing[unit], 0))
     turn = np.repeat(turned, np.maximum(missing[unit], 0))
-    return wish[np.lexsort((wish, turn, copies.owner[wish]))]
+    return slots[np.lexsort((slots, turn, copies.owner[slots]))]

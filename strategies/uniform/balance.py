@@ -160,7 +160,7 @@ class _Search:
                 continue
             new = np.flatnonzero(_takes(flags, is_filled) & ~self._reached)
             # Different givers, so that paths through this topic can be disjoint.
-            self._mark(new, topic, np.resize(givers, len(new)))
+            self._reach(new, topic, np.resize(givers, len(new)))
             grown = grown or len(new) > 0
         self._waiting = waiting
         return grown
@@ -174,10 +174,10 @@ class _Search:
             return False
         self._may_swap = False
         new = np.flatnonzero(~self._reached & (load == self._transfers.floor + 1))
-        self._mark(new, _SWAP, np.resize(at_floor, len(new)))
+        self._reach(new, _SWAP, np.resize(at_floor, len(new)))
         return len(new) > 0
 
-    def _mark(self, members: Indices, topic: int, givers: Indices) -> None:
+    def _reach(self, members: Indices, topic: int, givers: Indices) -> None:
         self._reached[members] = True
         self._came_by[members] = topic
         self._came_from[members] = givers

@@ -32,7 +32,7 @@ _STILL = 1e-7
 class WeightGoals:
     load: FloatArray
     """[member]"""
-    poured: FloatArray | None
+    amounts: FloatArray | None
     """[kind, cohort] how much of each kind the members of a cohort have together; None with one kind."""
     cohort: IntArray
     """[member]"""
@@ -41,16 +41,16 @@ class WeightGoals:
 
     def of_kind(self, kind: int) -> FloatArray:
         """[member] how much of the kind it has, if all goes well."""
-        if self.poured is None:
+        if self.amounts is None:
             return self.load
-        return np.asarray(self.poured[kind][self.cohort] * self.part_of_cohort)
+        return np.asarray(self.amounts[kind][self.cohort] * self.part_of_cohort)
 
 
 def goals(part: Part) -> WeightGoals:
     high = _most(part)
     if len(part.takes) == 1:
-        nobody = np.zeros(part.count, np.int32)
-        return WeightGoals(_one_kind(part, high), None, nobody, part.capacity / part.capacity.sum())
+        one_cohort = np.zeros(part.count, np.int32)
+        return WeightGoals(_one_kind(part, high), None, one_cohort, part.capacity / part.capacity.sum())
     return _many_kinds(part, high)
 
 
@@ -99,19 +99,19 @@ def _many_kinds(part: Part, high: FloatArray | None) -> WeightGoals:
     amount = np.bincount(part.kind, part.weight, len(part.takes))
     capacity, low = (np.bincount(of_member, each, len(first)) for each in (part.capacity, part.immovable))
     most = None if high is None else np.bincount(of_member, high, len(first))
-    poured = np.zeros(takes.shape)
+    amounts = np.zeros(takes.shape)
     order = np.argsort(takes.sum(axis=1), kind="stable").tolist()
     for _ in range(max(3, min(_ROUNDS, _CELLS // max(1, takes.size)))):
-        before = poured.sum(axis=0)
+        before = amounts.sum(axis=0)
         for kind in order:
             who = takes[kind]
-            others = low[who] + poured[:, who].sum(axis=0) - poured[kind, who]
+            others = low[who] + amounts[:, who].sum(axis=0) - amounts[kind, who]
             top = None if most is None else most[who]
-            poured[kind, who] = fair_shares(amount[kind] + others.sum(), capacity[who], others, top) - others
-        if np.abs(poured.sum(axis=0) - before).sum() <= _STILL * amount.sum():
+            amounts[kind, who] = fair_shares(amount[kind] + others.sum(), capacity[who], others, top) - others
+        if np.abs(amounts.sum(axis=0) - before).sum() <= _STILL * amount.sum():
             break
-    load = _within_cohorts(part, of_member, low + poured.sum(axis=0), high)
-    return WeightGoals(load, poured, of_member, part.capacity / capacity[of_member])
+    load = _within_cohorts(part, of_member, low + amounts.sum(axis=0), high)
+    return WeightGoals(load, amounts, of_member, part.capacity / capacity[of_member])
 
 
 def _within_cohorts(part: Part, cohort: IntArray, total: FloatArray, high: FloatArray | None) -> FloatArray:

@@ -19,18 +19,18 @@ _SLACK = 1e-9
 
 def lower_bound(part: Part, goal: FloatArray, wide: FloatArray) -> int:
     """Of moves, not counting units that could not stay where they were."""
-    owned = np.flatnonzero(part.home != NONE)
-    if bool((part.home[owned] == part.owner[owned]).all()):
+    owned = np.flatnonzero(part.initial != NONE)
+    if bool((part.initial[owned] == part.owner[owned]).all()):
         return 0
-    before = part.immovable + np.bincount(part.home[owned], part.weight[owned], part.count)
+    before = part.immovable + np.bincount(part.initial[owned], part.weight[owned], part.count)
     most, least = _as_balanced(part, goal, np.abs(before - goal) > wide)
     slack = _SLACK * (1.0 + before)
     above, spare = before - most - slack, np.maximum(before - least + slack, 0.0)
-    lacking = float(np.maximum(least - before - slack, 0.0).sum() - part.weight[part.home == NONE].sum())
-    forced, gain = _gains(part, (part.home != NONE) & (above > 0)[part.home], above, spare)
+    lacking = float(np.maximum(least - before - slack, 0.0).sum() - part.weight[part.initial == NONE].sum())
+    forced, gain = _gains(part, (part.initial != NONE) & (above > 0)[part.initial], above, spare)
     more = 0
     if lacking > gain[forced].sum():
-        forced, gain = _gains(part, part.home != NONE, above, spare)
+        forced, gain = _gains(part, part.initial != NONE, above, spare)
         more = _fewest(gain[~forced], lacking - float(gain[forced].sum()))
     return max(int(forced.sum()) + more, _alone(part, float(most.max()))) * int(part.size.min())
 
@@ -38,15 +38,15 @@ def lower_bound(part: Part, goal: FloatArray, wide: FloatArray) -> int:
 def _gains(part: Part, which: BoolArray, above: FloatArray, spare: FloatArray) -> tuple[BoolArray, FloatArray]:
     """Of units in some order: whether it must leave its owner, and what others gain if it does, at most."""
     units = part.sort(which)
-    units = units[by_number(part.home[units], part.count)]
-    home = part.home[units]
-    first = np.flatnonzero(np.diff(home, prepend=-1))
+    units = units[by_number(part.initial[units], part.count)]
+    initial = part.initial[units]
+    first = np.flatnonzero(np.diff(initial, prepend=-1))
     covered = running(part.weight[units], first)
-    gain = np.diff(np.minimum(covered, spare[home]), prepend=0.0)
-    gain[first] = np.minimum(covered, spare[home])[first]
+    gain = np.diff(np.minimum(covered, spare[initial]), prepend=0.0)
+    gain[first] = np.minimum(covered, spare[initial])[first]
     # The heaviest that cover what is too much, or all but one.
-    another = np.diff(home, append=-1) == 0
-    return (covered - part.weight[units] < above[home]) & another, gain
+    another = np.diff(initial, append=-1) == 0
+    return (covered - part.weight[units] < above[initial]) & another, gain
 
 
 def _as_balanced(part: Part, goal: FloatArray, outside: BoolArray) -> tuple[FloatArray, FloatArray]:
@@ -68,10 +68,10 @@ def _alone(part: Part, most: float) -> int:
     giant = part.weight > most * (1.0 + _SLACK)
     if not giant.any() or bool((part.owner == NONE).any()):
         return 0
-    owned = part.home != NONE
-    cost = np.bincount(part.home[owned], minlength=part.count)
+    owned = part.initial != NONE
+    cost = np.bincount(part.initial[owned], minlength=part.count)
     has_one = np.zeros(part.count, np.bool_)
-    has_one[part.home[owned & giant]] = True
+    has_one[part.initial[owned & giant]] = True
     cost = np.sort(cost - has_one)
     return int(cost[: int(giant.sum())].sum())
 

@@ -37,7 +37,7 @@ class Part:
     """[unit]"""
     takes: BoolArray
     """[kind, member]"""
-    home: IntArray
+    initial: IntArray
     """[unit] who had it at the start, or NONE."""
     owner: IntArray
     """[unit] who has it now, or NONE. Changes."""

@@ -124,14 +124,14 @@ def _rebalance(part: Part, fair: WeightGoals, wide: MoveLimits, narrow: MoveLimi
 
 def _undo_needless_moves(part: Part, goal: FloatArray, band: FloatArray) -> bool:
     """What left its owner for nothing goes back: neither has to leave its band for that. Whether anything did."""
-    away = np.flatnonzero((part.home != NONE) & (part.home != part.owner) & (part.owner != NONE))
+    away = np.flatnonzero((part.initial != NONE) & (part.initial != part.owner) & (part.owner != NONE))
     excess, weight = part.load - goal, part.weight[away]
     low, high = -band, band
-    home, owner = part.home[away], part.owner[away]
-    away = away[(excess[home] + weight <= high[home]) & (excess[owner] - weight >= low[owner])]
+    initial, owner = part.initial[away], part.owner[away]
+    away = away[(excess[initial] + weight <= high[initial]) & (excess[owner] - weight >= low[owner])]
     sent = False
     for unit in away[np.argsort(part.weight[away], kind="stable")].tolist():
-        to, by, more = int(part.home[unit]), int(part.owner[unit]), float(part.weight[unit])
+        to, by, more = int(part.initial[unit]), int(part.owner[unit]), float(part.weight[unit])
         fits = part.load[to] + more <= goal[to] + high[to] and part.load[by] - more >= goal[by] + low[by]
         if fits and part.room[to] >= part.size[unit]:
             part.give_one(unit, to)

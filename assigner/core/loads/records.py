@@ -79,7 +79,7 @@ class PartitionChange:
     """Drop the loads of the block's other partitions."""
 
     @property
-    def says_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         return not len(self.numbers)
 
     def of(self, before: Loads | None, wall: float) -> Loads:
@@ -104,7 +104,7 @@ class NodeChange:
     """Node -> its load and until when it is valid."""
 
     @property
-    def says_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         return not self.loads
 
     def of(self, before: Loads | None, wall: float) -> Loads:

@@ -62,7 +62,7 @@ class _Samples:
         known = self.load[~np.isnan(self.load)]
         return float(known.mean()) if len(known) else 0.0
 
-    def news(self, rows: slice, mean: float, now: float, settings: LoadSettings) -> IntArray:
+    def due(self, rows: slice, mean: float, now: float, settings: LoadSettings) -> IntArray:
         """Rows to be written, counted from the beginning of `rows`: none, or all that were reported since."""
         load, seen = self.load[rows], self.seen[rows]
         written, written_at = self.written[rows], self.written_at[rows]
@@ -145,12 +145,12 @@ class LoadSamples:
 
     # --- writes --------------------------------------------------------------------------------------------------
 
-    def partition_news(self, group: str, now: float, wall: float) -> Iterator[PartitionChange]:
+    def partition_changes(self, group: str, now: float, wall: float) -> Iterator[PartitionChange]:
         """What is worth writing now, a record at a time."""
         for topic, samples in list(self._groups[group].topics.items()):
             mean = samples.mean()
             for first in range(0, len(samples), BLOCK):
-                rows = samples.news(slice(first, first + BLOCK), mean, now, self._settings)
+                rows = samples.due(slice(first, first + BLOCK), mean, now, self._settings)
                 if len(rows):
                     until = self._until(samples.seen[first + rows], now, wall)
                     yield PartitionChange(topic, first // BLOCK, rows, samples.load[first + rows], until)
@@ -162,9 +162,9 @@ class LoadSamples:
         if samples is not None and int(rows[-1]) < len(samples):
             samples.mark(rows, change.loads, now)
 
-    def node_news(self, group: str, now: float, wall: float) -> NodeChange | None:
+    def node_change(self, group: str, now: float, wall: float) -> NodeChange | None:
         known = self._groups[group]
-        rows = known.nodes.news(slice(None), known.nodes.mean(), now, self._settings).tolist()
+        rows = known.nodes.due(slice(None), known.nodes.mean(), now, self._settings).tolist()
         if not rows:
             return None
         until = self._until(known.nodes.seen, now, wall)

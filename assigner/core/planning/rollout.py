@@ -143,10 +143,10 @@ def applied(problem: Problem, rollout: Rollout) -> Problem:
     has = np.bincount(problem.owner[owned], minlength=members.count)
     cap = np.where(rollout.cap == NONE, members.cap, np.maximum(rollout.cap, has)).astype(np.int32)
     topic = np.repeat(np.arange(problem.topics.count, dtype=np.int32), problem.topics.partitions)
-    stays = problem.pinned.copy()
-    stays[owned] |= members.subscription[problem.owner[owned], topic[owned]]
+    fixed = problem.pinned.copy()
+    fixed[owned] |= members.subscription[problem.owner[owned], topic[owned]]
     constrained = replace(members, hold=members.hold | rollout.hold, cap=cap)
-    return replace(problem, members=constrained, pinned=stays)
+    return replace(problem, members=constrained, pinned=fixed)
 
 
 def solve(strategy: Strategy, problem: Problem, rollout: Rollout | None) -> Solution:
@@ -156,8 +156,8 @@ def solve(strategy: Strategy, problem: Problem, rollout: Rollout | None) -> Solu
     if rollout and problem.pinned.all() and not problem.standby_count:
         # The usual case when a consumer joins: nothing has to be placed. A strategy would take a while to find that
         # out.
-        nobody = np.full((len(problem.owner), 0), NONE, np.int32)
-        return Solution(problem.owner, nobody, Explanation(problem, problem.owner, 0))
+        no_standbys = np.full((len(problem.owner), 0), NONE, np.int32)
+        return Solution(problem.owner, no_standbys, Explanation(problem, problem.owner, 0))
     solution = strategy.assign(problem)
     if rollout is None:
         return solution

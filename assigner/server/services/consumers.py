@@ -73,11 +73,11 @@ class ConsumerService:
                 # At once, so that the client knows that it is registered before there are any commands.
                 await stream.send_initial_metadata()
                 dialect = Dialect(packed=request.packed, cancels=bool(registration.session), standbys=request.standbys)
-                await self._relay(stream, consumer, dialect, incarnation)
+                await self._send_commands(stream, consumer, dialect, incarnation)
         finally:
             await self._leave(consumer)
 
-    async def _relay(
+    async def _send_commands(
         self, stream: Stream[Any, Any], consumer: CommandStream, dialect: Dialect, incarnation: str
     ) -> None:
         opened = False

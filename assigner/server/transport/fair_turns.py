@@ -92,8 +92,8 @@ class FairTurns:
     def __init__(self, per_round: int = 8) -> None:
         scale = per_round / 8
         self._consumers, self._others = _FairQueue(_CONSUMERS_BUDGET * scale), _FairQueue(_OTHERS_BUDGET * scale)
-        self._nobody = ConnectionShare()
-        self._nobody.consumers = 1
+        self._default = ConnectionShare()
+        self._default.consumers = 1
         self._waiting = 0
         self._armed = False
         self._pressed_since: float | None = None
@@ -109,7 +109,7 @@ class FairTurns:
 
     async def take(self, share: ConnectionShare | None = None, *, urgent: bool = False) -> None:
         """Return when it is the connection's turn to work for up to about a millisecond."""
-        share = share or self._nobody
+        share = share or self._default
         queue = self._queue_of(share)
         self._arm()
         if queue.free():

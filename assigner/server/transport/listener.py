@@ -29,7 +29,7 @@ _REFUSED_AT_ONCE = 64
 _OUT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _REST = 1.0
 """Seconds without accepting when the system has no more files or memory to give."""
-_TELL_AGAIN = 60.0
+_LOG_AGAIN_AFTER = 60.0
 
 ProtocolFactory = Callable[[Slot | None], asyncio.BaseProtocol]
 """Makes what serves one connection; None: there is no room for it, and it is to be told."""
@@ -49,13 +49,13 @@ class Listener:
         self._admission = traffic.admission
         self._protocols = protocols
         self._tls = tls
-        self._patience = traffic.settings.handshake_timeout
+        self._handshake_timeout = traffic.settings.handshake_timeout
         self._listening: list[socket.socket] = []
         self._opening: set[asyncio.Task[None]] = set()
         self._begun: dict[Any, None] = {}
         """Of those, the ones whose handshake is under way, oldest first."""
         self._refusing = 0
-        self._told = float("-inf")
+        self._error_logged_at = float("-inf")
         self._sweeping: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int, backlog: int) -> None:
@@ -113,8 +113,8 @@ class Listener:
         """Accept nothing for a moment, instead of failing again at once, and say so now and then."""
         self._traffic.refuse(RefusalReason.FILES if error.errno in _OUT_OF else RefusalReason.ACCEPT)
         loop, now = asyncio.get_running_loop(), self._traffic.clock.now()
-        if now - self._told >= _TELL_AGAIN:
-            self._told = now
+        if now - self._error_logged_at >= _LOG_AGAIN_AFTER:
+            self._error_logged_at = now
             _log.error("grpc_accept_failed", error=str(error), remedy="allow more open files, or lower max_connections")
         loop.remove_reader(listening)
         loop.call_later(_REST, self._go_on, listening)
@@ -163,9 +163,9 @@ class Listener:
 
     def _sweep(self) -> None:
         """Close who has been silent for too long."""
-        for slot in self._admission.silent_too_long(self._traffic.clock.now() - self._patience):
+        for slot in self._admission.silent_too_long(self._traffic.clock.now() - self._handshake_timeout):
             slot.close()
-        pause = min(1.0, self._patience / 2)
+        pause = min(1.0, self._handshake_timeout / 2)
         self._sweeping = asyncio.get_running_loop().call_later(pause, self._sweep)
 
     # --- opening ---
@@ -188,7 +188,9 @@ class Listener:
         opening.begun = asyncio.current_task()
         self._begun[opening.begun] = None
         protocol = self._protocols(opening.slot)
-        secure: dict[str, Any] = {"ssl": self._tls, "ssl_handshake_timeout": self._patience} if self._tls else {}
+        secure: dict[str, Any] = (
+            {"ssl": self._tls, "ssl_handshake_timeout": self._handshake_timeout} if self._tls else {}
+        )
         await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, opening.arrived, **secure)
 
     def _opened(self, opening: _Opening, task: asyncio.Task[None]) -> None:

@@ -81,12 +81,12 @@ class StaleRows(StaleEpoch):
 
     def __init__(self, part: Slice, fence: Fence) -> None:
         super().__init__(part.tp, part.epoch, fence.epoch)
-        told = (
+        message = (
             f"rows of {part.tp} carry epoch {part.epoch}, but epoch {fence.epoch} has written already; a newer owner "
             f"has the partition: restart this query, it will go on with what it owns. If there is no newer owner, the "
             f"assigner's epochs went back (its store was lost or restored): reset the sink's fence of the topic"
         )
-        self.args = (told,)
+        self.args = (message,)
 
 
 class FenceDecision(msgspec.Struct, frozen=True, kw_only=True):

@@ -361,19 +361,19 @@ async def test_answers_are_repeated_until_they_are_taken() -> None:
     async with ScriptedAssigner() as service, consuming(service, Handler()) as consumer:
         service.fail["ready"] = UNAVAILABLE
         service.stream.warm(3)
-        await consumer.wait_for(lambda one: one.statistics().pending_answers == 1)
+        await consumer.wait_for(lambda one: one.statistics().pending_acks == 1)
         service.fail.clear()
         await service.hears(lambda: service.ready_answers() == [(3, "h1", "")])
-        await consumer.wait_for(lambda one: one.statistics().pending_answers == 0)
+        await consumer.wait_for(lambda one: one.statistics().pending_acks == 0)
 
 
 async def test_an_answer_that_nobody_wants_any_more_is_dropped() -> None:
     async with ScriptedAssigner() as service, consuming(service, Handler()) as consumer:
         service.fail["ready"] = UNAVAILABLE
         service.stream.warm(3)
-        await consumer.wait_for(lambda one: one.statistics().pending_answers == 1)
+        await consumer.wait_for(lambda one: one.statistics().pending_acks == 1)
         service.stream.cancel(3)
-        await consumer.wait_for(lambda one: one.statistics().pending_answers == 0)
+        await consumer.wait_for(lambda one: one.statistics().pending_acks == 0)
 
 
 async def test_a_refused_answer_is_not_repeated_and_spoils_no_other() -> None:
@@ -381,8 +381,8 @@ async def test_a_refused_answer_is_not_repeated_and_spoils_no_other() -> None:
     async with ScriptedAssigner() as service, consuming(service, handler) as consumer:
         service.refuse = lambda answer: "not the target" if answer.partition.partition == 3 else ""  # type: ignore[union-attr]
         service.stream.batch(warms=[(3, "h1"), (4, "h2")])
-        await consumer.wait_for(lambda one: one.statistics().refused_answers == 1)
-        await consumer.wait_for(lambda one: one.statistics().pending_answers == 0)
+        await consumer.wait_for(lambda one: one.statistics().refused_acks == 1)
+        await consumer.wait_for(lambda one: one.statistics().pending_acks == 0)
         await eventually(lambda: "discard orders/3" in handler.calls)
         assert "discard orders/4" not in handler.calls
 
@@ -393,10 +393,10 @@ async def test_an_answer_refused_in_a_batch_for_a_passing_reason_is_repeated() -
         service.fail["single ready"] = UNAVAILABLE
         service.stream.batch(warms=[(3, "h1"), (4, "h2")])
         await service.hears(lambda: "single ready" in service.failed)
-        assert consumer.statistics().pending_answers == 2
+        assert consumer.statistics().pending_acks == 2
         service.fail.clear()
-        await consumer.wait_for(lambda one: one.statistics().pending_answers == 0)
-        assert consumer.statistics().refused_answers == 0
+        await consumer.wait_for(lambda one: one.statistics().pending_acks == 0)
+        assert consumer.statistics().refused_acks == 0
 
 
 async def test_a_call_that_one_answer_spoils_is_taken_apart() -> None:
@@ -404,4 +404,4 @@ async def test_a_call_that_one_answer_spoils_is_taken_apart() -> None:
         service.fail_once["released"] = Refusal(Status.NOT_FOUND, "never the target", "NotTheTarget")
         service.stream.batch(releases=[(3, 1, "h1"), (4, 1, "h2")])
         await service.hears(lambda: len(service.released_answers()) == 2)
-        await consumer.wait_for(lambda one: one.statistics().pending_answers == 0)
+        await consumer.wait_for(lambda one: one.statistics().pending_acks == 0)

@@ -158,7 +158,7 @@ async def test_an_answer_survives_a_reconnect() -> None:
     async with ScriptedAssigner() as service, consuming(service, Handler()) as consumer:
         service.hang.add("ready")
         service.stream.warm(3)
-        await consumer.wait_for(lambda one: one.statistics().pending_answers == 1)
+        await consumer.wait_for(lambda one: one.statistics().pending_acks == 1)
         service.hang.clear()
         service.cut()
         await service.hears(lambda: service.ready_answers() == [(3, "h1", "")])
@@ -399,7 +399,7 @@ async def test_statistics_tell_where_the_consumer_stands() -> None:
             numbers = consumer.statistics()
         assert numbers.connected
         assert numbers.address == service.address
-        assert numbers.owned == numbers.under_way == numbers.links == 1
+        assert numbers.owned == numbers.work_in_progress == numbers.links == 1
         assert 15 < numbers.lease_left <= 20
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assigner.core.leader_spread import NOWHERE, Handover, LeaderSpread, SpreadSettings, campaign_delay, score, spread
+from assigner.core.leader_spread import NO_SPREAD, Handover, LeaderSpread, SpreadSettings, campaign_delay, score, spread
 
 GROUPS = [f"group-{number}" for number in range(100)]
 names = st.text(min_size=1, max_size=12)
@@ -89,7 +89,7 @@ def test_the_home_campaigns_at_once_and_each_other_rank_a_little_later() -> None
 def test_an_instance_outside_the_set_comes_last() -> None:
     wanted = spread(GROUPS, ["a", "b", "c"])
     assert campaign_delay("group-1", "draining", wanted, 0.5) == 1.5
-    assert campaign_delay("group-1", "alone", NOWHERE, 0.5) == 0.0
+    assert campaign_delay("group-1", "alone", NO_SPREAD, 0.5) == 0.0
 
 
 # --- handing over ------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ def told(samples: LoadSamples, loads: dict[int, float], now: float, topic: str =
 def news(samples: LoadSamples, now: float, *, write: bool = True) -> list[dict[int, float]]:
     """What is worth writing, by record; as if it were written, unless told otherwise."""
     found = []
-    for one in samples.partition_news("g", now, WALL + now):
+    for one in samples.partition_changes("g", now, WALL + now):
         found.append(dict(zip(one.numbers.tolist(), one.loads.tolist(), strict=True)))
         if write:
             samples.partitions_written("g", one, now)
@@ -102,7 +102,7 @@ def test_loads_that_do_not_change_are_written_before_they_are_stale() -> None:
 def test_a_report_counts_from_when_it_was_made_however_late_it_is_written() -> None:
     samples = LoadSamples(SETTINGS)
     told(samples, {0: 3.0}, 0)
-    (one,) = samples.partition_news("g", 500, WALL + 500)
+    (one,) = samples.partition_changes("g", 500, WALL + 500)
     assert one.until.tolist() == [WALL + SETTINGS.stale_after]
 
 
@@ -130,7 +130,7 @@ def test_a_topic_that_shrank_loses_what_is_gone() -> None:
 def test_each_block_of_a_large_topic_is_worth_a_write_of_its_own() -> None:
     samples = LoadSamples(SETTINGS)
     told(samples, {1: 1.0, BLOCK + 2: 2.0}, 0, count=BLOCK + 3)
-    changes = list(samples.partition_news("g", 0, WALL))
+    changes = list(samples.partition_changes("g", 0, WALL))
     assert [(one.block, one.numbers.tolist(), one.loads.tolist()) for one in changes] == [
         (0, [1], [1.0]),
         (1, [2], [2.0]),
@@ -170,14 +170,14 @@ def test_a_nodes_load_is_worth_a_write_when_it_changed() -> None:
     samples = LoadSamples(SETTINGS)
     for number in range(20):
         samples.take_node("g", f"n{number}", 0.5, 0)
-    first = samples.node_news("g", 0, WALL)
+    first = samples.node_change("g", 0, WALL)
     assert first is not None
     assert set(first.loads) == {f"n{number}" for number in range(20)}
     samples.nodes_written("g", first, 0)
     samples.take_node("g", "n3", 0.51, 60)
-    assert samples.node_news("g", 60, WALL) is None
+    assert samples.node_change("g", 60, WALL) is None
     samples.take_node("g", "n3", 0.99, 120)
-    second = samples.node_news("g", 120, WALL)
+    second = samples.node_change("g", 120, WALL)
     assert second is not None
     assert set(second.loads) == {"n3"}
 
@@ -187,7 +187,7 @@ def test_a_silent_node_is_forgotten_and_the_others_keep_their_loads() -> None:
     samples.take_node("g", "old", 0.1, 0)
     samples.take_node("g", "new", 0.9, 500)
     samples.forget(700)
-    change = samples.node_news("g", 700, WALL)
+    change = samples.node_change("g", 700, WALL)
     assert change is not None
     assert {name: load for name, (load, _) in change.loads.items()} == {"new": 0.9}
 
