@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 from pyspark.sql.types import LongType, StructField, StructType
 
-from tests.spark.feeds import Feed
+from tests.support.spark.feeds import Feed
 
 
 def test_files_given_in_a_row_have_modification_times_that_spark_can_tell_apart(tmp_path: Path) -> None:

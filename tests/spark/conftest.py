@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from assigner.spark.requirements import MissingRequirement, require_java
-from tests.spark import jvms
+from tests.support.spark import jvms
 
 _HERE = Path(__file__).parent
 _SETTINGS = {

@@ -17,9 +17,9 @@ from assigner.api import WantedOffsets
 from assigner.embedded import EmbeddedAssigner
 from assigner.model.keys import TopicPartition
 from assigner.spark.sinks import SqlLedger, next_offsets, sql_place
-from tests.spark.driver_process import TABLE, Order
-from tests.spark.drivers import SPARK_SUBMIT, Driver
 from tests.support.servers.mock_kafka import MockKafka
+from tests.support.spark.driver_process import TABLE, Order
+from tests.support.spark.drivers import SPARK_SUBMIT, Driver
 from tests.support.spark.fake_query import GROUP, an_assigner
 
 TOPIC = "orders"

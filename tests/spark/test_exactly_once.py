@@ -26,12 +26,12 @@ from assigner.server import ServerSettings
 from assigner.settings import HttpSettings, Settings
 from assigner.spark.sinks import SqlLedger, next_offsets, sql_place
 from assigner.spark.sinks.sql.database import open_database
-from tests.spark.driver_process import TABLE, Order
-from tests.spark.drivers import Driver, Member, SessionQuery
-from tests.spark.load import Load
 from tests.support.servers.kafka import KafkaBroker
 from tests.support.servers.mock_kafka import LOGGED, MockKafka
 from tests.support.servers.postgres import PostgresServer
+from tests.support.spark.driver_process import TABLE, Order
+from tests.support.spark.drivers import Driver, Member, SessionQuery
+from tests.support.spark.load import Load
 
 GROUP = "billing"
 TOPICS = [f"orders-{number}" for number in range(4)]

@@ -23,8 +23,8 @@ from assigner.server import ServerSettings
 from assigner.settings import HttpSettings, Settings
 from assigner.spark import register
 from assigner.spark.sinks.sql.database import open_database
-from tests.spark.pages import names_of
 from tests.support.servers.mock_kafka import PARTITIONS, MockKafka
+from tests.support.spark.pages import names_of
 
 GROUP = "billing"
 PATIENCE = 300.0

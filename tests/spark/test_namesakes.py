@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark import jvms
 from tests.support.project.installation import Environment, build_wheel, copy_sources, everything
 from tests.support.project.namesakes import write_namesakes
+from tests.support.spark import jvms
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

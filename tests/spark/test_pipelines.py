@@ -34,7 +34,7 @@ from assigner.spark.jobs.sample_ownership import Finding, SampleLog, sample_log
 from assigner.spark.jobs.simulate import Model, TraceEvent, compare, simulate, simulate_group
 from assigner.spark.jobs.traces import days
 from assigner.strategy.registry import load
-from tests.spark.small_queries import interpreted
+from tests.support.spark.small_queries import interpreted
 
 SECOND = 1_000_000
 

@@ -10,7 +10,7 @@ import pytest
 
 import assigner.cli.submit
 from assigner.spark.requirements import MissingRequirement, require_java
-from tests.spark.standalone import StandaloneCluster
+from tests.support.spark.standalone import StandaloneCluster
 
 # Six JVMs on the machine of a test take their time.
 pytestmark = [pytest.mark.processes, pytest.mark.slow]

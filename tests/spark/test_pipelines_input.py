@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from assigner.cli import main
 from assigner.spark.jobs.datasets import OWNERSHIP_EVENTS, TRACES, from_arrow, read
 from assigner.spark.jobs.sample_ownership import sample_log
-from tests.spark.small_queries import interpreted
+from tests.support.spark.small_queries import interpreted
 
 LOG = sample_log(groups=1, partitions=1, scenarios=3).table()
 LINE = {"ts_us": 1, "group": "g", "topic": "t", "partition": 0, "member": "m", "epoch": 1, "event": "assigned"}

@@ -14,8 +14,8 @@ from assigner.observability.event_log import EventSettings
 from assigner.spark.jobs.audit import KINDS, VIOLATIONS, audit
 from assigner.spark.jobs.datasets import OWNERSHIP_EVENTS, read
 from assigner.testing.waiting import eventually
-from tests.spark.small_queries import interpreted
 from tests.support.cluster import Cluster, cluster_on
+from tests.support.spark.small_queries import interpreted
 
 pytestmark = pytest.mark.virtual_time
 

@@ -24,8 +24,8 @@ from assigner.spark.sinks import (
     sql_place,
 )
 from assigner.spark.sinks.sql.database import open_database
-from tests.spark.feeds import Feed, records, run
 from tests.support.servers.postgres import PostgresServer
+from tests.support.spark.feeds import Feed, records, run
 from tests.support.spark.sink_rows import SCHEMA
 
 TP = TopicPartition("orders", 0)

@@ -12,8 +12,8 @@ from typing import Self
 
 import pyspark
 
-from tests.spark import jvms
 from tests.support.servers.process import ServerProcess
+from tests.support.spark import jvms
 
 HOME = Path(pyspark.__file__).parent
 LOOPBACK = "127.0.0.1"

@@ -18,9 +18,9 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from assigner.spark import drain
-from tests.spark import driver_process
-from tests.spark.driver_process import BATCHES, DOOM, GO, HELD, HOLD, UP, Batch, Order
 from tests.support.servers.process import ServerProcess
+from tests.support.spark import driver_process
+from tests.support.spark.driver_process import BATCHES, DOOM, GO, HELD, HOLD, UP, Batch, Order
 
 SPARK_SUBMIT = (str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--driver-memory", "512m")
 PATIENCE = 300.0

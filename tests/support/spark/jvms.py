@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tools.archive_spark import archive
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 _WORKER_PYTHON = Path(__file__).parent / "worker_python.sh"
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
