@@ -9,7 +9,8 @@ from assigner.instance import Instance
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, Offset, decode
 from assigner.store import Batch, DeleteEvent, Event, PutEvent
-from tests.support.cluster import GROUP, Cluster, SteppedConsumer
+from tests.support.cluster import GROUP, Cluster
+from tests.support.stepped_consumer import SteppedConsumer
 
 RUBBISH = b"rubbish"
 

@@ -12,7 +12,8 @@ from assigner.core.group import GroupState
 from assigner.model.keys import AssignmentKey, TopicPartition
 from assigner.model.records import Assignment, HandoffMode, decode
 from assigner.store import PutEvent
-from tests.support.cluster import Cluster, SteppedConsumer
+from tests.support.cluster import Cluster
+from tests.support.stepped_consumer import SteppedConsumer
 
 pytestmark = pytest.mark.virtual_time
 TOPICS = ("t", "u", "v")

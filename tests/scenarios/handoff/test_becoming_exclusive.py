@@ -12,8 +12,9 @@ from assigner.model.keys import HandoffKey, TopicPartition
 from assigner.model.records import Assignment, Handoff, HandoffMode, Step, decode
 from assigner.store import LeaseGone, Operation, Put, PutEvent, Store
 from assigner.testing.faults import Delay
-from tests.support.cluster import GROUP, Cluster, SteppedConsumer, tp
+from tests.support.cluster import GROUP, Cluster, tp
 from tests.support.faulty_stores import LaggingStore
+from tests.support.stepped_consumer import SteppedConsumer
 
 pytestmark = pytest.mark.virtual_time
 EXCLUSIVE = {"handoff_mode": "exclusive"}

@@ -12,7 +12,8 @@ from assigner.model.commands import Commands, Opening
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, GroupOptions, Handoff, HandoffMode, Step, decode
 from assigner.store import LeaseGone, PutEvent
-from tests.support.cluster import EXPIRES, Cluster, SteppedConsumer, tp
+from tests.support.cluster import EXPIRES, Cluster, tp
+from tests.support.stepped_consumer import SteppedConsumer
 
 OPTIONS = GroupOptions(handoff_mode=HandoffMode.EXCLUSIVE, debounce=0.1)
 pytestmark = [pytest.mark.virtual_time, pytest.mark.cluster(options=OPTIONS)]

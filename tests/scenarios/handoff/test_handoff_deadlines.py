@@ -10,7 +10,8 @@ from assigner.model.keys import TopicPartition
 from assigner.model.records import Cause, Router, Step, encode
 from assigner.store import PutEvent
 from assigner.testing.waiting import eventually
-from tests.support.cluster import TTL, Cluster, SteppedConsumer, tp
+from tests.support.cluster import TTL, Cluster, tp
+from tests.support.stepped_consumer import SteppedConsumer
 
 pytestmark = pytest.mark.virtual_time
 

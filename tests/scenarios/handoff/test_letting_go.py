@@ -14,7 +14,8 @@ from assigner.instance import Instance
 from assigner.model.records import GroupOptions, HandoffMode, Step
 from assigner.store import Found
 from tests.scenarios.limits.test_limits import most_at_a_time
-from tests.support.cluster import BOTH_STORES, EXPIRES, Cluster, SteppedConsumer, cluster_on, tp
+from tests.support.cluster import BOTH_STORES, EXPIRES, Cluster, cluster_on, tp
+from tests.support.stepped_consumer import SteppedConsumer
 
 pytestmark = pytest.mark.virtual_time
 MODES = [HandoffMode.OVERLAP, HandoffMode.EXCLUSIVE]

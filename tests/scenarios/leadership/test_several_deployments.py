@@ -28,8 +28,9 @@ from assigner.settings import Settings, load
 from assigner.storage.groups import discover, make_known
 from assigner.store import Store, read_all
 from assigner.testing.waiting import eventually
-from tests.support.cluster import ALLOWANCE, BOTH_STORES, EXPIRES, Cluster, SteppedConsumer, tp
+from tests.support.cluster import ALLOWANCE, BOTH_STORES, EXPIRES, Cluster, tp
 from tests.support.servers.etcd import RunningEtcd
+from tests.support.stepped_consumer import SteppedConsumer
 
 pytestmark = pytest.mark.virtual_time
 PLACES = ["/{}-{}/", "/kafka-assigner/{}-{}/", "/kafka-assigner/team/{}-{}/"]

@@ -26,7 +26,8 @@ from assigner.model.records import Step
 from assigner.store import Found
 from assigner.testing.faults import WRITES, Delay, Fault, LoseAnswer, Refuse
 from assigner.testing.waiting import eventually
-from tests.support.cluster import Cluster, SteppedConsumer, tp
+from tests.support.cluster import Cluster, tp
+from tests.support.stepped_consumer import SteppedConsumer
 
 pytestmark = pytest.mark.virtual_time
 

@@ -8,8 +8,9 @@ import anyio
 import pytest
 
 from assigner.store import Limits, PutEvent, Store
-from tests.support.cluster import Cluster, SteppedConsumer, cluster_on
+from tests.support.cluster import Cluster, cluster_on
 from tests.support.faulty_stores import NotingStore, key_of
+from tests.support.stepped_consumer import SteppedConsumer
 
 pytestmark = pytest.mark.virtual_time
 

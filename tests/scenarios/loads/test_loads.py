@@ -24,8 +24,9 @@ from assigner.store import Found, Put, Store
 from assigner.strategies.sticky_balanced import strategy as sticky_balanced
 from assigner.strategy import FloatArray, Problem, Solution
 from assigner.testing.waiting import eventually
-from tests.support.cluster import GROUP, QUICK, Cluster, SteppedConsumer, tp
+from tests.support.cluster import GROUP, QUICK, Cluster, tp
 from tests.support.faulty_stores import NotingStore
+from tests.support.stepped_consumer import SteppedConsumer
 
 SLOW = LoadSettings()
 FAST = LoadSettings(interval=0.3, smoothing=0.2, stale_after=60.0, rebalance_interval=0.5)

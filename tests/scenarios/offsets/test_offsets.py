@@ -11,7 +11,7 @@ from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, HandoffMode, Step, encode
 from assigner.testing.faults import Refuse
 from assigner.testing.waiting import eventually
-from tests.support.cluster import GROUP, Cluster, SteppedConsumer, tp
+from tests.support.cluster import GROUP, Cluster, tp
 from tests.support.committing import (
     RUBBISH,
     commit,
@@ -21,6 +21,7 @@ from tests.support.committing import (
     sole_owner,
     two_owners,
 )
+from tests.support.stepped_consumer import SteppedConsumer
 
 pytestmark = pytest.mark.virtual_time
 MODES = [HandoffMode.OVERLAP, HandoffMode.EXCLUSIVE]

@@ -16,7 +16,7 @@ from assigner.offsets.commit import OffsetService
 from assigner.store import Compare, Operation, Store, TransactionResult
 from assigner.testing.faults import FaultyStore, LoseAnswer, Refuse
 from assigner.testing.waiting import eventually
-from tests.support.cluster import EXPIRES, GROUP, Cluster, SteppedConsumer, tp
+from tests.support.cluster import EXPIRES, GROUP, Cluster, tp
 from tests.support.committing import (
     commit,
     fetch,
@@ -24,6 +24,7 @@ from tests.support.committing import (
     offset_of,
     sole_owner,
 )
+from tests.support.stepped_consumer import SteppedConsumer
 
 pytestmark = pytest.mark.virtual_time
 MODES = [HandoffMode.OVERLAP, HandoffMode.EXCLUSIVE]

@@ -11,8 +11,9 @@ from assigner.model.keys import AssignmentKey, TopicPartition
 from assigner.model.records import Assignment, HandoffMode
 from assigner.store import Delete, DeleteEvent, Operation
 from assigner.testing.faults import Delay, Injected
-from tests.support.cluster import EXPIRES, Cluster, SteppedConsumer, tp
+from tests.support.cluster import EXPIRES, Cluster, tp
 from tests.support.faulty_stores import key_of
+from tests.support.stepped_consumer import SteppedConsumer
 
 pytestmark = pytest.mark.virtual_time
 MODES = pytest.mark.parametrize("mode", list(HandoffMode), ids=[mode.value for mode in HandoffMode])

@@ -17,7 +17,8 @@ from assigner.model.records import Assignment, Cause, HandoffMode, Plan, Step, T
 from assigner.store import Event, Found, PutEvent
 from assigner.testing.faults import Delay, LoseAnswer
 from assigner.testing.waiting import eventually
-from tests.support.cluster import EXPIRES, TTL, Cluster, SteppedConsumer, tp
+from tests.support.cluster import EXPIRES, TTL, Cluster, tp
+from tests.support.stepped_consumer import SteppedConsumer
 
 pytestmark = pytest.mark.virtual_time
 

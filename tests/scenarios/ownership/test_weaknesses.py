@@ -22,7 +22,8 @@ from assigner.instance import Instance
 from assigner.model.records import HandoffMode, LeaderRecord, Phase, Status, Step, encode
 from assigner.store import Compare, Operation, Put, Store, TransactionResult
 from assigner.testing.faults import Delay, FaultyStore, Injected
-from tests.support.cluster import EXPIRES, Cluster, SteppedConsumer, tp
+from tests.support.cluster import EXPIRES, Cluster, tp
+from tests.support.stepped_consumer import SteppedConsumer
 
 pytestmark = pytest.mark.virtual_time
 

@@ -18,7 +18,8 @@ from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, Cause, HandoffMode, decode
 from assigner.store import PutEvent
 from assigner.strategy.registry import load
-from tests.support.cluster import EXPIRES, Cluster, SteppedConsumer, tp
+from tests.support.cluster import EXPIRES, Cluster, tp
+from tests.support.stepped_consumer import SteppedConsumer
 
 pytestmark = pytest.mark.virtual_time
 OLD, NEW = "v1", "v2"

@@ -10,7 +10,8 @@ import pytest
 
 from assigner.model.keys import TopicPartition
 from assigner.model.records import GroupOptions, HandoffMode, Router, RouterAck, Step, encode
-from tests.support.cluster import Cluster, SteppedConsumer
+from tests.support.cluster import Cluster
+from tests.support.stepped_consumer import SteppedConsumer
 
 OPTIONS = GroupOptions(debounce=0.1, freeze_timeout=60.0)
 pytestmark = [pytest.mark.virtual_time, pytest.mark.cluster(options=OPTIONS)]

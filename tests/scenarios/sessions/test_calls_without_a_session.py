@@ -23,7 +23,8 @@ from assigner.server.services.group_description import described
 from assigner.store import Found
 from assigner.testing.waiting import eventually
 from tests.scenarios.ownership.test_ownership_events import logged
-from tests.support.cluster import EXPIRES, GROUP, Cluster, SteppedConsumer, tp
+from tests.support.cluster import EXPIRES, GROUP, Cluster, tp
+from tests.support.stepped_consumer import SteppedConsumer
 
 # --- every call --------------------------------------------------------------------------------------------------
 

@@ -16,8 +16,9 @@ from assigner.model.commands import Commands, Release
 from assigner.model.records import HandoffMode
 from assigner.store import Store
 from assigner.testing.faults import Refuse
-from tests.support.cluster import TTL, Cluster, SteppedConsumer, tp
+from tests.support.cluster import TTL, Cluster, tp
 from tests.support.faulty_stores import LaggingStore
+from tests.support.stepped_consumer import SteppedConsumer
 
 pytestmark = pytest.mark.virtual_time
 

@@ -13,7 +13,8 @@ from assigner.model.records import Consumer, HandoffMode, Status
 from assigner.store import Compare, DeleteEvent, Found, Operation, Put
 from assigner.testing.faults import AnswerAfter, Delay, EffectAfter, FaultyStore, Injected, LoseAnswer
 from assigner.testing.waiting import eventually
-from tests.support.cluster import ETCD_TTL, GROUP, Cluster, SteppedConsumer
+from tests.support.cluster import ETCD_TTL, GROUP, Cluster
+from tests.support.stepped_consumer import SteppedConsumer
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.cluster(ttl=6.0, etcd_ttl=ETCD_TTL)]
 

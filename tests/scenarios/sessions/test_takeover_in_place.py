@@ -16,8 +16,9 @@ import pytest
 from assigner.core.group import GroupState
 from assigner.model.records import Phase, Status
 from assigner.store import Found
-from tests.support.cluster import EXPIRES, Cluster, SteppedConsumer, cluster_on, tp
+from tests.support.cluster import EXPIRES, Cluster, cluster_on, tp
 from tests.support.scenario_fixtures import marked_arguments
+from tests.support.stepped_consumer import SteppedConsumer
 
 pytestmark = pytest.mark.virtual_time
 STARTED = 1_700_000_000

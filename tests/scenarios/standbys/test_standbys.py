@@ -11,8 +11,9 @@ from assigner.api import Registration
 from assigner.core.group import GroupState
 from assigner.model.records import Assignment, GroupOptions, HandoffMode, Standbys, encode
 from assigner.testing.waiting import eventually
-from tests.support.cluster import EXPIRES, Cluster, SteppedConsumer, tp
+from tests.support.cluster import EXPIRES, Cluster, tp
 from tests.support.faulty_stores import key_of
+from tests.support.stepped_consumer import SteppedConsumer
 
 WARMTH = ("warm", "cold")
 OPTIONS = GroupOptions(debounce=0.1, standby_count=1)

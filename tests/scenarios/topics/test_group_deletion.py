@@ -24,7 +24,8 @@ from assigner.model.records import GroupOptions, HandoffMode
 from assigner.store import Delete, Found, Operation, read_all
 from assigner.testing.faults import Delay, Refuse
 from assigner.testing.waiting import eventually
-from tests.support.cluster import GROUP, Cluster, SteppedConsumer, cluster_on, tp
+from tests.support.cluster import GROUP, Cluster, cluster_on, tp
+from tests.support.stepped_consumer import SteppedConsumer
 
 pytestmark = pytest.mark.virtual_time
 

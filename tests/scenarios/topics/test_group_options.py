@@ -12,7 +12,8 @@ from assigner.errors import InvalidInput
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Cause, GroupOptions, Handoff, Step, decode, encode
 from assigner.store import PutEvent
-from tests.support.cluster import Cluster, SteppedConsumer, tp
+from tests.support.cluster import Cluster, tp
+from tests.support.stepped_consumer import SteppedConsumer
 
 pytestmark = pytest.mark.virtual_time
 
