@@ -13,8 +13,10 @@ from assigner.model.records import HandoffMode
 from tests.chaos.ablation.mutations import Patch, consumers, leaders, sessions, writes
 from tests.scenarios.handoff import test_becoming_exclusive as becoming_exclusive
 from tests.scenarios.handoff import test_letting_go as letting_go
+from tests.scenarios.leadership import test_rules_leading as leading
 from tests.scenarios.leadership import test_supervision as supervision
 from tests.scenarios.limits import test_many_at_once as many
+from tests.scenarios.limits import test_rules_limits as limits
 from tests.scenarios.offsets import test_offsets as commits
 from tests.scenarios.offsets import test_offsets_in_trouble as offsets
 from tests.scenarios.offsets import test_offsets_superseded as superseded
@@ -22,7 +24,7 @@ from tests.scenarios.ownership import test_clean_up as clean_up
 from tests.scenarios.ownership import test_epoch_floor as floor
 from tests.scenarios.ownership import test_outages as outages
 from tests.scenarios.ownership import test_rules_ownership as ownership
-from tests.scenarios.ownership import test_rules_running as running
+from tests.scenarios.ownership import test_rules_planning as planning
 from tests.scenarios.sessions import test_calls_without_a_session as calls
 from tests.scenarios.sessions import test_incarnations as incarnations
 from tests.scenarios.sessions import test_rules_clients as clients
@@ -135,13 +137,13 @@ ABLATIONS: tuple[Ablation, ...] = (
         4,
         "leaders write unfenced",
         writes.leaders_write_unfenced,
-        running.test_rule_4_a_write_that_arrives_after_the_term_ended_fails,
+        leading.test_rule_4_a_write_that_arrives_after_the_term_ended_fails,
     ),
     Ablation(
         4,
         "leaders write unfenced, looked at from the store",
         writes.leaders_write_unfenced,
-        running.test_rule_4_every_transaction_of_a_leader_carries_its_fence,
+        leading.test_rule_4_every_transaction_of_a_leader_carries_its_fence,
     ),
     Ablation(
         5,
@@ -269,44 +271,44 @@ ABLATIONS: tuple[Ablation, ...] = (
         9,
         "a watch starts now instead of after the listing",
         leaders.watches_start_now,
-        running.test_rule_9_what_happens_between_listing_and_watching_is_not_missed,
+        leading.test_rule_9_what_happens_between_listing_and_watching_is_not_missed,
     ),
     Ablation(
         9,
         "a broken watch is opened again without a listing",
         leaders.a_broken_watch_is_just_opened_again,
-        running.test_rule_9_a_watch_that_cannot_go_on_is_followed_by_a_listing,
+        leading.test_rule_9_a_watch_that_cannot_go_on_is_followed_by_a_listing,
         {"how": "ended"},
     ),
     Ablation(
         9,
         "nothing is reconciled",
         leaders.nothing_is_reconciled,
-        running.test_rule_9_a_missed_event_costs_time_never_correctness,
+        leading.test_rule_9_a_missed_event_costs_time_never_correctness,
     ),
     Ablation(
         10,
         "a lease is trusted for ever",
         sessions.leases_are_trusted_for_ever,
-        running.test_rule_10_a_leader_without_a_confirmed_renewal_stops_before_its_lease_is_over,
+        leading.test_rule_10_a_leader_without_a_confirmed_renewal_stops_before_its_lease_is_over,
     ),
     Ablation(
         10,
         "a lease that is gone counts as renewed",
         sessions.a_lease_that_is_gone_counts_as_renewed,
-        running.test_rule_10_a_lease_that_is_gone_is_noticed_at_the_next_renewal,
+        leading.test_rule_10_a_lease_that_is_gone_is_noticed_at_the_next_renewal,
     ),
     Ablation(
         11,
         "partitions in flight are not pinned",
         leaders.partitions_in_flight_are_not_pinned,
-        running.test_rule_11_a_stuck_partition_stays_on_its_way_and_the_rest_is_planned_around_it,
+        planning.test_rule_11_a_stuck_partition_stays_on_its_way_and_the_rest_is_planned_around_it,
     ),
     Ablation(
         11,
         "co-partitioned topics flip one by one",
         leaders.copartitions_flip_one_by_one,
-        running.test_rule_11_copartitioned_topics_flip_as_one,
+        planning.test_rule_11_copartitioned_topics_flip_as_one,
     ),
     Ablation(
         12,
@@ -318,43 +320,43 @@ ABLATIONS: tuple[Ablation, ...] = (
         13,
         "transactions hold whatever there is",
         writes.transactions_hold_whatever_there_is,
-        running.test_rule_13_what_is_too_much_for_one_transaction_takes_several,
+        limits.test_rule_13_what_is_too_much_for_one_transaction_takes_several,
     ),
     Ablation(
         14,
         "an outbox keeps every event",
         consumers.an_outbox_keeps_every_event,
-        running.test_rule_14_a_slow_consumers_outbox_holds_each_partition_once,
+        limits.test_rule_14_a_slow_consumers_outbox_holds_each_partition_once,
     ),
     Ablation(
         14,
         "any number of streams is served",
         consumers.there_is_always_room,
-        running.test_rule_14_streams_beyond_the_limit_are_refused,
+        limits.test_rule_14_streams_beyond_the_limit_are_refused,
     ),
     Ablation(
         14,
         "any number of writes may wait",
         writes.any_number_of_writes_may_wait,
-        running.test_rule_14_writes_beyond_the_limit_are_refused,
+        limits.test_rule_14_writes_beyond_the_limit_are_refused,
     ),
     Ablation(
         15,
         "unreadable partitions are planned",
         leaders.unreadable_partitions_are_planned,
-        running.test_rule_15_an_unreadable_record_is_reported_left_out_and_left_alone,
+        planning.test_rule_15_an_unreadable_record_is_reported_left_out_and_left_alone,
     ),
     Ablation(
         15,
         "unreadable records are not mentioned",
         leaders.unreadable_records_are_not_mentioned,
-        running.test_rule_15_an_unreadable_record_is_reported_left_out_and_left_alone,
+        planning.test_rule_15_an_unreadable_record_is_reported_left_out_and_left_alone,
     ),
     Ablation(
         15,
         "planning goes on without the floor",
         leaders.unreadable_records_are_not_mentioned,
-        running.test_rule_15_while_the_plan_cannot_be_read_nothing_is_planned,
+        planning.test_rule_15_while_the_plan_cannot_be_read_nothing_is_planned,
     ),
     Ablation(
         8,
@@ -366,25 +368,25 @@ ABLATIONS: tuple[Ablation, ...] = (
         16,
         "a plan is carried out whoever left since",
         leaders.a_plan_is_carried_out_whoever_left,
-        running.test_rule_16_a_late_plan_gives_nothing_to_who_left_since,
+        planning.test_rule_16_a_late_plan_gives_nothing_to_who_left_since,
     ),
     Ablation(
         16,
         "a plan goes by the sessions it was made for",
         leaders.a_plan_goes_by_the_sessions_it_was_made_for,
-        running.test_rule_16_a_late_plan_does_not_undo_a_takeover,
+        planning.test_rule_16_a_late_plan_does_not_undo_a_takeover,
     ),
     Ablation(
         16,
         "the generation is published before its plan",
         leaders.the_generation_is_published_first,
-        running.test_rule_16_the_generation_follows_the_plan_and_is_raised_only_by_a_change,
+        planning.test_rule_16_the_generation_follows_the_plan_and_is_raised_only_by_a_change,
     ),
     Ablation(
         16,
         "every plan is a new generation",
         leaders.every_plan_is_a_new_generation,
-        running.test_rule_16_the_generation_follows_the_plan_and_is_raised_only_by_a_change,
+        planning.test_rule_16_the_generation_follows_the_plan_and_is_raised_only_by_a_change,
     ),
     Ablation(
         17,

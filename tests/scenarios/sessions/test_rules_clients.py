@@ -1,6 +1,7 @@
 """The numbered safety rules about clients: gates, renewals, grants. Each fails when its rule is switched off.
 
-See `test_rules_ownership.py` for the others, `tests/chaos/ablation/ablations.py` for the switching off.
+`tests/chaos/ablation/ablations.py` switches them off. The other rules are in files of other scenarios, named
+`test_rules_...` too.
 """
 
 from __future__ import annotations
