@@ -1,4 +1,4 @@
-"""The gRPC server as a whole: start, drain, close."""
+"""Starts, drains and closes the gRPC server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _log = get_logger(__name__)
 
 
 class GrpcServer:
-    """Serves consumers and operators on one port. Start it on the loop it is to run on."""
+    """Serves consumers and operators on one port, on the event loop it is started on."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class GrpcServer:
 
     @property
     def port(self) -> int:
-        """The port that is listened on, also if the settings left the choice open."""
+        """The port listened on, also if the settings say 0."""
         return self._port
 
     async def start(self) -> None:
@@ -92,7 +92,7 @@ class GrpcServer:
         _log.info("grpc_listening", host=settings.host, port=self._port, tls=self._tls is not None)
 
     def _fit_into_files(self) -> None:
-        """Promise no more connections than there are files for."""
+        """Lower the limit of connections to the number of files that the process may open."""
         wanted = self._settings.max_connections
         fitting = room_for(wanted)
         if fitting < wanted:
@@ -122,9 +122,9 @@ class GrpcServer:
             await anyio.sleep(_HEALTH_INTERVAL)
 
     async def drain(self, timeout: float) -> None:
-        """Take nothing new, end the streams with a status, let other calls finish until the timeout, say goodbye.
+        """Refuse new calls, end the streams with a status, let other calls finish until the timeout, then send GOAWAY.
 
-        In that order, because grpclib's clients drop what is in flight when they hear a goodbye.
+        In that order, because grpclib's clients drop what is in flight when they receive a GOAWAY.
         """
         if self._listener is None:
             return
@@ -144,10 +144,10 @@ class GrpcServer:
         with anyio.move_on_after(_STATUS_TIMEOUT):
             await traffic.until(lambda: not traffic.peers)
         with anyio.move_on_after(_STATUS_TIMEOUT):
-            await self._consumers.all_left()
+            await self._consumers.cleaned_up()
 
     async def close(self) -> None:
-        """Drain without patience, then cut what is left."""
+        """Drain without waiting for calls, then abort the connections that are left."""
         if self._listener is None:
             return
         if not self._traffic.draining:
@@ -155,7 +155,7 @@ class GrpcServer:
         for peer in list(self._traffic.peers):
             peer.abort()
         await self._traffic.until(lambda: not self._traffic.peers and not self._traffic.in_progress)
-        await self._consumers.stop_waiting()
+        await self._consumers.stop_cleanup()
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)

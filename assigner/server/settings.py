@@ -1,4 +1,4 @@
-"""Where the gRPC server listens, and every limit it keeps. Times in seconds, sizes in bytes."""
+"""Settings of the gRPC server: where it listens, and every limit it enforces. Times in seconds, sizes in bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Reflection(str, Enum):
     """Where gRPC reflection is offered."""
 
     LOOPBACK = "loopback"
-    """Where only this machine can ask."""
+    """Where only this machine can connect."""
     ON = "on"
     OFF = "off"
 
@@ -35,7 +35,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     tls_client_ca: str = ""
     """If set, clients must show a certificate of this authority."""
     tls_reload_interval: float = 5.0
-    """How often the files are looked at for a change."""
+    """How often the files are checked for a change."""
     reflection: Reflection = Reflection.LOOPBACK
 
     backlog: int = 4096
@@ -69,7 +69,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ping_timeout: float = 20.0
     """A peer that was silent for so long, pings included, is dead."""
     slow_consumer_timeout: float = 30.0
-    """A stream whose reader takes nothing for so long is closed."""
+    """A stream whose reader reads nothing for so long is closed."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

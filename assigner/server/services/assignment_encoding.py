@@ -27,9 +27,9 @@ _CHUNK = 500
 _GROUPED = 10 * _CHUNK
 """Partitions that are grouped by topic in one step."""
 _NUMBERS = 24
-"""Most bytes of a partition's tags, lengths, number and epoch."""
+"""The maximum of bytes that a partition's tags, lengths, number and epoch take."""
 _TAGS = 16
-"""Most bytes of the other tags, lengths and flags of a command."""
+"""The maximum of bytes that a command's other tags, lengths and flags take."""
 
 Owned = tuple[TopicPartition, int]
 Step = Callable[[Any], int]
@@ -42,7 +42,7 @@ _command = message_class("AssignmentCommand")
 
 
 class Dialect(msgspec.Struct, frozen=True):
-    """What a client understands."""
+    """The optional parts of the protocol that a client supports."""
 
     packed: bool = False
     cancels: bool = False
@@ -50,10 +50,10 @@ class Dialect(msgspec.Struct, frozen=True):
 
 
 def encode(commands: Commands, dialect: Dialect) -> Iterator[bytes | None]:
-    """The messages in the order they are to be sent, and yield points."""
+    """Encode commands for a client: messages in the order of sending, and yield points."""
     cancels = commands.cancels if dialect.cancels else ()
     others = bool(cancels or commands.warms or commands.releases)
-    # The first message of a stream is an AssignmentUpdate, not a batch, whatever the client asked for.
+    # The first message of a stream is an AssignmentUpdate, not a batch, even if the client asked for batches.
     batched = dialect.packed and others and commands.opening is None
     # An update and the batch that follows it belong together: a release that is pending must not look like a loss.
     continued = dialect.packed and others and not batched
@@ -81,8 +81,8 @@ def encode(commands: Commands, dialect: Dialect) -> Iterator[bytes | None]:
 
 
 def _updates(commands: Commands, dialect: Dialect, *, batched: bool, continued: bool) -> Iterator[Any]:
-    """The parts of the update, each in its own message, and yield points. A change without a change of ownership has no
-    update, because a client of the upstream assigner would take it for a new assignment of everything."""
+    """Split the update into messages, with yield points. Without a change of ownership or standbys there is no update,
+    because a client of the upstream assigner would take an empty one for a new assignment of everything."""
     standbys = dialect.standbys and (commands.standbys_added or commands.standbys_removed)
     if not (commands.opening or commands.full or commands.assigned or commands.unassigned or standbys):
         return
@@ -168,7 +168,7 @@ def _pack(field: str, values: dict[str, Any], update: Any) -> int:
 
 
 def _batches(message: Any, orders: Iterable[Orders]) -> Iterator[bytes | None]:
-    """As few batches as their size allows; the first of them continues `message`."""
+    """Pack the orders into as few batches as their size allows; the first of them continues `message`."""
     size, step = message.ByteSize(), 0
     for field, fill, wanted in orders:
         for chunk in _chunks(wanted):
@@ -183,7 +183,7 @@ def _batches(message: Any, orders: Iterable[Orders]) -> Iterator[bytes | None]:
 
 
 def _singles(orders: Iterable[Orders]) -> Iterator[bytes | None]:
-    """A message for each order."""
+    """Encode each order as a message of its own."""
     for field, fill, wanted in orders:
         for chunk in _chunks(wanted):
             for order in chunk:
@@ -222,7 +222,7 @@ def _describe(message: Any, order: Warm | Release) -> int:
 
 
 def encode_refusals(refusals: Iterable[tuple[TopicPartition, str]]) -> bytes:
-    """A PartitionReadyResponse or a PartitionReleasedResponse: they have the same fields."""
+    """Encode a PartitionReadyResponse or a PartitionReleasedResponse: both have the same fields."""
     reply = message_class("PartitionReadyResponse")()
     for tp, reason in refusals:
         refusal = reply.refusals.add(reason=reason)

@@ -29,7 +29,7 @@ _log = get_logger(__name__)
 
 
 async def no_incarnation() -> str:
-    """The empty incarnation, for a store without one."""
+    """Return the empty incarnation, for a store without one."""
     return ""
 
 
@@ -45,7 +45,7 @@ class ConsumerService:
         self._incarnation = incarnation
         self._offsets = offsets
         self._requests = requests
-        self._departures: set[asyncio.Task[None]] = set()
+        self._cleanups: set[asyncio.Task[None]] = set()
 
     def __mapping__(self) -> dict[str, Handler]:
         return {
@@ -90,26 +90,26 @@ class ConsumerService:
 
     async def _leave(self, consumer: CommandStream) -> None:
         """Clean up the stream in a task of its own, because the call's task may be cancelled more than once."""
-        departure = asyncio.get_running_loop().create_task(consumer.leave(), name="departure of a stream")
-        self._departures.add(departure)
-        departure.add_done_callback(self._departed)
-        await asyncio.shield(departure)
+        cleanup = asyncio.get_running_loop().create_task(consumer.leave(), name="cleanup of a stream")
+        self._cleanups.add(cleanup)
+        cleanup.add_done_callback(self._cleaned_up)
+        await asyncio.shield(cleanup)
 
-    def _departed(self, departure: asyncio.Task[None]) -> None:
-        self._departures.discard(departure)
-        if not departure.cancelled() and (error := departure.exception()) is not None:
+    def _cleaned_up(self, cleanup: asyncio.Task[None]) -> None:
+        self._cleanups.discard(cleanup)
+        if not cleanup.cancelled() and (error := cleanup.exception()) is not None:
             _log.error("grpc_stream_cleanup_failed", exc_info=error)
 
-    async def all_left(self) -> None:
+    async def cleaned_up(self) -> None:
         """Wait until every ended stream has been cleaned up."""
-        while self._departures:
-            await asyncio.wait(set(self._departures))
+        while self._cleanups:
+            await asyncio.wait(set(self._cleanups))
 
-    async def stop_waiting(self) -> None:
+    async def stop_cleanup(self) -> None:
         """Stop the cleanup of ended streams that is still running: their sessions end with their leases."""
-        for departure in self._departures:
-            departure.cancel()
-        await self.all_left()
+        for cleanup in self._cleanups:
+            cleanup.cancel()
+        await self.cleaned_up()
 
     # --- unary calls ---
 
@@ -139,14 +139,14 @@ class ConsumerService:
 
 
 def _reply(batch: Sequence[v1.PartitionAnswer], refused: Sequence[RejectedAck], method: str) -> bytes:
-    """The response to a batch lists the acks that were rejected; the rejection of a single ack is the call's status."""
+    """Encode the rejected acks of a batch as the response; the rejection of a single ack becomes the call's status."""
     if refused and not batch:
         raise refused[0].error
     return encode_refusals((one.tp, reason_for(one.error, PATH + method)) for one in refused)
 
 
 async def _closable(commands: AsyncIterator[Commands]) -> Any:
-    """The commands as a generator that can be closed, whatever kind of iterator they are."""
+    """Wrap the commands in a generator, which can be closed; an iterator need not have `aclose`."""
     try:
         async for change in commands:
             yield change

@@ -1,4 +1,4 @@
-"""Encodes a group's description, step by step so that other tasks run in between."""
+"""Encodes a group's description in steps, between which other tasks run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 async def in_steps(items: Iterable[T]) -> AsyncIterator[T]:
-    """Yield the items, and let other tasks run after every few hundred."""
+    """Yield the items, and let other tasks run after every 500."""
     rest = iter(items)
     while step := list(islice(rest, _STEP)):
         for item in step:

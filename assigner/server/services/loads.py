@@ -38,7 +38,7 @@ def _topic_loads(field: str, entry: v1.TopicLoads) -> TopicLoads:
 
 
 def weights(request: v1.SetLoadsRequest) -> tuple[tuple[Weights, ...], float]:
-    """The weights of a request, and for how long they are valid."""
+    """Read the weights of a request, and for how long they are valid."""
     if not request.weights:
         raise InvalidInput("weights is required; name at least one topic")
     _check_number(sum(len(run.weights) for run in request.weights), MAX_PUBLISHED)

@@ -41,7 +41,7 @@ _V = TypeVar("_V", int, str)
 
 
 class OffsetCalls:
-    """The calls of consumers about offsets."""
+    """Commits and fetches offsets on behalf of consumers."""
 
     def __init__(self, offsets: Offsets, requests: Requests) -> None:
         self._offsets = offsets
@@ -66,7 +66,7 @@ class OffsetCalls:
 
 
 def commits(request: v1.CommitOffsetsRequest) -> tuple[OffsetCommit, ...]:
-    """The commits of a request, one per partition."""
+    """Read the commits of a request, one per partition."""
     _check_number(request.topics)
     found: dict[TopicPartition, OffsetCommit] = {}
     for number, entry in enumerate(request.topics):
@@ -96,7 +96,7 @@ def _commits(field: str, entry: v1.TopicOffsets) -> Iterable[OffsetCommit]:
 
 
 def wanted(request: v1.FetchOffsetsRequest) -> WantedOffsets:
-    """The partitions, or the topics and the page, that a request names."""
+    """Read which partitions a request names, or which topics and page."""
     _check_number(request.topics)
     named = [entry for entry in request.topics if entry.partitions]
     if named and len(named) < len(request.topics):
@@ -115,7 +115,7 @@ def wanted(request: v1.FetchOffsetsRequest) -> WantedOffsets:
 
 
 def new_offsets(request: v1.SetOffsetsRequest) -> dict[TopicPartition, int | None]:
-    """The offsets that an operator sets, by partition; None deletes what was committed."""
+    """Read the offsets that an operator sets, by partition; None deletes the committed offset."""
     _check_number(request.topics)
     found: dict[TopicPartition, int | None] = {}
     for number, entry in enumerate(request.topics):
@@ -176,10 +176,10 @@ def _partition(field: str, entry: v1.TopicPartition) -> TopicPartition:
 def _by_reason(refused: Iterable[RefusedCommit]) -> Iterator[dict[str, Any]]:
     """Group refusals of the same topic, reason and owner into one message, so that ten thousand partitions lost to one
     owner make a short reply."""
-    alike: dict[tuple[Any, ...], list[RefusedCommit]] = {}
+    groups: dict[tuple[Any, ...], list[RefusedCommit]] = {}
     for one in refused:
-        alike.setdefault((one.tp.topic, one.why, one.owner, one.reason), []).append(one)
-    for (topic, why, owner, reason), members in alike.items():
+        groups.setdefault((one.tp.topic, one.why, one.owner, one.reason), []).append(one)
+    for (topic, why, owner, reason), members in groups.items():
         yield {
             "topic": topic,
             "why": int(_REFUSALS[why]),

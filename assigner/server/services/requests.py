@@ -47,7 +47,7 @@ class RequestedAcks(msgspec.Struct, frozen=True):
 
 
 class Requests:
-    """Reads requests by the rules of one service: its default group and its group names."""
+    """Reads requests by the service's rules for group names and with its default group."""
 
     def __init__(self, default_group: str, check_group: Callable[[str], str]) -> None:
         self._default_group = default_group
@@ -76,7 +76,7 @@ class Requests:
         )
 
     def acks(self, request: v1.PartitionReadyRequest | v1.PartitionReleasedRequest, failure: str) -> RequestedAcks:
-        """The acks of a request: that of the partition named in the request itself, and those of its batch."""
+        """Read the acks of a request: that of the partition named in the request itself, and those of its batch."""
         acks = list(_batch(request.batch))
         if request.partition is not None:
             acks.insert(0, _ack(request.partition, request.handoff_id, failure))
@@ -136,7 +136,7 @@ _AS_THEY_ARE = (
 
 
 def option_changes(options: v1.GroupOptions | None) -> dict[str, Any]:
-    """The options that are set, by the field names of `records.GroupOptions`."""
+    """Read the options that a request sets, by the field names of `records.GroupOptions`."""
     if options is None:
         raise InvalidInput("options is required; set the ones to change")
     changes = {name: value for name in _AS_THEY_ARE if (value := getattr(options, name)) is not None}

@@ -1,8 +1,8 @@
-"""Counts the connections from the moment they are accepted, in all and by address, and says which makes room.
+"""Counts connections from accept on, in all and by address, and decides which one is closed when a limit is reached.
 
-A connection is silent until its peer has spoken, then a stranger's until a consumer is registered over it. When there
-is no room, the one that has been silent longest goes, then the stranger that has been there longest, if it has been
-there for a while: who comes to stay has had time to register. Connections with consumers never make room.
+A connection is silent until its peer has sent something, and has no consumer until one is registered over it. At the
+limit the connection that has been silent longest is closed, else the oldest one without a consumer, if it had time to
+register one. Connections with consumers are never closed to make room.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections.abc import Callable
 from enum import Enum
 
 MAX_SILENT = 500
-"""Connections that have not spoken yet; beyond that the oldest makes room. All of them may speak in one round of the
-loop, which takes a tenth of a millisecond each."""
-_A_WHILE = 5.0
-"""Seconds that a stranger may stay however many others come."""
+"""Silent connections; beyond that the oldest is closed. All of them may begin to send in one round of the loop, which
+takes a tenth of a millisecond each."""
+_MIN_STAY = 5.0
+"""Seconds for which a connection without a consumer is not closed to make room."""
 
 
 class ConnectionStage(Enum):
     SILENT = "silent"
-    STRANGER = "stranger"
+    NO_CONSUMER = "no consumer"
     CONSUMERS = "consumers"
 
 
 class Slot:
-    """One connection's place."""
+    """One admitted connection: its address, its stage, and since when it has been in it."""
 
     __slots__ = ("address", "close", "held", "since", "stage")
 
@@ -35,17 +35,17 @@ class Slot:
         self.stage = ConnectionStage.SILENT
         self.held = True
         self.close: Callable[[], None] = lambda: None
-        """Ends the connection, to make room."""
+        """Closes the connection, to make room."""
 
 
 class _Places:
-    """Connections in the order in which they would make room."""
+    """Connections in the order in which they would be closed to make room."""
 
     def __init__(self) -> None:
         self.count = 0
         self._ordered: dict[ConnectionStage, dict[Slot, None]] = {
             ConnectionStage.SILENT: {},
-            ConnectionStage.STRANGER: {},
+            ConnectionStage.NO_CONSUMER: {},
         }
 
     def add(self, slot: Slot) -> None:
@@ -67,12 +67,12 @@ class _Places:
     def silent(self) -> list[Slot]:
         return list(self._ordered[ConnectionStage.SILENT])
 
-    def to_go(self, now: float) -> Slot | None:
-        """Who makes room."""
-        silent, stranger = (next(iter(slots), None) for slots in self._ordered.values())
+    def next_to_close(self, now: float) -> Slot | None:
+        """The connection to close for another one; None: none may be closed."""
+        silent, no_consumer = (next(iter(slots), None) for slots in self._ordered.values())
         if silent is not None:
             return silent
-        return stranger if stranger is not None and now - stranger.since >= _A_WHILE else None
+        return no_consumer if no_consumer is not None and now - no_consumer.since >= _MIN_STAY else None
 
 
 class Admission:
@@ -88,30 +88,30 @@ class Admission:
         return self._all.count
 
     def admit(self, host: str, now: float) -> Slot | None:
-        """A place for a connection from there, or None. Another connection may be closed for it."""
+        """Admit a connection from that host, maybe by closing another one; None: it is refused."""
         address = _network(host)
-        crowd = self._all.silent()
-        if len(crowd) >= MAX_SILENT:
-            self._send_away(crowd[0])
+        silent = self._all.silent()
+        if len(silent) >= MAX_SILENT:
+            self._close(silent[0])
         here = self._by_address.get(address) or _Places()
         for places, most in ((here, self.most_per_address), (self._all, self.most)):
             if places.count >= most:
-                leaving = places.to_go(now)
+                leaving = places.next_to_close(now)
                 if leaving is None:
                     return None
-                self._send_away(leaving)
+                self._close(leaving)
         slot = Slot(address, now)
         self._by_address.setdefault(address, here).add(slot)
         self._all.add(slot)
         return slot
 
-    def _send_away(self, slot: Slot) -> None:
-        # Before it is closed, because closing may take its time.
+    def _close(self, slot: Slot) -> None:
+        # Its place is free at once; closing may take a while.
         self.leave(slot)
         slot.close()
 
     def move(self, slot: Slot, stage: ConnectionStage, now: float) -> None:
-        """The connection is now of that stage, if it is here at all."""
+        """Put the connection into that stage, unless it has ended."""
         if not slot.held or slot.stage is stage:
             return
         both = (self._by_address[slot.address], self._all)
@@ -122,7 +122,7 @@ class Admission:
             places.enter(slot)
 
     def leave(self, slot: Slot) -> None:
-        """The connection is over. More than once is no harm."""
+        """Free the place of a connection that has ended. Idempotent."""
         if not slot.held:
             return
         slot.held = False
@@ -133,12 +133,12 @@ class Admission:
             del self._by_address[slot.address]
 
     def silent_too_long(self, since: float) -> list[Slot]:
-        """Those whose peers have said nothing since then or before."""
+        """The connections that were accepted at that time or before and whose peers have sent nothing."""
         return [slot for slot in self._all.silent() if slot.since <= since]
 
 
 def _network(host: str) -> str:
-    """Whom the address belongs to: of IPv6 a site has 64 bits to choose from."""
+    """The address by which connections are counted: of IPv6 the /64 network, because one site has all of it."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

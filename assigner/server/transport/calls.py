@@ -38,14 +38,14 @@ Work = Callable[[Stream[Any, Any]], Awaitable[None]]
 _ENTRY_OVERHEAD = 32
 """What HTTP/2 counts per header besides its text."""
 _URGENT = frozenset({"Renew", "PartitionReady", "PartitionReleased"})
-"""What a consumer's lease and handoffs wait for."""
+"""Methods that leases and handoffs depend on."""
 _ADMIN = ".Admin/"
 ADMIN_AT_ONCE = 8
 """Unary calls of operators that run at a time on one connection: their replies may be long."""
 _PER_CONSUMER = 10
-"""Calls that each consumer of a connection allows it to have in progress besides those that any connection has."""
-_ALWAYS = 4
-"""Calls besides its streams that a connection with consumers has room for, however full the instance is."""
+"""Calls that a connection may have in progress per consumer, in addition to those of any connection."""
+_ALWAYS_ROOM = 4
+"""Calls besides its streams that a connection with consumers may make even when the instance is full."""
 _STATUS_TIMEOUT = 5.0
 """Seconds for sending the status of a failed call; a connection that takes none is aborted."""
 _PIECE = 64 * 1024
@@ -56,13 +56,13 @@ class Call:
     """One call in progress."""
 
     def __init__(self, *, streaming: bool, deadline: float) -> None:
-        """`deadline`: on anyio's clock. grpclib's own way with deadlines logs each that is over as an error."""
+        """`deadline`: on anyio's clock. It is enforced here, because grpclib logs each expired deadline as an error."""
         self.streaming = streaming
         self._scope = anyio.CancelScope(deadline=deadline)
         self._ending: CallStatus | None = None
 
     def end(self, status: CallStatus) -> None:
-        """Stop the work and send the caller this status."""
+        """Cancel the work and end the call with this status."""
         self._ending = status
         self._scope.cancel()
 
@@ -74,7 +74,7 @@ class Call:
 
 
 def guarded(method: str, work: Work, *, streaming: bool = False) -> Work:
-    """The work of a method, with every error that it raises sent to the caller as a status."""
+    """Wrap the work of a method so that every error it raises is sent to the caller as a status."""
     few = _ADMIN in method and not streaming
     urgent = method.rpartition("/")[2] in _URGENT
 
@@ -87,7 +87,7 @@ def guarded(method: str, work: Work, *, streaming: bool = False) -> Work:
         except H2Error:
             # The peer reset the stream while we were writing to it.
             raise CallStatus(Status.CANCELLED, "the call was cancelled", "") from None
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises, the caller gets a status
+        except Exception as error:  # noqa: BLE001 - for any error, the caller gets a status
             await _send_status(stream, http2, status_of(error, method))
 
     return run
@@ -107,7 +107,7 @@ async def _send_status(stream: Stream[Any, Any], http2: CallStream, status: Call
 
 
 class CallStream(Http2Stream):
-    """A stream that belongs to a call and takes messages up to a limit."""
+    """The HTTP/2 stream of a call, which rejects messages above a size."""
 
     call: Call
     max_message_bytes: int
@@ -118,13 +118,13 @@ class CallStream(Http2Stream):
     _in_body = False
 
     def release_once(self) -> None:
-        """Forget the stream."""
+        """Make the connection forget the stream. Idempotent."""
         release, self.release = self.release, None
         if release is not None:
             release()
 
     async def recv_data(self, size: int) -> bytes:
-        """A message's prefix, then its body, in turns. Where a prefix is due, nothing at all is the end."""
+        """Receive a message's prefix and its body in turn. No data where a prefix is due is the end of the stream."""
         in_body, self._in_body = self._in_body, not self._in_body
         if size > self.max_message_bytes:
             # The length comes from the prefix: nothing of the body was kept yet.
@@ -142,8 +142,8 @@ class CallStream(Http2Stream):
         return data
 
     async def send_data(self, data: bytes, end_stream: bool = False) -> None:
-        """As grpclib's, but each writer looks again after waiting: there, all that wait for a full buffer write when
-        it drains, and a thousand streams fill it with megabytes."""
+        """Send data as grpclib does, but check the buffer again after each wait. In grpclib all writers that wait for a
+        full buffer write once it drains, and a thousand streams fill it with megabytes."""
         assert self.id is not None
         http2, ready = self._h2_connection, self.connection.write_ready
         sent, size = 0, len(data)
@@ -157,7 +157,7 @@ class CallStream(Http2Stream):
                 continue
             part = data[sent : sent + min(window, http2.max_outbound_frame_size)]
             sent += len(part)
-            cast(Any, self.connection).earned += 1
+            cast(Any, self.connection).frames_sent += 1
             http2.send_data(self.id, part, end_stream=end_stream and sent == size)
             self.connection.flush()
             self.unread.taken = self.traffic.clock.now()
@@ -166,7 +166,7 @@ class CallStream(Http2Stream):
 
 
 class ConnectionCalls(AbstractHandler):
-    """Takes the calls of one connection, or refuses them with a status."""
+    """Accepts the calls of one connection, or refuses them with a status."""
 
     def __init__(self, traffic: Traffic, methods: dict[str, Handler], codec: CodecBase) -> None:
         self._traffic = traffic
@@ -211,29 +211,29 @@ class ConnectionCalls(AbstractHandler):
         )
         task.add_done_callback(report_failure)
         self._tasks[stream] = (call, task)
-        self._traffic.call_began(stranger=not self.share.consumers)
+        self._traffic.call_began(without_consumer=not self.share.consumers)
         task.add_done_callback(lambda _: self._ended(mine))
 
     def _ended(self, stream: CallStream) -> None:
         del self._tasks[stream]
-        # A task that is cancelled before its first step does nothing, not even that.
+        # A task that is cancelled before its first step has not released the stream.
         stream.release_once()
         self.idle_since = self._traffic.clock.now()
         if not self._tasks:
             self.on_idle()
-        self._traffic.call_ended(stranger=not self.share.consumers)
+        self._traffic.call_ended(without_consumer=not self.share.consumers)
 
     def consumer_joined(self) -> None:
-        """A consumer was registered by one of the calls."""
+        """Count a consumer that one of the calls registered."""
         if not self.share.consumers:
-            self._traffic.strangers_calls -= len(self._tasks)
+            self._traffic.no_consumer_calls -= len(self._tasks)
         self.share.consumers += 1
         self.on_consumers(self.share.consumers)
 
     def consumer_left(self) -> None:
         self.share.consumers -= 1
         if not self.share.consumers:
-            self._traffic.strangers_calls += len(self._tasks)
+            self._traffic.no_consumer_calls += len(self._tasks)
         self.on_consumers(self.share.consumers)
 
     def _refusal(self, headers: Headers) -> tuple[RefusalReason | None, CallStatus] | None:
@@ -262,8 +262,8 @@ class ConnectionCalls(AbstractHandler):
         return None
 
     def _full(self) -> tuple[RefusalReason, CallStatus] | None:
-        """Whether there is room for another call. Those that were cancelled but have not ended yet count too, so
-        opening and resetting streams gains nothing."""
+        """The refusal if there is no room for another call. Cancelled calls that have not ended yet count too, so that
+        opening and resetting streams gains a peer nothing."""
         settings, traffic = self._traffic.settings, self._traffic
         here, consumers = len(self._tasks), self.share.consumers
         room = settings.max_streams_without_consumer + _PER_CONSUMER * consumers
@@ -273,10 +273,10 @@ class ConnectionCalls(AbstractHandler):
             text = f"{room} calls are in progress, the most for a connection with {consumers} consumers: try again, "
             return RefusalReason.STREAMS_PER_CONNECTION, _limit(text + "or use another connection")
         if consumers:
-            if traffic.in_progress >= settings.max_streams and here >= consumers + _ALWAYS:
+            if traffic.in_progress >= settings.max_streams and here >= consumers + _ALWAYS_ROOM:
                 return _no_room(RefusalReason.STREAMS, settings.max_streams, "instance")
-        elif traffic.in_progress >= settings.max_streams or traffic.strangers_calls >= traffic.strangers_room:
-            return _no_room(RefusalReason.STREAMS, min(settings.max_streams, traffic.strangers_room), "instance")
+        elif traffic.in_progress >= settings.max_streams or traffic.no_consumer_calls >= traffic.no_consumer_room:
+            return _no_room(RefusalReason.STREAMS, min(settings.max_streams, traffic.no_consumer_room), "instance")
         return None
 
     def end(self, status: CallStatus, *, streaming_only: bool) -> None:
@@ -309,7 +309,7 @@ def _limit(text: str) -> CallStatus:
 
 
 def _readable(headers: Headers) -> bool:
-    """Whether grpclib can read the headers: with bad ones it would end the call without a status."""
+    """Whether grpclib can parse the headers: with malformed ones it would end the call without a status."""
     names = {name for name, _ in headers}
     try:
         decode_metadata(headers)
@@ -338,11 +338,11 @@ def _refuse(stream: Http2Stream, status: CallStatus) -> None:
 # --- how services define their methods ------------------------------------------------------------
 
 Reply = Any
-"""Ready bytes, or a generated message."""
+"""Encoded bytes, or a generated message."""
 
 
 async def receive(stream: Stream[Any, Any]) -> Any:
-    """A call's only request."""
+    """Receive the single request of a call. Raises a status if it does not arrive in time."""
     traffic = cast(CallStream, stream._stream).traffic
     timeout = traffic.settings.request_timeout
     with anyio.move_on_after(timeout):
@@ -356,7 +356,7 @@ async def receive(stream: Stream[Any, Any]) -> Any:
 
 @asynccontextmanager
 async def reading(stream: Stream[Any, Any]) -> AsyncIterator[None]:
-    """Send inside this block: it raises `TooSlow` if the peer does not read what is sent in time."""
+    """Bound the time of sending in this block: it raises `TooSlow` if the peer does not read in time."""
     http2 = cast(CallStream, stream._stream)
     timeout = http2.traffic.settings.slow_consumer_timeout
     with anyio.move_on_after(timeout) as scope:
@@ -365,13 +365,13 @@ async def reading(stream: Stream[Any, Any]) -> AsyncIterator[None]:
         return
     http2.traffic.refuse(RefusalReason.SLOW_CONSUMER)
     if not http2.connection.write_ready.is_set():
-        # Not even a status can get through: the whole connection is stuck.
+        # A status would not get through either: the whole connection is stuck.
         http2._transport.abort()
     raise TooSlow(f"nothing was read for {timeout:g} s; read the stream faster and call again")
 
 
 async def deliver(stream: Stream[Any, Any], messages: Iterable[bytes | None]) -> None:
-    """Send encoded messages over a stream in pieces, in turns with other connections; a `None` ends a turn early.
+    """Send encoded messages over a stream in pieces, in turns with other connections; a `None` is a yield point.
     Raises `TooSlow`."""
     http2 = cast(CallStream, stream._stream)
     turns, share = http2.traffic.turns, http2.share
@@ -399,7 +399,7 @@ async def _write(stream: Stream[Any, Any], piece: bytes) -> None:
 def unary(method: Callable[[Any], Awaitable[Reply]], request: type, reply: type) -> Handler:
     async def work(stream: Stream[Any, Any]) -> None:
         message = await method(await receive(stream))
-        # Only ready bytes can be long.
+        # Only encoded replies can be long.
         size = len(message) if isinstance(message, bytes) else 0
         with cast(CallStream, stream._stream).unread.waiting(size):
             async with reading(stream):

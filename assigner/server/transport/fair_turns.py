@@ -1,13 +1,13 @@
 """Shares the event loop's time between the connections, so that no peer can take it from the others.
 
-Two kinds of work pass here: pieces of calls, which wait for their turn, and bytes that were received, which are worked
-off when their connection's turn comes. Per round of the loop only a few milliseconds of either are done; what is left
-waits, and timers, pings and everything else go on in between. Whose turn is next is decided by what the connections
-have used so far (start-time fair queueing): one that asks for little is served at once, one that asks for more than
-its share waits for itself. Connections with registered consumers have a queue of their own, which others do not
-enter, and are weighted by their consumers.
+Two kinds of work are queued: pieces of calls, and received bytes to be processed. Each round of the loop does a few
+milliseconds of either; the rest waits, so that timers, pings and other tasks run in between. The next turn goes to the
+connection that has used least (start-time fair queueing): a connection that needs little is served at once, one that
+needs more than its share waits for its own earlier work only. Connections with registered consumers have a queue of
+their own and are weighted by their number of consumers.
 
-A piece of a call is not measured but taken for `PIECE`; reading is measured. Nobody is refused here.
+A piece of a call is not measured but charged as `PIECE`; processing of received bytes is measured. Work is delayed,
+never refused.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 PIECE = 0.0005
-"""Seconds that a piece of a call is taken for; with a budget of eight of them, eight calls go on per round."""
+"""Seconds charged for a piece of a call; with a budget of eight of them, eight calls proceed per round."""
 _CONSUMERS_BUDGET, _OTHERS_BUDGET = 8 * PIECE, 4 * PIECE
-"""Seconds of work per round, of either queue."""
+"""Seconds of work per round, for each queue."""
 _LATE = 1.0
-"""Seconds of work always waiting after which there is more of it than the instance can do."""
+"""Seconds in which work waited without a break, after which the instance counts as overloaded."""
 
 
 class ConnectionShare:
-    """What one connection has used of the loop, and what of it waits."""
+    """One connection's use of the event loop, and its queued work."""
 
     __slots__ = ("consumers", "ordinary", "queued", "reading", "served", "urgent")
 
@@ -35,7 +35,7 @@ class ConnectionShare:
         self.consumers = 0
         """Consumers registered over the connection now."""
         self.served = 0.0
-        """Where the connection stands on its queue's virtual clock."""
+        """The connection's time on its queue's virtual clock."""
         self.urgent: deque[asyncio.Future[None]] = deque()
         self.ordinary: deque[asyncio.Future[None]] = deque()
         self.reading: Callable[[], None] | None = None
@@ -45,7 +45,7 @@ class ConnectionShare:
         return bool(self.urgent or self.ordinary or self.reading)
 
     def forget(self) -> None:
-        """The connection is gone: what waits has nobody left."""
+        """Drop the queued work of a connection that has ended."""
         self.reading = None
         self.urgent.clear()
         self.ordinary.clear()
@@ -58,7 +58,7 @@ class _FairQueue:
         self.budget = budget
         self.spent = 0.0
         self._now = 0.0
-        """The virtual clock: where the connection that is being served stood."""
+        """The virtual clock: the time of the connection that is being served."""
         self._order = 0
         self._queue: list[tuple[float, int, ConnectionShare]] = []
 
@@ -66,7 +66,7 @@ class _FairQueue:
         return bool(self._queue)
 
     def free(self) -> bool:
-        """Whether somebody may work at once."""
+        """Whether work may be done at once."""
         return not self._queue and self.spent < self.budget
 
     def charge(self, share: ConnectionShare, seconds: float) -> None:
@@ -77,7 +77,7 @@ class _FairQueue:
         if share.queued:
             return
         share.queued = True
-        # Who was away has saved nothing up, and who is new owes nothing.
+        # A connection that was idle gets no credit for that, and a new one starts at the present.
         share.served = max(share.served, self._now)
         self._order += 1
         heappush(self._queue, (share.served, self._order, share))
@@ -104,11 +104,11 @@ class FairTurns:
 
     @property
     def late(self) -> bool:
-        """Whether more is asked for than can be done."""
+        """Whether the instance is overloaded: work has waited without a break for `_LATE`."""
         return self._pressed_since is not None and time.monotonic() - self._pressed_since > _LATE
 
     async def take(self, share: ConnectionShare | None = None, *, urgent: bool = False) -> None:
-        """Return when it is the connection's turn to work for up to about a millisecond."""
+        """Wait until it is the connection's turn to work for up to about a millisecond."""
         share = share or self._default
         queue = self._queue_of(share)
         self._arm()
@@ -116,7 +116,7 @@ class FairTurns:
             queue.charge(share, PIECE)
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Who has no consumer has nothing urgent, whatever it calls.
+        # A connection without a consumer has no urgent calls.
         (share.urgent if urgent and share.consumers else share.ordinary).append(turn)
         self._waiting += 1
         queue.push(share)
@@ -126,7 +126,7 @@ class FairTurns:
             self._waiting -= 1
 
     def read(self, share: ConnectionShare, work: Callable[[], None]) -> bool:
-        """Work off what was received, if nobody waits. Otherwise do nothing and return False."""
+        """Process received bytes now if no other work waits, else return False."""
         queue = self._queue_of(share)
         self._arm()
         if not queue.free() or share.waits():
@@ -135,7 +135,7 @@ class FairTurns:
         return True
 
     def read_later(self, share: ConnectionShare, work: Callable[[], None]) -> None:
-        """Work off what was received when the connection's turn comes."""
+        """Process received bytes when the connection's turn comes."""
         self._arm()
         share.reading = work
         self._queue_of(share).push(share)
@@ -170,7 +170,7 @@ class FairTurns:
             self._arm()
 
     def _serve(self, queue: _FairQueue, share: ConnectionShare) -> None:
-        """One piece of the connection's work. What it has begun comes before what it wants to begin."""
+        """Do one piece of the connection's work: calls in progress come before received bytes, which begin new ones."""
         for turns in (share.urgent, share.ordinary):
             while turns:
                 turn = turns.popleft()

@@ -1,7 +1,7 @@
-"""grpclib's and h2's classes for one connection, changed where they would let a peer harm the server.
+"""Subclasses grpclib's and h2's connection classes where they would let a peer harm the server.
 
-h2 closes a connection over one stream too many and accepts frames of 16 MiB; grpclib queues empty frames and pings by
-its own rules. `connection` puts these classes together.
+h2 closes a connection because of one stream too many, and buffers frames of 16 MiB; grpclib queues empty frames and
+sends pings by its own rules. `connection` puts these classes together.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CLOSE_GRACE = 2.0
 """Seconds for the last bytes to leave after a close."""
 _HTTP2 = H2Configuration(
     client_side=False,
-    # Every byte is a letter in it: what is not ASCII is refused with its call, not with the connection.
+    # Latin-1 decodes every byte, so a header that is not ASCII costs its call and not the connection.
     header_encoding="latin-1",
     validate_inbound_headers=False,
     validate_outbound_headers=False,
@@ -50,7 +50,7 @@ class Http2(H2Connection):
     def __init__(self, settings: ServerSettings) -> None:
         super().__init__(_HTTP2)
         largest = 2 * settings.max_metadata_bytes
-        # Announced in the first frame, so that no client works by h2's default of 100 streams.
+        # Announced in the first frame, so that no client begins with h2's default of 100 streams.
         self.local_settings = Settings(
             client=False,
             initial_values={
@@ -62,15 +62,15 @@ class Http2(H2Connection):
         self.decoder.max_header_list_size = largest
         self._opened_since_sweep = 0
 
-    def holds_too_much(self) -> bool:
-        """h2 looks at a frame's length only when all of it has arrived, which can be 16 MiB."""
+    def has_oversized_frame(self) -> bool:
+        """Whether a frame longer than the maximum is arriving. h2 checks the length only when the frame is complete."""
         return len(self.incoming_buffer._data) > self.max_inbound_frame_size + _FRAME_HEADER
 
     @property
     def open_inbound_streams(self) -> int:
-        """Always 0 to h2, because it would close the connection over one stream too many; `ConnectionCalls` counts, and
-        refuses with a status. h2 also walks over all streams here, for each new one, to forget the closed: that is
-        done only after as many new ones as there are streams."""
+        """Always 0, so that h2 never closes the connection over one stream too many: `ConnectionCalls` counts, and
+        refuses with a status. h2 would also sweep closed streams here for each new one, by a walk over all; here that
+        is done only once as many were opened as half of those there are."""
         self._opened_since_sweep += 1
         if self._opened_since_sweep > len(self.streams) // 2:
             self._opened_since_sweep = 0
@@ -84,8 +84,8 @@ class PeerConnection(Connection):
     calls: ConnectionCalls
     unread: Unread
     admin: asyncio.Semaphore
-    earned = 0
-    """Frames without data that the peer may send because of what we sent, since the last tick."""
+    frames_sent = 0
+    """Data frames sent since the last tick: the peer answers them with frames without data."""
 
     def create_stream(self, *, stream_id: int | None = None, wrapper: Any = None) -> CallStream:
         stream = CallStream(self, self._connection, self._transport, stream_id=stream_id, wrapper=wrapper)
@@ -97,7 +97,7 @@ class PeerConnection(Connection):
 
     @contextmanager
     def with_consumer(self) -> Iterator[None]:
-        """While a consumer is registered over the connection."""
+        """Count a consumer as registered over the connection while the block runs."""
         self.calls.consumer_joined()
         try:
             yield
@@ -105,7 +105,7 @@ class PeerConnection(Connection):
             self.calls.consumer_left()
 
     def initialize(self) -> None:
-        """grpclib's own pings are not used: they close a dead connection only once its buffer was sent."""
+        """Start no pings of grpclib: they close a dead connection only once its buffer has been sent."""
 
     def flush(self) -> None:
         if not self.is_closing():
@@ -114,7 +114,7 @@ class PeerConnection(Connection):
     def close(self) -> None:
         transport = getattr(self, "_transport", None)
         if transport is not None and not transport.is_closing():
-            # A peer that takes neither the last bytes nor TLS's goodbye must not keep the connection.
+            # A peer that reads neither the last bytes nor TLS's close alert must not keep the connection open.
             asyncio.get_running_loop().call_later(_CLOSE_GRACE, transport.abort)
         super().close()
 
@@ -122,8 +122,8 @@ class PeerConnection(Connection):
 class Processor(EventsProcessor):
     def process(self, event: Event) -> None:
         if isinstance(event, DataReceived) and not event.flow_controlled_length:
-            # Costs the sender no window, and grpclib would queue it, or take it for the end.
+            # It costs the sender no window, and grpclib would queue it, or take it for the end of the stream.
             return
-        # Others are extensions of HTTP/2 that are none of our business.
+        # Other events are of HTTP/2 extensions that the server does not use.
         if event.__class__ in getattr(self, "processors", ()):
             super().process(event)

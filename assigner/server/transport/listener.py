@@ -1,8 +1,8 @@
-"""Accepts connections: counts them before anything is spent on them, and begins to serve when the peer has spoken.
+"""Accepts connections, counts them at once, and serves each one only after its peer has sent the first byte.
 
-In TLS and in HTTP/2 the client speaks first. Until it does, a connection is a socket and nothing else: no TLS, no
-buffers. asyncio's own server would begin each TLS handshake at once, uncounted, and reports a process that has too
-many files open hundreds of times a second.
+In TLS and in HTTP/2 the client sends first. Until it does, a connection is a bare socket without TLS and without
+buffers. asyncio's own server would begin each TLS handshake at once, uncounted, and would log hundreds of times a
+second that the process has too many open files.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from assigner.server.transport.fair_turns import ConnectionShare
 from assigner.server.transport.traffic import RefusalReason, Traffic
 
 MAX_HANDSHAKES = 256
-"""TLS handshakes at a time; beyond that the oldest makes room."""
+"""TLS handshakes at a time; beyond that the oldest is cancelled."""
 _ACCEPTED_AT_ONCE = 16
 """Connections that are accepted in one callback."""
 _REFUSED_AT_ONCE = 64
-"""Connections that are told that there is no room, at a time; others are closed without a word."""
-_OUT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_REST = 1.0
-"""Seconds without accepting when the system has no more files or memory to give."""
+"""Refused connections that get a GOAWAY, at a time; others are closed without one."""
+_OUT_OF_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_PAUSE = 1.0
+"""Seconds without accepting when the system has no more files or memory."""
 _LOG_AGAIN_AFTER = 60.0
 
 ProtocolFactory = Callable[[Slot | None], asyncio.BaseProtocol]
-"""Makes what serves one connection; None: there is no room for it, and it is to be told."""
+"""Creates the protocol of a connection; without a slot, of one that is refused with a GOAWAY."""
 
 _log = get_logger(__name__)
 
@@ -53,7 +53,7 @@ class Listener:
         self._listening: list[socket.socket] = []
         self._opening: set[asyncio.Task[None]] = set()
         self._begun: dict[Any, None] = {}
-        """Of those, the ones whose handshake is under way, oldest first."""
+        """Of those, the ones whose handshake has begun, oldest first."""
         self._refusing = 0
         self._error_logged_at = float("-inf")
         self._sweeping: asyncio.TimerHandle | None = None
@@ -77,7 +77,7 @@ class Listener:
         return int(self._listening[0].getsockname()[1])
 
     def close(self) -> None:
-        """Accept nothing more, and let go of whoever has not spoken yet."""
+        """Stop accepting, and close connections whose peers have sent nothing yet."""
         loop = asyncio.get_running_loop()
         for listening in self._listening:
             loop.remove_reader(listening)
@@ -89,7 +89,7 @@ class Listener:
             slot.close()
 
     async def wait_closed(self) -> None:
-        """End the handshakes that are under way."""
+        """Cancel the handshakes in progress, and wait until they have ended."""
         for task in self._opening:
             task.cancel()
         while self._opening:
@@ -104,26 +104,26 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                self._rest(listening, error)
+                self._pause_accepting(listening, error)
                 return
             arrived.setblocking(False)
-            self._arrived(arrived, str(address[0]))
+            self._admit(arrived, str(address[0]))
 
-    def _rest(self, listening: socket.socket, error: OSError) -> None:
-        """Accept nothing for a moment, instead of failing again at once, and say so now and then."""
-        self._traffic.refuse(RefusalReason.FILES if error.errno in _OUT_OF else RefusalReason.ACCEPT)
+    def _pause_accepting(self, listening: socket.socket, error: OSError) -> None:
+        """Stop accepting for a moment after an error that would repeat at once; log it once a minute at most."""
+        self._traffic.refuse(RefusalReason.FILES if error.errno in _OUT_OF_FILES else RefusalReason.ACCEPT)
         loop, now = asyncio.get_running_loop(), self._traffic.clock.now()
         if now - self._error_logged_at >= _LOG_AGAIN_AFTER:
             self._error_logged_at = now
             _log.error("grpc_accept_failed", error=str(error), remedy="allow more open files, or lower max_connections")
         loop.remove_reader(listening)
-        loop.call_later(_REST, self._go_on, listening)
+        loop.call_later(_PAUSE, self._resume_accepting, listening)
 
-    def _go_on(self, listening: socket.socket) -> None:
+    def _resume_accepting(self, listening: socket.socket) -> None:
         if listening in self._listening:
             asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
-    def _arrived(self, arrived: socket.socket, host: str) -> None:
+    def _admit(self, arrived: socket.socket, host: str) -> None:
         slot = self._admission.admit(host, self._traffic.clock.now())
         if slot is None:
             self._no_room(arrived)
@@ -137,7 +137,7 @@ class Listener:
             self._admission.leave(slot)
 
         slot.close = close
-        loop.add_reader(arrived, self._spoke, arrived, slot)
+        loop.add_reader(arrived, self._first_bytes, arrived, slot)
 
     def _no_room(self, arrived: socket.socket) -> None:
         self._traffic.refuse(RefusalReason.CONNECTIONS)
@@ -147,7 +147,7 @@ class Listener:
         self._refusing += 1
         self._open(arrived, None)
 
-    def _spoke(self, arrived: socket.socket, slot: Slot) -> None:
+    def _first_bytes(self, arrived: socket.socket, slot: Slot) -> None:
         asyncio.get_running_loop().remove_reader(arrived)
         try:
             gone = not arrived.recv(1, socket.MSG_PEEK)
@@ -162,7 +162,7 @@ class Listener:
         self._open(arrived, slot)
 
     def _sweep(self) -> None:
-        """Close who has been silent for too long."""
+        """Close connections whose peers have sent nothing for too long, again and again."""
         for slot in self._admission.silent_too_long(self._traffic.clock.now() - self._handshake_timeout):
             slot.close()
         pause = min(1.0, self._handshake_timeout / 2)
@@ -174,13 +174,13 @@ class Listener:
         opening = _Opening(arrived, slot)
         task = asyncio.get_running_loop().create_task(self._serve(opening), name="opening of a connection")
         if slot is not None:
-            self._admission.move(slot, ConnectionStage.STRANGER, self._traffic.clock.now())
+            self._admission.move(slot, ConnectionStage.NO_CONSUMER, self._traffic.clock.now())
             slot.close = partial(_cancel, task)
         self._opening.add(task)
         task.add_done_callback(partial(self._opened, opening))
 
     async def _serve(self, opening: _Opening) -> None:
-        # A new connection costs some tenths of a millisecond, and thousands may have spoken at once.
+        # A new connection costs some tenths of a millisecond, and thousands may begin to send at once.
         await self._traffic.turns.take(ConnectionShare())
         if len(self._begun) >= MAX_HANDSHAKES:
             self._traffic.refuse(RefusalReason.HANDSHAKE)
@@ -202,19 +202,19 @@ class Listener:
             return
         self._traffic.closed += 1
         if opening.begun is None:
-            # Cancelled before its turn came: the socket is still ours. Later its transport closes it.
+            # Cancelled before its turn came, so no transport closes the socket.
             opening.arrived.close()
         if opening.slot is not None:
             self._admission.leave(opening.slot)
         if error is not None:
-            # What a handshake fails by is the peer's affair; that it failed is counted.
+            # The reason of a failed handshake is the peer's problem; it is only counted.
             self._traffic.refuse(RefusalReason.HANDSHAKE)
             if not isinstance(error, OSError):
                 _log.warning("grpc_connection_failed", error=f"{type(error).__name__}: {error}")
 
 
 class _Opening:
-    """A connection whose peer has spoken and that is not served yet."""
+    """A connection whose peer has sent the first byte and that is not served yet."""
 
     def __init__(self, arrived: socket.socket, slot: Slot | None) -> None:
         self.arrived = arrived

@@ -1,4 +1,4 @@
-"""How many files this process may have open, and what that leaves for connections."""
+"""Reads and raises the limit of open files, and computes how many connections it leaves room for."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ RESERVED = 400
 
 
 def raise_limit() -> None:
-    """Allow this process as many open files as the system lets it have. For a process of our own only."""
+    """Raise this process's soft limit of open files to the hard limit. Not for a program that embeds the service."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (OSError, ValueError):
-            # Some systems have a lower bound than the one they tell. The connections are bounded by what there is.
+            # Some systems enforce a lower limit than they report. Then connections are bounded by the soft limit.
             return
 
 
 def limit() -> int | None:
-    """Files that may be open; None: as many as one likes."""
+    """The soft limit of open files; None: unlimited."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft
 
 
 def room_for(connections: int) -> int:
-    """How many of so many connections there are files for; a few are always tried."""
+    """How many of these connections there are files for; at least 16."""
     files = limit()
     return connections if files is None else min(connections, max(files - RESERVED, 16))

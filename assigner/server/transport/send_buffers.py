@@ -1,9 +1,9 @@
-"""Bounds what is ready to be sent and not read: by one peer, and by all of them together.
+"""Bounds the responses that peers have not read yet, for each connection and in all.
 
-A response waits in memory until its reader has made room for all of it. A connection that has enough waiting gets no
-more: its next responses are refused. When all together have too much, the connection that has most, of those that
-stopped reading, is cut off. Consumers' streams do not count: each has one piece waiting, and is closed if it is not
-read.
+A response stays in memory until the flow-control window of its reader has let all of it through. A connection at its
+bound gets no more: its next responses are refused. At the total bound, the connection with most unread bytes among
+those that stopped reading is closed. Consumers' streams do not count: each has one piece in memory, and is closed if
+that is not read.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ MAX_UNREAD_PER_CONNECTION = 8 * 1024 * 1024
 """Bytes. A single response may be longer."""
 MAX_UNREAD = 64 * 1024 * 1024
 _STALLED = 1.0
-"""Seconds without reading anything after which a peer may be cut off for the others' sake."""
+"""Seconds without a read after which a connection may be closed at the total bound."""
 
 
 class Unread:
-    """What one connection has waiting."""
+    """The unread responses of one connection."""
 
     __slots__ = ("_all", "bytes", "cut", "over", "taken")
 
@@ -30,9 +30,9 @@ class Unread:
         self._all = all_of_them
         self.bytes = 0
         self.taken = now
-        """When the peer last took something."""
+        """When the peer last read something."""
         self.over = False
-        """Whether it was cut off already: its calls take a moment to end."""
+        """Whether it was closed already: its calls take a moment to end."""
         self.cut: Callable[[], None] = lambda: None
 
     @contextmanager
@@ -46,7 +46,7 @@ class Unread:
             )
         self._add(size)
         try:
-            self._all.relieve()
+            self._all.enforce_total()
             yield
         finally:
             self._add(-size)
@@ -54,26 +54,26 @@ class Unread:
     def _add(self, count: int) -> None:
         self.bytes += count
         self._all.bytes += count
-        (self._all.owing.add if self.bytes else self._all.owing.discard)(self)
+        (self._all.with_unread.add if self.bytes else self._all.with_unread.discard)(self)
 
 
 class Sending:
-    """What all connections have waiting."""
+    """The unread responses of all connections."""
 
     def __init__(self, clock: Clock, on_refused: Callable[[], None]) -> None:
         self.clock = clock
         self.on_refused = on_refused
         self.bytes = 0
-        self.owing: set[Unread] = set()
+        self.with_unread: set[Unread] = set()
 
     def connection(self) -> Unread:
         return Unread(self, self.clock.now())
 
-    def relieve(self) -> None:
-        """Cut off who leaves most unread, if it is too much in all."""
+    def enforce_total(self) -> None:
+        """At the total bound, close the connection with most unread bytes among those that stopped reading."""
         if self.bytes <= MAX_UNREAD:
             return
-        now, here = self.clock.now(), [one for one in self.owing if not one.over]
+        now, here = self.clock.now(), [one for one in self.with_unread if not one.over]
         stalled = [one for one in here if now - one.taken >= _STALLED]
         if stalled and sum(one.bytes for one in here) > MAX_UNREAD:
             worst = max(stalled, key=lambda one: one.bytes)

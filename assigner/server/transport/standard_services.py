@@ -1,4 +1,4 @@
-"""The standard services beside our own: health, which says whether this instance is ready, and reflection.
+"""Provides gRPC's standard services: health, which reports whether this instance is ready, and reflection.
 
 Reflection serves descriptors, so that command-line clients need no .proto file. They are in a pool of their own: in
 the process-wide one they would clash with stubs that an embedding program, or a test, made from the same protocol.
@@ -53,12 +53,12 @@ class Readiness(CheckBase):
 
 
 def health_service(readiness: Readiness, services: list[ICheckable]) -> Health:
-    """The health service for each of the services and, under the empty name, for the whole server."""
+    """Make the health service, with an entry for each service and, under the empty name, one for the whole server."""
     return Health({service: [readiness] for service in services})
 
 
 def with_reflection(services: list[IServable]) -> list[IServable]:
-    """The services, and reflection for all of them."""
+    """Add reflection to the services."""
     return list(ServerReflection.extend(services, pool=_pool()))
 
 

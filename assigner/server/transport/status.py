@@ -1,7 +1,7 @@
-"""The one place where an error becomes a gRPC status.
+"""Translates errors to gRPC statuses; no other module does.
 
-A deliberate error's message is for the caller and is passed on. Any other exception is a defect: the caller gets an
-id, the log gets the id with the details, and nothing of the inside is shown.
+The message of an `AssignerError` is written for the caller and is sent. Any other exception is a defect: the caller
+gets an id, and the log gets the details under that id.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from assigner import errors
 from assigner.logs import get_logger
 
 ERROR_KEY = "assigner-error"
-"""Trailing metadata: the error's class, for clients that must tell apart what shares a status."""
+"""Trailing metadata: the error's class, for clients that must distinguish errors with the same status."""
 
 MAX_TEXT = 512
 """Of a status message. Clients refuse trailers of more than a few KiB, and quoting may triple it."""
@@ -31,14 +31,14 @@ STATUSES: dict[type[errors.AssignerError], Status] = {
     errors.UnknownGroup: Status.NOT_FOUND,
     errors.FailedPrecondition: Status.FAILED_PRECONDITION,
     errors.Superseded: Status.ABORTED,
-    # Not ABORTED, which ends a client for good: the session is still registered, and its process may be the only one.
+    # Not ABORTED, which ends a client permanently: the session is still registered, maybe by this process only.
     errors.StreamReplaced: Status.UNAVAILABLE,
     errors.Evicted: Status.ABORTED,
     errors.TooSlow: Status.RESOURCE_EXHAUSTED,
     errors.LimitReached: Status.RESOURCE_EXHAUSTED,
     errors.StoreError: Status.UNAVAILABLE,
     errors.StoreUnavailable: Status.UNAVAILABLE,
-    # Every call may be repeated without harm, so "try again" is the right advice even if it may have happened.
+    # Every call is idempotent, so a retry is right even if the first try took effect.
     errors.OutcomeUnknown: Status.UNAVAILABLE,
     # The caller did nothing wrong: the service's own access to the store was refused.
     errors.StoreRefused: Status.FAILED_PRECONDITION,
@@ -63,7 +63,7 @@ class CallStatus(GRPCError):
 
 
 def status_of(error: Exception, method: str) -> CallStatus:
-    """The status a caller of the method gets for the error."""
+    """Translate the error to the status that the method's caller gets, and log it if it is a defect."""
     match error:
         case CallStatus():
             return error
@@ -80,7 +80,7 @@ def status_of(error: Exception, method: str) -> CallStatus:
 
 
 def reason_for(error: Exception, method: str) -> str:
-    """The message of a refusal that is one of several in a response."""
+    """The reason of one refusal in a response that lists several."""
     return status_of(error, method).message or ""
 
 

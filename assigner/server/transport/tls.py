@@ -1,7 +1,7 @@
-"""TLS from files that may be replaced while we serve, and the rule about serving without TLS.
+"""Loads TLS certificates and reloads them when their files change, and refuses to serve others without TLS.
 
-New connections get the newest certificate that could be loaded; open ones go on with theirs. A file that can't be
-loaded is reported, and what was loaded before stays in use.
+New connections get the newest certificate that could be loaded; open ones keep theirs. A file that can't be loaded is
+logged, and the previous certificate stays in use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = get_logger(__name__)
 
 
 def check_exposure(settings: ServerSettings) -> None:
-    """Without TLS only this machine may reach us, unless someone said that this is meant."""
+    """Raise `InvalidInput` for settings that serve other machines without TLS, unless `insecure` is set."""
     if settings.tls_certificate or settings.insecure or _is_loopback(settings.host):
         return
     raise InvalidInput(
@@ -34,7 +34,7 @@ def check_exposure(settings: ServerSettings) -> None:
 
 
 def reflects(settings: ServerSettings) -> bool:
-    """Whether the services are described to whoever asks."""
+    """Whether gRPC reflection is offered."""
     if settings.reflection == Reflection.LOOPBACK:
         return _is_loopback(settings.host)
     return settings.reflection == Reflection.ON
@@ -50,7 +50,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class ReloadingContext(ssl.SSLContext):
-    """What asyncio is given once; each handshake uses the context that is current then."""
+    """An SSL context that delegates each handshake to the `current` one, because asyncio takes a context only once."""
 
     current: ssl.SSLContext
 
@@ -70,7 +70,7 @@ class TlsFiles:
         self.failures = 0
 
     async def load(self) -> None:
-        """Raises `InvalidInput` if the files can't be used."""
+        """Load the files. Raises `InvalidInput` if they can't be used."""
         self._loaded = await run_sync(self._fingerprint)
         try:
             self.context.current = await run_sync(self._read)
@@ -78,7 +78,7 @@ class TlsFiles:
             raise InvalidInput(f"TLS can't be set up from {self._names()}: {error}") from error
 
     async def watch(self) -> None:
-        """Load the files again whenever they change, for ever."""
+        """Reload the files whenever they change, until cancelled."""
         while True:
             await anyio.sleep(self._interval)
             await self.reload_if_changed()
@@ -87,8 +87,8 @@ class TlsFiles:
         found = await run_sync(self._fingerprint)
         if found == self._loaded:
             return
-        # Noted before reading: a change during the reading is found by the next look, and a broken file is reported
-        # once, not at each look.
+        # Noted before reading: a change during the reading is found by the next check, and a broken file is logged
+        # once, not at each check.
         self._loaded = found
         try:
             self.context.current = await run_sync(self._read)

@@ -1,4 +1,4 @@
-"""What goes on at the server as a whole: its connections, its calls, and what was refused and why.
+"""Counts the connections and calls of the whole server, and what was refused and why.
 
 Shared by all connections of one server, on one event loop.
 """
@@ -55,7 +55,7 @@ class ServerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     calls: int
     """Calls taken since the start."""
     waiting: int
-    """Streams that have something to do and wait for their turn."""
+    """Calls that wait for their turn to work."""
     unsent_bytes: int
     """Waiting in the send buffers of all connections."""
     refused: dict[str, int]
@@ -64,7 +64,7 @@ class ServerStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Peer(Protocol):
-    """A connection, as the server sees it."""
+    """A connection, as far as the server as a whole uses it."""
 
     def end_calls(self, status: CallStatus, *, streaming_only: bool) -> None: ...
 
@@ -84,16 +84,16 @@ class Traffic:
         self.turns = FairTurns()
         self.admission = Admission(settings.max_connections, settings.max_connections_per_address)
         self.sending = Sending(clock, lambda: self.refuse(RefusalReason.UNREAD_ANSWERS))
-        self.sent_away = 0
-        """Connections that make room for others and have not gone yet."""
+        self.making_room = 0
+        """Connections that are closing to make room and have not ended yet."""
         self.closed = 0
-        """Connections that are over."""
+        """Connections that have ended."""
         self.peers: set[Peer] = set()
         self.in_progress = 0
-        self.strangers_calls = 0
+        self.no_consumer_calls = 0
         """Of those, on connections without a registered consumer."""
-        self.strangers_room = max(1, settings.max_streams // 2)
-        """The rest is kept for connections with one."""
+        self.no_consumer_room = max(1, settings.max_streams // 2)
+        """Calls of connections without a consumer; the rest is reserved for connections with one."""
         self.draining = False
         self._calls = 0
         self._refused: Counter[RefusalReason] = Counter()
@@ -110,18 +110,18 @@ class Traffic:
         self.closed += 1
         self._changed.set()
 
-    def call_began(self, *, stranger: bool) -> None:
+    def call_began(self, *, without_consumer: bool) -> None:
         self.in_progress += 1
-        self.strangers_calls += stranger
+        self.no_consumer_calls += without_consumer
         self._calls += 1
 
-    def call_ended(self, *, stranger: bool) -> None:
+    def call_ended(self, *, without_consumer: bool) -> None:
         self.in_progress -= 1
-        self.strangers_calls -= stranger
+        self.no_consumer_calls -= without_consumer
         self._changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition on the connections and calls."""
+        """Wait until the condition holds; it is checked whenever a call or a connection ends."""
         while not condition():
             self._changed.clear()
             await self._changed.wait()

@@ -158,7 +158,7 @@ async def test_one_connection_too_many_is_told_and_closed() -> None:
 
 
 async def test_a_stranger_makes_room_for_who_comes_and_a_consumer_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission_module, "_A_WHILE", 0.0)
+    monkeypatch.setattr(admission_module, "_MIN_STAY", 0.0)
     async with serving(max_connections=2) as service, raw_peer(service.server.port) as stranger:
         stream = service.consumer().register(v1.RegisterRequest(consumer_name="c"))
         await anext(stream)

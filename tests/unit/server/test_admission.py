@@ -1,4 +1,4 @@
-"""Who is let in, and who makes room: the silent first, then strangers who have been there for a while."""
+"""Connections beyond the limits: the silent ones are closed first, then old ones without a consumer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_there_is_room_until_the_bound_and_again_when_one_left() -> None:
 
 def test_who_has_been_silent_longest_makes_room_first() -> None:
     door = Door(3)
-    door.come("stranger", stage=ConnectionStage.STRANGER)
+    door.come("stranger", stage=ConnectionStage.NO_CONSUMER)
     door.come("silent", now=1.0)
     door.come("later", now=2.0)
     assert door.come("new", now=100.0) is not None
@@ -57,10 +57,10 @@ def test_only_so_many_are_silent_at_a_time() -> None:
 
 def test_a_stranger_makes_room_after_a_while_and_not_before() -> None:
     door = Door(2)
-    door.come("old", stage=ConnectionStage.STRANGER)
-    door.come("young", stage=ConnectionStage.STRANGER, now=3.0)
+    door.come("old", stage=ConnectionStage.NO_CONSUMER)
+    door.come("young", stage=ConnectionStage.NO_CONSUMER, now=3.0)
     assert door.come("new", now=4.0) is None
-    assert door.come("new", stage=ConnectionStage.STRANGER, now=6.0) is not None
+    assert door.come("new", stage=ConnectionStage.NO_CONSUMER, now=6.0) is not None
     assert door.closed == ["old"]
 
 
@@ -75,7 +75,7 @@ def test_who_lost_its_last_consumer_is_a_stranger_again_from_then_on() -> None:
     door = Door(1)
     slot = door.come("was", stage=ConnectionStage.CONSUMERS)
     assert slot is not None
-    door.admission.move(slot, ConnectionStage.STRANGER, 100.0)
+    door.admission.move(slot, ConnectionStage.NO_CONSUMER, 100.0)
     assert door.come("new", now=101.0) is None
     assert door.come("new", now=106.0) is not None
     assert door.closed == ["was"]
