@@ -10,7 +10,7 @@ Entry points: `sticky_balanced` (the default), `copartitioned` and `spread_first
 One plan of `sticky_balanced`, in the order of files:
 
 1. `problem`: check the problem and the options, fold co-partitioned topics into units, order the members.
-2. `sticky_solver`: split by components, and choose the solver.
+2. `sticky_balanced` itself: split by components, and choose the solver.
    - `weighted`: partitions of different weights.
    - `uniform`: all members may own everything. Its result stands where it meets its own lower bound.
    - `exact`: everything else (different subscriptions, holds, caps, sets, racks), starting from `uniform` if possible.

@@ -18,7 +18,7 @@ from assigner.settings.model import (
     Settings,
     StoreSection,
 )
-from assigner.web.settings import HttpSettings
+from assigner.web import HttpSettings
 
 __all__ = [
     "HttpSettings",

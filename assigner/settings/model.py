@@ -20,7 +20,7 @@ from assigner.model.keys import DEFAULT_ROOT, Keys
 from assigner.model.records import GroupOptions
 from assigner.observability.event_log import EventSettings
 from assigner.server.settings import ServerSettings
-from assigner.web.settings import HttpSettings
+from assigner.web import HttpSettings
 
 _ANYWHERE = frozenset({"", "0.0.0.0", "::", "[::]", "*"})
 

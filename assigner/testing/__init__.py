@@ -2,8 +2,9 @@
 
 - `conformance`: tests of the contract of a Store.
 - `strategies`: tests of the contract of a Strategy.
-- `virtual_time`, `plugin`: an event loop on which hours of waiting take no time.
-- `embedding`: the fixture `embedded_assigner`, a whole service for tests of its users.
+- `virtual_time`: an event loop on which hours of waiting take no time.
+- `plugin`: for pytest, the mark `virtual_time`, and the fixture `embedded_assigner`, a whole service for tests of its
+  users.
 - `faults`: a Store that delays, refuses, drops responses, freezes and breaks watches on request.
 - `counting`: a Store that counts calls.
 - `waiting`: waits for a condition.

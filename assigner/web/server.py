@@ -10,20 +10,24 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import Any, cast
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from assigner.clock import Clock
 from assigner.errors import InvalidInput
 from assigner.logs import get_logger
+from assigner.model.defaults import HTTP_PORT
 from assigner.observability.metrics import CONTENT_TYPE, Metrics
-from assigner.web.http import HttpProtocol, replace_server_header
 from assigner.web.liveness import ProcessLiveness
-from assigner.web.settings import HttpSettings
 
 _log = get_logger(__name__)
 
+LOOPBACK = "127.0.0.1"
+SERVER = "kafka-assigner"
+_KEEP_ALIVE = 30.0
 MAX_BODY = 64 * 1024
 MAX_CONNECTIONS = 256
 """Far more than probes and scrapes need, far less than a process's limit of open files."""
@@ -36,6 +40,15 @@ _CLOSE_SECONDS = 2.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Readiness = Callable[[], Sequence[str]]
 """Returns why the instance should get no traffic now; empty: it is ready."""
+
+
+class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the server listens, and after which silence `/livez` fails."""
+
+    host: str = LOOPBACK
+    port: int = HTTP_PORT
+    stall: float = 10.0
+    """Seconds without a tick of the loop after which /livez fails."""
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -154,3 +167,42 @@ _NO_STORE = {"Cache-Control": "no-store"}
 def _probe(problems: Sequence[str], warnings: Sequence[str] = ()) -> web.Response:
     lines = [*(problems or ["ok"]), *(f"warning: {warning}" for warning in warnings)]
     return web.Response(status=503 if problems else 200, text="\n".join(lines) + "\n", headers=_NO_STORE)
+
+
+# One connection. ------------------------------------------------------------------------------------------------------
+
+
+class HttpProtocol(web.RequestHandler):
+    """The asyncio protocol of one connection: malformed requests get an answer without a stack trace in the log, and no
+    answer names our libraries."""
+
+    __slots__ = ("_on_malformed",)
+
+    def __init__(self, server: web.Server, on_malformed: Callable[[], None]) -> None:
+        loop, no_log = asyncio.get_running_loop(), cast(Any, None)
+        super().__init__(server, loop=loop, access_log=no_log, keepalive_timeout=_KEEP_ALIVE)
+        self._on_malformed = on_malformed
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        answer: web.StreamResponse
+        if isinstance(exc, HttpProcessingError):
+            self._on_malformed()
+            if request.writer.output_size > 0:
+                raise ConnectionError("an answer was begun already; another can't follow")
+            answer = web.Response(status=status, text=message or "not understood")
+            answer.force_close()
+        else:
+            answer = super().handle_error(request, status, exc, message)
+        answer.headers["Server"] = SERVER
+        return answer
+
+
+async def replace_server_header(_request: web.BaseRequest, answer: web.StreamResponse) -> None:
+    """Replace the `Server` header, in which aiohttp names its own and Python's version."""
+    answer.headers["Server"] = SERVER

@@ -3,7 +3,7 @@
 The story in the order of files:
 
 1. `targets` and `table`: what each member should have, per row and over all; `caps` enforces caps.
-2. `initial` (`rack_initial` with racks): an initial assignment that is nearly optimal.
+2. `initial`: an initial assignment that is nearly optimal, split by class where racks count.
 3. `model`: the counts as a `FlowProblem`; `network`: its stages and their limits; `objectives`: the costs.
 4. `improve`: one objective after the other is made optimal by augmenting paths; `residual_search` (`racked_search` with
    racks) finds the paths, or proves that there are none.

@@ -5,6 +5,8 @@ totals come out even too: a row's remainders go to members that have such a unit
 load; rows with the fewest takers come first, because they leave the least choice; a member that could not reach its
 target without this row comes before all others. Then `balance` evens out the loads and `save_moves` undoes needless
 moves. `water_fill` is a good start where only totals matter. And the present counts are taken if nothing has to change.
+
+With racks, `split_by_class` then splits each topic's counts by class.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import numpy as np
 
 from assigner.strategies.exact import caps
 from assigner.strategies.exact.model import FlowProblem, costs_above_moves
+from assigner.strategies.exact.network import UNLIMITED
 from assigner.strategies.exact.table import Potential, Table
 from assigner.strategies.exact.targets import NO_TARGET, CountTargets, Quotas
 from assigner.strategies.problem.shares import EPSILON, Indices, fair_shares, lowest, relative
@@ -264,3 +267,49 @@ def _assign(plan: Quotas, objectives: Sequence[str]) -> IntArray:
         caps.place(table, potential)
     save_moves(table, potential)
     return np.asarray(table.base + table.remainder)
+
+
+# --- racks ------------------------------------------------------------------------------------------------------------
+
+
+def split_by_class(problem: FlowProblem, total: IntArray, supply: IntArray, moves_first: bool) -> IntArray:
+    """Counts [class, member]: who gets units that have replicas near it, to begin with. `total` is [topic, member];
+    `supply` what each class has for members, fixed units included.
+
+    Topic by topic: what can't move stays, then what members have and is near, then what is near and would be new, then
+    what is left. Where moves come before racks, members keep all they have first. Classes with the fewest places near
+    them choose first. Not the best there is, for topics are looked at one by one; that is left to `exact.improve`."""
+    assert problem.miss is not None
+    parent = np.arange(len(supply)) if problem.parent is None else problem.parent
+    first = np.flatnonzero(np.diff(parent, prepend=-1)).tolist()
+    count = problem.fixed.astype(np.int32)
+    for topic, (low, high) in enumerate(zip(first, [*first[1:], len(parent)], strict=True)):
+        rows = slice(low, high)
+        split = _ClassSplit(count[rows], total[topic] - count[rows].sum(axis=0), supply[rows] - count[rows].sum(axis=1))
+        near = problem.miss[rows] == 0
+        order = np.argsort((near * split.open).sum(axis=1), kind="stable").tolist()
+        held, anything = problem.held[rows], np.full_like(problem.held[rows], UNLIMITED)
+        if moves_first:
+            split.give(order, held - count[rows])
+        split.give(order, np.where(near, held - count[rows], 0))
+        split.give(order, np.where(near, anything, 0))
+        split.give(order, held - count[rows])
+        split.give(order, anything)
+    return count
+
+
+class _ClassSplit:
+    """Of one topic; changes `count` in place."""
+
+    def __init__(self, count: IntArray, open_: IntArray, left: IntArray) -> None:
+        self._count, self.open, self._left = count, open_.copy(), left.copy()
+
+    def give(self, order: list[int], more: IntArray) -> None:
+        """Give up to `more` units of classes in this order, to members in theirs, as long as there are any."""
+        for number in order:
+            if self._left[number] > 0:
+                reached = np.minimum(np.cumsum(np.minimum(more[number].clip(min=0), self.open)), self._left[number])
+                given = np.diff(reached, prepend=0).astype(np.int32)
+                self._count[number] += given
+                self.open -= given
+                self._left[number] -= int(reached[-1])

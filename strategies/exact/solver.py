@@ -19,11 +19,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from assigner.strategies.exact.initial import first_counts
+from assigner.strategies.exact.initial import first_counts, split_by_class
 from assigner.strategies.exact.keep_owners import improve_by_transfers, keep_and_fill
 from assigner.strategies.exact.model import FlowProblem, cost, optimise, with_dummy
 from assigner.strategies.exact.placement import place
-from assigner.strategies.exact.rack_initial import split_by_class
 from assigner.strategies.exact.residual_search import Budget
 from assigner.strategies.exact.targets import Quotas, quotas
 from assigner.strategies.problem.current_owners import CurrentOwners, held
