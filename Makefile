@@ -12,6 +12,8 @@ GRPC_PORT ?= 50051
 HTTP_PORT ?= 8080
 # Worker processes for the tests. One is long busy with the tests that start Spark; the others mostly wait for timers.
 JOBS ?= 6
+# With groups, pytest-xdist does not go on after a worker died, and waits for ever: so the run ends there.
+WORKERS = -n $(JOBS) --dist loadgroup --max-worker-restart 0
 # How long `make soak` churns and `make chaos-processes` kills.
 MINUTES ?= 20
 # How many seeds of chaos: make chaos SEEDS=2000.
@@ -71,7 +73,7 @@ bench-attacks: install ## Attack a service in many ways, and show what its consu
 .PHONY: test
 test: install ## Lint, then run all tests, against real etcd, Kafka, PostgreSQL and Spark where they can be had
 	$(MAKE) -j lint get-etcd get-kafka get-postgres archive-spark compile-tests
-	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --ignore=tests/attacks $(ARGS)
+	PYTHONHASHSEED=0 $(BIN)/python -m pytest $(WORKERS) --ignore=tests/attacks $(ARGS)
 	$(if $(ARGS),,$(BIN)/python -m pytest tests/attacks)
 
 # In a new checkout each worker would compile every test and every import itself, all at the same time. What is wrong with
@@ -83,7 +85,7 @@ compile-tests: install
 # What starts no server, no Spark and no process: unit tests, and scenarios on the memory store.
 .PHONY: test-fast
 test-fast: install ## Run the unit tests and the scenarios on the memory store: no servers, no Spark, two minutes
-	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -q tests/unit tests/scenarios \
+	PYTHONHASHSEED=0 $(BIN)/python -m pytest $(WORKERS) -q tests/unit tests/scenarios \
 		-m "not (etcd or kafka or postgres or processes or slow or spark)" $(ARGS)
 
 .PHONY: test-lowest

@@ -19,7 +19,7 @@ from tests.support.spark.fake_query import GROUP, ActedQuery, Checkpoint, Sink, 
 
 pytestmark = pytest.mark.slow
 
-TTL = 1.5
+TTL = 3.0
 """Seconds, where a lease has to end."""
 BOTH_MODES = [HandoffMode.EXCLUSIVE, HandoffMode.OVERLAP]
 

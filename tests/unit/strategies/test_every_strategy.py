@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import msgspec
@@ -102,14 +103,14 @@ print(digest.hexdigest())
 
 
 def test_the_hash_seed_does_not_matter() -> None:
-    def digest(seed: str) -> str:
+    def started(seed: str) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        done = subprocess.run(
-            [sys.executable, "-c", _DIGEST], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-        )
-        return done.stdout
+        return subprocess.Popen([sys.executable, "-c", _DIGEST], cwd=ROOT, env=environment, stdout=PIPE, text=True)
 
-    assert digest("1") == digest("4242")
+    with started("1") as one, started("4242") as other:
+        digests = one.communicate()[0], other.communicate()[0]
+    assert one.returncode == other.returncode == 0
+    assert digests[0] == digests[1]
 
 
 # --- little and nothing ---
