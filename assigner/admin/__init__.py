@@ -1,4 +1,4 @@
-"""What operators do to a group, behind the Admin service. See `assigner.api.Administration`.
+"""Carries out the calls of operators about groups, behind the Admin service. See `assigner.api.Administration`.
 
 Every instance serves every call: what an operator wants becomes a record in the store, and the group's leader acts on
 the record, wherever it runs.

@@ -138,8 +138,8 @@ class GroupDeletion:
         await self._transact([Exists(deleting), Absent(index)], [Delete(deleting), put])
 
     async def _group_records(self, keys: GroupKeys) -> AsyncIterator[Sequence[Entry]]:
-        """All records but the plan and the history, a page at a time. Ownership comes first, so that an interrupted
-        deletion leaves a group in which nothing is owned."""
+        """Yield all records but the plan and the history, a page at a time. Ownership comes first, so that an
+        interrupted deletion leaves a group in which nothing is owned."""
         others = (self._keys.offsets(keys.group), self._keys.loads(keys.group))
         for prefix in (*keys.branches, *others):
             async for page in self._pages(prefix):

@@ -27,7 +27,7 @@ _USUAL_LIMITS = Limits()
 
 
 def check_options(options: GroupOptions, changes: dict[str, Any], limits: Limits = _USUAL_LIMITS) -> GroupOptions:
-    """The options with the changes made, or `InvalidInput`. `limits`: of the store that the group lies in."""
+    """Apply the changes to the options. Raises `InvalidInput`. `limits`: of the store that the group is in."""
     known = set(GroupOptions.__struct_fields__) - _OURS
     for name in changes:
         if name not in known:

@@ -53,7 +53,7 @@ class LoadOperations:
     # --- looking -------------------------------------------------------------------------------------------------
 
     async def recorded(self, group: str) -> RecordedLoads:
-        """The loads on record, read from the store."""
+        """Read the recorded loads from the store."""
         prefix = self._keys.loads(group)
         page = await read_all(self._store, prefix, page_size=_PAGE)
         records: dict[str, Loads] = {}
@@ -106,7 +106,7 @@ def _by_topic(counts: Mapping[str, int], weights: Iterable[Weights]) -> dict[str
 def _changes(
     topic: str, loads: dict[int, float], until: float, count: int, *, replaces: bool
 ) -> Iterator[PartitionChange]:
-    """The weights as changes of blocks; without `keep_others` also of the blocks that no weight is given for."""
+    """Convert weights to changes of blocks; without `keep_others` also of blocks for which no weight is given."""
     numbers = np.asarray(sorted(loads), np.int32)
     values = np.asarray([loads[number] for number in numbers.tolist()], np.float64)
     for block in range(-(-count // BLOCK)):
@@ -139,7 +139,7 @@ def _heaviest(
 async def _busiest(
     state: GroupState, sizes: TopicSizes, loads: FloatArray, busy: dict[str, float], total: float
 ) -> list[NodeLoad]:
-    """Every consumer with the load of its partitions, the heaviest first."""
+    """List every consumer with the load of its partitions, the heaviest first."""
     starts: dict[str, int] = {}
     begin = 0
     for topic, count in sizes:

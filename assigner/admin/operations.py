@@ -94,7 +94,7 @@ class Operations:
         return [found[name] for name in names]
 
     async def _written_summaries(self) -> dict[str, GroupSummary]:
-        """The summaries that leaders wrote, without the leader's name if its instance is gone."""
+        """Read the summaries that leaders wrote, without the leader's name if its instance is gone."""
         instances = await read_all(self._store, self._keys.instances)
         present = {decode_segment(entry.key[len(self._keys.instances) :]) for entry in instances.entries}
         written: dict[str, GroupSummary] = {}
@@ -107,7 +107,7 @@ class Operations:
         return written
 
     async def _read_summary(self, group: str) -> GroupSummary:
-        """The summary of a group for which no leader wrote one yet: computed from its records, and not stored."""
+        """Compute the summary of a group for which no leader wrote one yet, from its records; it is not stored."""
         keys = self._keys.group(group)
         state = GroupState(keys)
         for event in state.replace((await read_all(self._store, keys.prefix)).entries):
@@ -137,7 +137,8 @@ class Operations:
             )
 
     async def _silences(self, state: GroupState) -> dict[str, float]:
-        """Seconds since each consumer last renewed, at any instance, derived from what remains of its lease."""
+        """Compute the seconds since each consumer last renewed, at any instance, from the remaining TTL of its
+        lease."""
         leases = [(name, one.lease, one.record.ttl) for name, one in sorted(state.consumers.items())]
         found: dict[str, float] = {}
         limiter = anyio.CapacityLimiter(LIST_TOGETHER)

@@ -84,8 +84,9 @@ class _Partitions(Handler):
         self.changed.set()
 
     async def _committed(self, tp: Any) -> Any:
-        """Kafka's committed offset and metadata. Asks again while the group has no coordinator, as Kafka's own clients
-        do: a new cluster creates the offsets topic at the first request, and a restarted broker has yet to load it."""
+        """Read Kafka's committed offset and metadata. Asks again while the group has no coordinator, as Kafka's own
+        clients do: a new cluster creates the offsets topic at the first request, and a restarted broker has yet to load
+        it."""
         backoff = Backoff(f"{tp.topic}/{tp.partition}")
         while True:
             try:

@@ -1,4 +1,4 @@
-"""A consumer of a group, as an async context manager.
+"""Provides `AssignerConsumer`, a consumer of a group as an async context manager.
 
     async with AssignerConsumer(["127.0.0.1:50051"], "billing", "worker-1", ["orders"], MyHandler()) as consumer:
         await consumer.run_until_signal()
@@ -7,7 +7,7 @@ Inside the block the consumer is registered, renews its session, calls the handl
 asks a partition's gate before it works. Leaving the block shuts the gates, notifies the handler, and deregisters the
 consumer, so that its partitions move at once.
 
-Not promised: that no partition is worked on twice. Give the epoch to whatever the work has an effect on.
+Not promised: that no partition is worked on twice. Pass the epoch to every system that the work writes to.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     standbys: int
     warming: int
     work_in_progress: int
-    """Pieces of work inside gates."""
+    """How much work is in progress inside gates."""
     pending_acks: int
     warmed: int
     released: int
@@ -250,14 +250,14 @@ class AssignerConsumer:
     async def committed(
         self, partitions: Iterable[Ownership | TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset]:
-        """The committed offsets, of any owner; partitions without one are left out. Every acknowledged commit is
+        """Fetch the committed offsets, of any owner; partitions without one are left out. Every acknowledged commit is
         visible. Raises `Unavailable`, and `UnreadableRecord` for an offset that can't be read."""
         return await committed(self._session.rpc, [tp_of(one) for one in partitions])
 
     def _epochs(
         self, offsets: Mapping[Owned, int | OffsetAndMetadata]
     ) -> dict[TopicPartition, tuple[int | None, OffsetAndMetadata]]:
-        """Partition -> its epoch, None if this consumer never owned it, and the offset."""
+        """Map each partition to its epoch, None if this consumer never owned it, and the offset."""
         found: dict[TopicPartition, tuple[int | None, OffsetAndMetadata]] = {}
         for partition, offset in offsets.items():
             tp = tp_of(partition)

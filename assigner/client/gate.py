@@ -1,4 +1,4 @@
-"""A partition's gate as a program sees it: bound to the consumer's clock, counting the work under way on any thread.
+"""The gate of a partition for programs: bound to the consumer's clock, it counts the work in progress on any thread.
 
     with gate.enter() as epoch:
         rows = transform(batch)
@@ -45,21 +45,23 @@ class PartitionGate:
 
     @property
     def inside(self) -> int:
-        """How much work is under way."""
+        """How much work is in progress."""
         with self._lock:
             return self._inside
 
     def admit(self, epoch: int | None = None) -> int:
-        """The epoch under which work may begin now. Raises `GateClosed`, or `StaleEpoch` if it is not `epoch`."""
+        """Return the epoch under which work may begin now. Raises `GateClosed`, or `StaleEpoch` if it is not
+        `epoch`."""
         return self._gate.admit(self._clock.now(), epoch)
 
     def check(self, epoch: int) -> int:
-        """Whether work that began under `epoch` may still have its effect: like `admit`, and also while releasing."""
+        """Check that work that began under `epoch` may still have its effect: like `admit`, and also while
+        releasing."""
         return self._gate.check(self._clock.now(), epoch)
 
     @contextmanager
     def enter(self, epoch: int | None = None) -> Iterator[int]:
-        """Admit work and count it as under way until the block is left. A release waits for it."""
+        """Admit work and count it as in progress until the block is left. A release waits for it."""
         with self._lock:
             admitted = self._gate.admit(self._clock.now(), epoch)
             self._inside += 1
@@ -73,7 +75,7 @@ class PartitionGate:
                 self._changes.notify_from_any_thread(self.partition)
 
     async def drained(self) -> None:
-        """Wait until no work is under way. On the consumer's event loop only."""
+        """Wait until no work is in progress. On the consumer's event loop only."""
         await self._changes.until_about(self.partition, lambda: self.inside == 0)
 
     def __repr__(self) -> str:

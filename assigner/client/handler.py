@@ -20,16 +20,16 @@ _log = get_logger(__name__)
 
 
 class Handler:
-    """Reacts to changes of ownership. Subclass it and override the methods that are needed."""
+    """Handles changes of ownership. Subclass it and override the methods that are needed."""
 
     async def assigned(self, partition: Ownership) -> None:
-        """This consumer owns the partition now: load its offset and state. The gate opens when this returns. If it
+        """Load the offset and state of a partition that this consumer owns now. The gate opens when this returns. If it
         raises, it is called again after a pause; if the ownership is lost meanwhile, it is cancelled and `revoked`
         follows."""
 
     async def warm(self, partition: TopicPartition, order: Warm) -> None:
-        """This consumer may own the partition soon: build its state while another one still works. Returning acks it
-        as warm, raising reports why it failed. It is cancelled when the handoff is."""
+        """Build the state of a partition that this consumer may own soon, while another one still works. Returning acks
+        it as warm, raising reports why it failed. It is cancelled when the handoff is."""
 
     async def release(self, partition: Ownership, order: Release) -> None:
         """Stop work on the partition: finish work in progress, commit, close. The gate admits no new work. The release
@@ -37,19 +37,19 @@ class Handler:
         `standby_added` follows."""
 
     async def revoked(self, partition: Ownership, reason: str) -> None:
-        """The ownership was lost without a release; another consumer may own the partition already. Drop work in
-        progress; it must have no effect."""
+        """Drop the work in progress on a partition whose ownership was lost without a release; the work must have no
+        effect, because another consumer may own the partition already."""
 
     async def discard(self, partition: TopicPartition) -> None:
-        """The state that `warm` built is no longer wanted."""
+        """Discard the state that `warm` built: it is no longer wanted."""
 
     async def standby_added(self, partition: TopicPartition) -> None:
         """Hold a standby copy of another consumer's partition: start to follow it, and return; further calls about the
         partition wait for that. Use a copy that exists already."""
 
     async def standby_removed(self, partition: TopicPartition) -> None:
-        """The standby copy is no longer wanted. Not called when this consumer becomes the owner (`warm` and `assigned`
-        start from the copy), nor when it closes: after a restart the copy is requested again."""
+        """Discard a standby copy that is no longer wanted. Not called when this consumer becomes the owner (`warm` and
+        `assigned` start from the copy), nor when it closes: after a restart the copy is requested again."""
 
 
 def warn_of_misspelt(handler: Handler) -> None:

@@ -60,7 +60,7 @@ _METHODS: dict[type[Call], str] = {
 
 
 def _log_fields(call: Call) -> dict[str, str]:
-    """The handler's method and the partition, as fields of a log line."""
+    """Name the handler's method and the partition, as fields of a log line."""
     about = getattr(call, "owned", None) or getattr(call, "tp", None) or getattr(call, "order", None)
     partition = about.tp if isinstance(about, Warm) else about
     return {"call": _METHODS.get(type(call), ""), "partition": str(partition)}
@@ -188,14 +188,14 @@ class HandlerTasks:
             # The handler awaited a task that something else cancelled: a failure of the handler, not our cancellation.
             _log.warning("handler_failed", **_log_fields(call), reason="cancelled from elsewhere")
             return Failed("a task that the handler waited for was cancelled")
-        except Exception as error:  # noqa: BLE001  (whatever a handler raises, its partition goes on)
+        except Exception as error:  # noqa: BLE001  (any error of a handler concerns its partition only)
             reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
             _log.error("handler_failed", **_log_fields(call), reason=reason, exc_info=self._unless_logged(call, error))
             return Failed(reason)
         return Done()
 
     def _unless_logged(self, call: Call, error: Exception) -> Exception | None:
-        """The error, for its traceback, unless the same call failed at the same place before."""
+        """Return the error, for its traceback, unless the same call failed at the same place before."""
         last = error.__traceback__
         while last is not None and last.tb_next is not None:
             last = last.tb_next

@@ -55,7 +55,7 @@ End = Drained | Broken | RegistrationRejected
 
 
 class RegisteredStream:
-    """One consumer's registration at one instance, with the stream that came of it."""
+    """One consumer's registration at one instance, with its stream."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class RegisteredStream:
             await anyio.sleep(max(0.0, ttl / 3 - (self._clock.now() - sent_at)))
 
     def _renewal_timeout(self) -> float:
-        """Seconds for one renewal: short enough that a third of the TTL leaves room for another instance."""
+        """Compute the timeout of one renewal: short enough that a third of the TTL leaves room for another instance."""
         return min(self._timeout, max(0.25, self._ttl / 12)) if self._ttl else self._timeout
 
     # --- acks -----------------------------------------------------------------------------------------------------

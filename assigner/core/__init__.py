@@ -1,4 +1,4 @@
-"""Every decision of the service and of the client, as pure functions and passive state machines.
+"""Makes every decision of the service and of the client, by pure functions and passive state machines.
 
 Events and the time go in; writes, commands and the next wake-up come out. Nothing here waits, reads a clock, rolls
 dice, logs or does I/O, so every decision runs unchanged under virtual time. Drivers in `leader`, `members`, `offsets`,

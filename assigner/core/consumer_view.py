@@ -1,4 +1,4 @@
-"""A consumer's view of a partition, and the commands that bring the consumer from its last view to the present one.
+"""Computes a consumer's view of a partition, and the commands that lead from the view it was last sent to the present.
 
 Commands are the difference between two views, never events. So a slow consumer skips what it missed, one that
 reconnects starts from the empty view, and nothing has to be remembered for it but the views it was last sent.

@@ -1,6 +1,6 @@
 """One group's records in memory, kept by applying the store's events in order.
 
-A passive mirror: it knows what is stored, who owns what and what can't be read, and says what each event changed. It
+A passive mirror: it holds what is stored, who owns what and what can't be read, and returns what each event changed. It
 decides nothing. A value that can't be read takes its partition, consumer or topic out of the tables and is listed in
 `unreadable`; nothing is ever deleted for being unreadable.
 """
@@ -63,7 +63,7 @@ _KINDS: dict[type, type[msgspec.Struct]] = {
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """What one event did to one record. A record that became unreadable has no `after`."""
+    """One event's change of one record. A record that became unreadable has no `after`."""
 
     key: GroupKey
     before: Stored[Any] | None
@@ -87,7 +87,7 @@ class PartitionsByName(dict[str, set[TopicPartition]]):
 
 
 class GroupState:
-    """The mirror. Read its tables freely; change them only through `apply` and `replace`."""
+    """The records of one group, mirrored. Read its tables freely; change them only by `apply` and `replace`."""
 
     def __init__(self, keys: GroupKeys, defaults: GroupOptions | None = None, limits: Limits = _USUAL_LIMITS) -> None:
         """`limits`: of the store the group lies in."""
@@ -157,8 +157,8 @@ class GroupState:
         return self.owned[name] | self.incoming[name] | self.outgoing[name]
 
     def to_hand_over(self, name: str) -> set[TopicPartition]:
-        """What the consumer has to leave before it is drained. Partitions whose records or topic can't be read do not
-        count: nobody could hand them over."""
+        """The partitions that the consumer has to hand over before it is drained. Partitions whose records or topic
+        can't be read do not count, because they can't be handed over."""
         return {tp for tp in self.touching(name) if not self.is_left_alone(tp)}
 
     def is_left_alone(self, tp: TopicPartition) -> bool:
@@ -190,7 +190,7 @@ class GroupState:
                 return self._delete(key)
 
     def replace(self, entries: Iterable[Entry]) -> list[Event]:
-        """The events that lead from what is mirrored to what a new listing shows. Nothing is applied yet."""
+        """Compute the events that lead from the mirrored records to those of a new listing. Nothing is applied yet."""
         listed: set[str] = set()
         events: list[Event] = []
         for entry in entries:

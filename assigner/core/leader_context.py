@@ -1,4 +1,4 @@
-"""What the machines of one leader share: the mirror, liveness, the writes they can make, and the writes in flight.
+"""Holds what the state machines of one leader share: the mirror, liveness, transitions and the writes in flight.
 
 One value instead of five parameters. It decides nothing; each machine keeps its own state to itself.
 """

@@ -1,4 +1,4 @@
-"""The preferred leader of each group: even shares, by a rule that every instance computes alone.
+"""Computes the preferred leader of each group: even shares, by a rule that every instance evaluates alone.
 
 Rendezvous hashing with bounded load: each (group, instance) pair has a score. A group goes to the instance with the
 highest score; an instance keeps its highest scores up to its share and a little slack, and passes the others on. So no
@@ -21,7 +21,7 @@ _MAX_DOUBLINGS = 6
 
 
 class SpreadSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Times in seconds."""
+    """How groups are spread over instances. Times in seconds."""
 
     slack: float = 1.1
     """Most groups of an instance, as a multiple of the even share. Nearer 1: more even, and more moves per change."""
@@ -48,7 +48,8 @@ class LeaderSpread(msgspec.Struct, frozen=True):
         return self.preferred_leaders.get(group)
 
     def rank(self, group: str, instance: str) -> int:
-        """0 for the preferred leader, then by score. An instance that is not in the set comes last."""
+        """The instance's position among those that may lead the group: 0 is the preferred leader, the others follow by
+        score. An instance that is not in the set comes last."""
         preferred = self.preferred(group)
         if instance == preferred:
             return 0

@@ -47,18 +47,18 @@ class SessionLiveness:
 
     @property
     def grace_period_ends(self) -> float:
-        """When owners that were absent since before the term began are dead."""
+        """When owners that have been absent since before the term began count as dead."""
         return self._term_started + self._ttl
 
     def inherited(self, consumer: Stored[Consumer]) -> None:
-        """The consumer was registered when the term began. One that was leaving has no grace period."""
+        """Record a consumer that was registered when the term began. One that was leaving has no grace period."""
         self.seen(consumer)
         if consumer.record.status is Status.READY and not consumer.record.evicted:
             self._inherited.add((consumer.record.consumer_name, consumer.record.session))
             self._seen_names.discard(consumer.record.consumer_name)
 
     def seen(self, consumer: Stored[Consumer]) -> None:
-        """The consumer registered, or changed its registration."""
+        """Record that the consumer registered, or changed its registration."""
         record = consumer.record
         self._seen_names.add(record.consumer_name)
         self._inherited.discard((record.consumer_name, record.session))
@@ -69,7 +69,7 @@ class SessionLiveness:
             self._leases.setdefault((record.consumer_name, displaced.session), set()).add(displaced.lease)
 
     def lease_over(self, lease: int) -> None:
-        """The store said that the lease is over."""
+        """Record that the session's lease is over, as the store reported."""
         self._over.add(lease)
         self.leases_to_check.discard(lease)
 
@@ -119,12 +119,12 @@ class SessionLiveness:
         return not alive
 
     def in_grace_period(self, name: str, session: str, now: float) -> bool:
-        """Whether the session has been absent since before the term began, and may still come back."""
+        """Whether the session has been absent since before the term began, and may still rejoin."""
         known = (name, session) in self._leases and (name, session) not in self._inherited
         return bool(name) and name not in self._state.consumers and not known and now < self.grace_period_ends
 
     def may_return(self, name: str, now: float) -> bool:
-        """Like `in_grace_period`, for what depends on a consumer's name and not on its session."""
+        """Whether a consumer of that name has been absent since before the term began, and may still rejoin."""
         known = name in self._state.consumers or name in self._state.unreadable_consumers or name in self._seen_names
         return not known and now < self.grace_period_ends
 

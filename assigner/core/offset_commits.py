@@ -114,7 +114,7 @@ class PendingCommit:
         """An attempt to write it may have succeeded."""
         self.ended = False
         self.withdrawn = False
-        """Nobody waits for it any more."""
+        """The caller was cancelled: the commit is not retried."""
 
     @property
     def tp(self) -> TopicPartition:
@@ -157,11 +157,11 @@ class OffsetRevisions:
         return len(self._revisions)
 
     def get(self, key: str) -> int:
-        """0: there is no offset, or none is cached."""
+        """The revision of the partition's offset; 0: there is no offset, or none is cached."""
         return self._revisions.get(key, 0)
 
     def put(self, key: str, revision: int) -> None:
-        """`revision` 0: there is no offset."""
+        """Cache the revision of the partition's offset. 0: there is no offset."""
         if not revision:
             self._revisions.pop(key, None)
             return
@@ -262,7 +262,7 @@ class CommitQuota:
         """When what a group wrote would be written at its even rate."""
 
     def check(self, commits: Iterable[OffsetCommit]) -> None:
-        """Raises `InvalidInput` for metadata that is too long."""
+        """Raise `InvalidInput` for metadata that is too long."""
         for commit in commits:
             size = len(commit.metadata.encode())
             if size > self._metadata_bytes:
@@ -272,7 +272,8 @@ class CommitQuota:
                 )
 
     def take(self, group: str, commits: Sequence[OffsetCommit], now: float) -> float:
-        """Seconds to wait before the commits are written. Raises `LimitReached`, and then counts nothing."""
+        """Count commits against the quota, and return the seconds to wait before they are written. Raises
+        `LimitReached`, and then counts nothing."""
         size = sum(RECORD_BYTES + len(commit.tp.topic) + len(commit.metadata) for commit in commits)
         paid_until = max(self._paid_until.get(group, 0.0), now - BURST) + size / self._rate
         # With its full burst available, a group may write a commit of any size: it could never be written otherwise.

@@ -1,4 +1,4 @@
-"""The rules of sessions: who may register under a name, who may act for it, and when a session is over.
+"""Decides who may register under a name, who may act for it, and when a session is over.
 
 A session is one life of a consumer process and named by it; a client that names none gets one from the server. The
 registration on record names the one session that has the consumer's name now.
@@ -74,7 +74,7 @@ def lease_to_resume(current: Stored[Consumer] | None, session: str) -> int:
 
 
 def register(current: Stored[Consumer] | None, terms: RegistrationTerms) -> Consumer:
-    """The registration to write in place of the one on record."""
+    """Make the registration to write in place of the one on record."""
     if current is None:
         return join(terms)
     if current.record.session == terms.session:
@@ -142,7 +142,7 @@ def check_call_mode(options: GroupOptions, group: str, name: str, session: str) 
 
 
 def authorize(current: Stored[Consumer] | None, group: str, name: str, session: str) -> Stored[Consumer]:
-    """The registration on record, if a call with this session acts for it.
+    """Return the registration on record, if a call with this session acts for it.
 
     Raises `Superseded` for a displaced session, `FailedPrecondition` for a call without a session, else
     `NotRegistered`."""
@@ -161,7 +161,7 @@ def authorize(current: Stored[Consumer] | None, group: str, name: str, session: 
 
 
 def check_registered(current: Stored[Consumer] | None, group: str, name: str) -> Stored[Consumer]:
-    """The registration on record, whatever its session. Raises `NotRegistered`."""
+    """Return the registration on record, of any session. Raises `NotRegistered`."""
     if current is None:
         raise NotRegistered(f"consumer {name!r} is not registered in group {group!r}")
     return current

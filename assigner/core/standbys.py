@@ -36,7 +36,7 @@ _AT_ONCE = 10_000
 class StandbyTarget(msgspec.Struct, frozen=True, gc=False):
     tp: TopicPartition
     owner: str
-    """The owner that the plan wants for the partition; empty: nobody."""
+    """The owner that the plan wants for the partition; empty: none."""
     holders: tuple[str, ...]
     """In name order."""
 
@@ -74,7 +74,7 @@ def _rows(request: Request, solution: Solution) -> Iterator[tuple[TopicPartition
 
 
 class _Names:
-    """The names behind a solution's numbers. The same few combinations recur, so each is made once."""
+    """Translates a solution's numbers to names. The same few combinations recur, so each is made once."""
 
     def __init__(self, request: Request) -> None:
         self._members = request.members
@@ -108,7 +108,7 @@ class StandbyReconciler:
         """Keys with a write in flight."""
 
     def begin(self, targets: Iterable[StandbyTarget]) -> None:
-        """A new plan, in place of what is left of the old one."""
+        """Begin a new plan, in place of what is left of the old one."""
         self._wanted = {target.tp: target for target in targets}
         self._queue = dict.fromkeys(self._wanted)
 
@@ -129,12 +129,12 @@ class StandbyReconciler:
         return len(self._wanted)
 
     def enqueue(self, tps: Iterable[TopicPartition]) -> None:
-        """Look at these partitions again, if a plan wants something of them."""
+        """Enqueue these partitions, if the plan wants something of them."""
         if self._wanted:
             self._queue.update((tp, None) for tp in tps if tp in self._wanted)
 
     def settled(self, write: Write, *, refused: bool = False) -> None:
-        """The write's outcome is known, and mirrored if it went in. One that was `refused` waits for the next plan:
+        """Take the outcome of a write, which is mirrored if it went in. One that was `refused` waits for the next plan:
         until the mirror shows what overtook it, it would be refused again."""
         tp = self._writing.pop(write.operations[0].key, None)
         if tp and not refused:
@@ -151,7 +151,7 @@ class StandbyReconciler:
         return self._transitions.standbys(tp, ())
 
     def writes(self, now: float, budget: int) -> Iterator[Write]:
-        """At most `budget` writes. Examines at most five times as many partitions, to bound the time of one call."""
+        """Decide at most `budget` writes, by examining at most five times as many partitions, to bound the time."""
         if self._queue and self._liveness.after_an_outage(now):
             # A plan without the absent consumers spreads their copies over the others; another plan will follow.
             self._work.timers.sooner(Timer.GRACE_PERIOD, self._liveness.grace_period_ends)
@@ -181,7 +181,7 @@ class StandbyReconciler:
         return self._transitions.standbys(tp, wanted)
 
     def _is_unreadable(self, tp: TopicPartition, key: str) -> bool:
-        """A record that can't be read is left alone, and so is one that names a consumer that can't be read."""
+        """Whether the partition's record, or that of a consumer it names, can't be read, so that it is left alone."""
         state = self._state
         if key in state.unreadable or tp in state.unreadable_partitions or tp.topic not in state.topics:
             return True

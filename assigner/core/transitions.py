@@ -1,4 +1,4 @@
-"""Every change of ownership as a write: its preconditions and its operations.
+"""Builds the write of each change of ownership: its preconditions and its operations.
 
 Each method turns a decision into the records that carry it out. None of them decides. The preconditions say that
 nothing the decision was made on has changed: the `_..._unchanged` methods at the end. Epochs only go up: `next_epoch`
@@ -85,8 +85,7 @@ class Transitions:
         return Write(Purpose.BUMP_EPOCH, _unique(compares), tuple(operations), tuple(tps))
 
     def recreate(self, tps: Partitions) -> Write:
-        """The topic was deleted and created again: keep the owner, bump the epoch, drop handoff, offset and
-        standbys."""
+        """Keep the owners of a recreated topic under higher epochs, and delete handoffs, offsets and standbys."""
         compares: list[Compare] = []
         operations: list[Operation] = []
         for tp in tps:
@@ -203,7 +202,7 @@ class Transitions:
         return Write(Purpose.FLIP, _unique(compares), tuple(operations), tuple(tps), tuple(moves), self._acks(tps))
 
     def reassert_owner(self, tps: Partitions) -> Write:
-        """Cancel handoffs: the old owner is the owner, under a higher epoch."""
+        """Cancel handoffs by writing the old owner again, under a higher epoch."""
         compares: list[Compare] = []
         operations: list[Operation] = []
         for tp in tps:
@@ -293,7 +292,7 @@ class Transitions:
         return f"{self._term:x}-{self._handoffs_begun:x}"
 
     def next_epoch(self, tp: TopicPartition) -> int:
-        """Higher than every epoch of the partition so far."""
+        """An epoch higher than every epoch of the partition so far."""
         held = self._state.assignments.get(tp)
         if held is None:
             # The floor covers what this service deleted, and lags a little; other writers know of no floor.
@@ -316,7 +315,7 @@ class Transitions:
         return Put(self._keys.assignment(tp), encode(assignment, held.extra if held else None))
 
     def _unchanged(self, tp: TopicPartition) -> list[Compare]:
-        """The partition's assignment and handoff are what the decision was made on."""
+        """The precondition that the partition's assignment and handoff are those of the decision."""
         held = self._state.assignments.get(tp)
         handoff = self._state.handoffs.get(tp)
         return [
@@ -325,20 +324,20 @@ class Transitions:
         ]
 
     def _mode_unchanged(self) -> list[Compare]:
-        """A decision by which two consumers may hold a partition for a while must not take effect in a group that has
-        become exclusive meanwhile."""
+        """The precondition of a decision by which two consumers may hold a partition for a while: it must not take
+        effect in a group that has become exclusive meanwhile."""
         if self._state.options.handoff_mode is HandoffMode.EXCLUSIVE:
             return []
         options = self._state.stored_options
         return [ModRevisionIs(options.key, options.mod_revision) if options else Absent(self._keys.options)]
 
     def _owner_unchanged(self, tp: TopicPartition) -> list[Compare]:
-        """An owner that was decided to be dead must still be gone when its partition is given away."""
+        """The precondition that an owner found dead is still gone when its partition is given away."""
         held = self._state.assignments.get(tp)
         return [self._liveness.registration_unchanged(held.record.owner)] if held else []
 
     def _parties_unchanged(self, tp: TopicPartition) -> list[Compare]:
-        """The owner and both ends of the handoff."""
+        """The preconditions on the registrations of the owner and of both ends of the handoff."""
         handoff = self._state.handoffs.get(tp)
         ends = (handoff.record.old_owner, handoff.record.new_owner) if handoff else ()
         return [*self._owner_unchanged(tp), *map(self._liveness.registration_unchanged, ends)]
@@ -354,8 +353,8 @@ class Transitions:
         return [Delete(self._keys.handoff(tp))] if tp in self._state.handoffs else []
 
     def _acks(self, tps: Partitions) -> tuple[Operation, ...]:
-        """Deletions of the routers' acks, which are void without their handoff. There may be more than a transaction
-        has room for."""
+        """Delete the routers' acks, which are void without their handoff. There may be more than fit in a
+        transaction."""
         return tuple(Delete(ack.key) for tp in tps for ack in self._state.acks.get(tp, {}).values())
 
     def _standbys_unchanged(self, tp: TopicPartition) -> list[Compare]:

@@ -1,6 +1,6 @@
 """The leader's work queue: partitions to examine, timers, cooldowns, and when the next plan is due and why.
 
-The core never looks at a clock. Whatever is due later is put into a `Schedule`, and `next_wake` says when the driver
+The core never reads a clock. Work that is due later is put into a `Schedule`, and `next_wake` says when the driver
 has to come back. A partition that is enqueued several times before it is examined is examined once.
 """
 
@@ -39,7 +39,7 @@ class Schedule(Generic[K]):
         heapq.heappush(self._heap, (at, self._count, key))
 
     def sooner(self, key: K, at: float) -> None:
-        """Like `set`, but never postpones."""
+        """Set a due time unless the key is due earlier already."""
         if at < self._due.get(key, float("inf")):
             self.set(key, at)
 
@@ -69,12 +69,12 @@ RETRY = 0.05
 
 
 class Timer(Enum):
-    """What the leader wakes up for, besides partitions and plans. Each is set at most once at a time."""
+    """The leader's timers, besides those of partitions and plans. Each is set at most once at a time."""
 
     GRACE_PERIOD = auto()
     """The grace period of an absent session is over."""
     EMPTY = auto()
-    """Nobody has been registered for so long that ownership is removed."""
+    """No consumer has been registered for so long that ownership is removed."""
     LEASES = auto()
     """Leases whose end decides about a session are asked about again."""
     LOADS = auto()
@@ -130,7 +130,7 @@ class WorkQueue:
         self.plan_due = at if self.plan_due is None else min(at, self.plan_due)
 
     def want_plan_again(self, causes: Iterable[Cause], now: float, delay: float | None = None) -> None:
-        """Like `want_plan`, for all causes of a plan that has to be repeated."""
+        """Ask for a plan for all causes of one that has to be repeated, within the debounce time."""
         self._causes.update(causes)
         self.want_plan(None, now, delay)
 
@@ -170,6 +170,6 @@ class WorkQueue:
         return self.timers.pop_due(now)
 
     def next_wake(self, *, plans: bool) -> float | None:
-        """`plans`: whether a plan could be made when it is due."""
+        """When to wake up next; None: never. `plans`: whether a plan could be made when it is due."""
         times = [self.plan_due if plans else None, self._retries.next(), self.cooldowns.next(), self.timers.next()]
         return min((at for at in times if at is not None), default=None)

@@ -86,7 +86,7 @@ class Packed(msgspec.Struct, frozen=True):
 
 
 def pack(waiting: Sequence[Write], limits: Limits, fence: Compare | None = None) -> Packed:
-    """The longest prefix of `waiting` that one transaction can hold; at least one write.
+    """Pack the longest prefix of `waiting` that fits into one transaction; at least one write.
 
     It ends before a write that concerns a key already written, because a transaction may write a key once, and because
     the later write was decided on what the earlier one replaces.
@@ -117,7 +117,7 @@ def pack(waiting: Sequence[Write], limits: Limits, fence: Compare | None = None)
 
 
 class PendingWrites:
-    """Writes in flight. What they are about is left alone until the mirror shows how they ended."""
+    """The writes in flight. Their subjects are left alone until the mirror shows how the writes ended."""
 
     def __init__(self) -> None:
         self._partitions: dict[TopicPartition, Write] = {}

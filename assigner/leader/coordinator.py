@@ -102,7 +102,7 @@ class Coordinator:
         )
 
     def observe_registered(self) -> None:
-        """Treat the registered consumers as joined now: they are why this coordinator was started."""
+        """Treat the registered consumers as having joined now: this coordinator was started because of them."""
         now = self._clock.now()
         for name, consumer in self._mirror.state.consumers.items():
             self.core.observe(Change(ConsumerKey(name), None, consumer), now)

@@ -40,7 +40,7 @@ log = get_logger("assigner.leader.leadership")
 
 
 class LeadershipSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Times in seconds."""
+    """How an instance campaigns for groups and hands them over. Times in seconds."""
 
     spread: SpreadSettings = SpreadSettings()
     grace: float = 5.0
@@ -74,7 +74,7 @@ class _LedTerm:
         self.term = term
         self.work = anyio.CancelScope()
         self.work_ended = anyio.Event()
-        """Set when the work has stopped, for whatever reason."""
+        """Set when the work has stopped, for any reason."""
         self.ending = anyio.Event()
         """Set when the term has to end, for `reason`."""
         self.reason = ""
@@ -160,7 +160,7 @@ class Leadership:
     # --- running ---------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Lead until stopped. Raises `Superseded` when another process took over this instance's name."""
+        """Lead groups until stopped. Raises `Superseded` when another process took over this instance's name."""
         self._running = True
         try:
             with self._scope:

@@ -68,7 +68,7 @@ class LoadWatch:
                 await self._listed.wait()
 
     def changed(self, changes: Sequence[Change]) -> None:
-        """Called by the mirror."""
+        """Apply a change of the group's options, as a listener of the mirror."""
         if any(isinstance(change.key, OptionsKey) for change in changes):
             self._options_changed.notify()
 

@@ -35,7 +35,7 @@ class Recording(Protocol):
 
 
 class NoRecording:
-    """The recording of an instance without an event log."""
+    """Records nothing, for an instance without an event log."""
 
     def begin(self) -> None:
         pass
@@ -71,7 +71,7 @@ class EventRecording:
         self._ownership.expect(moves)
 
     def changed(self, changes: Sequence[Change]) -> None:
-        """Called by the mirror."""
+        """Record changes of ownership, as a listener of the mirror."""
         if not self._term.held():
             return
         events = self._ownership.observe(changes)

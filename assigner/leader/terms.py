@@ -73,8 +73,8 @@ class Coordinators:
 
 
 async def _until_needed(mirror: GroupMirror) -> bool:
-    """Wait until the group is not idle, and return whether it was idle. Of thousands of idle groups, each costs its
-    leader no more than this."""
+    """Wait until the group is not idle, and return whether it was idle. An idle group costs its leader no more than
+    this: there may be thousands."""
     if not mirror.state.is_idle:
         return False
     waker = _Waker(mirror)

@@ -1,4 +1,4 @@
-"""Consumers at this instance: registration, streams, acks and load reports.
+"""Serves the consumers at this instance: registration, streams, acks and load reports.
 
 This package reads, writes and retries; the decisions are pure functions in `assigner.core` (`sessions`,
 `handoff.acks`, `consumer_view`). It may import `storage`, `core` and what lies below them, never `leader`: a leader and

@@ -1,4 +1,4 @@
-"""Takes the acks of consumers, Ready and Released, to the store.
+"""Writes the acks of consumers, Ready and Released, to the store.
 
 `assigner.core.handoff.acks` decides what an ack does to its handoff. The acks of one call are first tried together on
 the mirrored handoffs, so that they share transactions; those that were not written are tried one by one on a fresh
@@ -34,7 +34,7 @@ class HandoffAcks:
     async def ready(
         self, mirror: GroupMirror, consumer: Stored[Consumer], stream: ConsumerStream | None, acks: Sequence[Ack]
     ) -> list[RejectedAck]:
-        """`stream`: the consumer's stream, if it is at this instance."""
+        """Write Ready acks and return the rejected ones. `stream`: the consumer's stream, if it is at this instance."""
 
         def decide(ack: Ack) -> Decide:
             return lambda handoff: ready(handoff, consumer.record, ack)
@@ -57,7 +57,7 @@ class HandoffAcks:
         decide: Callable[[Ack], Decide],
         unmatched: Callable[[Ack], None],
     ) -> list[RejectedAck]:
-        """`unmatched` is called for an ack that changes nothing, and raises if that is an error."""
+        """Write the acks. `unmatched` is called for an ack that changes nothing, and raises if that is an error."""
         writes = [_decided(mirror.state.handoffs.get(ack.tp), decide(ack)) for ack in acks]
         outcomes = await self._writer.write_all([write for write in writes if write])
         by_write = {id(write): outcome for write, outcome in outcomes}

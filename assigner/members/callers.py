@@ -1,7 +1,7 @@
-"""Looks up the registration that a call acts for, in the mirror first and in the store where the mirror says no.
+"""Looks up the registration that a call acts for, in the mirror first, and in the store before it is refused.
 
-`assigner.core.sessions` decides for whom a call may act. Refusals are never based on the mirror alone, because it may
-lag behind what the caller was sent by another instance.
+`assigner.core.sessions` decides which consumer a call may act for. Refusals are never based on the mirror alone,
+because it may lag behind what the caller was sent by another instance.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from assigner.store import Found, Store
 
 
 async def look_up(store: Store, mirror: GroupMirror, name: str, *, fresh: bool) -> Stored[Consumer] | None:
-    """The registration from the mirror, or from the store if `fresh`. Raises `UnreadableRecord`: a registration that
+    """Look up a registration in the mirror, or in the store if `fresh`. Raises `UnreadableRecord`: a registration that
     can't be read may not be overwritten."""
     if not fresh and name not in mirror.state.unreadable_consumers:
         return mirror.state.consumers.get(name)
@@ -22,7 +22,7 @@ async def look_up(store: Store, mirror: GroupMirror, name: str, *, fresh: bool) 
 
 
 async def authorized(store: Store, mirror: GroupMirror, name: str, session: str) -> Stored[Consumer]:
-    """The registration that a call with this session acts for. Raises as `sessions.authorize` does."""
+    """Return the registration that a call with this session acts for. Raises as `sessions.authorize` does."""
     sessions.check_call_mode(mirror.state.options, mirror.group, name, session)
     found = await look_up(store, mirror, name, fresh=False)
     if found and sessions.may_act(found.record, session):
@@ -31,6 +31,6 @@ async def authorized(store: Store, mirror: GroupMirror, name: str, session: str)
 
 
 async def registered(store: Store, mirror: GroupMirror, name: str) -> Stored[Consumer]:
-    """The registration of that name, whatever its session, for an operator. Raises `NotRegistered`."""
+    """Return the registration of that name, of any session, for an operator. Raises `NotRegistered`."""
     found = await look_up(store, mirror, name, fresh=False)
     return found or sessions.check_registered(await look_up(store, mirror, name, fresh=True), mirror.group, name)

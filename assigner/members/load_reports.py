@@ -47,7 +47,7 @@ class LoadReports:
         self._samples = LoadSamples(settings)
 
     def __len__(self) -> int:
-        """Partitions for which samples are kept."""
+        """How many partitions samples are kept for."""
         return len(self._samples)
 
     # --- reports in ----------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class LoadReports:
 def _owned(
     state: GroupState, consumer: Consumer, topics: tuple[TopicLoads, ...]
 ) -> Iterator[tuple[str, list[int], list[float]]]:
-    """The reported loads of those partitions that the consumer owns: (topic, partitions, loads)."""
+    """Select the reported loads of partitions that the consumer owns: (topic, partitions, loads)."""
     for reported in topics:
         if reported.topic not in state.topics:
             continue

@@ -1,4 +1,4 @@
-"""The consumers' side of the service: they register, renew, ack and leave. See `assigner.api.Membership`.
+"""Serves the calls of consumers: they register, renew, ack and leave. See `assigner.api.Membership`.
 
 Every instance serves every consumer, because all that is known of a consumer is in the store: a session that moves to
 another instance, or calls one while its stream is at another, is recognised by name and session. The rules are those
@@ -161,14 +161,14 @@ class MemberService:
         return [unchanged(mirror.state.keys.options, options.mod_revision if options else 0)]
 
     def _group_exists(self, group: str) -> Compare:
-        """The fence against a group that is being deleted, which is no longer in the index."""
+        """The fence that fails when the group is being deleted: then it is no longer in the index."""
         return Exists(self._keys.group_index(group))
 
     async def _put(self, put: Put, revision: int, fences: Sequence[Compare], *, granted: bool) -> int:
-        """Write the registration in place of the one at `revision`; the revision of the write, or 0 if it has lost.
+        """Write the registration in place of the one at `revision`. Returns the revision of the write, 0 if it lost.
 
-        `granted`: the lease was granted for this registration. Whatever record is on it then is this registration,
-        even if another writer, such as an operator who drains it, changed it before our write's outcome was known."""
+        `granted`: the lease was granted for this registration. A record with that lease is then this registration, even
+        if another writer, such as an operator who drains it, changed it before our write's outcome was known."""
         result = await swap(self._store, put, revision, fences=fences)
         match result:
             case Swapped():
@@ -179,7 +179,7 @@ class MemberService:
                 return 0
 
     async def _revoke(self, lease: int) -> None:
-        """Revoke a lease that nobody needs any more; without it, an orphaned registration would live until its TTL."""
+        """Revoke a lease that is no longer needed; otherwise an orphaned registration would live until its TTL."""
         with anyio.CancelScope(shield=True), anyio.move_on_after(2.0):
             try:
                 await self._store.revoke(lease)
@@ -187,7 +187,7 @@ class MemberService:
                 log.info("lease_revocation_failed", lease=lease, error=str(error))
 
     async def _lease(self, current: Stored[Consumer] | None, session: str) -> tuple[int, float, bool]:
-        """The lease to register under: the session's own if it still lives. (lease, ttl, freshly granted)"""
+        """Choose the lease to register under, the session's own if it is alive: (lease, TTL, whether it is new)."""
         lease = sessions.lease_to_resume(current, session)
         if lease:
             renewed = await self._store.keep_alive(lease)
@@ -229,7 +229,7 @@ class MemberService:
 
     @asynccontextmanager
     async def _mirror(self, group: str, name: str) -> AsyncIterator[GroupMirror]:
-        """The mirror of a consumer's group. Raises `NotRegistered` where there is no such group."""
+        """Load the mirror of a consumer's group. Raises `NotRegistered` if there is no such group."""
         async with AsyncExitStack() as hold:
             try:
                 mirror = await hold.enter_async_context(self._mirrors.of(group))
@@ -285,7 +285,7 @@ class MemberService:
             return False
 
     async def _end_displaced(self, mirror: GroupMirror, name: str, session: str) -> bool:
-        """End the lease of a displaced session early, now that it says it has stopped; whether it was displaced."""
+        """End the lease of a displaced session early, because it reports that it stopped; whether it was displaced."""
         lease = sessions.displaced_lease(mirror.state.consumers.get(name), session)
         if not lease:
             return False
@@ -294,7 +294,7 @@ class MemberService:
         return True
 
     async def drain(self, group: str, name: str) -> int:
-        """Drain a consumer on behalf of an operator; how many partitions it still has to hand over."""
+        """Drain a consumer on behalf of an operator. Returns how many partitions it still has to hand over."""
         async with self._mirrors.of(group) as mirror:
 
             def check(current: Stored[Consumer] | None) -> Stored[Consumer]:

@@ -1,4 +1,4 @@
-"""Sends each consumer what changed for it: the streams at this instance, fed from the group mirrors.
+"""Sends each consumer the changes that concern it, over the streams at this instance, from the group mirrors.
 
 A stream's outbox is the set of partitions that may look different to its consumer by now. When the stream is ready to
 send, each is compared with what was last sent. So a slow consumer gets coalesced changes, no consumer waits for
@@ -30,7 +30,7 @@ MAX_STREAMS = 50_000
 
 
 class ConsumerStream:
-    """One open stream; see `assigner.api.CommandStream`. The registry opens it, and `leave` gives everything back."""
+    """One open stream; see `assigner.api.CommandStream`. The registry opens it; `leave` frees its resources."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ConsumerStream:
 
     @property
     def backlog(self) -> int:
-        """Partitions in the outbox."""
+        """How many partitions are in the outbox."""
         return len(self._dirty)
 
     def touch(self, tp: TopicPartition) -> None:
@@ -120,7 +120,7 @@ class ConsumerStream:
         return part
 
     def _changes(self, tps: Iterable[TopicPartition], *, full: bool = False) -> Commands | None:
-        """The commands that take the consumer from what it was last sent to what is mirrored now."""
+        """Build the commands that lead the consumer from what it was last sent to what is mirrored now."""
         builder = CommandBuilder(self._mirror.state, self.name)
         for tp in tps:
             before = self._sent.get(tp, EMPTY_VIEW)

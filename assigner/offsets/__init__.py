@@ -1,4 +1,4 @@
-"""Committed offsets: written under the owner's epoch, read back by the next owner, reset by an operator.
+"""Keeps committed offsets: written under the owner's epoch, read by the next owner, reset by an operator.
 
 What is admitted, and which commits share a transaction, is decided in `assigner.core.offset_commits`. This package may
 import `members` (to find the session of a client that names none), `storage`, `core` and what lies below them.

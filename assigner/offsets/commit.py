@@ -66,7 +66,7 @@ log = get_logger("assigner.offsets.commit")
 
 
 class OffsetService:
-    """See `assigner.api.Offsets`."""
+    """Implements `assigner.api.Offsets`: commits, fetches and resets offsets."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class OffsetService:
 
     @property
     def waiting(self) -> int:
-        """Commits that are admitted and not written yet."""
+        """How many commits are admitted and not written yet."""
         return len(self._writer.queue)
 
     @property
@@ -257,19 +257,20 @@ class CommitWriter:
         except StoreError as error:
             self._fail(batch, str(error))
         except Exception:
-            # The callers get an answer and the worker goes on, whatever the error is.
+            # Any error is passed to the callers, and the worker goes on.
             log.exception("offset_commit_failed")
             self._fail(batch, "an internal error, which the service's log tells more about; commit again")
 
     def _drop_withdrawn(self, batch: Iterable[PendingCommit]) -> list[PendingCommit]:
-        """The commits that are still waited for. A withdrawn one is not tried again: it would only take effect late."""
+        """Drop commits whose callers were cancelled, and return the others: a retry of one would only take effect
+        late."""
         for pending in batch:
             if pending.withdrawn and not pending.ended:
                 self._end(pending)
         return [pending for pending in batch if not pending.ended]
 
     async def _attempt(self, batch: list[PendingCommit]) -> list[PendingCommit]:
-        """Send one transaction; the commits that have to be tried again."""
+        """Send one transaction, and return the commits that have to be retried."""
         self.transactions += 1
         for pending in batch:
             if not pending.doubtful:
@@ -293,7 +294,7 @@ class CommitWriter:
                 return await self._resolve_conflict(batch)
 
     async def _resolve_conflict(self, batch: Sequence[PendingCommit]) -> list[PendingCommit]:
-        """Decide by the assignments and offsets as the store has them now; the commits that have to be tried again."""
+        """Decide again by the assignments and offsets in the store, and return the commits that have to be retried."""
         again: list[PendingCommit] = []
         # Not read by the failed transaction itself: most succeed, and two reads per commit would halve their rate.
         keys = [key for pending in batch for key in (pending.assignment_key, pending.key)]
@@ -327,7 +328,7 @@ class CommitWriter:
 
 
 def _admit_found(who: Committer, commit: OffsetCommit, found: GetResult, *, exists: bool) -> Admitted | RefusedCommit:
-    """Admit a commit by the assignment as it was read. An assignment that can't be read admits nobody."""
+    """Admit a commit by the assignment as it was read. An assignment that can't be read admits no commit."""
     try:
         held = stored(Assignment, found.entry) if isinstance(found, Found) else None
     except UnreadableRecord as error:

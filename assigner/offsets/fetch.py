@@ -1,6 +1,6 @@
 """Reads committed offsets from the store, never from a mirror: a new owner must see what the last one committed.
 
-An answer that gets too long for one message is cut, and the caller continues from there. The offset of a topic that
+An page that gets too long for one message is cut, and the caller continues from there. The offset of a topic that
 was deleted and recreated counts as none, even before it is deleted. An unreadable offset is named as such: if it
 counted as none, its owner would go back to the beginning.
 
@@ -19,10 +19,11 @@ from assigner.model.records import Offset, TopicConfig, decode
 from assigner.storage.multi_get import IN_FLIGHT, multi_get
 from assigner.store import Entry, Found, GetResult, Store
 
-MAX_ANSWERED = 10_000
-"""Partitions in one answer."""
-MAX_ANSWER_BYTES = 1024 * 1024
-_PAGE = 1_000
+MAX_PAGE = 10_000
+"""Partitions in one page."""
+MAX_PAGE_BYTES = 1024 * 1024
+_LISTED = 1_000
+"""Offsets read in one call to the store."""
 
 log = get_logger("assigner.offsets.fetch")
 
@@ -33,25 +34,25 @@ class OffsetReader:
         self._keys = keys
 
     async def fetch(self, group: str, wanted: WantedOffsets) -> FoundOffsets:
-        answer = _Answer()
+        page = _Page()
         if wanted.partitions:
-            await self._fetch_named(group, wanted.partitions, answer)
+            await self._fetch_named(group, wanted.partitions, page)
         else:
-            await self._fetch_all(group, wanted, answer)
+            await self._fetch_all(group, wanted, page)
         # After the offsets, or the first commits of a topic recreated in between would look like its predecessor's.
-        identities = await self._identities(group, {tp.topic for tp, record in answer.read if record is not None})
-        return answer.found(identities)
+        identities = await self._identities(group, {tp.topic for tp, record in page.read if record is not None})
+        return page.found(identities)
 
-    async def _fetch_named(self, group: str, partitions: Sequence[TopicPartition], answer: _Answer) -> None:
+    async def _fetch_named(self, group: str, partitions: Sequence[TopicPartition], page: _Page) -> None:
         size = IN_FLIGHT * self._store.limits.operations
         for start in range(0, len(partitions), size):
             part = partitions[start : start + size]
             found = await multi_get(self._store, [self._keys.offset(group, tp) for tp in part])
             for tp, result in zip(part, found, strict=True):
-                if not answer.takes(tp, _value(result)):
+                if not page.takes(tp, _value(result)):
                     return
 
-    async def _fetch_all(self, group: str, wanted: WantedOffsets, answer: _Answer) -> None:
+    async def _fetch_all(self, group: str, wanted: WantedOffsets, page: _Page) -> None:
         after = wanted.after
         topics = list(wanted.topics)
         if after and topics:
@@ -60,32 +61,32 @@ class OffsetReader:
             topics = topics[topics.index(after.topic) :]
         for topic in topics or [""]:
             last = self._keys.offset(group, after) if after and topic in ("", after.topic) else ""
-            if not await self._fetch_under(group, self._keys.offsets(group, topic), last, answer):
+            if not await self._fetch_under(group, self._keys.offsets(group, topic), last, page):
                 return
 
-    async def _fetch_under(self, group: str, prefix: str, after: str, answer: _Answer) -> bool:
-        """Add the offsets under the prefix to the answer; whether all of them fitted."""
+    async def _fetch_under(self, group: str, prefix: str, after: str, page: _Page) -> bool:
+        """Add the offsets under the prefix to the page; whether all of them fitted."""
         while True:
-            page = await self._store.list(prefix, after=after, limit=_PAGE)
-            if not all(self._take(group, entry, answer) for entry in page.entries):
+            listed = await self._store.list(prefix, after=after, limit=_LISTED)
+            if not all(self._take(group, entry, page) for entry in listed.entries):
                 return False
-            if not page.more:
+            if not listed.more:
                 return True
-            after = page.entries[-1].key
+            after = listed.entries[-1].key
 
-    def _take(self, group: str, entry: Entry, answer: _Answer) -> bool:
+    def _take(self, group: str, entry: Entry, page: _Page) -> bool:
         tp = self._keys.parse_offset(group, entry.key)
-        return tp is None or answer.takes(tp, entry.value)
+        return tp is None or page.takes(tp, entry.value)
 
     async def _identities(self, group: str, topics: set[str]) -> dict[str, str]:
-        """The ids of those topics that have one."""
+        """Read the ids of those topics that have one."""
         keys, names = self._keys.group(group), sorted(topics)
         found = await multi_get(self._store, [keys.topic(name) for name in names]) if names else []
         configs = ((name, _config(result)) for name, result in zip(names, found, strict=True))
         return {name: config.topic_id for name, config in configs if config}
 
 
-class _Answer:
+class _Page:
     """The offsets read so far, within the bounds of one message."""
 
     def __init__(self) -> None:
@@ -96,9 +97,9 @@ class _Answer:
         self._more = False
 
     def takes(self, tp: TopicPartition, value: bytes | None) -> bool:
-        """Add an offset to the answer; false if there is no room for it."""
+        """Add an offset to the page; false if there is no room for it."""
         size = len(value or b"") + len(tp.topic)
-        if self._count >= MAX_ANSWERED or (self._count and self._size + size > MAX_ANSWER_BYTES):
+        if self._count >= MAX_PAGE or (self._count and self._size + size > MAX_PAGE_BYTES):
             self._more = True
             return False
         self._count += 1

@@ -46,7 +46,8 @@ class OffsetReset:
         self._clock = clock
 
     async def set(self, group: str, offsets: Wanted, *, force: bool) -> int:
-        """Set the offsets, None for none, and return how many. One transaction after the other, so not atomically."""
+        """Set the offsets, or delete them where None, and return how many. In several transactions, so not
+        atomically."""
         if not offsets:
             raise InvalidInput("no offsets are given; name at least one partition")
         keys = self._keys.group(group)

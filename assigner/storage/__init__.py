@@ -1,4 +1,4 @@
-"""How the service reads and writes the store: everything between the `Store` interface and the records' users.
+"""Reads and writes records: everything between the `Store` interface and the users of records.
 
 A module belongs here if several drivers need it and it decides nothing about partitions. The package may import
 `observability` and what is below it, the core's values included; it does not know members, leaders or operators.

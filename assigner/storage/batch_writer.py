@@ -56,7 +56,7 @@ class BatchWriter:
         self._workers.notify()
 
     async def write(self, write: Write) -> Outcome:
-        """Submit and wait for the outcome."""
+        """Submit a write and wait for its outcome."""
         return (await self.write_all([write]))[0][1]
 
     async def write_all(self, writes: Sequence[Write]) -> list[tuple[Write, Outcome]]:
@@ -76,7 +76,7 @@ class BatchWriter:
         return outcomes
 
     async def run(self, supervisor: Supervisor | None = None) -> None:
-        """Write until cancelled. Without a supervisor the first failure ends it."""
+        """Send batches until cancelled. Without a supervisor the first failure ends it."""
         keep = supervisor.keep if supervisor else unending
         async with anyio.create_task_group() as tasks:
             for number in range(self._in_flight):
@@ -91,7 +91,7 @@ class BatchWriter:
         return [self._waiting.popleft() for _ in range(self._fitting())]
 
     def _fitting(self) -> int:
-        """How many of the writes that wait fit into one transaction."""
+        """How many of the waiting writes fit into one transaction."""
         head = [write for write, _ in _first(self._waiting, 2 * self._store.limits.operations)]
         return len(pack(head, self._store.limits, self._fence).writes)
 
@@ -118,7 +118,7 @@ class BatchWriter:
         except StoreError as error:
             return error
         except Exception as error:
-            # Whatever the error is, the waiting callers get it, and the worker goes on.
+            # Any error is passed to the waiting callers, and the worker goes on.
             log.exception("write_crashed")
             return OutcomeUnknown(f"the write failed: {error!r}; read again")
 

@@ -81,8 +81,8 @@ async def make_known(store: Store, keys: Keys, group: str, kind: str = ASSIGNER)
 async def _epoch_floor_fences(
     store: Store, epochs: str, plan: str, *, planned: bool
 ) -> tuple[list[Compare], list[Put]]:
-    """The fences and writes by which a new group's epochs begin above those of all deleted groups. A group that already
-    has a plan keeps its own epochs."""
+    """Build the fences and writes by which a new group's epochs begin above those of all deleted groups. A group that
+    already has a plan keeps its own epochs."""
     floor = await store.get(epochs)
     fence = unchanged(epochs, revision_of(floor))
     if not isinstance(floor, Found):
@@ -181,7 +181,7 @@ def _group_named(segment: str) -> list[str]:
 def known_groups(
     store: Store, keys: Keys, changed: Callable[[], None], *, limit: int = MAX_GROUPS
 ) -> PrefixMirror[GroupIndex]:
-    """A mirror of the index, to be run by the caller; `names_of` reads its names."""
+    """Make a mirror of the index, to be run by the caller; `names_of` reads its names."""
     return PrefixMirror(store, keys.groups, GroupIndex, changed, limit=limit)
 
 

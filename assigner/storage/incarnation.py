@@ -1,4 +1,4 @@
-"""The store's incarnation: an id that is written once into an empty store and lasts as long as its data.
+"""Keeps the store's incarnation: an id that is written once into an empty store and lasts as long as its data.
 
 Epochs rise only as long as the store keeps them. When its data is lost, restored from a backup or in memory only, they
 start over, and a consumer must not take the new grants for stale ones: the first message of its stream has the id. An

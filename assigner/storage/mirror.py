@@ -45,7 +45,7 @@ Check = Callable[[str], Awaitable[None]]
 
 class MirrorListener(Protocol):
     def changed(self, changes: Sequence[Change]) -> None:
-        """Called in order, after the mirror has applied the changes; must not block."""
+        """Take changes that the mirror has applied, in order; must not block."""
         ...
 
 

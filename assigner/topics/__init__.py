@@ -1,4 +1,4 @@
-"""Which topics a group has and how many partitions they have: from settings, from an operator, or from Kafka.
+"""Finds which topics a group has, and their partition counts: from settings, from an operator, or from Kafka.
 
 - `source`: the interface of a source of topics, and the source that reads the settings. `kafka`: the source that asks a
   broker.

@@ -160,8 +160,8 @@ def _is_topic(name: str) -> bool:
 
 
 def _replica_racks(partitions: Sequence[Any]) -> tuple[tuple[str, ...], ...]:
-    """The racks of each partition's replicas, sorted, so that a change of leader is no change of racks; empty if no
-    broker has a rack."""
+    """Collect the racks of each partition's replicas, sorted, so that a change of leader is no change of racks; empty
+    if no broker has a rack."""
     racks = tuple(tuple(sorted({node.rack for node in it.replicas if node.rack})) for it in partitions)
     return racks if any(racks) else ()
 
@@ -178,8 +178,8 @@ def _library() -> Any:
 
 
 async def _outcome(future: Future[Any], deadline: float) -> Any:
-    """The future's result or exception, as a value. The future itself is never cancelled: librdkafka's thread would
-    fail to set its result."""
+    """Wait for the future, and return its result or exception as a value. The future itself is never cancelled:
+    librdkafka's thread would fail to set its result."""
     loop = asyncio.get_running_loop()
     done = asyncio.Event()
 

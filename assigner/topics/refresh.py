@@ -1,4 +1,4 @@
-"""The leader's loop that polls Kafka for changes of the topics that were discovered there.
+"""Polls Kafka, as the group's leader, for changes of the topics that were discovered there.
 
 More partitions are recorded. Another topic id means that the topic was recreated: the new id is recorded, and the
 coordinator starts the topic without offsets and warm copies. A topic that Kafka no longer has, or has with fewer
@@ -33,7 +33,7 @@ class RefreshCounter(Protocol):
     """Counts a refresher's lookups, for metrics."""
 
     def topics_looked_up(self, group: str, outcome: str, changed: int) -> None:
-        """`outcome`: ok, partial (Kafka described only some of the topics) or failed."""
+        """Count a lookup. `outcome`: ok, partial (Kafka described only some of the topics) or failed."""
 
 
 class TopicRefresher:

@@ -1,4 +1,4 @@
-"""A partition's gate: may work on it begin, and may work that began still have its effect?
+"""Checks at a partition's gate whether work may begin, and whether work that began may still have its effect.
 
 A gate is open for one epoch at a time, and only as long as the session's lease holds by the caller's own clock. No
 timer closes it: each question is answered from the time it is asked at, so a process that was frozen finds its gates
@@ -64,7 +64,7 @@ class Lease:
         self.deadline = -math.inf
 
     def renewed(self, sent_at: float, ttl: float) -> None:
-        """Counted from the moment the request was *sent*: the service's own count can only have begun later."""
+        """Extend the lease from the moment the request was *sent*: the service counts from a later moment."""
         self.deadline = sent_at + ttl * SAFE_SHARE
 
     def end(self) -> None:
@@ -125,7 +125,7 @@ class Gate:
     # --- set by the consumer's state -----------------------------------------------------------------------------
 
     def prepare(self, epoch: int) -> None:
-        """Shut, and already of the new epoch: work of the old one is stale from here on."""
+        """Shut the gate and set the new epoch: work of the old epoch is stale from here on."""
         self._set(epoch, Shut.PREPARING)
 
     def open(self, epoch: int) -> None:

@@ -84,7 +84,7 @@ class CallNoStandby(msgspec.Struct, frozen=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Wait before `assigned` is retried; the handler is not called."""
+    """Wait before `assigned` is called again; an action that calls no handler."""
 
     seconds: float
 

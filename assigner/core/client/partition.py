@@ -90,7 +90,7 @@ class Partition:
 
 
 class ClientCounters:
-    """What happened so far, for `statistics()`."""
+    """Counters of events since the start, for `statistics()`."""
 
     __slots__ = ("failures", "leases_lost", "refusals", "released", "revoked", "stale", "warmed")
 

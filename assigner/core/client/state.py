@@ -49,7 +49,7 @@ RETRY_FIRST, RETRY_LAST = 0.2, 30.0
 
 
 class ClientState:
-    """The whole consumer. Every method is an event; it returns what the driver has to do."""
+    """The state of one consumer. Every method is an event, and returns the actions for the driver."""
 
     def __init__(self, *, max_partitions: int = MAX_PARTITIONS) -> None:
         self.lease = Lease()
@@ -69,7 +69,7 @@ class ClientState:
         # Partitions with a running call, or that the handler still owns; a close waits for these.
         self._busy: set[TopicPartition] = set()
 
-    # --- what the service says -----------------------------------------------------------------------------------
+    # --- messages of the service -----------------------------------------------------------------------------------
 
     def apply(self, commands: Commands) -> list[Action]:
         if self.over or self.releasing_all:

@@ -27,7 +27,7 @@ class LeaseChecks:
         return tuple(sorted(self._liveness.leases_to_check))
 
     def answered(self, lease: int, *, over: bool, now: float) -> None:
-        """The store said whether the lease is over."""
+        """Record the store's answer whether the lease is over."""
         if over:
             self._liveness.lease_over(lease)
         elif self._liveness.leases_to_check:

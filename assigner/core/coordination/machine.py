@@ -108,7 +108,7 @@ class Coordination:
     # --- outcomes of writes --------------------------------------------------------------------------------------
 
     def caught_up(self) -> None:
-        """The mirror shows everything up to its revision."""
+        """Record that the mirror shows everything up to its revision."""
         for write in self._pending.arrived(self.state.revision):
             self._mirrored(write)
 
@@ -125,7 +125,7 @@ class Coordination:
         self._work.enqueue(write.partitions)
 
     def refused(self, write: Write, now: float, *, unknown: bool = False) -> None:
-        """A precondition failed, or the outcome was `unknown` and the mirror has been read since: decide again."""
+        """Decide again after a precondition failed, or the outcome was `unknown` and the mirror was read since."""
         self._publisher.ended(write, applied=None if unknown else False)
         self._settle(write, refused=True)
         self._work.retry(write.partitions, now)
@@ -144,8 +144,8 @@ class Coordination:
                 assert_never(write.purpose)
 
     def too_large(self, write: Write, why: str, now: float) -> None:
-        """The store refused a transaction for its size, and would refuse it again. It is retried after a while, and is
-        a condition of the group until it is committed."""
+        """Record that the store refused a transaction for its size, as it would again. It is retried after a while, and
+        is a condition of the group until it is committed."""
         self._publisher.ended(write, applied=False)
         self._settle(write)
         self._oversized.add(write, why)
@@ -257,7 +257,7 @@ class Coordination:
         out.more = out.more or self._plans.is_building
 
     def _emit(self, out: Decisions, writes: Iterable[Write]) -> None:
-        """Each write counts as in flight before the next one is decided."""
+        """Pass writes to the driver; each counts as in flight before the next one is decided."""
         for write in writes:
             out.writes.append(write)
             self._pending.add(write)
@@ -287,7 +287,7 @@ class Coordination:
 
     @property
     def settled(self) -> bool:
-        """Nothing is in flight and nothing waits to begin."""
+        """Whether nothing is in flight and nothing waits to begin."""
         idle = self._execution.finished and not self._publisher.has_unpublished
         busy = len(self._pending) or self.state.handoffs or self._execution.placements or self._standbys.writing
         return idle and not busy
@@ -310,7 +310,7 @@ class Coordination:
     # --- events --------------------------------------------------------------------------------------------------
 
     def observe(self, change: Change, now: float) -> None:
-        """A record in the store changed, by any writer."""
+        """Take a change of a record in the store, by any writer."""
         match change.key:
             case HandoffKey(tp):
                 self._in_flight.observe(change)
@@ -352,7 +352,7 @@ class Coordination:
             self._work.want_plan(Cause.JOINED, now)
 
     def _plan_changed(self, change: Change, now: float) -> None:
-        """Partitions that left the quarantine may move again; only the record's change makes it so."""
+        """Let partitions that left the quarantine move again: they left it by a change of the plan record."""
         before = change.before.record.quarantined if change.before else ()
         after = change.after.record.quarantined if change.after else ()
         freed = {(one.topic, one.partition) for one in before} - {(one.topic, one.partition) for one in after}
@@ -383,7 +383,7 @@ class Coordination:
             self._standbys.abandon()
 
     def _sets_changed(self) -> None:
-        """Co-partition sets may be others now, so writes that were too large may fit."""
+        """Retry writes that were too large: the co-partition sets may have changed, so they may fit."""
         self._units.refresh()
         for tp in self._oversized.forget():
             self._work.cooldowns.clear(tp)

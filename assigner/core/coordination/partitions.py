@@ -52,8 +52,8 @@ class PartitionReconciler:
         return self._check_owner(tp, held.record, now)
 
     def _remove(self, tp: TopicPartition, now: float, wall: float) -> Write | None:
-        """The partition does not exist any more. In an exclusive group its owner releases it first, because the
-        partition may exist again in a moment, with another owner."""
+        """Remove the ownership of a partition that does not exist any more. In an exclusive group its owner releases it
+        first, because the partition may exist again in a moment, with another owner."""
         held, handoff = self._state.assignments.get(tp), self._state.handoffs.get(tp)
         if held and self._state.options.handoff_mode is HandoffMode.EXCLUSIVE:
             if handoff and (handoff.record.to_nobody or handoff.record.at is Step.COMPLETE):

@@ -114,7 +114,7 @@ class PlanCycle:
     # --- how it ended --------------------------------------------------------------------------------------------
 
     def solved(self) -> set[Cause]:
-        """The plan was made. Returns its causes, for its execution."""
+        """Record that the plan was made. Returns its causes, for its execution."""
         self.is_solving = False
         causes, self._causes = self._causes, set()
         return causes
@@ -125,7 +125,7 @@ class PlanCycle:
         self._work.want_plan_again(causes, now, self._pause())
 
     def placement_failed(self, now: float) -> None:
-        """Standbys of a plan could not be placed; its owners are carried out meanwhile."""
+        """Record that standbys of a plan could not be placed; the moves of its owners continue."""
         self._work.want_plan(None, now, self._pause())
 
     def _pause(self) -> float:
@@ -143,6 +143,6 @@ class PlanCycle:
         self._work.want_plan_again(causes or (), now)
 
     def replan_after_grace_period(self, now: float) -> None:
-        """The grace period is over: plan without the consumers that are still absent."""
+        """Plan after the grace period, without the consumers that are still absent."""
         postponed, self._postponed = self._postponed, set()
         self._work.want_plan_again({*postponed, Cause.LEFT}, now, 0.0)

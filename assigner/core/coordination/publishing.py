@@ -40,7 +40,7 @@ class EpochFloorKeeper:
         return self._state.plan.epoch_floor < self._state.highest_epoch
 
     def raised(self, plan: Plan) -> Plan:
-        """The plan with the floor at the highest epoch there is."""
+        """Raise the plan's epoch floor to the highest epoch there is."""
         return msgspec.structs.replace(plan, epoch_floor=max(plan.epoch_floor, self._state.highest_epoch))
 
     def is_due(self, now: float) -> bool:
@@ -74,11 +74,11 @@ class PlanPublisher:
     # --- what happened to the writes of a plan -------------------------------------------------------------------
 
     def begun(self, write: Write) -> None:
-        """A write of the plan being executed is in flight."""
+        """Count a write of the plan being executed as in flight."""
         self._begun.add(write)
 
     def ended(self, write: Write, *, applied: bool | None) -> None:
-        """A write is over. `applied`: whether it went in; None: unknown, and the mirror has been read since."""
+        """Record the end of a write. `applied`: whether it went in; None: unknown, and the mirror was read since."""
         if write not in self._begun:
             return
         self._begun.remove(write)
@@ -88,14 +88,14 @@ class PlanPublisher:
             self._late.update(write.partitions)
 
     def observe(self, tp: TopicPartition) -> None:
-        """The partition's record changed, maybe by a write of unknown outcome that arrived late. A generation that is
-        being published already comes after it in the store."""
+        """Record that the partition's record changed, maybe by a write of unknown outcome that arrived late. A
+        generation that is being published already comes after it in the store."""
         if tp in self._late:
             self._late.discard(tp)
             self._changed |= not self.is_publishing
 
     def refused(self, write: Write, now: float) -> None:
-        """A write of the plan record failed, or its outcome was unknown."""
+        """Record that a write of the plan record failed, or that its outcome was unknown."""
         self._work.timers.set(Timer.PLAN, now + RETRY)
         if write.purpose is Purpose.PLAN:
             self._failed = self._last

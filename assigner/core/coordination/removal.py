@@ -39,19 +39,19 @@ class OwnershipRemoval:
     # --- when records are kept after all -------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """A consumer is registered: keep what was about to be removed, and examine it again."""
+        """Keep what was about to be removed, and examine it again, because a consumer is registered."""
         self._work.timers.clear(Timer.EMPTY)
         if self._partitions:
             self._work.enqueue(self._partitions)
             self._partitions.clear()
 
     def cancel_topic(self, topic: str) -> None:
-        """The topic changed, so its partitions may exist again: keep their records, unless the group is abandoned."""
+        """Keep the records of a topic that changed, unless the group is abandoned: its partitions may exist again."""
         if self._context.has_consumers:
             self._partitions = {tp for tp in self._partitions if tp.topic != topic}
 
     def refused(self, write: Write, now: float) -> None:
-        """A precondition failed: a consumer registered meanwhile, which the mirror does not show yet. The removal is
+        """Record a failed precondition: a consumer registered that the mirror does not show yet. The removal is
         not retried at once, and the group's time without consumers starts again."""
         self._partitions.difference_update(write.partitions)
         if not self._context.has_consumers and Timer.EMPTY not in self._work.timers:
@@ -65,7 +65,7 @@ class OwnershipRemoval:
             self._work.timers.sooner(Timer.EMPTY, now + _ABANDONED_AFTER * self._context.ttl)
 
     def remove_all_if_empty(self) -> None:
-        """The timer went off: remove the ownership of the whole group if it still has no consumers."""
+        """Remove the ownership of the whole group when the timer fires, if it still has no consumers."""
         if not self._context.has_consumers:
             for table in (self._state.assignments, self._state.handoffs, self._state.standbys):
                 self._partitions.update(table)

@@ -1,4 +1,4 @@
-"""The handoff of one partition, or of a co-partition set, from its old owner to its new one.
+"""Decides each step of a handoff: of one partition, or of a co-partition set, from its old owner to its new one.
 
     warming -> ready -> [freezing] -> [releasing -> released] -> complete -> (deleted)
 

@@ -1,4 +1,4 @@
-"""The consumers' edges of the handoff state machine: what a Ready or a Released does to a handoff.
+"""Decides what a consumer's ack does to a handoff: the Ready of its new owner, the Released of its old one.
 
     Ready      warming -> ready, or warming -> failed where the ack says why
     Released   releasing -> released (exclusive);  complete -> (deleted) (overlap)

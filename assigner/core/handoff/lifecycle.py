@@ -42,9 +42,9 @@ class HandoffAction(Enum):
     EVICT = "evict"
     """The old session did not release in time: end it."""
     FINISH = "finish"
-    """Nobody has to release any more: delete the handoff."""
+    """The old owner has nothing to release any more: delete the handoff."""
     REMOVE = "remove"
-    """The partition was released to nobody: its assignment may be removed."""
+    """The partition was released without a new owner: its assignment may be removed."""
     SUPERSEDED = "superseded"
     """The assignment names another owner than the handoff starts from: the handoff is void."""
 
@@ -57,7 +57,7 @@ def slowest(steps: Sequence[Step]) -> Step:
 
 
 def timeout(state: GroupState, step: Step) -> float | None:
-    """How long a handoff may stay in a step; None: it never stays."""
+    """How long a handoff may stay in a step; None: it never waits in that step."""
     match step:
         case Step.WARMING:
             return state.options.warming_timeout
@@ -72,7 +72,7 @@ def timeout(state: GroupState, step: Step) -> float | None:
 def next_action(
     state: GroupState, liveness: SessionLiveness, tps: Sequence[TopicPartition], *, overdue: bool, now: float
 ) -> HandoffAction:
-    """What is to be done about one handoff. `tps`: its partitions. `overdue`: the step's deadline has passed."""
+    """Decide what one handoff needs now. `tps`: its partitions. `overdue`: the step's deadline has passed."""
     handoff = state.handoffs[tps[0]].record
     step = slowest([state.handoffs[tp].record.at for tp in tps])
     old = liveness.session_state(handoff.old_owner, handoff.old_session, now)
@@ -104,7 +104,7 @@ def _names_the_owner(state: GroupState, tp: TopicPartition) -> bool:
 
 
 def _target(liveness: SessionLiveness, handoff: Handoff, now: float) -> HandoffAction:
-    """What the state of the new owner asks for; WAIT: it is as the handoff expects."""
+    """The action that the new owner's session state calls for; WAIT: it is alive, as the handoff expects."""
     eligible = liveness.eligible(handoff.new_owner)
     if eligible and not eligible.record.wants(handoff.topic):
         return HandoffAction.FIND_TARGET
@@ -146,7 +146,7 @@ def _forward(state: GroupState, tps: Sequence[TopicPartition], step: Step) -> Ha
 
 
 def _acknowledged(state: GroupState, tp: TopicPartition) -> bool:
-    """Every router registered now has acknowledged this very handoff."""
+    """Whether every registered router has acked this very handoff."""
     wanted = state.handoffs[tp].record.handoff_id
     acks = state.acks.get(tp, {})
     return all(router in acks and acks[router].record.handoff_id == wanted for router in state.routers)

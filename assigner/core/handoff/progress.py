@@ -45,7 +45,7 @@ class HandoffProgress:
         self.deadlines = Deadlines()
 
     def advance(self, tp: TopicPartition, now: float, wall: float) -> Write | None:
-        """The write that brings the partition's handoff forward; None: it has to wait."""
+        """The write that advances the partition's handoff; None: it has to wait."""
         handoff = self._state.handoffs[tp].record
         tps = self._units.in_flight(tp, handoff.handoff_id)
         if any(other in self._pending for other in tps):
@@ -105,7 +105,7 @@ class HandoffProgress:
         return self._liveness.session_state(handoff.old_owner, handoff.old_session, now)
 
     def _find_target(self, tps: Partitions, handoff: Handoff, now: float) -> Write | None:
-        """A plan names the next target. Where no plan will be made, the old owner stays the owner."""
+        """Have the next plan choose another target; if none will be made, the old owner keeps the partition."""
         old = self._old_session_state(handoff, now)
         no_plan = self._state.options.paused or not any(map(self._liveness.eligible, self._state.consumers))
         if no_plan and old is SessionState.ALIVE:
@@ -157,7 +157,7 @@ class HandoffProgress:
         return len(self._state.touching(name)) / consumer.record.capacity, name
 
     def _abandon(self, tps: Partitions, handoff: Handoff, now: float, wall: float) -> Write:
-        """The old owner stays the owner, and the partition is in cooldown; an old owner that is leaving releases it."""
+        """Abandon the move: the old owner keeps the partition, then in cooldown, or releases it if it is leaving."""
         if handoff.at is Step.COMPLETE:
             self._work.want_plan(Cause.LEFT, now)
             return self._transitions.reassert_owner(tps)

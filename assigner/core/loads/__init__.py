@@ -1,4 +1,4 @@
-"""Loads of partitions and nodes: from consumers' samples to the weights that strategies plan by.
+"""Turns consumers' samples of load into the weights that strategies plan by.
 
 In order: `samples` smooths what consumers report to one instance and says what is worth writing. `records` translates
 between stored loads and arrays, and merges a write into what was stored. `weights` turns the records into one weight

@@ -108,7 +108,7 @@ class NodeChange:
         return not self.loads
 
     def of(self, before: Loads | None, wall: float) -> Loads:
-        """The record after the write. If more nodes are known than fit, the busiest are kept."""
+        """Merge the change into the record before it. If more nodes are known than fit, the busiest are kept."""
         kept = dict(self.loads)
         if before and before.nodes:
             known = read(before)
@@ -124,6 +124,6 @@ class NodeChange:
 
 
 def _fitting(names: list[str]) -> tuple[str, ...]:
-    """As many names as fit into one value; a quoted name takes three bytes more, and one per escaped character."""
+    """The first names that fit into one value; quoting takes three bytes, and one per escaped character."""
     sizes = [len(name.encode()) + name.count('"') + name.count("\\") + 3 for name in names[:MAX_NODES]]
     return tuple(names[: int(np.searchsorted(np.cumsum(sizes), _NODE_BYTES, "right"))])

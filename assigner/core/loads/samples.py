@@ -26,7 +26,7 @@ _COLUMNS = {"load": np.nan, "seen": _NEVER, "written": np.nan, "written_at": _NE
 
 
 class _Samples:
-    """One row per partition, or per node."""
+    """Samples in arrays, with one row per partition or per node."""
 
     def __init__(self, size: int) -> None:
         self.load: FloatArray = np.full(size, np.nan)
@@ -74,7 +74,7 @@ class _Samples:
         return np.flatnonzero(reported).astype(np.int32) if (reported & urgent).any() else np.empty(0, np.int32)
 
     def mark(self, rows: IntArray, loads: FloatArray, now: float) -> None:
-        """Note that they were written as of `now`."""
+        """Record that these loads were written, as of `now`."""
         self.written[rows], self.written_at[rows] = loads, now
 
     def is_silent(self, now: float, settings: LoadSettings) -> bool:
@@ -146,7 +146,7 @@ class LoadSamples:
     # --- writes --------------------------------------------------------------------------------------------------
 
     def partition_changes(self, group: str, now: float, wall: float) -> Iterator[PartitionChange]:
-        """What is worth writing now, a record at a time."""
+        """The changes that are worth writing now, a record at a time."""
         for topic, samples in list(self._groups[group].topics.items()):
             mean = samples.mean()
             for first in range(0, len(samples), BLOCK):

@@ -19,7 +19,7 @@ class LoadTrigger:
         self._loads: GroupLoads | None = None
 
     def changed(self, loads: GroupLoads | None, now: float) -> None:
-        """The loads changed. None: the group does not use them."""
+        """Take changed loads. None: the group does not use them."""
         self._loads = loads
         self._work.timers.sooner(Timer.LOADS, now)
 
@@ -34,7 +34,7 @@ class LoadTrigger:
             self._work.want_plan(None, now)
 
     def begin_plan(self, causes: set[Cause], now: float, wall: float) -> GroupLoads | None:
-        """The loads for a plan that is about to be made. Adds load to its `causes` if it changes the weights."""
+        """Return the loads for a plan that is about to be made. Adds load to its `causes` if the weights change."""
         at_once = Cause.OPERATOR in causes
         members = len(self._state.consumers)
         if self._loads and self._loads.take_up(self._sizes(), members, now, wall, at_once=at_once):

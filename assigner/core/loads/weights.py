@@ -32,7 +32,7 @@ SHIFT = 0.1
 
 
 class LoadSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Times in seconds."""
+    """How loads are smoothed, stored and used. Times in seconds."""
 
     interval: float = 60.0
     """Between two writes of one record by one instance, at least."""
@@ -115,7 +115,7 @@ def _check_identity(name: str, record: Loads) -> None:
 
 
 def _filled(flat: FloatArray, known: BoolArray, counts: Iterable[int]) -> FloatArray:
-    """Partitions without a load get the mean of their topic, or that of all topics."""
+    """Give partitions without a load the mean of their topic, or that of all topics."""
     filled = flat.copy()
     overall = float(flat[known].mean())
     begin = 0
@@ -128,8 +128,8 @@ def _filled(flat: FloatArray, known: BoolArray, counts: Iterable[int]) -> FloatA
 
 
 class GroupLoads:
-    """The loads a leader plans by. `update` with what is recorded; ask `wanted_at` when that changed; `take_up` when a
-    plan begins."""
+    """The loads that a leader plans by. Call `update` with recorded loads, then `wanted_at`, and `take_up` when a plan
+    begins."""
 
     def __init__(self, settings: LoadSettings) -> None:
         self._settings = settings
@@ -183,7 +183,7 @@ class GroupLoads:
         return matters
 
     def _has_shifted(self, weights: FloatArray | None, members: int) -> bool:
-        """Bounded by the sum over partitions: no member's load can have changed by more."""
+        """Whether the loads changed enough to plan. The sum over partitions bounds any member's change."""
         before = self._weights
         if weights is None or before is None:
             return (weights is None) != (before is None)

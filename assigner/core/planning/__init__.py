@@ -1,4 +1,4 @@
-"""Plans: from a group's records to a strategy's problem, and from its solution to writes that begin moves.
+"""Plans a group: from its records to a strategy's problem, and from the solution to writes that begin moves.
 
 In order: `copartitions` finds the topics whose partitions move as one. `request` translates names to numbers, pins what
 must not move, builds the problem in slices, and translates the solution back into targets. `rollout` adds the

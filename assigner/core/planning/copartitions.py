@@ -79,7 +79,7 @@ def _subscribers(state: GroupState) -> dict[str, tuple[int, ...]]:
 
 
 class CopartitionUnits:
-    """Says which partitions move as one: the same number in each topic of a co-partition set. They are pinned, handed
+    """Knows which partitions move as one: the same number in each topic of a co-partition set. They are pinned, handed
     over and cut over together."""
 
     def __init__(self, state: GroupState) -> None:
@@ -87,7 +87,7 @@ class CopartitionUnits:
         self._known: Mapping[str, tuple[str, ...]] | None = None
 
     def refresh(self) -> None:
-        """Topics or options changed."""
+        """Compute the sets again, after a change of topics or options."""
         self._known = None
 
     def consumers_changed(self) -> None:

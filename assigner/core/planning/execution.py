@@ -205,7 +205,7 @@ class PlanExecution:
     # --- from moves to writes ------------------------------------------------------------------------------------
 
     def writes(self, now: float, wall: float, budget: int) -> Iterator[Write]:
-        """At most `budget` writes that begin moves."""
+        """Begin moves, by at most `budget` writes."""
         given = 0
         while self._immediate and given < budget:
             write = self._begin(self._immediate.popleft(), now, wall)

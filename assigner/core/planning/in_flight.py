@@ -29,19 +29,19 @@ class HandoffsInFlight:
             self._count(handoff.record, 1)
 
     def observe(self, change: Change) -> None:
-        """A handoff's record changed."""
+        """Take a change of a handoff's record."""
         for stored, by in ((change.before, -1), (change.after, 1)):
             if stored:
                 self._count(stored.record, by)
 
     def begin(self, write: Write, target: str) -> None:
-        """A write that creates handoffs to `target` is on its way."""
+        """Count the handoffs to `target` that a write in flight creates."""
         self._targets[write] = target
         _add(self._starting_for, target, len(write.partitions))
         self._starting.update(dict.fromkeys(write.partitions, write))
 
     def settle(self, write: Write) -> None:
-        """The write is over, and mirrored if it went in."""
+        """Drop a write that is over, and mirrored if it went in."""
         target = self._targets.pop(write, None)
         if target is None:
             return
@@ -54,12 +54,12 @@ class HandoffsInFlight:
         return tp in self._starting
 
     def warming(self, name: str) -> int:
-        """Partitions that the consumer warms or is about to."""
+        """How many partitions the consumer warms or is about to warm."""
         return self._warming[name] + self._starting_for[name]
 
     def __len__(self) -> int:
-        """Partitions on their way to a new owner. Those of topics that are gone or unreadable do not count: nothing
-        moves them on."""
+        """How many partitions are on their way to a new owner. Those of topics that are gone or unreadable do not
+        count: nothing moves them on."""
         moving = sum(count for topic, count in self._moving.items() if topic in self._state.topics)
         return moving + sum(tp not in self._state.handoffs for tp in self._starting)
 
@@ -71,7 +71,7 @@ class HandoffsInFlight:
 
 
 def _add(counter: Counter[str], key: str, by: int) -> None:
-    """Names with a count of zero are dropped, or they would pile up with every deploy."""
+    """Add to a name's count, and drop the name at zero: pods' names would pile up with every deploy."""
     counter[key] += by
     if not counter[key]:
         del counter[key]

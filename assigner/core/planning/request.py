@@ -56,7 +56,7 @@ class ReplicaRacks:
         return racks[tp.partition] if tp.partition < len(racks) else ()
 
     def numbered(self, others: Iterable[str]) -> tuple[dict[str, int], tuple[IntArray, IntArray] | None]:
-        """A number for each of these racks and the `others`, and the replicas' racks as `Topics.replica_racks`."""
+        """Number these racks and the `others`, and return the replicas' racks as `Topics.replica_racks`."""
         names = sorted({rack for kind in (*self._kinds, tuple(others)) for rack in kind if rack})
         numbers = {rack: number for number, rack in enumerate(names)}
         return numbers, self._arrays(numbers) if self.known else None
@@ -111,11 +111,11 @@ class TopicRows:
         return Topics(partitions=counts, copartition=self._sets(), key=name_keys([row.name for row in self._rows]))
 
     def columns(self, wanted: BoolArray) -> BoolArray:
-        """[member, row], from [member, topic in name order]."""
+        """Reorder the columns of [member, topic in name order] to [member, row]."""
         return wanted[:, [row.topic for row in self._rows]] if self._split else wanted
 
     def _sets(self) -> IntArray | None:
-        """Set number per row; None: every topic moves by itself."""
+        """The number of the co-partition set per row; None: every topic moves by itself."""
         numbers = [row.joined for row in self._rows]
         if self._by_likeness:
             # The strategy would join topics outside a set by itself, by the members of the plan alone. Partitions
@@ -140,7 +140,7 @@ class Request:
     rollout: Rollout | None = None
     """The rolling deploy whose constraints are in the problem; `rollout.solve` knows when to relax them."""
     leaving: tuple[TopicPartition, ...] = ()
-    """Partitions whose owner is registered and leaving: if nobody can take them, they are released to nobody."""
+    """Partitions whose owner is registered and leaving: if no consumer can take them, they are released to nobody."""
     all_are_back: bool = True
     """Whether no absent consumer may come back and take partitions that no registered one can."""
 
@@ -148,7 +148,7 @@ class Request:
 class OwnerTarget(msgspec.Struct, frozen=True, gc=False):
     tp: TopicPartition
     owner: str
-    """Empty: nobody may have it."""
+    """Empty: no consumer may own it."""
 
 
 def flat_partitions(state: GroupState) -> list[TopicPartition]:
@@ -202,7 +202,7 @@ class RequestBuilder:
         self._leaving: list[TopicPartition] = []
         self._copies: list[IntArray] = []
         """(flat partition, replica, member that holds it), by step."""
-        # Read once, because the arrays must fit each other whatever changes meanwhile.
+        # Read once, because the arrays must have the same members even if a consumer joins meanwhile.
         self._consumers = [state.consumers[name].record for name in self._eligible]
         self._racks = ReplicaRacks(
             {topic: config.record.replica_racks for topic, config in state.topics.items()}, len(partitions)
@@ -340,14 +340,14 @@ class RequestBuilder:
         )
 
     def _capacity(self, name: str) -> float:
-        """Of an absent consumer: as it was last registered."""
+        """The consumer's capacity; an absent consumer's is that of its last registration."""
         registered = self._state.consumers.get(name)
         last = registered.record if registered else self._state.departed.get(name)
         return last.capacity if last else 1.0
 
 
 def _standbys(copies: list[IntArray], partitions: int) -> IntArray:
-    """[flat partition, replica]; no columns where there are no copies."""
+    """The standbys on record as [flat partition, replica]; without columns where there are none."""
     flat, replica, holder = np.concatenate([np.empty((0, 3), np.int32), *copies]).T
     table = np.full((partitions, int(replica.max(initial=-1)) + 1), NONE, np.int32)
     table[flat, replica] = holder

@@ -47,7 +47,7 @@ class Rollout:
         return 2 if self.cap[member] != NONE and has >= self.cap[member] else 0
 
     def of_all(self, count: int) -> Rollout:
-        """With rows for further members, without constraints."""
+        """Add rows for further members, without constraints."""
         more = count - len(self.hold)
         return Rollout(
             self.new,
@@ -95,8 +95,8 @@ def plan_rollout(
 
 
 def _rates(fleet: Iterable[Consumer], new: str, partitions: Mapping[str, int]) -> dict[str, float]:
-    """Partitions per unit of capacity, by topic, in the expected fleet: the new generation will be as large as the old
-    one still is, unless it is larger already."""
+    """Compute the partitions per unit of capacity, by topic, in the expected fleet: the new generation will be as large
+    as the old one still is, unless it is larger already."""
     capacities: dict[bool, defaultdict[tuple[str, ...], list[float]]] = {
         True: defaultdict(list),
         False: defaultdict(list),
@@ -109,7 +109,7 @@ def _rates(fleet: Iterable[Consumer], new: str, partitions: Mapping[str, int]) -
 
 
 def _by_topic(side: Mapping[tuple[str, ...], list[float]], topics: Iterable[str]) -> dict[str, float]:
-    """The capacity of each topic's subscribers. Summed exactly, so that the order does not matter."""
+    """Sum the capacity of each topic's subscribers. Exactly, so that the order of members does not matter."""
     everywhere = math.fsum(side.get((), ()))
     named: defaultdict[str, list[float]] = defaultdict(lambda: [everywhere])
     for wanted, capacities in side.items():
@@ -138,7 +138,7 @@ class _Shares:
 
 
 def applied(problem: Problem, rollout: Rollout) -> Problem:
-    """The problem with the rollout's constraints. A cap never takes away what a member has."""
+    """Add the rollout's constraints to the problem. A cap never takes away what a member has."""
     members, owned = problem.members, problem.owner != NONE
     has = np.bincount(problem.owner[owned], minlength=members.count)
     cap = np.where(rollout.cap == NONE, members.cap, np.maximum(rollout.cap, has)).astype(np.int32)
@@ -150,7 +150,7 @@ def applied(problem: Problem, rollout: Rollout) -> Problem:
 
 
 def solve(strategy: Strategy, problem: Problem, rollout: Rollout | None) -> Solution:
-    """The strategy's solution; under a rollout, what it leaves unowned is solved again with relaxed constraints.
+    """Solve the problem; under a rollout, what is left unowned is solved again with relaxed constraints.
 
     There are at most two such rounds."""
     if rollout and problem.pinned.all() and not problem.standby_count:
@@ -173,7 +173,7 @@ def solve(strategy: Strategy, problem: Problem, rollout: Rollout | None) -> Solu
 
 
 def _relaxed(members: Members, rollout: Rollout) -> Iterator[tuple[BoolArray, Members]]:
-    """First without the rollout's holds, then without its caps too; each with the members that this frees."""
+    """Yield the members freed, and all members, first without the rollout's holds, then without its caps too."""
     free = replace(members, hold=members.hold & ~rollout.hold)
     yield rollout.hold, free
     capped = rollout.cap != NONE

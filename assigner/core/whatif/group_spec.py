@@ -1,7 +1,7 @@
 """Describes a group by names, in a form that a file can have, and translates it into a strategy's problem.
 
 Members claim what they own, as Kafka's consumers do, so two may claim the same partition: the higher generation has it,
-and with equal generations nobody. Claims of topics or partitions that do not exist are dropped, and listed.
+and with equal generations neither. Claims of topics or partitions that do not exist are dropped, and listed.
 
 A rollout may be in progress in a spec; `rolled_out` adds the constraints that the service would add. A spec has no
 leaving consumers. The service counts these when it estimates the size of the new deployment, so its caps for new
@@ -69,7 +69,7 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 @dataclass(frozen=True)
 class Interned:
-    """A spec as a strategy's problem, with the names behind its numbers."""
+    """A spec translated to a strategy's problem, with the names behind its numbers."""
 
     problem: Problem
     members: tuple[str, ...]
@@ -276,7 +276,7 @@ def _check_unique(what: str, names: list[str]) -> None:
 
 
 def rolled_out(spec: GroupSpec, interned: Interned) -> tuple[Interned, Rollout | None]:
-    """The problem with the rollout's constraints, if one is in progress. A member's own cap replaces the rollout's."""
+    """Add the rollout's constraints, if one is in progress. A member's own cap replaces the rollout's."""
     if spec.rollout_cap < 0:
         raise InvalidInput(f"rollout_cap is {spec.rollout_cap}; it must be 0 (a fair share) or more")
     options = GroupOptions(rollout=spec.rollout, rollout_cap=spec.rollout_cap)
@@ -292,7 +292,7 @@ def rolled_out(spec: GroupSpec, interned: Interned) -> tuple[Interned, Rollout |
 
 
 def _consumers(spec: GroupSpec) -> list[Consumer]:
-    """In the order of the problem's rows."""
+    """The members as consumers, in the order of the problem's rows."""
     return [
         Consumer(
             consumer_name=member.name,

@@ -25,7 +25,7 @@ class PlannedMove(msgspec.Struct, frozen=True, kw_only=True):
     old: str
     """Empty: it had no owner."""
     new: str
-    """Empty: nobody may have it."""
+    """Empty: no member may own it."""
     reason: str
     why: str
     warm: bool

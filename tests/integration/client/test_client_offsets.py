@@ -254,7 +254,7 @@ async def test_answers_that_come_in_parts_are_put_together() -> None:
         await holds(a)
         await a.commit({one: OffsetAndMetadata(one.partition, "x" * 200) for one in a.partitions})
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("assigner.offsets.fetch.MAX_ANSWER_BYTES", 500)
+            patch.setattr("assigner.offsets.fetch.MAX_PAGE_BYTES", 500)
             found = await committed(a._session.rpc, [tp(number) for number in range(COUNT)])
         assert {one: offset.offset for one, offset in found.items()} == {tp(n): n for n in range(COUNT)}
 

@@ -322,8 +322,8 @@ async def test_everything_committed_is_found_page_by_page(
     await cluster.add_topic("u", 3)
     await a.until("owns both", lambda c: len(c.owned) == 15)
     assert await commit(a, {one: one.partition for one in a.owned if one.partition != 1}) == []
-    monkeypatch.setattr("assigner.offsets.fetch.MAX_ANSWERED", 5)
-    monkeypatch.setattr("assigner.offsets.fetch._PAGE", 3)
+    monkeypatch.setattr("assigner.offsets.fetch.MAX_PAGE", 5)
+    monkeypatch.setattr("assigner.offsets.fetch._LISTED", 3)
     for topics in ((), ("t", "u"), ("u", "t")):
         found: list[TopicPartition] = []
         after = None
@@ -346,7 +346,7 @@ async def test_an_answer_is_cut_before_it_gets_too_long_for_a_message(
     a = await sole_owner(cluster, 10)
     commits = [OffsetCommit(one, 1, 1, -1, "x" * 250) for one in sorted(a.owned)]
     assert await instance_of(cluster).offsets.commit(GROUP, "a", a.session, commits) == []
-    monkeypatch.setattr("assigner.offsets.fetch.MAX_ANSWER_BYTES", 1_050)
+    monkeypatch.setattr("assigner.offsets.fetch.MAX_PAGE_BYTES", 1_050)
     page = await instance_of(cluster).offsets.fetch(GROUP, WantedOffsets(tuple(sorted(a.owned))))
     assert [one for one, _ in page.offsets] == [tp(0), tp(1), tp(2)]
     assert page.last == tp(2)
