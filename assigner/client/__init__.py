@@ -13,7 +13,8 @@ client, `tls` builds TLS contexts, `aiokafka` reads Kafka for the partitions tha
 Not promised: that an effect which begins behind an open gate ends before the lease does. Give the epoch to the sink.
 """
 
-from assigner.client.admin import AdminClient
+from typing import TYPE_CHECKING
+
 from assigner.client.channel import Unavailable
 from assigner.client.consumer import AssignerConsumer, ConsumerStatistics
 from assigner.client.gate import PartitionGate
@@ -25,6 +26,19 @@ from assigner.core.client.messages import Ownership
 from assigner.errors import Evicted, InvalidInput, InvalidName, Superseded, UnknownTopic
 from assigner.model.commands import Release, Warm
 from assigner.model.keys import TopicPartition
+
+if TYPE_CHECKING:
+    from assigner.client.admin import AdminClient
+else:
+
+    def __getattr__(name: str) -> object:
+        # Imported when asked for: it needs the generated messages, which consumers do without (docs/performance.md).
+        if name != "AdminClient":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from assigner.client.admin import AdminClient
+
+        return AdminClient
+
 
 __all__ = [
     "AdminClient",

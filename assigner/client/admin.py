@@ -32,6 +32,7 @@ from assigner.client.rpc import ConsumerRpc, Identity
 from assigner.client.tls import tls_context
 from assigner.model.keys import TopicPartition
 from assigner.proto.kafka_assigner import v1
+from assigner.proto.runtime import message_class
 
 DEFAULT_TIMEOUT = 10.0
 KEEPALIVE = 10.0
@@ -189,9 +190,8 @@ class AdminClient:
     async def fetch_offsets(self, request: v1.FetchOffsetsRequest) -> Any:
         """One page of the offsets on record, as the C runtime's FetchOffsetsResponse."""
         path = "/kafka_assigner.v1.KafkaAssigner/FetchOffsets"
-        return await self._at_any_instance(
-            lambda channel: unary_call(channel, path, request, v1.FetchOffsetsResponse, self.timeout)
-        )
+        reply = message_class("FetchOffsetsResponse")
+        return await self._at_any_instance(lambda channel: unary_call(channel, path, request, reply, self.timeout))
 
     # --- instances -------------------------------------------------------------------------------------------------
 

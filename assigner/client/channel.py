@@ -29,11 +29,7 @@ from h2.exceptions import H2Error
 from assigner import errors
 from assigner.errors import AssignerError, InvalidInput
 from assigner.model.defaults import GRPC_PORT
-from assigner.proto.kafka_assigner import v1
-from assigner.proto.runtime import message_class
 
-LONG = (v1.AssignmentCommand, v1.FetchOffsetsResponse)
-"""Messages that are decoded to classes of protobuf's C runtime."""
 _ERROR_KEY = "assigner-error"
 """Trailing metadata: which error it was, where several share a status."""
 _M = TypeVar("_M")
@@ -143,10 +139,10 @@ async def close_channel(channel: Channel) -> None:
 
 
 class Codec(CodecBase):
-    """The client's grpclib codec.
+    """The client's grpclib codec: for messages of protobuf's C runtime, which consumers use, and for generated ones.
 
     The generated classes take 30 us per command, which would hold the event loop for a third of a second when ten
-    thousand partitions move; so `LONG` messages are read by the C runtime.
+    thousand partitions move, and would make the client slow to import.
     """
 
     __content_subtype__ = "proto"
@@ -156,9 +152,7 @@ class Codec(CodecBase):
 
     def decode(self, data: bytes, message_type: Any) -> Any:
         try:
-            if message_type in LONG:
-                return message_class(message_type.__name__).FromString(data)
-            return message_type.parse(data)
+            return message_type.FromString(data)
         except (DecodeError, ValueError, EOFError) as error:
             raise InvalidInput(f"the service sent what is not a {message_type.__name__}: {error}") from None
 

@@ -17,7 +17,7 @@ from assigner.client.rpc import ConsumerRpc
 from assigner.core.client.messages import Ownership
 from assigner.errors import AssignerError, InvalidInput, UnreadableRecord
 from assigner.model.keys import TopicPartition
-from assigner.proto.kafka_assigner import v1
+from assigner.proto.runtime import enum_number
 
 IN_A_CALL = 5_000
 IN_A_LIST = 500
@@ -26,6 +26,8 @@ BYTES_IN_A_CALL = 512 * 1024
 _NAMED = 5
 """Partitions that an error's text names."""
 _LARGEST = 2**63 - 1
+_FENCED = enum_number("CommitRefusal", "COMMIT_REFUSAL_FENCED")
+_UNKNOWN_PARTITION = enum_number("CommitRefusal", "COMMIT_REFUSAL_UNKNOWN_PARTITION")
 _M = TypeVar("_M")
 
 
@@ -129,19 +131,18 @@ class _Outcome:
         self.failed: dict[TopicPartition, str] = {}
         self.error: Unavailable | None = None
 
-    def add(self, part: Sequence[Commit], reply: v1.CommitOffsetsResponse) -> None:
+    def add(self, part: Sequence[Commit], reply: Any) -> None:
         self.committed.update(tp for tp, _, _ in part)
         for refused in reply.refused:
             tps = [TopicPartition(refused.topic, partition) for partition in refused.partitions]
             self.committed.difference_update(tps)
-            match refused.why:
-                case v1.CommitRefusal.FENCED:
-                    held = zip(tps, refused.epochs, strict=True)
-                    self.fenced.update((tp, Fenced(refused.owner, epoch)) for tp, epoch in held)
-                case v1.CommitRefusal.UNKNOWN_PARTITION:
-                    self.unknown.update(tps)
-                case _:
-                    self.failed.update((tp, refused.reason) for tp in tps)
+            if refused.why == _FENCED:
+                held = zip(tps, refused.epochs, strict=True)
+                self.fenced.update((tp, Fenced(refused.owner, epoch)) for tp, epoch in held)
+            elif refused.why == _UNKNOWN_PARTITION:
+                self.unknown.update(tps)
+            else:
+                self.failed.update((tp, refused.reason) for tp in tps)
 
     def result(self) -> frozenset[TopicPartition]:
         if self.error and not (self.committed or self.fenced or self.unknown):
@@ -218,10 +219,11 @@ def _covered(part: Sequence[TopicPartition], reply: Any) -> int:
     return part.index(last) + 1
 
 
-def _wanted(part: Sequence[TopicPartition]) -> Iterator[v1.TopicPartitions]:
+def _wanted(part: Sequence[TopicPartition]) -> Iterator[dict[str, Any]]:
+    """Build the fields of TopicPartitions messages."""
     for topic, of_topic in groupby(part, lambda tp: tp.topic):
         for members in _parts(list(of_topic)):
-            yield v1.TopicPartitions(topic=topic, partitions=[tp.partition for tp in members])
+            yield {"topic": topic, "partitions": [tp.partition for tp in members]}
 
 
 def _found(entry: Any) -> Iterator[tuple[TopicPartition, CommittedOffset]]:

@@ -1,4 +1,8 @@
-"""Makes the calls of one consumer to one instance of the service."""
+"""Makes the calls of one consumer to one instance of the service.
+
+Requests and replies are messages of protobuf's C runtime: it reads long ones without holding the event loop, and
+spares a consumer the import of the generated classes.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import math
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from grpclib.client import Channel
@@ -15,13 +19,12 @@ from assigner.client.channel import stream_call, unary_call
 from assigner.errors import InvalidInput
 from assigner.model.commands import Ack
 from assigner.model.keys import TopicPartition
-from assigner.proto.kafka_assigner import v1
-from assigner.proto.runtime import message_class
+from assigner.proto.runtime import enum_number, message_class
 
 LOADS_PER_CALL = 5_000
 LOADS_PER_LIST = 500
 _SERVICE = "/kafka_assigner.v1.KafkaAssigner/"
-_M = TypeVar("_M")
+_WAIT_FOR_DRAIN = enum_number("DeregisterAction", "DEREGISTER_ACTION_WAIT_FOR_DRAIN")
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,9 +49,9 @@ class ConsumerRpc:
         self._timeout = timeout
 
     async def register(self) -> AsyncGenerator[Any, None]:
-        """Register, and yield the stream's messages as the C runtime's AssignmentCommand."""
+        """Register, and yield the stream's AssignmentCommand messages."""
         identity = self._identity
-        request = v1.RegisterRequest(
+        request = message_class("RegisterRequest")(
             consumer_name=identity.name,
             group=identity.group,
             capacity=identity.capacity,
@@ -61,60 +64,62 @@ class ConsumerRpc:
             generation=identity.generation,
             standbys=True,
         )
-        async with aclosing(stream_call(self._channel, _SERVICE + "Register", request, v1.AssignmentCommand)) as stream:
+        command = message_class("AssignmentCommand")
+        async with aclosing(stream_call(self._channel, _SERVICE + "Register", request, command)) as stream:
             async for message in stream:
                 yield message
 
     async def renew(self, timeout: float) -> float:
         """Renew the session; returns the TTL in seconds."""
-        request = v1.RenewRequest(
+        request = message_class("RenewRequest")(
             consumer_name=self._identity.name, group=self._identity.group, session=self._identity.session
         )
-        reply = await self._call("Renew", request, v1.RenewResponse, timeout)
-        return reply.ttl_ms / 1000
+        reply = await self._call("Renew", request, timeout)
+        return float(reply.ttl_ms / 1000)
 
     async def ready(self, acks: Sequence[Ack]) -> dict[TopicPartition, str]:
         """Acknowledge warm partitions; returns those that the service rejected, and why."""
         first = acks[0]
-        request = v1.PartitionReadyRequest(failure=first.failure, **self._ack_fields(acks))
-        return _reasons((await self._call("PartitionReady", request, v1.PartitionReadyResponse)).refusals)
+        request = message_class("PartitionReadyRequest")(failure=first.failure, **self._ack_fields(acks))
+        return _reasons((await self._call("PartitionReady", request)).refusals)
 
     async def released(self, acks: Sequence[Ack]) -> dict[TopicPartition, str]:
         """Acknowledge released partitions; returns those that the service rejected, and why."""
-        request = v1.PartitionReleasedRequest(**self._ack_fields(acks))
-        return _reasons((await self._call("PartitionReleased", request, v1.PartitionReleasedResponse)).refusals)
+        request = message_class("PartitionReleasedRequest")(**self._ack_fields(acks))
+        return _reasons((await self._call("PartitionReleased", request)).refusals)
 
-    async def report_load(self, topics: list[v1.TopicLoads], node: float | None) -> float:
-        """Report loads; returns the seconds after which another report is of use."""
-        request = v1.ReportLoadRequest(
+    async def report_load(self, topics: list[Any], node: float | None) -> float:
+        """Report loads; returns the seconds after which another report is of use. `topics`: TopicLoads messages."""
+        request = message_class("ReportLoadRequest")(
             consumer_name=self._identity.name,
             topics=topics,
             node_load=node,
             group=self._identity.group,
             session=self._identity.session,
         )
-        return (await self._call("ReportLoad", request, v1.ReportLoadResponse)).next_report_ms / 1000
+        return float((await self._call("ReportLoad", request)).next_report_ms / 1000)
 
-    async def commit(self, topics: list[dict[str, Any]]) -> v1.CommitOffsetsResponse:
-        """`topics`: the fields of TopicOffsets messages."""
+    async def commit(self, topics: list[dict[str, Any]]) -> Any:
+        """Commit offsets; returns the CommitOffsetsResponse. `topics`: the fields of TopicOffsets messages."""
         request = message_class("CommitOffsetsRequest")(
             consumer_name=self._identity.name, topics=topics, group=self._identity.group, session=self._identity.session
         )
-        return await self._call("CommitOffsets", request, v1.CommitOffsetsResponse)
+        return await self._call("CommitOffsets", request)
 
-    async def fetch(self, topics: list[v1.TopicPartitions]) -> Any:
-        """The C runtime's FetchOffsetsResponse."""
-        request = v1.FetchOffsetsRequest(topics=topics, group=self._identity.group)
-        return await self._call("FetchOffsets", request, v1.FetchOffsetsResponse)
+    async def fetch(self, topics: list[dict[str, Any]]) -> Any:
+        """Fetch offsets; returns the FetchOffsetsResponse. `topics`: the fields of TopicPartitions messages."""
+        request = message_class("FetchOffsetsRequest")(topics=topics, group=self._identity.group)
+        return await self._call("FetchOffsets", request)
 
-    async def deregister(self, *, gates_closed: bool) -> v1.DeregisterAction:
-        request = v1.DeregisterRequest(
+    async def deregister(self, *, gates_closed: bool) -> bool:
+        """Deregister; returns whether the consumer has to wait until its partitions are drained."""
+        request = message_class("DeregisterRequest")(
             consumer_name=self._identity.name,
             group=self._identity.group,
             session=self._identity.session,
             gates_closed=gates_closed,
         )
-        return (await self._call("Deregister", request, v1.DeregisterResponse)).action
+        return bool((await self._call("Deregister", request)).action == _WAIT_FOR_DRAIN)
 
     def _ack_fields(self, acks: Sequence[Ack]) -> dict[str, Any]:
         first, *others = acks
@@ -125,24 +130,25 @@ class ConsumerRpc:
             "partition": _partition(first),
             "handoff_id": first.handoff_id,
             "batch": [
-                v1.PartitionAnswer(partition=_partition(one), handoff_id=one.handoff_id, failure=one.failure)
-                for one in others
+                {"partition": _partition(one), "handoff_id": one.handoff_id, "failure": one.failure} for one in others
             ],
         }
 
-    async def _call(self, method: str, request: Any, reply: type[_M], timeout: float | None = None) -> _M:
+    async def _call(self, method: str, request: Any, timeout: float | None = None) -> Any:
+        reply = message_class(f"{method}Response")
         return await unary_call(self._channel, _SERVICE + method, request, reply, timeout or self._timeout)
 
 
-def _partition(ack: Ack) -> v1.TopicPartition:
-    return v1.TopicPartition(topic=ack.tp.topic, partition=ack.tp.partition)
+def _partition(ack: Ack) -> dict[str, Any]:
+    """Build the fields of a TopicPartition message."""
+    return {"topic": ack.tp.topic, "partition": ack.tp.partition}
 
 
-def _reasons(refusals: Iterable[v1.Refusal]) -> dict[TopicPartition, str]:
+def _reasons(refusals: Iterable[Any]) -> dict[TopicPartition, str]:
     return {
         TopicPartition(one.partition.topic, one.partition.partition): one.reason
         for one in refusals
-        if one.partition is not None
+        if one.HasField("partition")
     }
 
 
@@ -151,9 +157,9 @@ def _reasons(refusals: Iterable[v1.Refusal]) -> dict[TopicPartition, str]:
 
 def load_messages(
     loads: Mapping[TopicPartition, float], node: float | None
-) -> Iterator[tuple[list[v1.TopicLoads], float | None]]:
-    """Loads cut into requests, at least one; the node's load goes with the first. Raises `InvalidInput` for a number
-    that is not a load."""
+) -> Iterator[tuple[list[Any], float | None]]:
+    """Cut loads into requests, at least one, each a list of TopicLoads messages; the node's load goes with the first.
+    Raises `InvalidInput` for a number that is not a load."""
     if node is not None:
         _check_load("node", node)
     rest = iter(sorted(loads.items()))
@@ -164,14 +170,15 @@ def load_messages(
         yield [], node
 
 
-def _lists(part: list[tuple[TopicPartition, float]]) -> Iterator[v1.TopicLoads]:
-    message = v1.TopicLoads()
+def _lists(part: list[tuple[TopicPartition, float]]) -> Iterator[Any]:
+    kind = message_class("TopicLoads")
+    message = kind()
     for tp, load in part:
         _check_load(str(tp), load)
         if tp.topic != message.topic or len(message.partitions) >= LOADS_PER_LIST:
             if message.partitions:
                 yield message
-            message = v1.TopicLoads(topic=tp.topic)
+            message = kind(topic=tp.topic)
         message.partitions.append(tp.partition)
         message.loads.append(float(load))
     yield message

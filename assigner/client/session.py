@@ -23,7 +23,6 @@ from assigner.clock import Clock
 from assigner.errors import AssignerError, Evicted, NotRegistered, Superseded
 from assigner.logs import get_logger
 from assigner.model.keys import TopicPartition
-from assigner.proto.kafka_assigner import v1
 
 DEREGISTER_TIMEOUT = 5.0
 """Seconds for deregistering on leaving. The lease expires by itself if no instance can be reached."""
@@ -243,7 +242,7 @@ class Session:
     async def _ask_to_leave(self, rpc: ConsumerRpc) -> None:
         while True:
             try:
-                action = await rpc.deregister(gates_closed=False)
+                waits = await rpc.deregister(gates_closed=False)
             except Disconnected:
                 # The next registration asks again.
                 return
@@ -252,9 +251,9 @@ class Session:
                 continue
             except AssignerError as error:
                 _log.info("drain_skipped", error=str(error))
-                action = v1.DeregisterAction.SHUTDOWN_NOW
+                waits = False
             break
-        if action != v1.DeregisterAction.WAIT_FOR_DRAIN:
+        if not waits:
             self._runner.release_all("draining")
             await self._runner.wait_idle(self._timing.drain_timeout)
             self.stop(Ending.DRAINED)

@@ -1,4 +1,8 @@
-"""How grpclib gets bytes from messages and back: ready bytes pass as they are."""
+"""How grpclib gets bytes from messages and back: ready bytes pass as they are.
+
+A request is parsed by protobuf's C runtime, the length of its lists is checked, and only then it becomes a generated
+message: the generated classes would parse in Python, and a request of 1 MiB would hold the event loop for seconds.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import betterproto2
-from google.protobuf.message import DecodeError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 from grpclib.encoding.base import CodecBase
 
 from assigner.errors import InvalidInput, LimitReached
-from assigner.proto.runtime import parse
+from assigner.proto.kafka_assigner import v1
+from assigner.proto.runtime import PACKAGE, message_class
 
 
 class ReadyBytesCodec(CodecBase):
@@ -39,7 +45,40 @@ class ReadyBytesCodec(CodecBase):
 
     def _parse(self, data: bytes, message_type: type[betterproto2.Message]) -> betterproto2.Message:
         try:
-            return parse(data, message_type, self._max_elements)
+            return _parse(data, message_type, self._max_elements)
         except LimitReached:
             self._on_too_many()
             raise
+
+
+def _parse(data: bytes, kind: type[betterproto2.Message], max_elements: int) -> betterproto2.Message:
+    """Parse a request. Raises `InvalidInput` if it is malformed, `LimitReached` if a list in it is too long."""
+    try:
+        parsed = message_class(kind.__name__).FromString(data)
+    except DecodeError:
+        raise InvalidInput(f"the request is not a valid {PACKAGE}.{kind.__name__} message") from None
+    return _generated(parsed, kind, max_elements)
+
+
+def _generated(source: Message, kind: type[betterproto2.Message], max_elements: int) -> betterproto2.Message:
+    values: dict[str, Any] = {}
+    for field, value in source.ListFields():
+        if field.is_repeated:
+            values[field.name] = _elements(field, value, max_elements)
+        else:
+            values[field.name] = _value(field, value, max_elements)
+    return kind(**values)
+
+
+def _elements(field: FieldDescriptor, value: Any, max_elements: int) -> list[Any]:
+    if len(value) > max_elements:
+        raise LimitReached(
+            f"{field.name} has {len(value)} elements; at most {max_elements} fit in one call: make several calls"
+        )
+    return [_value(field, element, max_elements) for element in value]
+
+
+def _value(field: FieldDescriptor, value: Any, max_elements: int) -> Any:
+    if field.message_type is None:
+        return value
+    return _generated(value, getattr(v1, field.message_type.name), max_elements)
