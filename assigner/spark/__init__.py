@@ -51,7 +51,7 @@ def drain(query: StreamingQuery, timeout: float = 120.0, *, tls: Tls | None = No
 
 
 def drain_on_sigterm(*queries: StreamingQuery, timeout: float = 120.0, tls: Tls | None = None) -> None:
-    """Do that when the driver gets SIGTERM. Call it from the main thread."""
+    """Drain the query when the driver gets SIGTERM. Call it from the main thread."""
     from assigner.spark import query_drain
 
     query_drain.drain_on_sigterm(*queries, timeout=timeout, tls=tls)

@@ -80,17 +80,16 @@ class KafkaLog:
         return [TopicPartition(topic, partition) for partition in sorted(found.partitions)]
 
     def starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The oldest offset that each partition still has."""
+        """Read the oldest offset that each partition still has."""
         return self._listed(partitions, OffsetSpec.earliest(), self._isolation)  # type: ignore[no-untyped-call]
 
     def ends(self, partitions: Iterable[TopicPartition], *, uncommitted: bool = False) -> dict[TopicPartition, int]:
-        """The offset after the last one that may be read: the last stable offset, or with `uncommitted` the high
-        watermark."""
+        """Read the end of each partition: the last stable offset, or with `uncommitted` the high watermark."""
         isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else self._isolation
         return self._listed(partitions, OffsetSpec.latest(), isolation)  # type: ignore[no-untyped-call]
 
     def resolved(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """`wanted` with offsets in place of EARLIEST and LATEST."""
+        """Replace EARLIEST and LATEST in `wanted` by offsets."""
         starts = self.starts(tp for tp, offset in wanted.items() if offset == EARLIEST)
         ends = self.ends(tp for tp, offset in wanted.items() if offset > EARLIEST and offset < 0)
         return {tp: starts.get(tp, ends.get(tp, offset)) for tp, offset in wanted.items()}

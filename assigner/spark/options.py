@@ -85,7 +85,8 @@ _RESERVED = {
 
 
 class Tls(msgspec.Struct, frozen=True):
-    """How the member speaks TLS with the assigner. The files are read on the driver, where the member runs."""
+    """TLS files for the member's connection to the assigner. The files are read on the driver, where the member
+    runs."""
 
     ca: str = ""
     """Empty: the system's authorities."""
@@ -103,7 +104,7 @@ class Tls(msgspec.Struct, frozen=True):
 
 
 class StartingOffsets(msgspec.Struct, frozen=True):
-    """Where partitions begin or end that have no committed offset."""
+    """The offsets at which partitions without a committed offset begin or end."""
 
     default: int | None
     """EARLIEST, LATEST, COMMITTED, or None: every partition is named."""
@@ -199,7 +200,7 @@ def _refuse_for_batches(options: Mapping[str, str], *, uses_group: bool) -> None
 
 
 def columns_wanted(given: Mapping[str, str]) -> dict[str, bool]:
-    """Which optional columns the rows have."""
+    """Decide which optional columns the rows have."""
     read = _OptionReader({name.lower(): value for name, value in given.items()})
     control = read.flag("controlRows", False)
     epoch = read.flag("includeEpoch", control)

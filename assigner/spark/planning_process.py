@@ -1,4 +1,4 @@
-"""The process in which Spark plans a query's batches: which signals it handles, and how it exits.
+"""Controls the process in which Spark plans a query's batches: which signals it handles, and how it exits.
 
 Spark closes its end of the socket and sends SIGTERM at the same time, so a reader that obeys the signal never leaves
 the group. Here the signal is ignored, the closed socket ends the process, and a watchdog kills it if it hangs.

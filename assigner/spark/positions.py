@@ -41,7 +41,7 @@ class Position(msgspec.Struct, frozen=True, gc=False):
 
 
 class Owner(msgspec.Struct, frozen=True, gc=False):
-    """The group member whose positions they are."""
+    """The group member that positions belong to."""
 
     group: str
     member: str
@@ -52,7 +52,7 @@ class Positions(msgspec.Struct, frozen=True):
     of: dict[TopicPartition, Position] = {}
 
     def to_json(self) -> dict[str, dict[str, int | str]]:
-        """For Spark, which compares ends of batches by their text: the order is always the same."""
+        """Encode as JSON, always in the same order, because Spark compares the ends of batches as text."""
         listed: dict[str, dict[str, int | str]] = {
             f"{tp.topic}-{tp.partition}": at.to_json() for tp, at in sorted(self.of.items())
         }
@@ -61,7 +61,7 @@ class Positions(msgspec.Struct, frozen=True):
 
 
 def read_positions(stored: Mapping[str, Any], expected: Owner) -> Positions:
-    """Positions from a checkpoint; refuses those of another group or member."""
+    """Read positions from a checkpoint; refuses those of another group or member."""
     owner = stored.get(OWNER_KEY)
     if not isinstance(owner, Mapping) or not {"group", "member"} <= set(owner):
         raise InvalidInput(
@@ -109,7 +109,7 @@ class OffsetRange(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def rows(self) -> int:
-        """At most: offsets may have gaps."""
+        """The most rows that the range can have: offsets may have gaps."""
         return self.end - self.first
 
     def __str__(self) -> str:
@@ -117,7 +117,7 @@ class OffsetRange(msgspec.Struct, frozen=True, gc=False):
 
 
 def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:
-    """What the batch from `start` to `end` reads."""
+    """The ranges that the batch from `start` to `end` reads."""
     found = []
     for tp, at in sorted(end.of.items()):
         before = start.of.get(tp)
@@ -145,7 +145,7 @@ def _cut(one: OffsetRange, parts: int) -> list[OffsetRange]:
 
 
 def packed(ranges: list[OffsetRange], rows: int) -> list[tuple[OffsetRange, ...]]:
-    """Ranges for one task each: short ones together, up to about `rows`, because a task costs more than they do."""
+    """Group ranges into tasks: short ones share one, up to about `rows`, because a task costs more than they do."""
     tasks: list[tuple[OffsetRange, ...]] = []
     room = 0
     for one in ranges:
@@ -165,13 +165,13 @@ class HeldPartition(msgspec.Struct, frozen=True, gc=False):
 
     epoch: int
     since: int
-    """The epoch since which nobody but this member owned it: what it read under these epochs still counts."""
+    """The epoch since which this member was the only owner: what it read under these epochs still counts."""
     base: int
     """The committed offset when it was taken."""
 
 
 class Holdings(msgspec.Struct, frozen=True):
-    """What the member knows about its partitions at one moment."""
+    """The member's partitions at one moment."""
 
     held: dict[TopicPartition, HeldPartition]
     """Owned: to be read further."""
@@ -183,7 +183,7 @@ class Holdings(msgspec.Struct, frozen=True):
 
 
 def with_holdings(start: Positions, holdings: Holdings) -> Positions:
-    """`start` without released partitions and with newly assigned ones; nothing of them is read yet."""
+    """Remove released partitions from `start` and add newly assigned ones, of which nothing is read yet."""
     now: dict[TopicPartition, Position] = {}
     for tp, at in start.of.items():
         held = holdings.held.get(tp)
@@ -223,7 +223,7 @@ def still_counts(at: Position, held: HeldPartition) -> bool:
 
 
 def replayed(start: Positions, end: Positions, holdings: Holdings) -> list[OffsetRange]:
-    """What is left to read of a batch that an earlier process planned: the ranges that no other member has taken over.
+    """Find what is left of a batch that an earlier process planned: the ranges that no other member has taken over.
 
     Leaving the others out loses nothing: the batch was never reported, so their new owners begin before it.
     """
@@ -244,7 +244,8 @@ def advanced(
     ends: Mapping[TopicPartition, int],
     max_rows: int | None,
 ) -> Positions:
-    """The end of the next batch: at most `max_rows` in all, shared in proportion to each partition's backlog."""
+    """Compute the end of the next batch: at most `max_rows` in all, shared in proportion to each partition's
+    backlog."""
     backlog = {
         tp: ends[tp] - at.end
         for tp, at in positions.of.items()

@@ -36,7 +36,7 @@ _log = get_logger(__name__)
 
 
 class MemberAddress(msgspec.Struct, frozen=True):
-    """The process of a query's member, as the reader reports it with each progress."""
+    """The process of a query's member, as the reader reports it with each progress event."""
 
     assigner: str
     group: str
@@ -51,7 +51,7 @@ class NotDrained(AssignerError):
 
 
 def drain(query: StreamingQuery, timeout: float = 120.0, *, tls: Tls | None = None) -> None:
-    """Returns when the query has stopped and owns nothing. `tls`: as in the source's options, if it uses TLS."""
+    """Drain a query; returns when it has stopped and owns nothing. `tls`: as in the source's options."""
     deadline = time.monotonic() + timeout
     members = _wait(lambda: _members_of(query), query, deadline, "has not planned a batch yet")
     for member in members:
@@ -117,7 +117,7 @@ def _holds_nothing(query: StreamingQuery) -> bool:
 
 
 def _progress_of(query: StreamingQuery, field: str) -> list[dict[str, Any]]:
-    """A field of the query's last progress, one value for each source that is `assigned_kafka`."""
+    """Read a field of the query's last progress event, one value for each source that is `assigned_kafka`."""
     progress = query.lastProgress
     if progress is None:
         return []

@@ -59,7 +59,8 @@ def _version(package: str) -> tuple[int, ...] | None:
 
 
 def require_java() -> None:
-    """Call it before a session is made: Spark's own message does not say what is missing."""
+    """Raise `MissingRequirement` without a suitable Java. Call it before a session is made: Spark's own message does
+    not say what is missing."""
     java = _java()
     if java is None:
         raise MissingRequirement(

@@ -1,4 +1,4 @@
-"""The rows of `assigned_kafka`: Spark's own Kafka columns, optional columns, and control rows for stateful operators.
+"""Defines the rows of `assigned_kafka`: Spark's Kafka columns, optional ones, and control rows for stateful operators.
 
 On request rows have the headers, the epoch under which they were read, and the column `control`.
 
@@ -60,7 +60,7 @@ _HEADER = StructType([StructField("key", StringType()), StructField("value", Bin
 
 
 class ControlKind(str, Enum):
-    """What a control row asks an operator to do, see above."""
+    """The kinds of control rows: what each asks a stateful operator to do."""
 
     RESTORE = "restore"
     RESUME = "resume"
@@ -71,7 +71,7 @@ class ControlKind(str, Enum):
 def control_row(
     kind: ControlKind, tp: TopicPartition, *, epoch: int, offset: int, state: bytes | None = None
 ) -> dict[str, object]:
-    """The columns of a control row that are not null. `offset`: that of the next record to be read."""
+    """Build the columns of a control row that are not null. `offset`: that of the next record to be read."""
     row: dict[str, object] = {
         CONTROL: kind.value,
         "topic": tp.topic,
@@ -96,5 +96,5 @@ def row_schema(*, headers: bool, epoch: bool, control: bool = False) -> StructTy
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark expects of record batches."""
+    """Build the Arrow schema that Spark expects of record batches."""
     return to_arrow_schema(schema, timezone="UTC")

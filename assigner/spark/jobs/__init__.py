@@ -1,4 +1,4 @@
-"""Bulk jobs on Spark around the assigner: `loads`, `audit`, `lag`, `simulate`. Run by `assigner pipeline NAME`.
+"""Runs bulk jobs on Spark around the assigner: `loads`, `audit`, `lag`, `simulate`, by `assigner pipeline NAME`.
 
 Each of these modules is one job: a function from a session and data to tables, and nothing that prints or parses a
 command line. They share `session` (a local session, a cluster's, or the active one), `datasets` (checked input, a new

@@ -33,7 +33,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def answer(rows: Sequence[dict[str, Any]]) -> str:
-    """The sentence that recommends a strategy."""
+    """Write the sentence that recommends a strategy."""
     best = rows[0]
     moves = f"{best['moves_per_change']:.1f}"
     # Values that are equal after rounding count as equal.

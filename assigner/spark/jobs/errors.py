@@ -30,7 +30,7 @@ def silence_query_loggers() -> None:
 
 
 def input_error(error: Exception) -> InvalidInput | None:
-    """The error about the input that made a job fail; None: the input was not the reason."""
+    """Find the error about the input that made a job fail; None: the input was not the reason."""
     text = str(error)
     for pattern in _OURS:
         if message := pattern.search(text):
@@ -51,7 +51,7 @@ def _damage(kind: str, text: str) -> str:
 
 
 def cause(error: Exception) -> str:
-    """The first line of the innermost cause."""
+    """Find the first line of an error's innermost cause."""
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     message = _innermost(java) if java is not None else str(error)
     return _plain(message) or type(error).__name__

@@ -31,7 +31,7 @@ def weigh(
 
 
 def weights_of(weights: DataFrame, group: str) -> dict[str, dict[str, float]]:
-    """A group's weights in the format of `assigner loads GROUP --set`."""
+    """Format a group's weights as `assigner loads GROUP --set` reads them."""
     chosen = weights.where(weights["group"] == group).select("topic", "partition", "weight")
     rows = chosen.limit(MAX_PUBLISHED + 1).collect()
     if not rows:

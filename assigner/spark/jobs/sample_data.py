@@ -41,7 +41,7 @@ def load_samples(*, seed: int = 1, groups: int = 2, partitions: int = 192, hours
 
 
 def lag_samples(log: SampleLog, *, seed: int = 1, every: float = 15.0) -> pa.Table:
-    """Generate the lag of each partition of an ownership log: it grows while nobody owns the partition, and slowly
+    """Generate the lag of each partition of an ownership log: it grows while the partition has no owner, and slowly
     under `SLOW`."""
     rng = np.random.default_rng(seed)
     histories: defaultdict[tuple[str, str, int], list[tuple[int, int, str, str]]] = defaultdict(list)

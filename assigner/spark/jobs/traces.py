@@ -1,4 +1,4 @@
-"""Membership traces: the events of a group over time, one row per topic, join, leave or crash; and generated samples.
+"""Defines and generates membership traces: a group's events over time, one row per topic, join, leave or crash.
 
 | column | meaning |
 |---|---|

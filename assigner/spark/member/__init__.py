@@ -1,4 +1,4 @@
-"""The group member behind a streaming query, on a thread of its own.
+"""Runs the group member behind a streaming query, on a thread of its own.
 
 - `thread`: `MemberThread` runs the member's event loop in the process that plans, and passes calls to it.
 - `member`: `QueryMember` claims assigned partitions and releases them at batch boundaries.

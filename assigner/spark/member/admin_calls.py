@@ -1,4 +1,4 @@
-"""Calls to the service about a group, for callers that need not be its members."""
+"""Calls the service about a group, for callers that need not be its members."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def ask_to_drain(addresses: Sequence[str], tls: Tls | None, group: str, me
 async def committed_at(
     addresses: Sequence[str], tls: Tls | None, group: str, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Offsets that the group has committed; partitions without one are left out."""
+    """Fetch the group's committed offsets; partitions without one are left out."""
     async with _admin(addresses, tls) as admin:
         return {tp: found.offset for tp, found in (await admin.committed(group, partitions)).items()}
 

@@ -1,4 +1,4 @@
-"""A claim is the ownership marker that a member commits beside an offset, so that it can trust its checkpoint later.
+"""Encodes claims: ownership markers that a member commits beside offsets, to trust its checkpoint later.
 
 A restarted process is a new session, and its epochs are higher than those in Spark's checkpoint. Did another member own
 the partition in between? Each owner claims a partition by committing the offset it found once more under its own epoch,
@@ -17,14 +17,14 @@ from assigner.spark.positions import HeldPartition
 class Claim(msgspec.Struct, frozen=True):
     member: str
     since: int
-    """The epoch since which nobody but this member owned the partition."""
+    """The epoch since which this member was the only owner of the partition."""
 
     def text(self) -> str:
         return msgspec.json.encode(self).decode()
 
 
 def claim_of(metadata: str) -> Claim | None:
-    """The claim in an offset's metadata; None if another kind of consumer, or an operator, wrote it."""
+    """Read the claim in an offset's metadata; None if another kind of consumer, or an operator, wrote it."""
     try:
         return msgspec.json.decode(metadata, type=Claim)
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -32,7 +32,7 @@ def claim_of(metadata: str) -> Claim | None:
 
 
 def held_by(member: str, epoch: int, found: CommittedOffset | None, otherwise: int) -> HeldPartition:
-    """What `member` holds under `epoch`, given the committed offset; without one it begins at `otherwise`."""
+    """Compute what `member` holds under `epoch` from the committed offset; without one it begins at `otherwise`."""
     if found is None:
         return HeldPartition(epoch, epoch, otherwise)
     claim = claim_of(found.metadata)

@@ -6,7 +6,7 @@ committed, and the ack of the release follows. A partition with state is release
 hands its state over. When contact is lost, ownership is unknown: the partition is neither read further nor dropped
 until the assigner names its owner.
 
-Not promised: that nobody else reads what this query reads. Between a lost lease and the end of the running batch two
+Not promised: that no other query reads what this one reads. Between a lost lease and the end of the running batch two
 owners may read the same records; a sink that checks epochs rejects the rows of the former owner.
 """
 
@@ -133,7 +133,7 @@ class QueryMember(Handler):
     # --- called by the client, on commands of the assigner ---------------------------------------------------------
 
     async def warm(self, partition: TopicPartition, order: Warm) -> None:
-        """There is nothing to warm up; but records that are already deleted are better reported before the handoff."""
+        """Report records that Kafka has deleted already, before the handoff. There is nothing to warm up."""
         found = (await self.consumer.committed([partition])).get(partition)
         starts = await anyio.to_thread.run_sync(self._log.starts, [partition])
         if found is not None and found.offset < starts[partition]:

@@ -113,7 +113,7 @@ class MemberThread:
         await self._stopped.wait()
 
     def _explained(self, error: BaseException) -> BaseException:
-        """The client's error, naming the options of the source."""
+        """Reword the client's error to name the options of the source."""
         match error:
             case Unavailable():
                 why = str(error).removesuffix("; check the addresses")

@@ -1,4 +1,4 @@
-"""Fenced sinks: exactly once across all members of a group. See `docs/how-to/exactly-once-with-spark.md`.
+"""Writes exactly once across all members of a group, by fenced sinks. See `docs/how-to/exactly-once-with-spark.md`.
 
 The modules in order: `fence` is the rule, independent of any database; `columns` finds a row's partition, offset and
 epoch; `writer` lets tasks stage rows and the driver commit them; `outcome` counts written, skipped and refused rows;

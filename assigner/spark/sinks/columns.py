@@ -33,7 +33,7 @@ class StateRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def extent(self) -> Slice:
-        """The slice that the state covers. It raises the fence even if the records made no rows."""
+        """The offsets that the state covers. They raise the fence even if the records made no rows."""
         at = self.next_offset
         return Slice(topic=self.topic, partition=self.partition, epoch=self.epoch, first=at, next_offset=at, rows=0)
 
@@ -54,7 +54,7 @@ def check_columns(names: Iterable[str]) -> None:
 
 
 def data_columns(names: Iterable[str]) -> list[str]:
-    """The columns that are stored."""
+    """Select the columns that are stored."""
     present = list(names)
     return [name for name in present if name not in (CONTROL, STATE)] if CONTROL in present else present
 
@@ -78,7 +78,7 @@ def state_rows(batch: pa.RecordBatch) -> list[StateRow]:
 
 
 def slices_of(batch: pa.RecordBatch) -> list[Slice]:
-    """One slice for each partition and epoch of the rows."""
+    """Group the rows into slices, one for each partition and epoch."""
     if not batch.num_rows:
         return []
     origin = batch.select(list(ORIGIN))

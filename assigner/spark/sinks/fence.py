@@ -1,4 +1,4 @@
-"""The fencing rule that every fenced sink applies, independent of any database or file.
+"""Decides which rows of a batch are written, by the fencing rule of every sink, independent of any database or file.
 
 A fence keeps, for one partition in one sink, the highest epoch that wrote and the offset after the last row written.
 Rows of a lower epoch are refused; rows before that offset were written already and are skipped. A sink must change
@@ -100,7 +100,8 @@ class FenceDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def merged(slices: Iterable[Slice]) -> list[Slice]:
-    """One slice per partition, in the order in which fences are locked. Two epochs of a partition are an error."""
+    """Merge slices to one per partition, in the order in which fences are locked. Two epochs of a partition are an
+    error."""
     whole: dict[TopicPartition, Slice] = {}
     for part in slices:
         known = whole.get(part.tp)

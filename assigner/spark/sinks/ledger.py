@@ -1,4 +1,4 @@
-"""`Ledger`: a sink's record of partitions, that is how far each is written, under which epoch, and its stored state.
+"""Defines `Ledger`, a sink's record of partitions: how far each is written, under which epoch, and its stored state.
 
 A source that reads the ledger before it starts begins at the later of the committed offset and the sink's next offset:
 rows written by an owner that died before it could report them are then not even read again. The source's options
@@ -28,7 +28,7 @@ LEDGER_OPTIONS = (URL, TABLE, PATH, SINK)
 class SinkId(msgspec.Struct, frozen=True):
     """A group's sink: several groups, and several sinks of one group, may share a database or a directory.
 
-    All members of the group that write to one place use the same name, and nobody else does."""
+    All members of the group that write to one place use the same name, and no other writer does."""
 
     group: str
     name: str
@@ -45,25 +45,25 @@ class Ledger(Protocol):
     """Reads and resets a sink's record, without writing rows."""
 
     def fences(self) -> dict[TopicPartition, Fence]:
-        """The fence of every partition of which rows were written or rejected."""
+        """Read the fence of every partition of which rows were written or rejected."""
         ...
 
     def states(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, StateRow]:
-        """The states that the last owners stored, for those partitions that have one."""
+        """Read the states that the last owners stored, for those partitions that have one."""
         ...
 
     def reset(self, topic: str) -> None:
-        """Delete the fences of a topic that was made anew, or whose offsets or epochs began again. Rows stay."""
+        """Delete the fences of a topic that was recreated, or whose offsets or epochs began again. Rows stay."""
         ...
 
 
 def next_offsets(ledger: Ledger) -> dict[TopicPartition, int]:
-    """The offset after the last row written, for each partition with any."""
+    """Compute the offset after the last row written, for each partition that has rows."""
     return {tp: fence.next_offset for tp, fence in ledger.fences().items() if fence.next_offset}
 
 
 def ledger_of(options: Mapping[str, str], group: str) -> Ledger | None:
-    """The ledger that the options name, or None if they name none."""
+    """Open the ledger that the options name, or None if they name none."""
     # Here, because executors read options too, and have no use for databases.
     from assigner.spark.sinks.parquet.sink import ParquetLedger, parquet_place
     from assigner.spark.sinks.sql.sink import SqlLedger, sql_place

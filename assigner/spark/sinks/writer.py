@@ -33,23 +33,23 @@ class SinkWriter(Protocol[Staged]):
 
     @property
     def staged_type(self) -> type[Staged]:
-        """What `stage` returns: results of tasks are decoded as this type."""
+        """The type that `stage` returns, as which results of tasks are decoded."""
         ...
 
     def prepare(self) -> None:
-        """Called before tasks stage: create missing tables or directories, concurrently with other processes."""
+        """Create missing tables or directories before tasks stage, concurrently with other processes."""
         ...
 
     def stage(self, batches: Iterable[pa.RecordBatch]) -> Staged | None:
-        """In a task: store rows where readers do not see them. None: there were no rows."""
+        """Store rows of a task where readers do not see them. None: there were no rows."""
         ...
 
     def commit(self, staged: list[Staged], batch_id: int) -> Outcome:
-        """In the driver: check the fences, and make accepted rows visible and move the fences in one atomic step."""
+        """Check the fences, then make accepted rows visible and raise the fences in one atomic step, in the driver."""
         ...
 
     def abort(self, staged: list[Staged]) -> None:
-        """In the driver: delete what the successful tasks staged."""
+        """Delete what the successful tasks staged, in the driver."""
         ...
 
 
@@ -73,7 +73,7 @@ class FencedBatches(Generic[Staged]):
         self.totals.add(self.last)
 
     def next_offsets(self) -> dict[TopicPartition, int]:
-        """For each partition the offset after its last row in the sink."""
+        """Read the offset after the last row in the sink, for each partition."""
         return next_offsets(self.ledger)
 
 
@@ -121,11 +121,11 @@ class FencedWriter(DataSourceArrowWriter, Generic[Staged]):
 
 
 class _Nothing(WriterCommitMessage):
-    """The message of a task without rows: Spark demands one."""
+    """The message of a task without rows, because Spark requires one."""
 
 
 def _present(messages: list[WriterCommitMessage | None]) -> list[Staged]:
-    """What was staged. None stands for a task that failed."""
+    """Select the messages of tasks that staged rows. None stands for a task that failed."""
     return [cast(Staged, each) for each in messages if each is not None and not isinstance(each, _Nothing)]
 
 

@@ -1,4 +1,4 @@
-"""The data source `assigned_kafka`: plans batches on the driver, fetches records on executors.
+"""Implements the data source `assigned_kafka`: plans batches on the driver, fetches records on executors.
 
 - `reader`: the classes that Spark calls. Only the process that plans batches joins the group.
 - `planner`: where each batch ends and which ranges it reads; its member is in `assigner.spark.member`.

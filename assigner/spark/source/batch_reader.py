@@ -1,4 +1,4 @@
-"""`spark.read.format("assigned_kafka")`: reads between two offsets of each partition. It joins no group.
+"""Implements `spark.read.format("assigned_kafka")`: reads between two offsets of each partition. It joins no group.
 
 `committed` as an end stands for the group's committed offsets, so that records which a group has processed, or has not
 yet processed, can be read without disturbing it.

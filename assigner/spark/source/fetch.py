@@ -90,7 +90,7 @@ class _RangeReader:
         self._consumer.assign([TopicPartition(tp.topic, tp.partition, offset)])
 
     def _records(self, found: list[Any]) -> list[Any]:
-        """The records among the messages that belong to the range."""
+        """Select the records of the range among the messages."""
         records = [message for message in found if message.error() is None]
         if records:
             records = self._within(records)

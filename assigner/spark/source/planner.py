@@ -102,7 +102,7 @@ class Planner:
         return self._sink.states(partitions) if self._sink is not None else {}
 
     def read_to_here(self) -> None:
-        """Let batches end where the topics end now: later records are not read."""
+        """Set the present end of the topics as the end of all batches: later records are not read."""
         self._wait_for_share(self._options.assigner_timeout, whole=True)
         self._target = self._log.ends(self._log.partitions(self._options.topics))
 
@@ -188,7 +188,7 @@ class Planner:
         self._committed = end
 
     def _refuse_async_progress(self, start: Mapping[str, Any]) -> None:
-        """Spark calls `commit` between two batches, unless it writes its commit log asynchronously."""
+        """Raise for asynchronous progress tracking: then Spark does not call `commit` between two batches."""
         if self._planned and self._committed != start:
             raise InvalidInput(
                 "the query writes its progress asynchronously, so nobody can tell what it has finished; "

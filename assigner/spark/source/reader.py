@@ -1,4 +1,4 @@
-"""`spark.readStream.format("assigned_kafka")`: a query that is a member of a group and shares its topics with others.
+"""Implements `spark.readStream.format("assigned_kafka")`: the query joins a group and reads the partitions it owns.
 
 Spark makes readers in several processes. Only the one that plans batches joins the group, and only once a batch is to
 be planned. Executors get ranges of offsets and know nothing of the group.
@@ -101,7 +101,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.planner.read_to_here()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """For the query's progress: where the topics end, and how `query_drain` reaches the member."""
+        """Report where the topics end, and how `query_drain` reaches the member, for the query's progress event."""
         if self._planner is None:
             return None
         ends = {f"{tp.topic}-{tp.partition}": end for tp, end in sorted(self._planner.ends.items())}
@@ -116,7 +116,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**ends, OWNER_KEY: where}
 
     def statistics(self) -> MemberStatistics | None:
-        """None if no batch was planned yet."""
+        """The member's statistics; None if no batch was planned yet."""
         return None if self._planner is None else self._planner.statistics()
 
     def stop(self) -> None:
@@ -130,7 +130,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def planner(self) -> Planner:
-        """Made at the first use, which joins the group."""
+        """The planner, made at the first use, which joins the group."""
         if self._planner is None:
             # Here, because executors unpickle readers too, and have no use for the client.
             from assigner.spark.source.planner import Planner

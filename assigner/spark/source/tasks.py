@@ -1,4 +1,4 @@
-"""Spark's tasks for a batch: long ranges are split for parallel work, short ones share a task."""
+"""Divides a batch into Spark's tasks: long ranges are split for parallel work, short ones share a task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State that moves with its partition: from the query that releases a partition to the one that takes it over.
+"""Moves state with its partition: from the query that releases a partition to the one that takes it over.
 
 - `processor`: `PartitionProcessor`, one state per topic-partition, and `with_partition_state`; re-exported here.
 - `handover`: which control rows a batch holds, and where reading begins for a state that another query left.

@@ -1,4 +1,4 @@
-"""Which control rows a batch holds, and where a new owner begins to read whose state another query left in the sink.
+"""Computes the control rows of a batch, and where a new owner begins to read after another query stored the state.
 
 Like the records of a batch, its control rows follow from its two ends alone. The sink's states are read when a batch is
 planned: the stored state of a partition only ever advances, so the end of an older batch still fits.
@@ -41,7 +41,7 @@ class Control(msgspec.Struct, frozen=True, gc=False):
 
 
 def to_restore(start: Positions, holdings: Holdings) -> list[TopicPartition]:
-    """Held partitions whose state the query does not have in its own checkpoint."""
+    """Find the held partitions whose state is not in the query's own checkpoint."""
     return [tp for tp, held in holdings.held.items() if not has_state(start.of.get(tp), held)]
 
 
@@ -52,9 +52,9 @@ def has_state(at: Position | None, held: HeldPartition) -> bool:
 def beginning_at_states(
     holdings: Holdings, restored: Collection[TopicPartition], stored: Mapping[TopicPartition, StateRow]
 ) -> Holdings:
-    """The holdings with the bases at which states begin. `restored`: partitions whose state the query does not have;
-    `stored`: their states in the sink. A partition without a stored state was never read with states, and begins at the
-    committed offset."""
+    """Set the base of each holding: for `restored` partitions, whose state the query does not have, the offset at which
+    the state `stored` in the sink ends; else 0. A partition without a stored state was never read with states, and
+    begins at the committed offset."""
     held = {
         # The query's own state ends where its last batch ends.
         tp: msgspec.structs.replace(one, base=_beginning(one, stored.get(tp)) if tp in restored else 0)
@@ -71,14 +71,14 @@ def _beginning(held: HeldPartition, stored: StateRow | None) -> int:
 
 
 def controls_between(start: Positions, end: Positions, every: int) -> list[Control]:
-    """The control rows of the batch from `start` to `end`, with a snapshot after `every` so many records of a
+    """Build the control rows of the batch from `start` to `end`, with a snapshot after `every` so many records of a
     partition."""
     return [one for tp, at in sorted(end.of.items()) for one in _controls(tp, start.of.get(tp), at, every)]
 
 
 def controls_again(start: Positions, end: Positions, holdings: Holdings, every: int) -> list[Control]:
-    """The control rows of a batch that an earlier process planned, for the partitions that are still held, under their
-    present epochs."""
+    """Build the control rows of a batch that an earlier process planned, for the partitions that are still held, under
+    their present epochs."""
     found: list[Control] = []
     for tp, at in sorted(end.of.items()):
         held, before = holdings.held.get(tp), start.of.get(tp)
@@ -112,7 +112,7 @@ def restored_by(controls: Iterable[Control]) -> list[TopicPartition]:
 
 
 def with_states(controls: Iterable[Control], stored: Mapping[TopicPartition, StateRow]) -> list[Control]:
-    """The control rows with the states to restore."""
+    """Add the states to restore to the control rows."""
     return [_restoring(one, stored.get(one.tp)) if one.kind is ControlKind.RESTORE else one for one in controls]
 
 

@@ -1,4 +1,4 @@
-"""`PartitionProcessor`: a stateful operator with one state per topic-partition, handed over by control rows.
+"""Implements `PartitionProcessor`, a stateful operator with one state per topic-partition, handed over by control rows.
 
     class Counts(PartitionProcessor[dict[str, int]]):
         def begin(self): return {}
@@ -59,7 +59,7 @@ class PartitionProcessor(StatefulProcessor, ABC, Generic[S]):
 
     @abstractmethod
     def begin(self) -> S:
-        """The state of a partition before its first record."""
+        """Make the state of a partition before its first record."""
 
     @abstractmethod
     def process(self, state: S, rows: pd.DataFrame) -> tuple[S, pd.DataFrame]:
@@ -75,7 +75,7 @@ class PartitionProcessor(StatefulProcessor, ABC, Generic[S]):
 
     @property
     def schema(self) -> StructType:
-        """The schema of the output rows: the origin, the output's columns, and those of states."""
+        """Build the schema of the output rows: the origin, the output's columns, and those of states."""
         return StructType(
             [
                 StructField("topic", StringType()),

@@ -1,4 +1,4 @@
-"""The fenced sink for directories of Parquet files: one manifest per batch makes rows and fences visible together.
+"""Writes to fenced directories of Parquet files: one manifest per batch makes rows and fences visible together.
 
 The modules in order: `sink` (`fenced_parquet` and `read_fenced`, the public functions), `source`
 (`format("fenced_parquet")`), `files` (tasks write data files that no manifest names yet), `commit` (the driver writes

@@ -57,7 +57,7 @@ class Commit(msgspec.Struct, frozen=True):
         )
 
     def _manifest(self, contents: Contents, staged: Sequence[FilesStaged], decision: FenceDecision) -> Manifest | None:
-        """The manifest of the commit; None: nothing changes, as when the whole batch was committed before."""
+        """Build the manifest of the commit; None: nothing changes, as when the whole batch was committed before."""
         added = [file for each in staged if (file := self._passing_file(each, decision.floors)) is not None]
         changed = [
             FenceEntry(at, fence)

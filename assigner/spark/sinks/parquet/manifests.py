@@ -1,4 +1,4 @@
-"""The commit log of a fenced directory: numbered manifests, one per commit.
+"""Keeps the commit log of a fenced directory: numbered manifests, one per commit.
 
 A manifest is written completely under a temporary name and then linked to its number. The link fails if the number is
 taken, so of two members that decided on the same contents one commits, and the other reads the log again and decides
@@ -88,7 +88,7 @@ class StateFile(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One commit: what it changed."""
+    """One commit: the files, fences and states that it changed."""
 
     written_at: float
     """Wall-clock time in seconds; it only decides how long removed files are kept."""
@@ -268,7 +268,7 @@ def _name(number: int) -> str:
 
 
 def _numbered(folder: Path) -> Iterator[tuple[Path, int]]:
-    """The manifests in a folder with their numbers. Files with other names are ignored."""
+    """List the manifests in a folder with their numbers. Files with other names are ignored."""
     for path in folder.glob("*.json"):
         if _NUMBER.fullmatch(path.stem):
             yield path, int(path.stem)

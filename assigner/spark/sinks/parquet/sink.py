@@ -1,4 +1,4 @@
-"""The sink for a fenced directory of Parquet files: one manifest commits rows and fences together.
+"""Writes to a fenced directory of Parquet files: one manifest commits rows and fences together.
 
     query = rows.writeStream.foreachBatch(fenced_parquet("/lake/payments", group="billing")).start()
     read_fenced(spark, "/lake/payments").count()
@@ -140,7 +140,7 @@ class ParquetLedger:
 
 
 def fenced_parquet(path: str, *, group: str, sink: str = "rows", on_stale: str = "drop") -> FencedBatches[FilesStaged]:
-    """A function for `foreachBatch` that writes to a directory exactly once, whichever member of the group writes.
+    """Make a function for `foreachBatch` that writes to a directory exactly once, across all members of the group.
 
     `path`: the same directory for all members. `sink`: one name for all members that write here. `on_stale`: `drop` or
     `fail`.
@@ -182,7 +182,7 @@ def schema_of(directory: Path, contents: Contents) -> StructType:
 
 
 def stored_schema(schema: StructType) -> str:
-    """The schema as JSON, as it is compared and stored. Nullability is not part of it."""
+    """Encode the schema as JSON, as it is compared and stored. Nullability is not part of it."""
     kept = [StructField(name, schema[name].dataType) for name in data_columns(schema.names)]
     return StructType(kept).json()
 

@@ -1,4 +1,4 @@
-"""`format("fenced_parquet")`: the fenced directory as a data source to write to and to read from.
+"""Implements `format("fenced_parquet")`: the fenced directory as a data source to write to and to read from.
 
     register(spark)
     rows.writeStream.format("fenced_parquet").option("path", path).option("group", "billing")
@@ -30,7 +30,7 @@ NAME = "fenced_parquet"
 
 
 class FencedParquetSource(DataSource):
-    """Options: path, group (to write); sink (rows), onStale (drop)."""
+    """The data source `fenced_parquet`. Options: path, group (to write); sink (rows), onStale (drop)."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""The one transaction of a batch: lock its fences, apply the fencing rule, move accepted rows, raise the fences.
+"""Commits a batch in one transaction: locks fences, applies the fencing rule, moves accepted rows, raises the fences.
 
 All members lock fences in the order of topic and partition, so they wait for each other without deadlock. A member that
 waited decides by the fences that the other one left. If any staged row is missing (a crash of the server, a sweep)
@@ -67,7 +67,7 @@ def read_fences(connection: Connection, tables: LedgerTables, sink: SinkId) -> d
 def lock_fences(
     connection: Connection, tables: LedgerTables, sink: SinkId, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, Fence]:
-    """The fences of these partitions, which must be sorted, held until the transaction ends."""
+    """Lock and read the fences of these partitions, which must be sorted, until the transaction ends."""
     return _some_fences(connection, tables, sink, partitions, lock=True)
 
 

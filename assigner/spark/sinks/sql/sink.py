@@ -1,4 +1,4 @@
-"""The sink for a fenced SQL table: one transaction of SQLite or PostgreSQL commits rows and fences together.
+"""Writes to a fenced SQL table: one transaction of SQLite or PostgreSQL commits rows and fences together.
 
     query = rows.writeStream.foreachBatch(fenced_sql(url, "payments", group="billing")).start()
 
@@ -133,7 +133,7 @@ class SqlLedger:
 def fenced_sql(
     url: str, table: str, *, group: str, sink: str | None = None, on_stale: str = "drop"
 ) -> FencedBatches[Staged]:
-    """A function for `foreachBatch` that writes to a table exactly once, whichever member of the group writes.
+    """Make a function for `foreachBatch` that writes to a table exactly once, across all members of the group.
 
     `url`: `postgresql://...` or `sqlite:////file`. `table`: made from the rows' schema where it does not exist. `sink`:
     one name for all members that write here, the table's name unless given. `on_stale`: `drop` or `fail`.

@@ -1,4 +1,4 @@
-"""`format("fenced_sql")`: the fenced SQL table as a data source to write to.
+"""Implements `format("fenced_sql")`: the fenced SQL table as a data source to write to.
 
     register(spark)
     rows.writeStream.format("fenced_sql").option("url", url).option("table", "payments").option("group", "billing")
@@ -21,7 +21,7 @@ NAME = "fenced_sql"
 
 
 class FencedSqlSource(DataSource):
-    """Options: url, table, group; sink (the table's name), onStale (drop)."""
+    """The data source `fenced_sql`. Options: url, table, group; sink (the table's name), onStale (drop)."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""Tasks stage their rows in a table: each under a token of its own, in a transaction of its own.
+"""Stages the rows of tasks in a table: each task under a token of its own, in a transaction of its own.
 
 The driver gets the tokens; staged rows have no effect until the driver's commit moves them. A task that is repeated
 stages under another token. Rows whose token no commit ever names are orphans: a crash, a failed task, a lost driver.

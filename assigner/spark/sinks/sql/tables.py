@@ -1,4 +1,4 @@
-"""The tables of a fenced SQL sink, and how a Spark schema becomes columns.
+"""Defines the tables of a fenced SQL sink, and converts a Spark schema to columns.
 
 Beside the table that users asked for there are three: fences and states, each shared by all groups and sinks in that
 schema, and per table one for staged rows, whose name carries a hash of the columns so that old and new versions of a
@@ -132,7 +132,7 @@ class SinkTables(LedgerTables):
 
 
 def split_name(table: str) -> tuple[str | None, str]:
-    """`namespace.table` or `table`."""
+    """Split a table's name: `namespace.table` or `table`."""
     namespace, _, name = table.rpartition(".")
     if not name:
         raise InvalidInput(f"option table is {table!r}; name a table, such as payments or billing.payments")
@@ -142,7 +142,7 @@ def split_name(table: str) -> tuple[str | None, str]:
 
 
 def staged_prefix(table: str) -> str:
-    """The common prefix of the names of this table's staging tables."""
+    """Build the common prefix of the names of this table's staging tables."""
     return f"{table[:_STEM]}_staged_"
 
 
