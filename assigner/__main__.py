@@ -1,4 +1,4 @@
-"""The `assigner` program, which says in one line what to install where only the client library is.
+"""Starts the `assigner` program, or prints in one line what to install where only the client library is.
 
 Not promised: that any command works without the extra `server`. The modules here are found by name, because a library
 that is missing must not hide one that is broken.

@@ -1,6 +1,6 @@
-"""What the service offers, free of any wire: values and the two interfaces that gRPC, tests and embedding call.
+"""Defines the service's interfaces, independent of gRPC: `Membership`, `Offsets`, `Administration`, and their values.
 
-The server translates messages to these and errors of `assigner.errors` to statuses. It decides nothing.
+The server translates messages to these values, and errors of `assigner.errors` to statuses. It decides nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     name: str
     session: str = ""
-    """Empty: the server mints one; the client can't resume."""
+    """Empty: the server generates one, and the client can't resume."""
     topics: tuple[str, ...] = ()
     capacity: float = 1.0
     rack: str = ""
@@ -60,25 +60,25 @@ class CommandStream(Protocol):
     def exclusive(self) -> bool: ...
 
     def commands(self) -> AsyncIterator[Commands]:
-        """The first item is always full. Ends when the consumer is drained, upon which the stream is closed with OK.
-        Raises `Superseded`, `Evicted` or `NotRegistered` when the session is over, and `StreamReplaced` when a later
-        stream of the session is open."""
+        """Yield the commands to send, the first with the full assignment. Ends when the consumer is drained; the stream
+        is then closed with OK. Raises `Superseded`, `Evicted` or `NotRegistered` when the session is over, and
+        `StreamReplaced` when a later stream of the session is open."""
         ...
 
     async def leave(self) -> None:
-        """Close the stream, whatever ended it. The session lives on until its lease ends, unless it is drained."""
+        """Close the stream. The session lives on until its lease ends, unless it is drained."""
         ...
 
 
 class RejectedAck(msgspec.Struct, frozen=True):
-    """An ack that could not be taken. A duplicate or late ack is idempotent and not rejected."""
+    """An ack that was rejected, and why. A duplicate or late ack is idempotent and not rejected."""
 
     tp: TopicPartition
     error: Exception
 
 
 class TopicLoads(msgspec.Struct, frozen=True):
-    """Loads of some partitions of a topic, in parallel."""
+    """Loads of some partitions of a topic, as parallel tuples."""
 
     topic: str
     partitions: tuple[int, ...]
@@ -93,13 +93,13 @@ class LoadReport(msgspec.Struct, frozen=True):
 
 class LoadReceipt(msgspec.Struct, frozen=True):
     taken: int
-    """Partitions whose load was taken: those the caller owns."""
+    """How many loads were accepted: those of partitions that the caller owns."""
     next_report: float
     """Seconds after which another report is of use."""
 
 
 class Membership(Protocol):
-    """The consumers' side of the service."""
+    """The calls of consumers: they register, renew, ack, report loads and leave."""
 
     async def register(self, registration: Registration, heard: Callable[[], float]) -> CommandStream:
         """Register a consumer and open its stream. `heard` returns the time, on the service's clock, at which the peer
@@ -111,8 +111,8 @@ class Membership(Protocol):
     async def released(self, group: str, name: str, session: str, acks: Sequence[Ack]) -> list[RejectedAck]: ...
 
     async def deregister(self, group: str, name: str, session: str, *, gates_closed: bool) -> bool:
-        """Start draining, or end the session at once if the consumer's `gates_closed`; whether the consumer should
-        wait until its stream is closed."""
+        """Start draining, or end the session at once if the consumer's `gates_closed`. Returns whether the consumer
+        should wait until its stream is closed."""
         ...
 
     async def renew(self, group: str, name: str, session: str) -> float:
@@ -120,7 +120,7 @@ class Membership(Protocol):
         ...
 
     async def report_load(self, group: str, name: str, session: str, report: LoadReport) -> LoadReceipt:
-        """Take the loads that a consumer measured, as advice for the next plan. Loads of partitions that the caller
+        """Accept the loads that a consumer measured, as a hint for the next plan. Loads of partitions that the caller
         does not own are ignored."""
         ...
 
@@ -129,13 +129,13 @@ class Membership(Protocol):
 
 
 class OffsetCommit(msgspec.Struct, frozen=True, gc=False):
-    """How far the owner of a partition has got."""
+    """An offset that the owner of a partition commits."""
 
     tp: TopicPartition
     epoch: int
-    """Of the caller's ownership."""
+    """The epoch of the caller's ownership."""
     offset: int
-    """The next one to read."""
+    """The next offset to read."""
     leader_epoch: int = -1
     metadata: str = ""
 
@@ -144,49 +144,49 @@ class CommitRefusal(str, Enum):
     """Why an offset was not committed."""
 
     FENCED = "fenced"
-    """The partition is not the caller's, or not under that epoch any more. Repeating it is of no use."""
+    """The caller does not own the partition, or not under that epoch any more. A retry is of no use."""
     UNKNOWN_PARTITION = "unknown_partition"
     FAILED = "failed"
-    """The store did not take it, or did not say that it did. It may be repeated."""
+    """The store refused the write, or its outcome is unknown. The commit may be retried."""
 
 
 class RefusedCommit(msgspec.Struct, frozen=True, gc=False):
     tp: TopicPartition
     why: CommitRefusal
     epoch: int = 0
-    """Of the ownership that is in force; 0: nobody's."""
+    """The epoch of the present ownership; 0: there is none."""
     owner: str = ""
     reason: str = ""
-    """What went wrong, where it failed."""
+    """The error, of a commit that failed."""
 
 
 class WantedOffsets(msgspec.Struct, frozen=True):
-    """What to look up: these partitions, or all that were ever committed, of these topics or of the whole group."""
+    """Which offsets to fetch: of these partitions, or all that were ever committed of these topics or of the group."""
 
     partitions: tuple[TopicPartition, ...] = ()
     topics: tuple[str, ...] = ()
-    """Only if no partitions are named. None: every topic."""
+    """Only if no partitions are named. Empty: every topic."""
     after: TopicPartition | None = None
-    """Where the last answer ended, if partitions are not named."""
+    """The last partition of the page before this one, if no partitions are named."""
 
 
 class FoundOffsets(msgspec.Struct, frozen=True):
     offsets: tuple[tuple[TopicPartition, Offset | None], ...]
-    """In the order of the question. Partitions that were named and have none are in it."""
+    """In the order of the request. A partition that was named and has no offset is listed with None."""
     unreadable: tuple[TopicPartition, ...] = ()
     last: TopicPartition | None = None
-    """Not all fitted into one answer: ask again, for what comes after this one."""
+    """If set, not all offsets fitted into one page: fetch again, with this partition as `after`."""
 
 
 class Offsets(Protocol):
-    """How far consumers have got."""
+    """Committed offsets: commits of owners, and reads by anyone."""
 
     async def commit(self, group: str, name: str, session: str, commits: Sequence[OffsetCommit]) -> list[RefusedCommit]:
-        """Those that were not committed; the others are on record, for good, when this returns."""
+        """Commit offsets and return those that were refused; the others are durable when this returns."""
         ...
 
     async def fetch(self, group: str, wanted: WantedOffsets) -> FoundOffsets:
-        """What is on record; sees every commit that was answered before."""
+        """Fetch committed offsets; sees every commit that was acknowledged before."""
         ...
 
 
@@ -238,7 +238,7 @@ class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
     standbys: tuple[Standbys, ...] = ()
     """In order of topic and partition."""
     conditions: tuple[Condition, ...] = ()
-    """What somebody should know of the group."""
+    """Facts that an operator should know of the group."""
 
 
 class Weights(msgspec.Struct, frozen=True):
@@ -252,29 +252,29 @@ class Weights(msgspec.Struct, frozen=True):
 class PartitionLoad(msgspec.Struct, frozen=True):
     tp: TopicPartition
     load: float
-    """As it was told."""
+    """As it was reported."""
     share: float
-    """Of all that is known."""
+    """Of the sum of all known loads."""
     owner: str
 
 
 class NodeLoad(msgspec.Struct, frozen=True):
     consumer: str
     busy: float
-    """As the node told; NaN if it did not."""
+    """As the node reported; NaN if it reported none."""
     partitions: int
     share: float
-    """Of all that is known, by what it owns."""
+    """Of the sum of all known loads, by the partitions that it owns."""
 
 
 class LoadDescription(msgspec.Struct, frozen=True, kw_only=True):
     used: bool
-    """The group asks for plans by load."""
+    """Whether the group's options ask for weighted plans."""
     fallback: str
-    """Why partitions are counted instead of weighed; empty: they are weighed."""
+    """Why plans are unweighted; empty: they are weighted."""
     partitions: int
     known: int
-    """Partitions whose load counts now."""
+    """How many partitions have a load that is valid now."""
     total: float
     at: int
     """Wall time of the last write; 0: none."""
@@ -287,7 +287,8 @@ class Administration(Protocol):
     async def set_topic(
         self, group: str, topic: str, partitions: int, *, force: bool = False, create: bool = True
     ) -> TopicConfig:
-        """`force`: fewer partitions than before are meant. `create`: the group may be a new one."""
+        """Set a topic's number of partitions. `force`: it may be lowered. `create`: create the group if it does not
+        exist."""
         ...
 
     async def topics(self, group: str) -> list[TopicConfig]: ...
@@ -297,37 +298,36 @@ class Administration(Protocol):
     async def describe(self, group: str) -> GroupDescription: ...
 
     async def set_options(self, group: str, changes: dict[str, Any], *, create: bool = False) -> GroupOptions:
-        """`changes` by field name of `GroupOptions`. `create`: the group may be a new one."""
+        """Change options, by field name of `GroupOptions`. `create`: create the group if it does not exist."""
         ...
 
     async def delete_group(self, group: str, *, force: bool) -> tuple[int, bool]:
-        """Remove everything that is on record of the group; how many records went, and whether there are more, for
-        which to ask again. Refused while a consumer is registered. `force`: also what consumers that are gone owned,
-        though it is not given up yet."""
+        """Delete every record of the group. Returns how many were deleted, and whether there are more; if so, call it
+        again. Refused while a consumer is registered. `force`: also if records name owners that are absent."""
         ...
 
     async def delete_topic(self, group: str, topic: str, *, force: bool) -> tuple[int, bool]:
-        """The same for a topic of the group."""
+        """Delete every record of a topic of the group, as `delete_group` does for a group."""
         ...
 
     async def drain(self, group: str, consumer: str) -> int:
-        """Mark the consumer as draining; how much it still holds."""
+        """Mark the consumer as draining. Returns how many partitions it still holds."""
         ...
 
     def drain_progress(self, group: str, consumer: str) -> AsyncIterator[int]:
-        """What the consumer still holds, each time it changes, down to 0."""
+        """Yield how many partitions the consumer still holds, at each change, down to 0."""
         ...
 
     async def rebalance(self, group: str) -> None: ...
 
     async def set_loads(self, group: str, weights: Sequence[Weights], valid_for: float, *, keep_others: bool) -> int:
-        """Publish weights that count for `valid_for` seconds; how many partitions got one. What else was known of the
-        topics is forgotten unless `keep_others`."""
+        """Publish weights that are valid for `valid_for` seconds. Returns how many partitions got one. Other weights of
+        the topics are dropped unless `keep_others`."""
         ...
 
     async def loads(self, group: str, limit: int) -> LoadDescription: ...
 
     async def set_offsets(self, group: str, offsets: Mapping[TopicPartition, int | None], *, force: bool) -> int:
-        """Put offsets in place of what is on record (None: nothing); how many. Refused while somebody owns one of the
-        partitions, unless `force`."""
+        """Replace committed offsets; None deletes one. Returns how many were set. Refused while one of the partitions
+        has an owner, unless `force`."""
         ...

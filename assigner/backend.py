@@ -1,6 +1,6 @@
-"""What a coordination backend brings: a Store and a LeaderElector, found by entry point `assigner.backends`.
+"""Defines the interface of a coordination backend, a Store and a LeaderElector, and loads it by its entry point.
 
-The service never imports a backend by name, so a third party's package is as good as ours.
+Backends are found in the entry point group `assigner.backends`, those of third parties like our own.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ ENTRY_POINTS = "assigner.backends"
 
 
 class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How to reach the store. A backend ignores what it has no use for."""
+    """Connection settings of the store. A backend ignores those that it does not use."""
 
     endpoints: tuple[str, ...] = ("127.0.0.1:2379",)
     request_timeout: float = 5.0
     """Deadline of every single request, in seconds."""
     hang_timeout: float = 3.0
-    """A server that answers no ping for this long is taken for hung and left for another endpoint."""
+    """A server that answers no ping for this long counts as hung, and another endpoint is used."""
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -34,26 +34,26 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     user: str | None = None
     password: str | None = None
     password_file: str | None = None
-    """Where the password is read from at each login, instead."""
+    """A file from which the password is read at each login, instead of `password`."""
     options: dict[str, str] = {}
-    """Whatever else a backend wants to know, under names of its own choosing. It checks them itself, and the endpoints
-    too, when it is opened: by raising `InvalidInput` with the key and the remedy."""
+    """Further options, with names that the backend defines. When opened, it checks them and the endpoints itself, and
+    raises `InvalidInput` with the key and the remedy."""
 
 
 class Presence(msgspec.Struct, frozen=True):
-    """This instance, as the others see it."""
+    """An instance's announcement to the others: its name, its address and the TTL of its lease."""
 
     name: str
     address: str
     ttl: float = 15.0
-    """Of the lease on which the instance's presence and all its leader keys hang."""
+    """The TTL of the lease to which the instance's presence key and all its leader keys are attached."""
 
 
 class Backend(Protocol):
     async def open(self, settings: StoreSettings, clock: Clock) -> Store: ...
 
     async def elector(self, store: Store, keys: Keys, presence: Presence, clock: Clock) -> LeaderElector:
-        """Announce the instance and be ready to campaign."""
+        """Announce the instance, and return an elector that is ready to campaign."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The one source of time.
+"""Defines `Clock`, the only source of time in the service.
 
 `now()` only ever moves forward and counts suspension, so that a deadline set before the machine slept is over
 after it. `wall()` is for people to read; nothing is decided by it. Sleeping is anyio's business, not the clock's.
@@ -13,11 +13,11 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Seconds on a clock that never goes back; meaningful only as a difference."""
+        """Seconds on a clock that never goes back; only differences are meaningful."""
         ...
 
     def wall(self) -> float:
-        """Unix time, for display."""
+        """Unix time in seconds, for display."""
         ...
 
 

@@ -1,8 +1,8 @@
-"""The whole service on a thread of a synchronous program: tests, notebooks, a Spark driver.
+"""Runs the whole service on a thread of a synchronous program: tests, notebooks, a Spark driver.
 
-`with EmbeddedAssigner(topics={"g": {"events": 8}}) as assigner: ... assigner.address`. It listens on loopback, on a
-port of its own choosing, and keeps its state in memory unless told otherwise. What fails while it comes up is raised
-to the caller; what fails later is raised when the context is left.
+`with EmbeddedAssigner(topics={"g": {"events": 8}}) as assigner: ... assigner.address`. It listens on loopback, on
+free ports, and keeps its state in memory unless `settings` say otherwise. An error at the start is raised to the
+caller; a later one is raised when the context is left.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ class EmbeddedAssigner:
             raise self._failure
 
     def close(self) -> None:
-        """Stop serving, in order, and wait for it."""
+        """Shut the service down in order, and wait until it has ended."""
         if self._loop and self._thread and self._thread.is_alive() and self._started.done():
             self._loop.call_soon_threadsafe(self._service.stop)
         if self._thread:
             self._thread.join(self._settings.shutdown_timeout + 10)
 
-    # --- what a program needs of it ------------------------------------------------------------------------------
+    # --- for the program ------------------------------------------------------------------------------
 
     @property
     def address(self) -> str:
-        """Of gRPC, as host:port."""
+        """The gRPC address, as host:port."""
         return self._service.address
 
     @property

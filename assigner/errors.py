@@ -1,14 +1,14 @@
-"""Every error the service raises on purpose.
+"""Defines every error that the service raises deliberately.
 
-A message names the thing, the rule it broke and the remedy. Drivers translate these to a gRPC status, an HTTP
-status or an exit code in one place each; nothing else may invent a refusal.
+A message names the thing, the rule it broke and the remedy. gRPC statuses, HTTP statuses and exit codes are derived
+from these classes, in one module each.
 """
 
 from __future__ import annotations
 
 
 class AssignerError(Exception):
-    """Base of all deliberate errors."""
+    """The base class of all deliberate errors."""
 
 
 class InvalidName(AssignerError):
@@ -28,15 +28,15 @@ class NotTheTarget(AssignerError):
 
 
 class UnknownTopic(AssignerError):
-    """A topic nobody configured and Kafka does not know."""
+    """A topic that neither the settings nor an operator nor Kafka defines."""
 
 
 class SourceUnavailable(AssignerError):
-    """Kafka did not say what a topic is like. Nothing was changed; retry."""
+    """Kafka could not describe a topic. Nothing was changed; retry."""
 
 
 class UnknownGroup(AssignerError):
-    """A group that no key mentions."""
+    """A group that does not exist."""
 
 
 class FailedPrecondition(AssignerError):
@@ -48,7 +48,7 @@ class Superseded(AssignerError):
 
 
 class StreamReplaced(AssignerError):
-    """A later stream of the same session took this one's place. Whoever still wants it connects again."""
+    """A later stream of the same session replaced this one. A client that still needs it reconnects."""
 
 
 class Evicted(AssignerError):
@@ -56,15 +56,15 @@ class Evicted(AssignerError):
 
 
 class TooSlow(AssignerError):
-    """A stream whose reader stayed behind for too long was closed."""
+    """A stream was closed because its reader lagged behind for too long."""
 
 
 class LimitReached(AssignerError):
-    """A bound on streams, connections, names or sizes was hit."""
+    """A limit on streams, connections, names or sizes was reached."""
 
 
 class StoreError(AssignerError):
-    """Base of everything a Store raises."""
+    """The base class of the errors that a Store raises."""
 
 
 class StoreUnavailable(StoreError):
@@ -84,11 +84,11 @@ class StoreReadOnly(StoreError):
 
 
 class StoreReplaced(StoreError):
-    """The store's data is not the one that was there before: lost, restored or taken away."""
+    """The store's data was lost, or replaced by other data, such as a backup."""
 
 
 class TransactionTooLarge(StoreError):
-    """More operations or bytes than the store takes in one transaction."""
+    """A transaction has more operations or bytes than the store accepts."""
 
 
 class LeaseNotFound(StoreError):
@@ -104,7 +104,7 @@ class Compacted(StoreError):
 
 
 class WatchEnded(StoreError):
-    """The store ended the watch for a reason resuming cannot cure: list again, then watch anew."""
+    """The store ended the watch, and resuming it would not help: list again, then watch from there."""
 
 
 class UnreadableRecord(AssignerError):
@@ -112,5 +112,5 @@ class UnreadableRecord(AssignerError):
 
 
 def how_to_install(extra: str) -> str:
-    """The remedy for a package that is missing; the same words wherever one is."""
+    """The remedy for a missing package, in the same words in every message."""
     return f"install the extra, in a checkout of the project: pip install '.[{extra}]'"

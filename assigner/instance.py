@@ -1,7 +1,7 @@
-"""One instance without its doors: store, mirrors, membership, operations, coordinators and leadership on one loop.
+"""Runs one instance without gRPC and HTTP: store, mirrors, membership, operations and leadership on one event loop.
 
-`Service` opens doors on it (gRPC and HTTP); tests and simulations use it as it is. A store that is away at the start
-is waited for. Going down, groups are given up before anything else, so that another instance takes over at once.
+`Service` adds gRPC and HTTP; tests and simulations use it as it is. It waits for a store that can't be reached at the
+start. At shutdown it resigns from its groups before anything else, so that another instance takes over at once.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Instance:
         return store
 
     async def _connect(self) -> Store:
-        """However long it takes: a store that is away comes back, and restarting would not bring it sooner."""
+        """Connect to the store, with retries without end: a restart of the process would not help."""
         backoff = Backoff(self.name)
         while True:
             try:
@@ -236,10 +236,10 @@ class Instance:
     # --- leading -------------------------------------------------------------------------------------------------
 
     async def lead(self, address: str) -> None:
-        """Make the instance known under `address` and lead what it should lead, until drained.
+        """Announce the instance under `address` and lead its groups, until drained.
 
-        Raises `Superseded` when another process took over the instance's name, `StoreReplaced` when the store is not
-        the one it was."""
+        Raises `Superseded` when another process took over the instance's name, `StoreReplaced` when the store's data
+        was replaced."""
         presence = Presence(self.name, address, self.settings.leader_ttl)
         elector = await self._reach_store(presence)
         self.leadership = Leadership(
@@ -267,8 +267,8 @@ class Instance:
         async with anyio.create_task_group() as tasks:
             watching = partial(self.supervisor.keep, "store's life", watch_store, may_end=True)
             tasks.start_soon(watching, name="store's life")
-            tell = partial(self.summaries.run, lambda: leadership.led)
-            tasks.start_soon(self.supervisor.keep, "summaries", tell, name="summaries")
+            write_summaries = partial(self.summaries.run, lambda: leadership.led)
+            tasks.start_soon(self.supervisor.keep, "summaries", write_summaries, name="summaries")
             try:
                 await leadership.run()
             except AssignerError as error:
@@ -306,14 +306,14 @@ class Instance:
         """Return once the store was reached and the settings' topics are written."""
         await self._announced.wait()
 
-    # --- telling -------------------------------------------------------------------------------------------------
+    # --- status -------------------------------------------------------------------------------------------------
 
     def warnings(self) -> list[str]:
-        """What is wrong though this instance can still be of use."""
+        """Problems despite which this instance is still useful, for `/readyz`."""
         return [self.health.trouble] if self.health and self.health.trouble else []
 
     def problems(self) -> list[str]:
-        """Why this instance should get no traffic now."""
+        """The reasons why this instance should get no traffic now."""
         if self.draining:
             return ["shutting down"]
         if self._elector is None:
@@ -323,7 +323,7 @@ class Instance:
         return []
 
     def failures(self) -> list[str]:
-        """What only a restart of the process can cure."""
+        """The failures that only a restart of the process can cure, for `/livez`."""
         failed = self.supervisor.problems()
         if hasattr(self, "store"):
             failed += self.store.problems()
@@ -363,10 +363,10 @@ class Instance:
         self.metrics.watch_depth("writes", lambda: sum(c.statistics()["writing"] for c in active.values()))
         self.metrics.watch_depth("moves", lambda: sum(c.statistics()["queued_moves"] for c in active.values()))
 
-    # --- going down ----------------------------------------------------------------------------------------------
+    # --- shutdown ----------------------------------------------------------------------------------------------
 
     async def stop_leading(self) -> None:
-        """Give every group up, and take none any more."""
+        """Resign from every group, and campaign for none any more."""
         self.draining = True
         if self.leadership:
             await self.leadership.stop()

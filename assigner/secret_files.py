@@ -1,4 +1,4 @@
-"""Secrets in files of their own, as secret stores and Kubernetes hand them out.
+"""Reads secrets from files of their own, as secret stores and Kubernetes mount them.
 
 They are read when they are needed and not kept, so that a secret that is replaced counts from the next login on. What
 a file holds is never part of an error.
@@ -15,7 +15,7 @@ MAX_BYTES = 64 * 1024
 
 
 def read_secret(path: str) -> str:
-    """The file's text without its last line end. Raises `InvalidInput`."""
+    """Read the file's text without its last line end. Raises `InvalidInput`."""
     text = _text(path)
     secret = text.removesuffix("\n").removesuffix("\r")
     if not secret:
@@ -24,7 +24,7 @@ def read_secret(path: str) -> str:
 
 
 def read_properties(path: str) -> dict[str, str]:
-    """Lines of `name=value`, as Kafka's own tools take them. Raises `InvalidInput`."""
+    """Read lines of `name=value`, as Kafka's own tools accept them. Raises `InvalidInput`."""
     found: dict[str, str] = {}
     for number, line in enumerate(_text(path).splitlines(), 1):
         name, equals, value = line.partition("=")
@@ -37,7 +37,7 @@ def read_properties(path: str) -> dict[str, str]:
 
 
 def stamp(path: str) -> tuple[int, int] | None:
-    """Something that is different once the file was written anew; None: it is not there now."""
+    """Return a value that changes when the file is written; None: it does not exist."""
     try:
         found = Path(path).stat()
     except OSError:

@@ -1,7 +1,7 @@
-"""An instance with its doors: gRPC for consumers and operators, HTTP for probes and metrics, on one event loop.
+"""Runs an instance with gRPC for consumers and operators, and HTTP for probes and metrics, on one event loop.
 
-Probes answer first, then consumers are served, then groups are led. It goes down the other way round: groups are given
-up, streams end with a status, then everything is closed.
+At the start probes are answered first, then consumers are served, then groups are led. Shutdown is in reverse: the
+instance resigns from its groups, streams end with a status, then everything is closed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = get_logger("assigner.service")
 
 
 class Service:
-    """`async with Service(settings) as service: await service.run_until_stopped()`"""
+    """The whole service: `async with Service(settings) as service: await service.run_until_stopped()`."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Service:
         instance.metrics.snapshots = self._snapshots
 
     def _snapshots(self) -> list[GroupSnapshot]:
-        """What a scrape shows: the groups, and what the server counted since the last one."""
+        """Take the snapshots of a scrape: the groups, and what the server counted since the last one."""
         served = self.server.statistics()
         self.instance.metrics.connections(served.connections)
         for reason, count in served.refused.items():
@@ -116,22 +116,22 @@ class Service:
 
     @property
     def address(self) -> str:
-        """Of gRPC, as others reach it."""
+        """The gRPC address that is advertised to others."""
         return self.settings.advertised_address(self.server.port)
 
     def stop(self) -> None:
-        """Ask the service to go down; `run_until_stopped` returns."""
+        """Make `run_until_stopped` shut the service down and return."""
         self._stop.set()
 
     async def run_until_stopped(self) -> None:
-        """Serve until `stop` is called, then drain. Raises what made serving pointless."""
+        """Serve until `stop` is called, then drain. Raises an error that ended the service."""
         await self._stop.wait()
         await self.drain()
         if self._failure:
             raise self._failure
 
     async def drain(self) -> None:
-        """Give the groups up, then end the streams."""
+        """Resign from the groups, then end the streams."""
         if self._drained:
             return
         self._drained = True
@@ -147,6 +147,7 @@ class Service:
 
 
 def _pinging_in_time(settings: Settings) -> ServerSettings:
-    """Clients that do not renew are renewed by the pings they answer: several of them must fit into the TTL."""
+    """Shorten the ping interval so that several pings fit into the TTL: their answers renew clients that do not
+    renew."""
     often = min(settings.grpc.ping_interval, settings.consumer_ttl / 5)
     return msgspec.structs.replace(settings.grpc, ping_interval=often)

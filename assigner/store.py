@@ -1,24 +1,24 @@
-"""The Store: what coordination stands on. One page, each guarantee with its reason.
+"""Defines the `Store` interface: the guarantees that the service needs of a coordination store, each with its reason.
 
-A store is an ordered map of keys to values in which every write has a revision. Anything that keeps these promises
-can carry the service; `assigner.testing` holds the tests that say whether one does.
+A store is an ordered map of keys to values in which every write has a revision. The service runs on any
+implementation that keeps these guarantees; the tests in `assigner.testing` check them.
 
-- **Linearizable.** Every read without a revision sees every write that was answered before it began. A consumer's
+- **Linearizable.** Every read without a revision sees every write that was acknowledged before it began. A consumer's
   first snapshot must not show an ownership that was already taken away.
-- **One revision per write.** Each write, a whole transaction included, gets the next revision; each answer carries
-  the store's revision. Watches are anchored on it, so nothing falls between a snapshot and its stream.
-- **Compare and swap.** A transaction applies all its operations or none, by what its compares find. Leases tell who
-  is alive; only compares keep two writers apart.
+- **One revision per write.** Each write, a whole transaction included, gets the next revision; each response carries
+  the store's revision. A watch starts from it, so that no event is missed between a snapshot and its watch.
+- **Compare and swap.** A transaction applies all its operations if all its compares hold, else none. A lease shows
+  who is alive; only compares keep two writers from overwriting each other.
 - **Leases end.** A key put with a lease disappears, as a delete at a revision, when the lease does: at the earliest
-  one TTL after its last confirmed keep-alive. A dead consumer is noticed by nobody's effort.
+  one TTL after its last confirmed keep-alive. So a dead consumer is noticed without a process that checks for it.
 - **Watches are ordered, unique, atomic and resumable.** Events come in revision order, each once, all of one
-  revision in one batch; a connection lost in between is resumed unseen. A watch that can't go on says so, by
-  `Compacted` or `WatchEnded`, and never goes silent, because a missed event is a partition nobody consumes.
+  revision in one batch; after a lost connection the watch resumes without a gap. A watch that can't continue raises
+  `Compacted` or `WatchEnded` and never goes silent, because a missed event means a partition that nobody consumes.
 - **Every call ends.** Each has a deadline and raises `StoreUnavailable` (no effect) or `OutcomeUnknown` (a write that
   may have happened). A hung store must not hang the service.
 
-Not promised: that a read at an old revision works for ever (history is compacted), or that a lease keeps anyone from
-acting late (its holder may be frozen): that is what epochs are for.
+Not promised: that a read at an old revision works for ever (history is compacted), or that a lease keeps its holder
+from acting late (it may be frozen): epochs guard against that.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     """Revision of the write that made the key appear. Changes only when it is deleted and made again."""
     mod_revision: int
     version: int
-    """Writes since the key appeared, from 1. Starts over with the key, so it can't tell a recreated one: prefer
-    `mod_revision`."""
+    """Writes since the key appeared, from 1. It starts over when the key is recreated, so compare `mod_revision`
+    instead."""
     lease: int = NO_LEASE
 
 
@@ -62,7 +62,7 @@ GetResult = Found | Missing
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Part of a prefix, in key order. `more` says that another page follows `entries[-1].key`."""
+    """Part of a prefix, in key order. `more`: another page follows after `entries[-1].key`."""
 
     revision: int
     """The revision the page shows. Ask for the next page at this one to get a consistent whole."""
@@ -87,7 +87,7 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """A compare failed and nothing was written. `reads` answers the `otherwise` list."""
+    """A compare failed and nothing was written. `reads`: the results for the `otherwise` keys."""
 
     revision: int
     reads: tuple[GetResult, ...] = ()
@@ -113,7 +113,7 @@ class Remaining(msgspec.Struct, frozen=True):
 
 
 class LeaseGone(msgspec.Struct, frozen=True):
-    """The lease has ended or never was. An answer, not an error: asking is how one finds out."""
+    """The lease has ended or never existed. A result and not an error, because callers ask in order to find out."""
 
     revision: int
 
@@ -190,7 +190,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """Nothing happened under the prefix up to `revision`: a watcher may resume after it."""
+    """There are no further events under the prefix up to `revision`: a watcher may resume after it."""
 
     revision: int
 
@@ -199,14 +199,14 @@ WatchItem = Batch | Progress
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one transaction may hold. `operations` bounds the compares and the operations, each on its own."""
+    """The limits of one transaction. `operations` bounds the compares and the operations separately."""
 
     operations: int = 128
     value_bytes: int = 1_000_000
 
 
 class Store(ABC):
-    """See the module's page for the promises."""
+    """The interface of a store. The module's docstring lists its guarantees."""
 
     limits: Limits = Limits()
 
@@ -216,13 +216,13 @@ class Store(ABC):
 
     @abstractmethod
     async def list(self, prefix: str, *, after: str = "", limit: int = 1000, revision: int = 0) -> Page:
-        """Up to `limit` entries under `prefix` in key order, those past the key `after`, as of `revision`
+        """Return up to `limit` entries under `prefix` in key order, those after the key `after`, as of `revision`
         (0: now). Raises `Compacted` for a revision whose history is gone."""
 
     # Writes. -----------------------------------------------------------------------------------------------------
     @abstractmethod
     async def put(self, key: str, value: bytes, *, lease: int = NO_LEASE) -> Written:
-        """Raises `LeaseNotFound` when the lease has ended."""
+        """Write a value. Raises `LeaseNotFound` if the lease has ended."""
 
     @abstractmethod
     async def delete(self, key: str) -> Deleted: ...
@@ -235,22 +235,22 @@ class Store(ABC):
         *,
         otherwise: Sequence[str] = (),
     ) -> TransactionResult:
-        """Apply all `operations` if all `compares` hold; else read the keys `otherwise` in the same breath, so that
-        the loser learns what it lost to. A key may be written once per transaction (`InvalidInput` otherwise).
+        """Apply all `operations` if all `compares` hold; else read the keys `otherwise` in the same transaction, so
+        that the caller learns what it lost to. A key may be written once per transaction (`InvalidInput` otherwise).
         Raises `TransactionTooLarge` past `limits`, `LeaseNotFound` for a put on an ended lease."""
 
     # Liveness. ---------------------------------------------------------------------------------------------------
     @abstractmethod
     async def grant(self, ttl: float) -> Granted:
-        """A lease of at least `ttl` seconds; the answer says how long it really is."""
+        """Grant a lease of at least `ttl` seconds; the result has its actual TTL."""
 
     @abstractmethod
     async def keep_alive(self, lease: int) -> KeepAliveResult:
-        """Renew once. Answered only after the renewal took effect."""
+        """Renew the lease once. Returns only after the renewal took effect."""
 
     @abstractmethod
     async def revoke(self, lease: int) -> None:
-        """End the lease and delete its keys now. A lease already gone is fine: the wish is fulfilled."""
+        """End the lease and delete its keys now. Idempotent: it may have ended already."""
 
     @abstractmethod
     async def remaining(self, lease: int) -> RemainingResult: ...
@@ -258,16 +258,16 @@ class Store(ABC):
     # Watches. ----------------------------------------------------------------------------------------------------
     @abstractmethod
     def watch(self, prefix: str, *, start_revision: int) -> AbstractAsyncContextManager[AsyncIterator[WatchItem]]:
-        """Everything under `prefix` from `start_revision` on. Leaving the context ends the watch on the server too.
-        Iterating raises `Compacted` or `WatchEnded`; it never ends by itself."""
+        """Watch everything under `prefix` from `start_revision` on. Leaving the context ends the watch on the server
+        too. Iterating raises `Compacted` or `WatchEnded`; it never ends by itself."""
 
     def restarts(self) -> Mapping[str, int]:
         """How often each loop of the store has failed and was restarted, by its name; for metrics."""
         return {}
 
     def problems(self) -> Sequence[str]:
-        """What keeps this store from ever working again in this process; `/livez` tells it. Empty: nothing does. A
-        server that can't be reached is no such thing."""
+        """The reasons why this store can never work again in this process, for `/livez`. A server that can't be reached
+        is none."""
         return ()
 
     @abstractmethod
@@ -286,7 +286,7 @@ def revision_of(found: GetResult) -> int:
 
 
 async def read_all(store: Store, prefix: str, *, page_size: int = 1000) -> Page:
-    """The whole of a prefix at one revision, read page by page so that no answer grows past the wire's limit."""
+    """Read a whole prefix at one revision, page by page, so that no response exceeds the limit of a message."""
     page = await store.list(prefix, limit=page_size)
     entries = list(page.entries)
     while page.more:

@@ -1,4 +1,4 @@
-"""Primitives for the event loop that the standard library and anyio lack. None of them knows the service.
+"""Provides asyncio primitives that the standard library and anyio lack. None of them knows the service.
 
 - `wakeup`: an event that can be set repeatedly, without a lost wake-up.
 - `idle_workers`: wakes the workers that share a queue one at a time.

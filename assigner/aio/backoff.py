@@ -1,4 +1,4 @@
-"""Exponential backoff whose jitter is derived from a name, so that waiters spread out and runs are repeatable."""
+"""Provides exponential backoff with jitter derived from a name, so that waiters spread out and runs are repeatable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Backoff:
         self.tries = 0
 
     def next(self) -> float:
-        """Seconds to wait: 50 to 100 percent of a pause that doubles with each try, up to `most`."""
+        """The next pause in seconds: 50 to 100 percent of a value that doubles with each try, up to `most`."""
         pause = min(self._most, self._first * 2.0 ** min(self.tries, 30))
         self.tries += 1
         digest = blake2b(f"{self._name}\0{self.tries}".encode("utf-8", "surrogatepass"), digest_size=4).digest()

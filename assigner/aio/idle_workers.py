@@ -3,8 +3,8 @@
 An arrival wakes one idle worker. A worker that has looked at the queue and leaves work in it wakes the next one. So a
 lone piece of work costs one wake-up, and a long queue still gets every worker.
 
-No wake-up is lost: while there is work and somebody is idle, a worker that was woken is on its way to look. One that is
-cancelled or fails before it has taken anything wakes the next one in its place.
+No wake-up is lost: while there is work and a worker is idle, some worker was woken and has yet to look at the queue. If
+that one is cancelled or fails before it has taken anything, it wakes the next one in its place.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ class IdleWorkers:
         self._has_work = has_work
         self._idle: deque[anyio.Event] = deque()
         """One for each idle worker, the longest idle first."""
-        self._on_its_way = False
+        self._wake_pending = False
         """A worker was woken and has not looked at the queue yet."""
 
     def notify(self) -> None:
-        """Work has arrived. Whoever is on its way already sees it too."""
-        if self._idle and not self._on_its_way:
-            self._on_its_way = True
+        """Wake an idle worker for work that arrived, unless a woken worker has yet to look at the queue."""
+        if self._idle and not self._wake_pending:
+            self._wake_pending = True
             self._idle.popleft().set()
 
     async def next(self, take: Callable[[], list[T]]) -> list[T]:
-        """Wait for work and take some of it. `take` may find nothing after all; what is returned is never empty."""
+        """Wait for work and take some of it. `take` may return nothing; then this waits on. The result is never
+        empty."""
         is_idle = False
         while True:
             try:
@@ -45,9 +46,9 @@ class IdleWorkers:
                 await anyio.lowlevel.checkpoint()
                 taken = take() if self._has_work() else []
             finally:
-                # This worker may have been the one on its way, and however it ended, it is no more. Where it was
-                # another one, the worst that comes of it is a worker that is woken and finds nothing.
-                self._on_its_way = False
+                # If this is the worker that was woken last, it has looked now, or ended. If another one is, the worst
+                # outcome is one more worker that is woken and finds nothing.
+                self._wake_pending = False
                 if self._has_work():
                     self.notify()
             if taken:

@@ -17,7 +17,7 @@ async def shielded(work: Callable[[], Awaitable[None]], timeout: float) -> None:
 
 @asynccontextmanager
 async def background() -> AsyncIterator[anyio.abc.TaskGroup]:
-    """A task group whose tasks are cancelled when the context ends."""
+    """Open a task group whose tasks are cancelled when the context ends."""
     async with anyio.create_task_group() as tasks:
         yield tasks
         tasks.cancel_scope.cancel()

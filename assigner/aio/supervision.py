@@ -52,7 +52,7 @@ async def unending(name: str, work: Work) -> None:
 
 
 class _Loop:
-    """One loop that is kept running."""
+    """The state of one supervised loop."""
 
     def __init__(self, name: str, group: str | None) -> None:
         self.name = name
@@ -120,7 +120,7 @@ class Supervisor:
                     return
                 except final:
                     raise
-                except Exception as error:  # noqa: BLE001 - whatever it is, the loop goes on
+                except Exception as error:  # noqa: BLE001 - after any error, the loop is restarted
                     if loop.is_steady:
                         loop.failures = 0
                         backoff.reset()
@@ -155,13 +155,13 @@ async def _ending(name: str, work: Work) -> None:
 
 
 def _one_line(error: BaseException) -> str:
-    """The error in one line; of an exception group the first error, which is usually the only one."""
+    """Format the error in one line; of an exception group its first error, which is usually the only one."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"
 
 
 def report_failure(task: asyncio.Task[Any]) -> None:
-    """A done callback for tasks that are not awaited: logs the task's failure, which would be lost otherwise."""
+    """Log a task's failure, as the done callback of a task that is not awaited: it would be lost otherwise."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("task_failed", task=task.get_name(), error=_one_line(error), exc_info=error)

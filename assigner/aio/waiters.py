@@ -1,6 +1,6 @@
 """Waits for a number that only grows, such as a revision, to reach a value; each waiter is woken once, at its value.
 
-A thousand waiters for a thousand revisions cost a thousand wake-ups, whatever order they come in.
+A thousand waiters for a thousand revisions cost a thousand wake-ups, in any order of arrival.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class Waiters:
         self._count: dict[int, int] = {}
 
     def __len__(self) -> int:
-        """How many wait."""
+        """How many tasks wait."""
         return sum(self._count.values())
 
     async def wait(self, number: int) -> None:
-        """Return once `reached` was called with this number or a higher one."""
+        """Wait until `reached` was called with this number or a higher one."""
         event = self._events.get(number)
         if event is None:
             event = self._events[number] = anyio.Event()

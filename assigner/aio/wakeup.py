@@ -1,4 +1,4 @@
-"""An event that can be set repeatedly: wakes tasks that wait for something to change.
+"""Provides `Wakeup`, an event that can be set repeatedly, to wake tasks that wait for a change.
 
 - `until(predicate)` looks again at each change, so what it waits for may be anything. It never misses a change, but
   may miss a state that lasted no longer than one.
@@ -48,11 +48,11 @@ class Wakeup:
             return
 
     def mark(self) -> int:
-        """A mark for `since`: changes before it do not end that wait."""
+        """Return a mark for `since`: changes before it do not end that wait."""
         return self._count
 
     async def since(self, mark: int) -> None:
-        """Return once something has changed since the mark was taken; at once if it has."""
+        """Wait until something has changed since the mark was taken."""
         if self._count == mark:
             await self.next()
 
@@ -66,6 +66,6 @@ class Wakeup:
             await self.next()
 
     async def until_about(self, about: Hashable, predicate: Callable[[], bool]) -> None:
-        """Like `until`, for a predicate that changes only together with a `notify(about)`."""
+        """Wait until the predicate holds; it is evaluated again only after a `notify(about)`."""
         while not predicate():
             await self._about.setdefault(about, anyio.Event()).wait()

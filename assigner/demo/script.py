@@ -1,4 +1,4 @@
-"""The script of the demo: four steps. Each acts, waits for its result, and then pauses so that a person can see it."""
+"""Runs the demo's script of four steps. Each acts, waits for its result, and then pauses for the viewer."""
 
 from __future__ import annotations
 

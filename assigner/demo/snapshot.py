@@ -1,4 +1,4 @@
-"""The state of the demo at one moment, as plain data. Rendering uses nothing else."""
+"""Describes the state of the demo at one moment, as plain data. Rendering uses nothing else."""
 
 from __future__ import annotations
 

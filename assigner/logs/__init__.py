@@ -1,4 +1,4 @@
-"""Log lines of the service and of the client library, and what may be in them.
+"""Writes the log lines of the service and of the client library.
 
 - `logger`: `get_logger`, used by every module: an event and its fields, through the standard library's logging.
 - `setup`: `configure` for a process of our own: one line per event, written by a thread.

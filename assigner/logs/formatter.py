@@ -1,4 +1,4 @@
-"""Formats records as JSON or as text with structlog, those of other libraries like our own.
+"""Formats log records as JSON or text with structlog, those of other libraries like our own.
 
 Only `setup.configure` imports this module, in a process of our own: structlog imports rich, pygments and attrs where
 they are installed, which takes longer than all the rest of the client library.
@@ -44,7 +44,7 @@ def configure_structlog() -> None:
 
 
 def _added_fields() -> list[Processor]:
-    """What `Logger` adds to a line, for records that it did not make."""
+    """The processors that add the fields of `Logger` to records of other loggers."""
     return [
         _merge_context,
         structlog.contextvars.merge_contextvars,
@@ -62,12 +62,12 @@ def _merge_context(_logger: WrappedLogger, _name: str, event: EventDict) -> Even
 
 
 def _for_any_formatter(logger: WrappedLogger, name: str, event: EventDict) -> tuple[tuple[LogLine], dict[str, Any]]:
-    """A record that our own formatter takes apart and that others find readable."""
+    """Convert an event to arguments of a record that our formatter splits into fields and that others print as text."""
     return (LogLine(event),), {"extra": formatter_fields(logger, name), "exc_info": event.get("exc_info")}
 
 
 def _order(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
-    """The fields everyone looks for, first and always in the same order."""
+    """Put the most important fields first, always in the same order."""
     first: dict[str, Any] = {name: event[name] for name in _FIRST if name in event}
     return {**first, **{name: value for name, value in event.items() if name not in first}}
 

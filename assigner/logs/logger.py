@@ -1,4 +1,4 @@
-"""Loggers whose lines are an event and its fields, written through the standard library's logging.
+"""Provides loggers whose lines are an event and its fields, written through the standard library's logging.
 
 A record's message is a `LogLine`: fields for a formatter that knows them, readable text for every other. So a program
 that embeds the service or the client decides what becomes of the lines, and waits for no logging library on import.
@@ -25,7 +25,7 @@ _context: ContextVar[Mapping[str, Any]] = ContextVar("assigner.logs.context", de
 
 
 class LogLine(dict[str, Any]):
-    """What is logged, as fields for a formatter that knows them and as text for every other."""
+    """A log message: fields for a formatter that knows them, and text for every other."""
 
     def __str__(self) -> str:
         fields = (f"{name}={_as_text(value)}" for name, value in self.items() if name not in _ELSEWHERE)
@@ -43,7 +43,7 @@ class Logger:
         self._fields = fields
 
     def bind(self, **fields: Any) -> Logger:
-        """A logger that adds these fields to every line."""
+        """Return a logger that adds these fields to every line."""
         return Logger(self._logger, {**self._fields, **fields})
 
     def debug(self, event: str, **fields: Any) -> None:
@@ -59,7 +59,7 @@ class Logger:
         self._log("error", event, fields)
 
     def exception(self, event: str, **fields: Any) -> None:
-        """An error, with the exception that is being handled."""
+        """Log an error with the exception that is being handled."""
         self._log("error", event, {"exc_info": True, **fields})
 
     def _log(self, level: str, event: str, fields: Mapping[str, Any]) -> None:
@@ -75,8 +75,8 @@ class Logger:
 
 
 def get_logger(name: str) -> Logger:
-    """A logger that goes through the standard library's logging whether or not `configure` was called, so that a
-    program that embeds the service decides what becomes of its lines."""
+    """Return a logger that uses the standard library's logging, also without `configure`, so that a program that embeds
+    the service decides where its lines go."""
     return Logger(logging.getLogger(name))
 
 
@@ -98,7 +98,7 @@ def add_context(line: dict[str, Any]) -> None:
 
 
 def formatter_fields(logger: object, level: str) -> dict[str, Any]:
-    """Attributes of a record by which structlog's formatter knows that its message is a dictionary of fields."""
+    """Make the record's attributes that mark its message as a dictionary of fields for structlog's formatter."""
     return {"_logger": logger, "_name": level}
 
 

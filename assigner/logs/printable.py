@@ -16,30 +16,30 @@ _OBEYED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u20
 
 
 def one_line(text: str) -> str:
-    """The text without any character that can't be printed, line ends included."""
+    """Escape every unprintable character in the text, line ends included."""
     return text if text.isprintable() else "".join(map(_escaped, text))
 
 
 def shown(text: str) -> str:
-    """The text with control characters escaped and line ends kept."""
+    """Escape the control characters in the text, and keep its line ends."""
     return "\n".join(map(one_line, text.split("\n")))
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:
-    """JSON that reads back as the value, with everything unprintable escaped."""
+    """Encode the value as JSON with every unprintable character escaped."""
     written = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
     return json_escaped(written)
 
 
 def json_escaped(written: str) -> str:
-    """JSON with its unprintable characters escaped; those can only stand inside its texts, but for line ends."""
+    """Escape the unprintable characters in JSON; except for line ends, they can only be inside its strings."""
     if written.isprintable():
         return written
     return "".join(one if one == "\n" or one.isprintable() else json.dumps(one)[1:-1] for one in written)
 
 
 def obeyed_by_terminals(text: str) -> str:
-    """The first character that a terminal would act upon, spelt out; empty: there is none."""
+    """Find the first character that a terminal would act upon, and return its escape; empty: there is none."""
     found = _OBEYED.search(text)
     return _escaped(found.group()) if found else ""
 

@@ -25,7 +25,7 @@ class _Kind(msgspec.Struct):
 
 
 class RateLimit(logging.Filter):
-    """A logging filter, for the handler that writes."""
+    """A logging filter that drops lines above the limits, for the handler that writes."""
 
     def __init__(self) -> None:
         super().__init__()

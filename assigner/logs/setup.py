@@ -46,7 +46,7 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class QueuedWriter:
-    """A stream written by a thread of its own."""
+    """A stream that a thread of its own writes to, so that logging does not block."""
 
     def __init__(self, stream: TextIO, notice: Callable[[int], str], capacity: int = QUEUE_LINES) -> None:
         """`notice` makes the line that reports how many lines were dropped."""

@@ -1,4 +1,4 @@
-"""Values that every layer shares: names, keys, records, commands, defaults.
+"""Defines values that every layer shares: names, keys, records, commands, defaults.
 
 It imports `errors` and the values of `store` only, and does nothing: no I/O, no clock.
 

@@ -1,4 +1,4 @@
-"""What the service sends to a consumer over its stream, and what the consumer acknowledges.
+"""Defines the commands that the service sends to a consumer over its stream, and the consumer's acks.
 
 The server encodes these values and the client decodes them: both sides use the same classes.
 """
@@ -42,7 +42,7 @@ class CancelWarm(msgspec.Struct, frozen=True, gc=False):
 
 
 class Opening(msgspec.Struct, frozen=True):
-    """What only the first message of a stream contains."""
+    """The fields of a stream's first message that no other message has."""
 
     session: str = ""
     ttl: float = 0.0

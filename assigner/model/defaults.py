@@ -1,4 +1,4 @@
-"""Defaults and rules that service, clients and backends share."""
+"""Defines defaults and rules that service, clients and backends share."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def decode_segment(segment: str) -> str:
 
 
 def group_at(prefix: str, root: str) -> str:
-    """The group whose keys lie under the prefix by its own name; empty: there is none."""
+    """Parse the group whose keys are under the prefix, by its own name; empty: there is none."""
     if not prefix.startswith(root) or not prefix.endswith("/"):
         return ""
     segment = prefix[len(root) : -1]
@@ -156,7 +156,7 @@ class GroupKeys:
         return f"{self.prefix}config/topics/{encode_segment(topic)}"
 
     def of_topic(self, topic: str) -> tuple[str, ...]:
-        """The prefixes under which a topic's partitions are; its assignments first."""
+        """The prefixes of a topic's records by partition; its assignments first."""
         branches = ("assignments/", "handoffs/", "handoff_acks/", "standbys/")
         return tuple(f"{self.prefix}{branch}{encode_segment(topic)}/" for branch in branches)
 
@@ -167,7 +167,7 @@ class GroupKeys:
         return f"{self.prefix}handoff_acks/{encode_segment(tp.topic)}/{tp.partition}/{encode_segment(router)}"
 
     def parse(self, key: str) -> GroupKey | None:
-        """The subject of the key; None for a key of an unknown form."""
+        """Parse the subject of a key; None for a key of an unknown form."""
         if not key.startswith(self.prefix):
             return None
         branch, *rest = key[len(self.prefix) :].split("/")
@@ -211,7 +211,7 @@ def _topic_partition(topic: str, partition: str) -> TopicPartition | None:
 
 
 class Keys:
-    """The whole layout under one root."""
+    """Builds the keys of all groups under one root."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class Keys:
         default_group: str = "default",
         default_prefix: str = "",
     ) -> None:
-        """`default_prefix`: where the default group lives if not under its own name."""
+        """`default_prefix`: the prefix of the default group's keys, if not its own name."""
         if not root.endswith("/"):
             raise InvalidName(f"store root {root!r} must end with '/'")
         self.root = root
@@ -252,7 +252,7 @@ class Keys:
         return self.instances + encode_segment(name)
 
     def own_root(self, group: str) -> str:
-        """A key that is there if the group's place is the root of a deployment of its own."""
+        """A key that exists if the group's prefix is the root of a deployment of its own."""
         return self.group(group).prefix + INCARNATION
 
     def group_index(self, group: str) -> str:
@@ -268,7 +268,7 @@ class Keys:
         return f"{self.root}~probes/{encode_segment(instance)}"
 
     def deleting(self, group: str) -> str:
-        """Stands for the index entry of a group while its records are removed."""
+        """The key that replaces a group's index entry while its records are deleted."""
         return f"{self.root}~deleting/{encode_segment(group)}"
 
     def offsets(self, group: str, topic: str = "") -> str:
@@ -280,7 +280,7 @@ class Keys:
         return f"{self.offsets(group, tp.topic)}{tp.partition}"
 
     def parse_offset(self, group: str, key: str) -> TopicPartition | None:
-        """The partition whose offset the key holds; None for a key of an unknown form."""
+        """Parse the partition of an offset's key; None for a key of an unknown form."""
         topic, slash, partition = key.removeprefix(self.offsets(group)).partition("/")
         return _topic_partition(topic, partition) if slash else None
 
@@ -292,7 +292,7 @@ class Keys:
         return f"{self.root}~loads/{encode_segment(group)}/"
 
     def topic_loads(self, group: str, topic: str, block: int = 0) -> str:
-        """A topic too large for one value has several blocks; the first has the topic's own key."""
+        """The key of a block of a topic's loads: a large topic has several; the first has the topic's own key."""
         key = self.loads(group) + encode_segment(topic)
         return f"{key}/{block}" if block else key
 

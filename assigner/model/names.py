@@ -34,7 +34,7 @@ def check_name(kind: str, name: str) -> str:
 
 
 def session_digest(session: str) -> str:
-    """A digest that identifies a session in logs, replies and errors, and can't be used as a session.
+    """Compute a digest that identifies a session in logs, replies and errors, and can't be used as a session.
 
     It is the same on every instance and in every version, so that log lines of different places can be joined."""
     return hashlib.blake2b(session.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest() if session else ""

@@ -1,4 +1,4 @@
-"""The one place that knows the JSON of stored records.
+"""Defines the JSON of stored records; no other module knows it.
 
 The records keep the field names of the upstream assigner and add ours, so that its data is taken over in place. What
 we do not know we keep: unknown fields come back as `extra` and are written again unchanged. A value that is not what
@@ -25,7 +25,7 @@ class Status(str, Enum):
 
 
 class Phase(str, Enum):
-    """Upstream's three phases, for readers that do not know steps."""
+    """Upstream's three phases of a handoff, for readers that do not know steps."""
 
     WARMING = "Warming"
     READY = "Ready"
@@ -33,7 +33,7 @@ class Phase(str, Enum):
 
 
 class Step(str, Enum):
-    """Where a handoff stands. Finer than the phase, and stored: a new leader continues from it."""
+    """The step of a handoff: finer than the phase, and stored, so that a new leader continues from it."""
 
     WARMING = "warming"
     FAILED = "failed"
@@ -77,7 +77,7 @@ class HandoffMode(str, Enum):
 
 
 class Displaced(msgspec.Struct, frozen=True, gc=False):
-    """A session that another one of the same name took over from, while its lease may still live."""
+    """A displaced session: another one of the same name took over, and this one's lease may not have expired yet."""
 
     session: str
     lease: int
@@ -115,7 +115,7 @@ class Consumer(msgspec.Struct, frozen=True, omit_defaults=False, kw_only=True):
 
     @property
     def keeps_a_session(self) -> bool:
-        """Whether its client names its session and renews it by its own clock, as `exclusive` demands."""
+        """Whether the client names its session and renews it by its own clock, as `exclusive` requires."""
         return self.renews and bool(self.session) and not self.minted
 
     def wants(self, topic: str) -> bool:
@@ -161,7 +161,7 @@ class Handoff(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def at(self) -> Step:
-        """The step; for a record that has none, what its phase means."""
+        """The step; for a record that has none, the step that its phase implies."""
         if self.step is not msgspec.UNSET:
             return self.step
         match self.phase:
@@ -174,7 +174,8 @@ class Handoff(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Standbys(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Advisory: who is to hold a warm copy. Names, because a copy outlives the session that made it."""
+    """The consumers that are to hold a warm copy; advisory. By name, because a copy outlives the session that made
+    it."""
 
     topic: str
     partition: int
@@ -194,7 +195,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`config/group`. Times in seconds."""
+    """The options of a group, stored as `config/group`. Times in seconds."""
 
     strategy: str = "sticky_balanced"
     strategy_options: dict[str, Any] = {}
@@ -298,7 +299,7 @@ class RouterAck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of a group's history."""
+    """A move in a group's history."""
 
     at: int
     topic: str
@@ -362,7 +363,7 @@ class Stored(msgspec.Struct, Generic[R], frozen=True, gc=False):
     extra: dict[str, Any] = {}
 
     def encode(self, record: R) -> bytes:
-        """The bytes that replace this record by another of its kind, keeping what is not ours."""
+        """Encode another record in place of this one, with the unknown fields of this one."""
         return encode(record, self.extra)
 
 
@@ -377,7 +378,7 @@ def encode(record: msgspec.Struct, extra: dict[str, Any] | None = None) -> bytes
 
 
 def decode(kind: type[R], value: bytes) -> tuple[R, dict[str, Any]]:
-    """The record and the fields it does not know. Raises `UnreadableRecord`."""
+    """Decode a record, and the fields that its class does not know. Raises `UnreadableRecord`."""
     try:
         fields = _any.decode(value)
         if not isinstance(fields, dict):

@@ -1,4 +1,4 @@
-"""Metrics of the service, and the log of ownership events.
+"""Collects the metrics of the service, and writes the log of ownership events.
 
 - `metrics`: counters and histograms that drivers report to. `instance_metrics`: an instance's own figures, read at each
   scrape. No other module imports prometheus_client.

@@ -1,4 +1,4 @@
-"""The ownership event log: who held which partition when, appended to files that a bulk job can read.
+"""Appends ownership events, which session held which partition when, to files that a bulk job can read.
 
 Events are JSON lines: any program reads them, and a truncated file loses its last line only. A thread of its own writes
 segments of bounded size, count and age. A segment has a hidden name while it grows and is renamed when it is complete
@@ -58,7 +58,7 @@ class EventSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class LoggedEvent(msgspec.Struct, frozen=True, gc=False):
-    """A line of the log. (term, part, seq) is the order of a group's events; `ts_us` is wall time, for people."""
+    """A line of the log. (term, part, seq) orders a group's events; `ts_us` is wall time, for people."""
 
     ts_us: int
     group: str
@@ -105,7 +105,7 @@ class EventLog:
         return self._waiting <= self._settings.queue // 2
 
     def open(self) -> None:
-        """Raises OSError when the directory can't be written."""
+        """Open the first segment. Raises OSError if the directory can't be written."""
         self._segments.prepare()
         self._thread = threading.Thread(target=self._run, name="event-log", daemon=True)
         self._thread.start()
@@ -156,7 +156,8 @@ class EventLog:
             log.error("segment_completion_failed", error=str(error))
 
     def _next(self) -> Sequence[LoggedEvent] | None:
-        """The next batch; an empty one after a while without any; None when all is written and the log is closed."""
+        """Wait for the next batch; an empty one after a while without events; None when the log is closed and
+        written."""
         with self._ready:
             if not self._batches and not self._closing:
                 self._ready.wait(_PATIENCE)
@@ -238,7 +239,7 @@ class _Segments:
         self._delete_oldest()
 
     def abandon(self) -> None:
-        """After a failed write: leave the segment as it is; the next events go to another one."""
+        """Leave the segment as it is after a failed write; the next events go to another one."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -263,7 +264,8 @@ class _Segments:
         return self._directory / f".{self._path().name}{_OPEN}"
 
     def _complete(self) -> dict[int, Path]:
-        """The complete segments of this instance, by number. Another instance's name may have ours as its prefix."""
+        """List the complete segments of this instance, by number. Another instance's name may have ours as its
+        prefix."""
         found = ((self._number_of(path.name), path) for path in self._directory.glob(f"{self._prefix}*{SUFFIX}"))
         return {number: path for number, path in found if number}
 

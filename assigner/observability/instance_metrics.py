@@ -1,4 +1,4 @@
-"""Metrics of one instance: groups led, terms won and lost, supervised loops and tasks.
+"""Exports metrics of one instance: groups led, terms won and lost, supervised loops and tasks.
 
 They are read at each scrape, from counts that the instance keeps anyway.
 """
@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 
 class InstanceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """An instance as it is now. The last six are counted since its start."""
+    """The present state of an instance. The last six fields are counts since its start."""
 
     tasks: int = 0
     instances: int = 0

@@ -1,4 +1,4 @@
-"""Prometheus metrics of one service, on a registry of its own, so that several services fit in one process.
+"""Exports Prometheus metrics of one service, on a registry of its own, so that several services fit in one process.
 
 Series are aggregated: by group up to a bound, by cause, by step, and by consumer only if configured. The state of
 groups is read at each scrape: the event loop takes the snapshots, and a thread formats them, so a scrape of many series
@@ -37,7 +37,7 @@ _LAG = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 
 
 class GroupSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A group as this instance sees it now. A follower only fills `group` and leaves `is_leader` False."""
+    """The present state of a group at this instance. A follower only fills `group` and leaves `is_leader` False."""
 
     group: str
     is_leader: bool = False
@@ -73,7 +73,7 @@ class BoundedNames:
 
 
 class Metrics:
-    """What drivers report to. Every method is cheap and safe to call from the event loop."""
+    """The metrics that drivers report to. Every method is cheap and safe to call from the event loop."""
 
     def __init__(
         self,
@@ -178,7 +178,8 @@ class Metrics:
         self._moves.labels(self._groups.label(group), cause.value).inc(count)
 
     def took_over(self, group: str, *, warm: bool, cold: bool) -> None:
-        """A partition got a new owner that held a standby copy (`warm`), or held none although another did (`cold`)."""
+        """Count a partition whose new owner held a standby copy (`warm`), or held none although another did
+        (`cold`)."""
         if warm:
             self._warm_actives.labels(self._groups.label(group)).inc()
         if cold:
@@ -197,29 +198,31 @@ class Metrics:
         self._load_reports.labels(self._groups.label(group)).inc()
 
     def loads_written(self, outcome: str) -> None:
-        """`ok`, `failed` or `unreadable`."""
+        """Count a write of loads. `outcome`: ok, failed or unreadable."""
         self._load_writes.labels(outcome).inc()
 
     def offsets_committed(self, group: str, outcome: str, count: int) -> None:
-        """`outcome`: committed, fenced, unknown_partition or failed."""
+        """Count commits of offsets. `outcome`: committed, fenced, unknown_partition or failed."""
         self._offset_commits.labels(self._groups.label(group), outcome).inc(count)
 
     def topics_looked_up(self, group: str, outcome: str, changed: int) -> None:
-        """`outcome`: ok, partial (Kafka did not describe all topics) or failed."""
+        """Count a lookup of topics. `outcome`: ok, partial (Kafka did not describe all topics) or failed."""
         label = self._groups.label(group)
         self._topic_lookups.labels(label, outcome).inc()
         self._topic_changes.labels(label).inc(changed)
 
     def events_logged(self, outcome: str, count: int) -> None:
-        """`outcome`: written or dropped."""
+        """Count ownership events. `outcome`: written or dropped."""
         self._events.labels(outcome).inc(count)
 
     def event_segment(self, outcome: str) -> None:
-        """`outcome`: complete, failed (left unfinished) or deleted (there were too many)."""
+        """Count a segment of the event log. `outcome`: complete, failed (left unfinished) or deleted (there were too
+        many)."""
         self._segments.labels(outcome).inc()
 
     def refused(self, reason: str, count: int = 1) -> None:
-        """`reason` is a constant of the program, such as an error's class name, never a client's text."""
+        """Count refusals. `reason` is a constant of the program, such as an error's class name, never a client's
+        text."""
         self._refusals.labels(self._reasons.label(reason)).inc(count)
 
     # How long it took. -------------------------------------------------------------------------------------------
@@ -234,7 +237,8 @@ class Metrics:
         self._plans.observe(seconds)
 
     def observe(self, kind: str, seconds: float, outcome: str) -> None:
-        """A request to the store: `kind` such as `transact`, `outcome` such as `ok`, `conflict`, `unavailable`."""
+        """Observe a request to the store: `kind` such as `transact`, `outcome` such as `ok`, `conflict`,
+        `unavailable`."""
         self._store.labels(kind, outcome).observe(seconds)
 
     def loop_lag(self, seconds: float) -> None:
@@ -249,19 +253,19 @@ class Metrics:
         self._connections.set(count)
 
     def watch_depth(self, queue: str, read: Callable[[], int]) -> None:
-        """Have `read` called on the event loop at each scrape."""
+        """Export the depth of a queue; `read` is called on the event loop at each scrape."""
         self._depths[queue] = read
 
     # Scraping. ---------------------------------------------------------------------------------------------------
 
     async def render(self) -> bytes:
-        """The text of all series. Only the snapshots are taken on the event loop."""
+        """Render all series as text. Only the snapshots are taken on the event loop."""
         async with self._scraping:
             scrape = self._snap()
             return await anyio.to_thread.run_sync(scrape.encode)
 
     def render_here(self) -> bytes:
-        """The text of all series, computed synchronously, for programs without an event loop."""
+        """Render all series as text, synchronously, for programs without an event loop."""
         return self._snap().encode()
 
     def _snap(self) -> _Scrape:
@@ -302,7 +306,7 @@ class _Scrape(Collector):
 
 
 def gather(snapshots: Iterable[GroupSnapshot], names: BoundedNames) -> dict[str, GroupSnapshot]:
-    """Snapshots by label; those beyond the bound are summed up."""
+    """Collect snapshots by label; those beyond the bound are summed up."""
     found: dict[str, GroupSnapshot] = {}
     for snapshot in snapshots:
         label = names.label(snapshot.group)
@@ -384,7 +388,7 @@ def _by_kind(
     kinds: type[_E],
     read: Callable[[GroupSnapshot], Mapping[_E, int]],
 ) -> Metric:
-    """One series per kind, also at zero: an absent series looks like a missing exporter."""
+    """Make one series per kind, also at zero: an absent series looks like a missing exporter."""
     family = GaugeMetricFamily(name, says, labels=["group", label])
     for group, snapshot in led.items():
         counts = read(snapshot)

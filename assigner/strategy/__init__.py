@@ -1,4 +1,4 @@
-"""The Strategy interface, and what the service works out about a strategy's result.
+"""Defines the Strategy interface, and explains a strategy's result.
 
 A strategy is a pure function from who could own what, and who does, to who should. Its author imports this package and
 nothing else of the service. In the order of reading:

@@ -1,4 +1,4 @@
-"""What a solution costs and achieves, counted from the problem and the result alone.
+"""Measures what a solution costs and achieves, from the problem and the result alone.
 
 Nothing here trusts the strategy: moves, imbalance, mismatches and cold starts are counted from the arrays. Only the
 lower bound, and whether the search for the best was given up, are the strategy's own claims. Counting takes longer than
@@ -34,14 +34,15 @@ class Explanation:
 
     @cached_property
     def moves(self) -> int:
-        """Partitions taken from their present owner."""
+        """How many partitions were taken from their present owner."""
         if self.owner is self.problem.owner:
             return 0
         return int(np.count_nonzero((self.problem.owner != NONE) & (self.problem.owner != self.owner)))
 
     @cached_property
     def imbalance(self) -> int:
-        """Most minus fewest partitions over the members that could take them (per unit of capacity, rounded up)."""
+        """The difference between most and fewest partitions of the members that could take them (per unit of capacity,
+        rounded up)."""
         return _imbalance(self.problem, self.owner)
 
     @cached_property
@@ -50,12 +51,13 @@ class Explanation:
 
     @cached_property
     def rack_mismatches(self) -> int:
-        """Partitions whose owner says where it is, and none of the replicas is there."""
+        """How many partitions have an owner with a rack, and no replica in that rack."""
         return _rack_mismatches(self.problem, self.owner)
 
     @cached_property
     def cold_actives(self) -> int:
-        """Partitions given to a member that neither owned them nor held a standby, while a live member did."""
+        """How many partitions were given to a member that neither owned them nor held a standby, while a live member
+        did."""
         return _cold_actives(self.problem, self.owner)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The Strategy: a pure function from who could own what, and who does, to who should.
+"""Defines the `Strategy` interface: a pure function from members, topics and present owners to new owners.
 
 Everything is an integer array: strings are interned once at the edge (`assigner.core.planning.request`), members in
 name order and topics in name order, so that an index order is a name order and results do not depend on input order or
@@ -33,7 +33,7 @@ KeyArray = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Members:
-    """Who may own partitions, one row each."""
+    """The members that may own partitions, one row each."""
 
     capacity: FloatArray
     """Relative share, > 0; 1.0 is ordinary."""
@@ -46,8 +46,8 @@ class Members:
     cap: IntArray
     """Most partitions the member may have, or NONE."""
     load: FloatArray | None = None
-    """How busy each node says it is, 0 for idle, NaN for unknown. Advisory: of members that are equal otherwise, the
-    less busy one is served first. It never causes a move."""
+    """The load that each node reports, 0 for idle, NaN for unknown. Advisory: of otherwise equal members the less busy
+    one comes first. It never causes a move."""
     key: KeyArray | None = None
     """A number per member that never changes, from `name_keys`, for strategies that hash; None: its index."""
 
@@ -58,11 +58,11 @@ class Members:
 
 @dataclass(frozen=True)
 class Topics:
-    """What there is to own, one row per topic."""
+    """The topics whose partitions are assigned, one row each."""
 
     partitions: IntArray
     weight: FloatArray | None = None
-    """Per flat partition, > 0; None: all alike."""
+    """Per flat partition, > 0; None: all are equal."""
     copartition: IntArray | None = None
     """Co-partition set per topic or NONE. Topics of one set have equal partition counts and move as one."""
     replica_racks: tuple[IntArray, IntArray] | None = None
@@ -82,7 +82,7 @@ class Problem:
     owner: IntArray
     """Current owner per flat partition or NONE."""
     pinned: BoolArray
-    """Partitions that must stay with `owner`: a handoff to it is under way, or it can't be moved now."""
+    """Partitions that must stay with `owner`: a handoff to it is in flight, or it can't be moved now."""
     standbys: IntArray = field(default_factory=lambda: np.empty((0, 0), np.int32))
     """[flat partition, replica]: current standby holders or NONE."""
     standby_count: int = 0
@@ -90,7 +90,7 @@ class Problem:
 
     @property
     def offsets(self) -> IntArray:
-        """Where each topic starts in the flat arrays; one more entry for the end."""
+        """The index in the flat arrays at which each topic starts; one more entry for the end."""
         ends = np.cumsum(self.topics.partitions, dtype=np.int32)
         return np.concatenate((np.zeros(1, np.int32), ends))
 
@@ -98,13 +98,13 @@ class Problem:
 @dataclass(frozen=True)
 class Solution:
     owner: IntArray
-    """New owner per flat partition; NONE only where no member may have it."""
+    """New owner per flat partition; NONE only where no member may own it."""
     standbys: IntArray
     explanation: Explanation
 
 
 class Strategy(Protocol):
-    """Found by name among the entry points `assigner.strategies`."""
+    """The interface of a strategy. Found by name among the entry points `assigner.strategies`."""
 
     name: str
 
@@ -113,18 +113,18 @@ class Strategy(Protocol):
 
 @runtime_checkable
 class PlacesStandbys(Protocol):
-    """What a strategy may have besides: a way to place standbys once owners are known.
+    """An optional interface of a strategy: it places standbys in a second step, once owners are known.
 
-    It is then asked for owners alone, with a `standby_count` of 0, and these are given out while `place_standbys` looks
-    for places; so nobody without an owner waits for copies. One without it answers both at once."""
+    Then `assign` is called with a `standby_count` of 0, and its owners are assigned while `place_standbys` runs, so
+    that no unowned partition waits for copies. A strategy without this interface computes both in `assign`."""
 
     def place_standbys(self, problem: Problem, owner: IntArray) -> IntArray:
-        """[flat partition, replica]: the standbys for new owners, as in `Solution`. `problem` is that of the owners,
-        with the `standby_count` that is wanted."""
+        """Return the standbys for new owners, as in `Solution`: [flat partition, replica]. `problem` is that of
+        `assign`, with the actual `standby_count`."""
         ...
 
 
 def name_keys(names: Sequence[str]) -> KeyArray:
-    """An index changes when another member or topic comes or goes; this number is the name's own for ever."""
+    """Hash names to numbers that never change; an index changes when another member or topic is added or removed."""
     digests = b"".join(blake2b(name.encode(), digest_size=8).digest() for name in names)
     return np.frombuffer(digests, dtype="<u8").astype(np.uint64)

@@ -1,7 +1,7 @@
-"""Why each partition has another owner now, told from the problem and the result alone.
+"""Finds the reason for each move, from the problem and the result alone.
 
-A reason is a comparison that anybody can check: the giver had more of the topic than the taker has now, or more in
-all, or was not near a replica while the taker is. What none of these explains made room for another move.
+A reason is a comparison that anybody can check: the old owner had more of the topic than the new one has now, or more
+in all, or was not near a replica while the new one is. A move that none of these explains made room for another one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SLACK = 1e-9
 class MoveReason(IntEnum):
     STAYS = 0
     UNOWNED = 1
-    """It had no owner: it is new, or its owner went."""
+    """It had no owner: it is new, or its owner left."""
     NOT_WANTED = 2
     """Its owner does not subscribe to the topic."""
     OVER_CAP = 3
@@ -38,13 +38,13 @@ class MoveReason(IntEnum):
     TOTAL_SHARE = 8
     """Its owner had more in all than the new one has now."""
     RACK = 9
-    """The new owner is where a replica is, the old one was not."""
+    """A replica is in the new owner's rack, and none was in the old one's."""
     EXCHANGE = 10
     """It makes room for another move."""
 
 
 def reasons(problem: Problem, owner: IntArray, *, by_rule: bool) -> ReasonArray:
-    """One `MoveReason` per flat partition."""
+    """Find one `MoveReason` per flat partition."""
     found = np.zeros(len(owner), np.int8)
     found[(problem.owner == NONE) & (owner != NONE)] = MoveReason.UNOWNED
     moved = np.flatnonzero((problem.owner != NONE) & (owner != problem.owner))
@@ -116,7 +116,7 @@ def _evens_topic(problem: Problem, owner: IntArray, topic: Indices, moved: Indic
 
 
 def _cells(problem: Problem, owner: IntArray, topic: Indices, of: Indices, who: IntArray) -> IntArray:
-    """How many partitions of topic `of` the member `who` has, pair by pair."""
+    """Count the partitions of topic `of` that the member `who` has, pair by pair."""
     width = problem.members.count + 1
     asked, place = np.unique(of.astype(np.int64) * width + who, return_inverse=True)
     cell = topic.astype(np.int64) * width + owner

@@ -1,7 +1,7 @@
-"""Strategies by name, found among the entry points `assigner.strategies`.
+"""Loads strategies by name from the entry points `assigner.strategies`.
 
-The service never imports a strategy by name, so a third party's package is as good as ours. What an entry point
-names is one `Strategy`, used by every group that asks for it: strategies keep no state.
+The service never imports a strategy by name, so those of third parties are found like our own. An entry point names one
+`Strategy` object, which all groups share: strategies keep no state.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ ENTRY_POINTS = "assigner.strategies"
 
 
 def installed() -> tuple[str, ...]:
-    """The names a group may choose from."""
+    """List the names that a group may choose from."""
     return tuple(sorted({point.name for point in entry_points(group=ENTRY_POINTS)}))
 
 
 @lru_cache(maxsize=64)
 def load(name: str) -> Strategy:
-    """The strategy of that name. Raises `InvalidInput` for one that is not there or can't be imported."""
+    """Load the strategy of that name. Raises `InvalidInput` if there is none or if it can't be imported."""
     found = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
     if name not in found:
         known = ", ".join(sorted(found)) or "none"
@@ -46,8 +46,8 @@ def is_prepared(name: str) -> bool:
 
 
 def prepare(name: str) -> Strategy:
-    """Load the strategy and have it solve a small problem once, because what it imports and what numpy sets up at the
-    first call takes tenths of a second: do this on a worker thread."""
+    """Load the strategy and have it solve a small problem once, on a worker thread: its imports and numpy's setup at
+    the first call take tenths of a second."""
     strategy = load(name)
     if name not in _prepared:
         strategy.assign(_small_problem())
@@ -56,8 +56,8 @@ def prepare(name: str) -> Strategy:
 
 
 def try_options(name: str, options: Mapping[str, Any]) -> None:
-    """Have the strategy solve a small problem with these options. Raises `InvalidInput` if it can't, so that whoever
-    sets them hears of it instead of a group that gets no plan."""
+    """Have the strategy solve a small problem with these options. Raises `InvalidInput` if it can't, so that the
+    operator gets an error, and not the group a failing plan."""
     strategy = load(name)
     try:
         strategy.assign(replace(_small_problem(), options=options))

@@ -1,4 +1,4 @@
-"""Public test support: for tests of stores, of strategies, and of programs that use the service.
+"""Provides public test support: for tests of stores, of strategies, and of programs that use the service.
 
 - `conformance`: tests of the contract of a Store.
 - `strategies`: tests of the contract of a Strategy.

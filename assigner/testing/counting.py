@@ -1,4 +1,4 @@
-"""A Store that counts its requests and operations, for tests of cost and for benchmarks."""
+"""Provides a Store that counts its requests and operations, for tests of cost and for benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Store that injects faults into any other store.
+"""Provides a Store that injects faults into any other store.
 
 Faults are injected for chosen calls and a chosen number of times, in the order they were injected; the first one that
 matches a call applies to it. All faults are within the contract: a late effect or answer, a refusal, an unknown outcome
@@ -133,7 +133,7 @@ class FaultyStore(Store):
         self._watches: dict[_FaultyWatch, None] = {}
         self._late: set[asyncio.Task[None]] = set()
 
-    # --- asking for faults -----------------------------------------------------------------------------------------
+    # --- injecting faults -----------------------------------------------------------------------------------------
 
     def inject(
         self,

@@ -1,4 +1,4 @@
-"""The pytest plugin: virtual time for pytest-asyncio, and a fixture that runs the whole service beside a test.
+"""Implements the pytest plugin: virtual time for pytest-asyncio, and a fixture that runs the service beside a test.
 
 Load it by `pytest_plugins = ["assigner.testing.plugin"]` in the top conftest or by `-p assigner.testing.plugin`.
 `@pytest.mark.virtual_time` runs a test on a `VirtualTimeLoop`; the mark's keywords go to the loop
@@ -53,7 +53,7 @@ def pytest_asyncio_loop_factories(
 
 @pytest.fixture
 def embedded_assigner(request: pytest.FixtureRequest) -> Iterator[EmbeddedAssigner]:
-    """A running assigner: `address`, `set_topic(group, topic, partitions)`, `call(work)`."""
+    """Run an assigner: `address`, `set_topic(group, topic, partitions)`, `call(work)`."""
     # Imported here, so that tests without the fixture do not load the service.
     from assigner.embedded import EmbeddedAssigner
 

@@ -135,7 +135,7 @@ class StrategyConformance:
 
     def test_an_option_that_it_does_not_know_is_refused(self) -> None:
         if not self.refuses_unknown_options:
-            pytest.skip("the strategy takes whatever options it is given")
+            pytest.skip("the strategy accepts unknown options")
         options: dict[str, Any] = {"no_such_option": 1}
         with pytest.raises(AssignerError, match="no_such_option"):
             self.strategy.assign(replace(random_problem(1), options=options))

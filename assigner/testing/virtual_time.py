@@ -1,4 +1,4 @@
-"""An event loop whose time is virtual: when nothing is ready it jumps to the next timer instead of waiting for it.
+"""Provides an event loop with virtual time: when nothing is ready, it jumps to the next timer instead of waiting.
 
 A test of an hour of leases and deadlines takes milliseconds and is deterministic. `loop.time()` stands still while
 callbacks run, so `assigner.clock.LoopClock` and `anyio.sleep` agree with it to the last digit.

@@ -1,4 +1,4 @@
-"""The HTTP server: probes and metrics, and the table of routes they are served from.
+"""Serves probes and metrics over HTTP.
 
 The only package that imports aiohttp. It knows nothing of groups: `service` passes it the functions that it calls.
 

@@ -82,7 +82,7 @@ class ProcessLiveness:
             del self._pulses[pulse.name]
 
     def problems(self) -> list[str]:
-        """What is wrong, one sentence each; empty: the process is alive."""
+        """The problems of the process, one sentence each; empty: it is alive."""
         pulses = (self._ticker, *self._pulses.values())
         return [problem for pulse in pulses if (problem := pulse.problem())] + list(self._failures())
 

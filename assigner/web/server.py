@@ -1,4 +1,4 @@
-"""The HTTP server for probes and metrics, on the event loop of the service.
+"""Serves probes and metrics over HTTP, on the event loop of the service.
 
 It serves a table of routes, to which others can be added. Nothing here changes state, and nothing is authenticated: it
 listens on loopback unless the settings say otherwise.
@@ -43,7 +43,7 @@ Readiness = Callable[[], Sequence[str]]
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the server listens, and after which silence `/livez` fails."""
+    """The address of the HTTP server, and how long a stall makes `/livez` fail."""
 
     host: str = LOOPBACK
     port: int = HTTP_PORT

@@ -1,4 +1,4 @@
-"""`spark-submit pipeline.py NAME ...` is `assigner pipeline NAME ...` on whatever cluster spark-submit was told."""
+"""Runs `spark-submit pipeline.py NAME ...` as `assigner pipeline NAME ...`, on the cluster of spark-submit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store under test, and helpers for its tests."""
+"""Wraps the store under test, with helpers for its tests."""
 
 from __future__ import annotations
 
