@@ -52,7 +52,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def parse_address(text: str) -> Address:
-    """`host`, `host:port` or `[v6]:port`."""
+    """Parse an address: `host`, `host:port` or `[v6]:port`."""
     text = text.strip()
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
@@ -66,7 +66,7 @@ def parse_address(text: str) -> Address:
 
 
 def parse_addresses(addresses: str | Sequence[str]) -> list[Address]:
-    """One or more, as a list or separated by commas."""
+    """Parse one or more addresses, as a list or separated by commas."""
     listed = addresses.split(",") if isinstance(addresses, str) else addresses
     if not listed:
         raise InvalidInput("addresses is empty; name at least one host:port of the service")
@@ -82,7 +82,7 @@ class Dialer(msgspec.Struct, frozen=True):
     keepalive_timeout: float
 
     def dial(self, address: Address) -> Channel:
-        """A channel that connects at its first call, and notices a peer that stopped answering."""
+        """Make a channel that connects at its first call, and notices a peer that stopped responding."""
         config = Configuration(
             # Several times the stream's window, so that an unread stream can't block the other calls.
             http2_connection_window_size=64 * 2**20,
@@ -120,7 +120,7 @@ class _Channel(Channel):
 
 
 def _transport_of(protocol: H2Protocol | None) -> asyncio.Transport | None:
-    """The transport of a connection; None before it is made."""
+    """Return the transport of a connection; None before it is made."""
     return getattr(getattr(protocol, "connection", None), "_transport", None)
 
 
@@ -161,7 +161,7 @@ class Codec(CodecBase):
 
 
 async def unary_call(channel: Channel, path: str, request: Any, reply: type[_M], timeout: float) -> _M:
-    """The reply to one request. `path`: `/package.Service/Method`. `timeout`: seconds."""
+    """Make a unary call and return its reply. `path`: `/package.Service/Method`. `timeout`: seconds."""
     method = path.rpartition("/")[2]
     stream = channel.request(path, Cardinality.UNARY_UNARY, type(request), reply)
     # anyio's timeout instead of grpclib's deadline: leaving the call resets it at the server just the same.
@@ -177,7 +177,7 @@ async def unary_call(channel: Channel, path: str, request: Any, reply: type[_M],
 
 
 async def stream_call(channel: Channel, path: str, request: Any, reply: type[_M]) -> AsyncGenerator[_M, None]:
-    """The messages that the service sends in reply to one request, until it ends the stream. No deadline."""
+    """Make a streaming call, and yield its messages until the service ends the stream. No deadline."""
     stream = channel.request(path, Cardinality.UNARY_STREAM, type(request), reply)
     with _typed_errors(stream):
         async with stream:
@@ -240,7 +240,7 @@ _STATUSES: dict[Status, type[AssignerError]] = {
 
 
 def error_of(status: Status, message: str, name: str) -> AssignerError:
-    """The error that a status stands for; `Unavailable` if it is neither named nor a known refusal."""
+    """Translate a status to an error: `Unavailable` if it is neither named nor a known refusal."""
     text = message or status.name
     if name in _REFUSALS:
         return _REFUSALS[name](text)

@@ -173,7 +173,7 @@ def _calls(commits: Sequence[Commit]) -> Iterator[list[Commit]]:
 
 
 def _lists(part: Sequence[Commit]) -> Iterator[dict[str, Any]]:
-    """The fields of TopicOffsets messages."""
+    """Build the fields of TopicOffsets messages."""
     for topic, of_topic in groupby(part, lambda one: one[0].topic):
         for members in _parts(list(of_topic)):
             offsets = [offset for _, _, offset in members]
@@ -210,7 +210,7 @@ async def committed(rpc: CurrentRpc, partitions: Sequence[TopicPartition]) -> di
 
 
 def _covered(part: Sequence[TopicPartition], reply: Any) -> int:
-    """How many of the requested partitions the reply covers."""
+    """Count the requested partitions that the reply covers."""
     if not reply.HasField("last"):
         return len(part)
     last = TopicPartition(reply.last.topic, reply.last.partition)

@@ -28,7 +28,7 @@ _WAIT_FOR_DRAIN = enum_number("DeregisterAction", "DEREGISTER_ACTION_WAIT_FOR_DR
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer registers as. Calls that need no registration use the group only."""
+    """The group, name and properties of a registration. Calls without a registration use the group only."""
 
     group: str
     name: str = ""

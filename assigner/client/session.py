@@ -40,7 +40,7 @@ class Ending(str, Enum):
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds. The defaults suit a TTL of 10 to 60 s."""
+    """Timeouts and pauses of a session, in seconds. The defaults suit a TTL of 10 to 60 s."""
 
     call_timeout: float = 10.0
     """For one call, and for a registration's first message; for that one less while it could cost the lease."""
@@ -208,7 +208,7 @@ class Session:
             await self._pauses.pause()
 
     async def _join_anew(self, error: Evicted) -> None:
-        """After an eviction: deregister the old session once the handler is idle, then join with a new one."""
+        """Join with a new session after an eviction, once the handler is idle and the old session is deregistered."""
         self._runner.session_lost(f"evicted: {error}")
         self._note_failure(f"evicted: {error}")
         if not self._rejoin:
@@ -226,7 +226,7 @@ class Session:
         return pause
 
     def rpc(self) -> ConsumerRpc:
-        """The calls to the instance that serves the stream. Raises `Unavailable` while there is none."""
+        """Return the calls to the instance that serves the stream. Raises `Unavailable` while there is none."""
         rpc = self.registration.rpc if self.registration is not None else None
         if rpc is None:
             raise Unavailable("there is no contact to the service now; try again later")

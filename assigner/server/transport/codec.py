@@ -1,4 +1,4 @@
-"""How grpclib gets bytes from messages and back: ready bytes pass as they are.
+"""The server's grpclib codec: parses requests with bounded lists, and passes encoded replies through.
 
 A request is parsed by protobuf's C runtime, the length of its lists is checked, and only then it becomes a generated
 message: the generated classes would parse in Python, and a request of 1 MiB would hold the event loop for seconds.
@@ -20,7 +20,7 @@ from assigner.proto.runtime import PACKAGE, message_class
 
 
 class ReadyBytesCodec(CodecBase):
-    """For our own messages and for those of the health and reflection services."""
+    """Encodes and parses the messages of our services and of the health and reflection services."""
 
     __content_subtype__ = "proto"
 
