@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.project.skip_rule import SkipRule, is_ci, read_allowed
 from tests.support.servers.etcd import (
@@ -42,6 +43,11 @@ _MARKER_OF_FIXTURE = {
     "postgres_server": "postgres",
     "start_postgres": "postgres",
 }
+
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("untimed", parent=settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
