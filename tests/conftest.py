@@ -46,7 +46,9 @@ _MARKER_OF_FIXTURE = {
 
 
 # How long an example takes says how busy the machine is.
-settings.register_profile("untimed", parent=settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "untimed", parent=settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("untimed")
 
 
