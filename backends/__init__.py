@@ -1,4 +1,4 @@
-"""Stores that can hold the service's records, and the leader election on top of them.
+"""Implements the stores that can hold the service's records, and leader election on top of any of them.
 
 - `memory`: a store within the process, for tests, demos and embedding; nothing survives the process.
 - `etcd`: for production.

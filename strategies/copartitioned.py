@@ -1,12 +1,12 @@
-"""`copartitioned`: topics with as many partitions and the same subscribers move as one.
+"""`copartitioned`: topics with equal partition counts and the same subscribers move as one.
 
-A stream processor that joins topics by key needs partition n of each at the same member, and does not want to say so
-for every pair. Sets that are given (`Topics.copartition`) are taken as they are; all other topics are put into sets by
-partition count and by who subscribes to them. The rest is `sticky_balanced` with its options, standbys included: a slot
+A stream processor that joins topics by key needs partition n of each at the same member, without a configured set for
+each pair. Configured sets (`Topics.copartition`) are kept; all other topics are put into sets by partition count and
+subscribers. The rest is `sticky_balanced` with its options, standbys included: a slot
 of a set has one owner and one list of standbys.
 
-A set that changes because a topic comes, grows or finds other subscribers is put together again at the next plan: its
-slots belong to those who own most of their partitions, and what is elsewhere moves there.
+A set that changes because a topic is added, grows or gets other subscribers is formed again at the next plan: each slot
+belongs to the owner of most of its partitions, and its other partitions move there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _joined(problem: Problem) -> Problem:
 
 
 def sets(problem: Problem) -> IntArray:
-    """[topic]: the number of its set. Those that are given keep their numbers."""
+    """Number the set of each topic. Configured sets keep their numbers."""
     topics = problem.topics
     given = topics.copartition if topics.copartition is not None else np.full(topics.count, NONE, np.int32)
     loose = np.flatnonzero(given == NONE)

@@ -1,8 +1,8 @@
-"""What strategies that hash have in common: the numbers they hash, and how pins, holds and caps bend the result.
+"""Assigns units by hashes of their numbers, within pins, holds and caps, for the strategies that hash.
 
 A hash decides among the members that may be given a row (a cohort). Pinned units stay; members on hold keep what they
-have, get nothing new and are no part of the choice; what would pass a member's cap is hashed again over the members
-that have room.
+have, get nothing new and are not eligible; units above a member's cap are hashed again over the members that have
+room.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 class Choice(Protocol):
     def __call__(self, keys: KeyArray, who: IntArray) -> IntArray:
-        """The member of `who` (in index order, not empty) that each key goes to."""
+        """Choose the member of `who` (in index order, not empty) that each key goes to."""
         ...
 
 
 def splitmix64(state: KeyArray) -> KeyArray:
-    """The output of Vigna's splitmix64 for a state: neighbouring states give unlike numbers."""
+    """Compute Vigna's splitmix64 of a state: neighbouring states give unrelated numbers."""
     mixed = state + _GOLDEN
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -33,13 +33,13 @@ def splitmix64(state: KeyArray) -> KeyArray:
 
 
 def unit_keys(units: Units) -> KeyArray:
-    """A key per unit, from its topic's number and its own, that no other topic's coming or going changes."""
+    """Compute a key per unit, from its topic's key and its number, which other topics don't change."""
     number = np.arange(len(units.owner)) - np.repeat(units.offsets[:-1], units.partitions)
     return splitmix64(np.repeat(units.key, units.partitions) + number.astype(np.uint64) * _GOLDEN)
 
 
 def assign_by_hash(units: Units, members: Members, now: CurrentOwners, choose: Choice) -> IntArray:
-    """The owner of every unit."""
+    """Compute the owner of every unit, by `choose` among the eligible members."""
     owner = np.where(now.fixed, now.owner, np.int32(NONE))
     keys = unit_keys(units)
     eligible = units.wanted & ~members.hold
@@ -52,7 +52,7 @@ def assign_by_hash(units: Units, members: Members, now: CurrentOwners, choose: C
 
 
 def _cohorts(eligible: BoolArray) -> list[tuple[IntArray, BoolArray]]:
-    """(members, rows) for each set of members that some rows have in common; rows nobody may take are left out."""
+    """Group rows by their eligible members: (members, rows). Rows without eligible members are left out."""
     if not eligible.size:
         return []
     _, first, kind = np.unique(np.packbits(eligible, axis=1), axis=0, return_index=True, return_inverse=True)
@@ -70,8 +70,8 @@ def _within_caps(
     eligible: BoolArray,
     choose: Choice,
 ) -> IntArray:
-    """Round by round: a member takes what fits, in order, and is off the list once something did not fit. Each
-    round but the last takes someone off, so this ends."""
+    """Assign in rounds: a member takes the units that fit, in order, and is not eligible any more once a unit did not
+    fit. Each round but the last excludes a member, so this ends."""
     size = units.size[now.row]
     room = np.where(members.cap == NONE, np.iinfo(np.int32).max, members.cap).astype(np.int64)
     immovable = owner != NONE

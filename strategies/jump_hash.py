@@ -1,11 +1,11 @@
 """`jump_hash`: the owner follows from the partition and the list of members alone, by jump consistent hashing.
 
 The algorithm is Lamping and Veach's ("A Fast, Minimal Memory, Consistent Hash Algorithm", arXiv 1406.2294): when a
-member is added at the end of the list, only what goes to it moves. Members are taken in name order among those that
+member is added at the end of the list, partitions move to it only. Members are listed in name order among those that
 subscribe to the topic.
 
 Not promised: balance (at 1,000 partitions on 100 members the fullest has about twice the mean), proportion to
-capacity, or few moves when a member in the middle of the list goes: those after it are renumbered. For these, use
+capacity, or few moves when a member in the middle of the list leaves: those after it are renumbered. For these, use
 `rendezvous` or `sticky_balanced`. Present owners are otherwise ignored, and so are weights and racks.
 """
 
@@ -43,7 +43,7 @@ class JumpHash:
 
 
 def jump(keys: KeyArray, buckets: int) -> IntArray:
-    """The bucket (0 to `buckets` - 1) of each key."""
+    """Compute the bucket (0 to `buckets` - 1) of each key."""
     state = keys.astype(np.uint64)
     bucket = np.zeros(len(keys), np.int64)
     active = np.arange(len(keys))

@@ -1,11 +1,11 @@
 """`range`: of each topic, every member gets one run of neighbouring partitions, in name order, as Kafka's range.
 
 The first members of a topic get one more where the count does not divide. Topics with the same count and the same
-subscribers are cut alike, so equal partition numbers meet at one member.
+subscribers get equal ranges, so equal partition numbers are at one member.
 
-Not promised: total balance (the first members get the extras of every topic) or few moves. Capacities, weights and
+Not promised: total balance (the first members get the remainders of every topic) or few moves. Capacities, weights and
 racks are ignored, and present owners too: but pinned partitions stay, members on hold keep what they have and get
-nothing new, and where a cap is reached the run ends and goes on at the next member that has room.
+nothing new, and where a cap is reached the range ends and continues at the next member that has room.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _lengths(partitions: int, members: int) -> Indices:
 
 
 def _respect_caps(owner: IntArray, fixed: BoolArray, who: Indices, room: Indices, size: int) -> None:
-    """Take what passes a member's cap away from the end of its run, and run it on over those with room."""
+    """Move units above a member's cap, from the end of its range, to members that have room."""
     over: list[int] = []
     for member in who.tolist():
         mine = np.flatnonzero((owner == member) & ~fixed)

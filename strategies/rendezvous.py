@@ -1,10 +1,10 @@
 """`rendezvous`: every partition goes to the member with the highest score for it, by weighted rendezvous hashing.
 
 Scores come from the partition, the member's name and its capacity alone (Thaler and Ravishankar's highest random
-weight; the weighting is -capacity / ln(u) with u uniform in (0, 1)). So whoever comes or goes, only partitions that
-go to it or come from it move, and in expectation everyone has a share in proportion to its capacity.
+weight; the weighting is -capacity / ln(u) with u uniform in (0, 1)). So when a member joins or leaves, only
+partitions that go to it or come from it move, and in expectation each member has a share in proportion to its capacity.
 
-Not promised: balance (chance decides: at 1,000 partitions on 100 members the fullest has nearly twice the mean).
+Not promised: balance (owners are random: at 1,000 partitions on 100 members the fullest has nearly twice the mean).
 Every partition is scored for every member, which takes a second for 50 million pairs. Present owners, weights and
 racks are ignored.
 """
@@ -47,7 +47,7 @@ class Rendezvous:
 class _Scores:
     def __init__(self, members: Members) -> None:
         key = np.arange(members.count, dtype=np.uint64) if members.key is None else members.key
-        # Mixed once more, so that a member and a partition with the same number have nothing in common.
+        # Mixed once more, so that the hashes of a member and a partition with the same number are independent.
         self._key = splitmix64(splitmix64(key))
         self._capacity = members.capacity
 

@@ -1,12 +1,12 @@
 """`spread_first`: a topic's partitions go to distinct members and distinct racks before one is used again.
 
 Losing a member or a rack then costs every topic as little as possible. In order: each topic even over members, even
-over racks as far as that allows, the total even over members as far as both allow, few moves. Members that name no
+over racks as far as that allows, the total even over members as far as both allow, few moves. Members without a
 rack count as one rack together.
 
-How: each topic is cut into one part per rack, and each part is a topic of its own for `sticky_balanced`, wanted by the
-members of that rack alone. A part is as large as even spreading over members makes it, and among the sizes that leaves,
-as even over racks as possible. A remainder stays in its rack, unless moving it makes the racks' totals more even.
+How: each topic is split into one part per rack, and each part is a topic of its own for `sticky_balanced`, which only
+the members of that rack want. Parts are sized so that members are even, and among these sizes, as even over racks as
+possible. A remainder stays in its rack, unless moving it makes the racks' totals more even.
 
 Not promised: the best total balance and the fewest moves over racks (paths through a third rack are not searched).
 Capacities, weights and the replicas' racks do not count.
@@ -30,18 +30,18 @@ from assigner.strategy.explanation import Explanation
 
 
 def rack_of_units(units: Units, members: Members, now: CurrentOwners) -> tuple[IntArray, IntArray]:
-    """(rack per member, rack per unit), racks numbered from 0; those that name none share one."""
+    """Find the rack of each member and of each unit, numbered from 0; members without a rack share one."""
     rack = np.searchsorted(np.unique(members.rack), members.rack).astype(np.int32)
     mine, sizes = part_sizes(units, members, now, rack)
     return rack, _fill(units, now, mine, sizes)
 
 
-# --- how large ---------------------------------------------------------------------------------------------------
+# --- sizes of parts ---------------------------------------------------------------------------------------------
 
 
 @dataclass
 class _Cut:
-    """Arrays are [row, rack]."""
+    """Counts of rows split by rack. Arrays are [row, rack]."""
 
     base: IntArray
     open: BoolArray
@@ -52,12 +52,12 @@ class _Cut:
 
 
 def part_sizes(units: Units, members: Members, now: CurrentOwners, rack: IntArray) -> tuple[IntArray, IntArray]:
-    """(rack of each unit now or NONE, [row, rack] units that the part is to have)."""
+    """Compute the present rack of each unit, or NONE, and the size of each part as [row, rack]."""
     racks = int(rack.max()) + 1
     eligible = units.wanted & ~members.hold & (members.cap != 0)
     takers = np.stack([eligible[:, rack == number].sum(axis=1) for number in range(racks)], axis=1)
     mine = np.where(now.owner == NONE, np.int32(NONE), rack[now.owner])
-    # A unit that must stay unowned lies in the first part, where it is in nobody's way.
+    # A unit that must stay unowned is put into the first part, where it changes nothing.
     mine = np.where(now.fixed & (mine == NONE), np.int32(0), mine)
     have, fixed = _count(units, now, mine, racks, mine != NONE), _count(units, now, mine, racks, now.fixed)
     cut = _cut(units, takers, have, fixed)
@@ -88,7 +88,7 @@ def _cut(units: Units, takers: IntArray, have: IntArray, fixed: IntArray) -> _Cu
 
 
 def _floors_within(total: int, low: IntArray, high: IntArray, fixed: IntArray) -> tuple[IntArray, BoolArray]:
-    """As even as the limits allow; what is fixed may leave no room for the lower ones."""
+    """Split the total as evenly as the limits allow; fixed units may leave no room for the lower limits."""
     least = low if low.sum() <= total else fixed
     most = np.maximum(high, least).astype(np.float64)
     if most.sum() < total:
@@ -99,7 +99,7 @@ def _floors_within(total: int, low: IntArray, high: IntArray, fixed: IntArray) -
 
 
 def _even_out(units: Units, cut: _Cut, load: FloatArray, size: FloatArray) -> None:
-    """Gifts from fuller racks to emptier ones, those that cost no move first."""
+    """Transfer remainders from fuller racks to emptier ones, those that cost no move first."""
     while True:
         transfer = _best_transfer(units, cut, load, size)
         if transfer is None:
@@ -124,15 +124,15 @@ def _best_transfer(units: Units, cut: _Cut, load: FloatArray, size: FloatArray) 
 
 
 def _gain(unit: FloatArray, full: float, many: float, empty: float, few: float) -> FloatArray:
-    """By how much a gift of `unit` partitions lowers the sum of load^2 / members."""
+    """Compute how much a transfer of `unit` partitions lowers the sum of load^2 / members."""
     return np.asarray((2 * full - unit) * unit / many - (2 * empty + unit) * unit / few)
 
 
-# --- which -------------------------------------------------------------------------------------------------------
+# --- units of parts ---------------------------------------------------------------------------------------------
 
 
 def _fill(units: Units, now: CurrentOwners, mine: IntArray, sizes: IntArray) -> IntArray:
-    """The rack of each unit: those of a rack stay in its part as far as it goes, the others fill what is missing."""
+    """Choose the rack of each unit: units stay in their rack up to the part's size, and the others fill the parts."""
     rack = np.empty(len(mine), np.int32)
     offsets = units.offsets.tolist()
     numbers = np.arange(sizes.shape[1], dtype=np.int32)
@@ -147,10 +147,10 @@ def _fill(units: Units, now: CurrentOwners, mine: IntArray, sizes: IntArray) -> 
 
 
 def _kept(owner: IntArray, fixed: BoolArray, mine: IntArray, sizes: IntArray) -> BoolArray:
-    """What is fixed first, then one of each owner, then a second one of each, and so on: so that a part that shrinks
-    takes from those of its members that have the most."""
-    turn = np.where(fixed, -1, _rank(owner))
-    order = np.lexsort((np.arange(len(owner)), turn, mine))
+    """Choose the units that stay in their rack: fixed ones, then one of each owner, then a second one of each, and so
+    on, so that a part that shrinks takes from the members that have most of it."""
+    round_ = np.where(fixed, -1, _rank(owner))
+    order = np.lexsort((np.arange(len(owner)), round_, mine))
     place = np.empty(len(owner), np.int64)
     place[order] = np.arange(len(owner))
     first = np.searchsorted(mine[order], mine, side="left")
@@ -158,7 +158,7 @@ def _kept(owner: IntArray, fixed: BoolArray, mine: IntArray, sizes: IntArray) ->
 
 
 def _rank(owner: IntArray) -> IntArray:
-    """Which one of its owner's units each is, counted from 0."""
+    """Number each owner's units from 0."""
     order = np.argsort(owner, kind="stable")
     ordered = owner[order]
     rank = np.empty(len(owner), np.int64)
@@ -188,8 +188,7 @@ def _spread(problem: Problem) -> IntArray:
 
 
 def _until_stable(problem: Problem) -> IntArray:
-    """With caps one pass is not always the last word: go on while the result gets better, by a measure that can't
-    fall for ever."""
+    """Repeat while the result improves: with caps one pass may not be enough. The measure can't fall for ever."""
     present, worth = problem.owner, _unevenness(problem, problem.owner)
     while True:
         owner = _beyond_racks(problem, _spread(replace(problem, owner=present)))
@@ -200,17 +199,18 @@ def _until_stable(problem: Problem) -> IntArray:
 
 
 def _unevenness(problem: Problem, owner: IntArray) -> tuple[int, int, int, int, int]:
-    """(breaches of rules, unowned, squares per topic and member, per topic and rack, per member): less is better."""
+    """Rate owners, less is better: (violations, unowned, squares per topic and member, per topic and rack, per
+    member)."""
     members, mine = problem.members, owner != NONE
     topic = np.repeat(np.arange(problem.topics.count), problem.topics.partitions)
     loose = mine & ~problem.pinned
-    breaches = int((~members.subscription[owner[loose], topic[loose]]).sum())
+    violations = int((~members.subscription[owner[loose], topic[loose]]).sum())
     load = np.bincount(owner[mine], minlength=members.count)
     limit = np.maximum(members.cap, np.bincount(owner[mine & problem.pinned], minlength=members.count))
-    breaches += int((load - limit)[members.cap != NONE].clip(min=0).sum())
+    violations += int((load - limit)[members.cap != NONE].clip(min=0).sum())
     rack = np.searchsorted(np.unique(members.rack), members.rack)
     topic, who = topic[mine], owner[mine].astype(np.intp)
-    return breaches, int((~mine).sum()), _squares(topic, who), _squares(topic, rack[who]), int((load**2).sum())
+    return violations, int((~mine).sum()), _squares(topic, who), _squares(topic, rack[who]), int((load**2).sum())
 
 
 def _squares(topic: Indices, group: Indices) -> int:
@@ -222,7 +222,7 @@ def _in_parts(units: Units, members: Members, now: CurrentOwners) -> IntArray:
     rack, rack_of_unit = rack_of_units(units, members, now)
     racks = int(rack.max()) + 1
     part = now.row.astype(np.int64) * racks + rack_of_unit
-    # Units in the order of their parts; a part of a set stands there once for every topic of the set.
+    # Units in the order of their parts; a part of a set is repeated for every topic of the set.
     order = np.argsort(part, kind="stable")
     length = np.bincount(part, minlength=units.count * racks)
     parts = np.flatnonzero(length)
@@ -244,7 +244,7 @@ def _in_parts(units: Units, members: Members, now: CurrentOwners) -> IntArray:
 
 
 def _positions(length: Indices, copies: IntArray, order: Indices) -> Indices:
-    """The unit at each flat position of the problem in parts."""
+    """Find the unit at each flat position of the problem in parts."""
     if bool((copies == 1).all()):
         return order
     pieces = np.split(order, np.cumsum(length)[:-1])
@@ -264,7 +264,7 @@ def _members(units: Units, members: Members, rack: IntArray, racks: int, part_of
 
 
 def _beyond_racks(problem: Problem, owner: IntArray) -> IntArray:
-    """What caps kept out of its rack goes to whoever has room."""
+    """Assign units that caps keep out of their rack to any member that has room."""
     uniform_problem = replace(problem.members, capacity=np.ones(problem.members.count))
     topics = replace(problem.topics, weight=None, replica_racks=None)
     pinned = problem.pinned | (owner != NONE)

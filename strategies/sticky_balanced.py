@@ -1,16 +1,16 @@
-"""`sticky_balanced`: even over all topics and per topic, and as little as possible moves.
+"""`sticky_balanced`: even over all topics and per topic, with as few moves as possible.
 
 In this order:
 
 1. **Valid.** Only subscribed members, nothing new for members on hold (they keep what they have), no more than a
-   member's cap, pinned partitions stay. A partition has no owner only where no member may have it.
+   member's cap, pinned partitions stay. A partition has no owner only where no member may own it.
 2. **Even over all.** Where members may take the same topics, each has the floor or the ceiling of its share of the
-   whole, in proportion to capacity; else no chain of gifts makes the loads more even. Groups of members without a
-   common topic have nothing to do with each other.
-3. **Even per topic.** Each member has the floor or the ceiling of its share of every topic; where (2) is in the way,
-   as near to it as can be (the squared distances added up are at their minimum).
+   total, in proportion to capacity; else no sequence of transfers makes the loads more even. Groups of members without
+   a common topic are independent.
+3. **Even per topic.** Each member has the floor or the ceiling of its share of every topic; where (2) prevents
+   that, as near to it as possible (the sum of squared distances is minimal).
 4. **Near.** As few partitions as possible on members in racks where they have no replica.
-5. **Few moves.** The minimum among all that is as good by the above.
+5. **Few moves.** The minimum among all results that are as good by the above.
 
 The option `balance` changes this: `both` is the above, `topic` puts (3) before (2), `topic_only` leaves (2) out,
 `global` comes without (3), which then only decides between results with equally few moves. The option `racks` puts (4)
@@ -18,15 +18,15 @@ before (5) (`before_moves`), after it (`after_moves`) or leaves it out (`ignore`
 
 All of this is exact and proved, and `Explanation.lower_bound` is the number of moves, as long as topics (or, with
 racks, kinds of partitions) x members is at most four million, and the proof takes no more than some seconds of work.
-Beyond that `Explanation.unproved` says so: owners stay, what has none is filled in, and gifts from one member to
-another make things better as long as one does (`assigner.strategies.exact.keep_owners`); racks may not be looked at,
-and the lower bound may be too low. Also not proved: co-partition sets of different sizes in one group (a large one is
-not traded for two small ones), and partitions of unequal weights, which `assigner.strategies.weighted.solver` deals
-with.
+Beyond that `Explanation.unproved` is set: owners stay, units without an owner are placed, and single transfers improve
+the result as long as one does (`assigner.strategies.exact.keep_owners`); racks may be ignored, and the lower bound may
+be too low. Also not proved: co-partition sets of different sizes in one group (a large one is
+not exchanged for two small ones), and partitions of unequal weights, which `assigner.strategies.weighted.solver`
+assigns.
 
-It ends because every step lowers the cost of one level and leaves those above as they are
-(`assigner.strategies.exact.improve`). Given its own result it returns the same again. How busy nodes say they are only
-decides between members that are equal otherwise.
+It ends because every step lowers the cost of one objective and keeps those of the objectives above
+(`assigner.strategies.exact.improve`). It is idempotent: given its own result it returns the same. The reported load of
+nodes only decides between otherwise equal members.
 
 Unequal weights are solved by `weighted`, equal subscriptions by `uniform`, everything else by `exact`. The result of
 the uniform solver stands where it meets its own lower bound; else the exact solver starts from it. Members without a
@@ -59,7 +59,7 @@ from assigner.strategy.explanation import Explanation
 FEW_CELLS = 20_000
 """Rows x members up to which a few milliseconds more don't matter."""
 
-_TURNS = 3
+_ATTEMPTS = 3
 """How often a result is searched again. Once is enough but for sets of different sizes."""
 
 
@@ -75,7 +75,7 @@ class StickyBalanced:
         return place_standbys(problem, owner)
 
     def _owners(self, problem: Problem) -> Explanation:
-        """New owners, a lower bound on the moves, and whether that was proved to be the best."""
+        """Compute new owners, a lower bound on the moves, and whether the result is proved optimal."""
         chosen = objective_order(self.name, problem.options)
         if problem.members.count == 0:
             return Explanation(problem, np.full(len(problem.owner), NONE, np.int32), 0)
@@ -94,8 +94,8 @@ class StickyBalanced:
 
 
 def _kind(units: Units, problem: Problem, classes: Classes | None, unproved: bool) -> IntArray | None:
-    """What may trade places when standbys are promoted. Where shares are bent by pins, holds or caps, or other counts
-    might look better to the next plan, counts must stay as they are: units are of one kind then."""
+    """Find which units may be exchanged when standbys are promoted, by kind. Where pins, holds or caps change shares,
+    or the next plan might prefer other counts, counts must not change: then all units are of one kind."""
     if classes is not None:
         return classes.of_units
     counts_move = free(units, problem.members) and not unproved
@@ -103,12 +103,12 @@ def _kind(units: Units, problem: Problem, classes: Classes | None, unproved: boo
 
 
 def _unless_same(owner: IntArray, problem: Problem) -> IntArray:
-    """Nothing changes: the very array of the problem, which spares everybody the comparison."""
+    """Return the problem's own array if nothing changes, which saves callers the comparison."""
     return problem.owner if bool((owner == problem.owner).all()) else owner
 
 
 def _bound(problem: Problem, units: Units, bound: int) -> int:
-    # Of a slot whose topics disagree on their owner, more or fewer partitions than all may move.
+    # Of a slot whose topics have different owners, only some partitions may move.
     return must_move(problem) + (0 if split_slots(units, problem) else bound)
 
 
@@ -138,7 +138,8 @@ def solve(
 
 
 def _weights_differ(units: Units) -> bool:
-    """Of partitions: a slot of a large set weighs more than one of a small set even if all partitions are alike."""
+    """Whether partitions have different weights; the slots of larger sets weigh more even if all partitions are
+    equal."""
     if units.weight is None:
         return False
     each = units.weight / np.repeat(units.size, units.partitions)
@@ -165,10 +166,10 @@ def _by_component(units: Units, members: Members, order: ObjectiveOrder) -> Solv
 
 
 def _solve(units: Units, members: Members, order: ObjectiveOrder, classes: Classes | None) -> Solved:
-    """Search again from an unproved result until it stays the same, so that the next plan, which begins there, changes
-    nothing."""
+    """Solve the problem, and solve it again from an unproved result until that stays the same, so that the next plan,
+    which begins there, changes nothing."""
     found = _search(units, members, order, classes)
-    for _ in range(_TURNS):
+    for _ in range(_ATTEMPTS):
         if not found.unproved or found.owner is units.owner:
             break
         again = _search(replace(units, owner=found.owner), members, order, classes)
@@ -196,13 +197,13 @@ def _search(units: Units, members: Members, order: ObjectiveOrder, classes: Clas
 
 def _good_enough(units: Units, quick: SolverResult, order: ObjectiveOrder) -> bool:
     cells = units.wanted.size
-    # By `global`, topics are spread as long as that costs nothing: no move, and no time either.
+    # With `global`, topics are spread as long as that costs neither a move nor much time.
     spread = order.balance != "global" or cells > FEW_CELLS
     return cells > exact.MOST_CELLS or (spread and _moves(units, quick.owner) == quick.lower_bound)
 
 
 def _moves(units: Units, owner: IntArray) -> int:
-    """In partitions, of units whose owner may keep them."""
+    """Count the moves, in partitions, of units whose owner may keep them."""
     moved = np.flatnonzero((units.owner != NONE) & (owner != units.owner))
     row = np.searchsorted(units.offsets, moved, side="right") - 1
     may = units.wanted[row, units.owner[moved]]

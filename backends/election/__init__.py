@@ -1,4 +1,4 @@
-"""Leader election on any store: a lease per instance, a leader key per group.
+"""Elects leaders on any store, by a lease per instance and a leader key per group.
 
 - `instance_lease`: the lease that the instance renews, its presence record, and the time until which it may trust both.
 - `elector`: campaigns for leader keys under that lease. A term is the leader key's create revision, which fences every

@@ -1,4 +1,4 @@
-"""Elects leaders by one leader key per group, all attached to the instance's lease. Works on any Store.
+"""Elects leaders on any Store, by one leader key per group, all attached to the instance's lease.
 
 The instance that creates the leader key leads. The key's create revision is the term, and comparing it fences the
 leader's writes. The other instances watch the key, so a held group costs them nothing and a free one is taken at once.
@@ -352,7 +352,7 @@ def _being_cancelled() -> bool:
 
 
 def _last_seen(batch: Batch, key: str) -> GetResult | None:
-    """The last state of this key in the batch; a watch also covers every key that has it as a prefix."""
+    """Find the last state of this key in the batch; a watch also covers every key that has it as a prefix."""
     for event in reversed(batch.events):
         match event:
             case PutEvent(entry=entry) if entry.key == key:

@@ -67,7 +67,7 @@ log = get_logger("assigner.election")
 
 
 class Hold:
-    """One granted lease, and until when its holder may trust it."""
+    """A granted lease, and the time until which its holder may trust it."""
 
     def __init__(self, lease: int, ttl: float, sent: float, clock: Clock) -> None:
         self.lease = lease
@@ -139,7 +139,7 @@ class InstanceLease:
 
     @property
     def hold(self) -> Hold | None:
-        """The present lease, if there is one that may be trusted."""
+        """Return the present lease, if there is one that may be trusted."""
         return self._hold if self._hold is not None and self._hold.held() else None
 
     async def wait_held(self) -> Hold:
@@ -160,7 +160,7 @@ class InstanceLease:
         self._on_end.append(notify)
 
     async def start(self) -> None:
-        """Announce the instance, however long the store takes. Raises if the store rejects its user."""
+        """Announce the instance, with retries until the store answers. Raises if the store rejects its user."""
         self._work = asyncio.create_task(self._run(), name=f"lease of {self._presence.name}")
         try:
             await self.wait_held()

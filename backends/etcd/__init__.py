@@ -1,4 +1,4 @@
-"""The backend `etcd`: a store on an etcd cluster, called by aetcd's generated stubs over our own gRPC channel.
+"""Implements the backend `etcd`: a store on an etcd cluster, by aetcd's generated stubs over a gRPC channel of our own.
 
 - `store` is the `Store`, and its docstring says how the modules work together.
 - Requests: `calls` gives each a deadline and retries those that had no effect; `convert` and `errors` translate between

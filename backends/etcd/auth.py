@@ -60,7 +60,7 @@ class Login:
             self._metadata = None
 
     def refusal(self, reason: str) -> StoreRefused:
-        """The error for a token that is rejected and can't be renewed."""
+        """Make the error for a token that is rejected and can't be renewed."""
         if self._user is None:
             return StoreRefused(f"etcd wants a login and none is configured ({reason}); set user and password")
         return StoreRefused(f"etcd refuses the login ({reason}); check user and password")

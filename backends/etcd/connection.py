@@ -1,4 +1,4 @@
-"""One connection to one member, open from the first probe until its last request has ended.
+"""Manages one connection to one member, open from the first probe until its last request has ended.
 
 Closing a grpc channel cancels the calls on it, and their callers could not tell that from their own cancellation. So a
 failed connection is closed only after its last call has ended; each call has a deadline.

@@ -37,7 +37,7 @@ class _MemberUnusable(Exception):
 
 
 def pause_before(attempt: int) -> float:
-    """Seconds before the attempt-th try, jittered so that clients don't return in step."""
+    """Compute the seconds before the attempt-th try, jittered so that clients don't retry in step."""
     longest: float = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(attempt, 16))
     return longest * random.uniform(0.5, 1.0)
 
@@ -108,7 +108,7 @@ class MemberConnection:
                 try:
                     await self._use(connection)
                 finally:
-                    # Without the probes nobody would notice that it fails.
+                    # Without the probes a failure of the connection would not be noticed.
                     self.report(connection, self._closed or "is no longer watched over")
                     closing.start_soon(self._close_when_unused, connection)
 
@@ -196,7 +196,7 @@ class MemberConnection:
             raise _MemberUnusable(foreign_cluster)
 
     def foreign_cluster(self, header: Any) -> str | None:
-        """The problem, if the answer came from another cluster than the first answer did; else None."""
+        """Return the problem if the answer came from another cluster than the first answer did; else None."""
         cluster: int = header.cluster_id
         self._cluster = self._cluster or cluster
         if cluster == self._cluster:

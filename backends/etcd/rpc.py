@@ -1,4 +1,4 @@
-"""The only module that knows aetcd and grpcio: the generated stubs, the messages and the shapes of a call.
+"""Wraps aetcd and grpcio, which no other module imports: the generated stubs, the messages and the kinds of calls.
 
 aetcd's own client is not used, for the reasons in `docs/decisions/2026-11-16-own-etcd-channel-and-watch-loop.md`. The
 libraries are untyped, so the rest of the package sees them through the protocols below.
@@ -126,13 +126,13 @@ def cancellable(method: UnaryMethod) -> UnaryMethod:
 
 
 def never_sent() -> Exception:
-    """The error for a request that could not be sent because the channel was closed."""
+    """Make the error for a request that could not be sent because the channel was closed."""
     error: Exception = RpcError(Code.UNAVAILABLE, details=CHANNEL_CLOSED)
     return error
 
 
 def cancelled() -> Exception:
-    """The error for a call that was cancelled with its channel, not by the task that waits for it."""
+    """Make the error for a call that was cancelled with its channel, not by the task that waits for it."""
     error: Exception = RpcError(Code.CANCELLED, details="the call was cancelled with its channel")
     return error
 

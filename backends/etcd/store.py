@@ -1,4 +1,4 @@
-"""The Store on etcd. Each method sends one etcd request; the other modules of the package handle failures.
+"""Implements the Store on etcd. Each method sends one etcd request; the other modules of the package handle failures.
 
 - `member` keeps a connection to a healthy member, `calls` gives every request a deadline and a typed error, `leases`
   and `watches` have one stream each.
@@ -134,7 +134,7 @@ class EtcdStore(Store):
             self._watches.close_all(_CLOSED)
 
     def _loops(self) -> dict[str, Work]:
-        """Name -> loop, for all loops that run while the store is open."""
+        """Map names to the loops that run while the store is open."""
         return {
             "etcd connection": self._member.run,
             "etcd keep-alives": self._keep_alives.run,
@@ -156,7 +156,7 @@ class EtcdStore(Store):
 
     @property
     def observe(self) -> Observer | None:
-        """Called after every request with its kind, its seconds and `ok` or the error's name."""
+        """Observe a request, after it has ended, by its kind, its seconds and `ok` or the error's name."""
         return self._calls.observe
 
     @observe.setter

@@ -1,4 +1,4 @@
-"""One watch: its position, its buffer for the reader, and the assembly of etcd's responses to whole revisions.
+"""Keeps the state of one watch: its position, its buffer, and the assembly of etcd's responses to whole revisions.
 
 etcd may cut a large response into fragments, even within a revision. The events of a revision are delivered once all of
 them have arrived, so a reader never sees half a transaction, and a stream lost in between loses nothing: the watch
@@ -27,7 +27,7 @@ CHUNK_EVENTS = 1000
 
 
 class Buffer(msgspec.Struct, frozen=True):
-    """How many events and bytes of a watch may be buffered."""
+    """The limits of events and bytes that a watch may buffer."""
 
     events: int = 20_000
     bytes: int = 16 * 1024 * 1024
@@ -87,7 +87,7 @@ class EtcdWatch:
     # -- the stream's side -----------------------------------------------------------------------------------------
 
     def create_request(self, watch_id: int, *, fragment: bool) -> Any:
-        """The request that resumes the watch under `watch_id` after the last whole revision."""
+        """Make the request that resumes the watch under `watch_id` after the last whole revision."""
         self.watch_id = watch_id
         self._partial = []
         return rpc.WatchRequest(
@@ -171,7 +171,7 @@ class EtcdWatch:
 
 
 def _last_revision_starts(events: Sequence[Any]) -> int:
-    """Index of the first event of the last revision in `events`."""
+    """Find the index of the first event of the last revision in `events`."""
     index = len(events)
     while index and events[index - 1].kv.mod_revision == events[-1].kv.mod_revision:
         index -= 1

@@ -1,4 +1,4 @@
-"""The backend `memory`: a store within the process, and an elector on top of it.
+"""Implements the backend `memory`: a store within the process, and an elector on top of it.
 
 `state` is the data, a map with revisions, which several stores may share as clients share a server. It uses `index`
 (keys in order), `history` (the revisions that a watch may still begin at, bounded) and `leases` (which expire by an

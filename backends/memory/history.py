@@ -1,4 +1,4 @@
-"""The bounded history of writes, revision by revision.
+"""Keeps the bounded history of writes, revision by revision.
 
 Watches are replayed from it, and reads at an old revision undo it. It is bounded in revisions and in bytes; older
 revisions are compacted, and a read or watch of them raises `Compacted`.
@@ -64,7 +64,7 @@ class EventHistory:
 
     @property
     def wants_trim(self) -> bool:
-        """Whether enough was dropped to be worth a removal, which costs time in proportion to the list."""
+        """Whether enough was compacted to remove it from the list, which takes time in proportion to its length."""
         return self._dropped > max(64, len(self._log) // 2)
 
     def trim(self) -> None:
@@ -72,7 +72,7 @@ class EventHistory:
         self._dropped = 0
 
     def between(self, after: int, until: int) -> Iterator[tuple[int, Changes]]:
-        """(revision, changes) for every revision above `after` and up to `until`."""
+        """Yield (revision, changes) for every revision above `after` and up to `until`."""
         if after < self.compacted:
             raise Compacted(self.compacted)
         first = self.compacted + 1 - self._dropped
@@ -80,7 +80,7 @@ class EventHistory:
             yield revision, self._log[revision - first]
 
     def before(self, revision: int, prefix: str) -> dict[str, Entry | None]:
-        """Key -> its entry at `revision`, for each key under the prefix that changed later."""
+        """Map each key under the prefix that changed later to its entry at `revision`."""
         was: dict[str, Entry | None] = {}
         for _, changes in self.between(revision, self.revision):
             for change in changes:

@@ -1,6 +1,6 @@
-"""An ordered index of keys, in which the keys under a prefix are contiguous.
+"""Keeps an ordered index of keys, in which the keys under a prefix are contiguous.
 
-Keys live in sorted runs of bounded length: adding one costs a search and a short shift, whatever the number of keys.
+Keys live in sorted runs of bounded length: adding one costs a search and a short shift, for any number of keys.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class KeyIndex:
             del self._runs[at], self._last[at]
 
     def under(self, prefix: str, after: str = "") -> Iterator[str]:
-        """The keys with the prefix that come after `after`, in order. The index must not change during the
+        """Yield the keys with the prefix that come after `after`, in order. The index must not change during the
         iteration."""
         start = max(prefix, after)
         at = bisect_left(self._last, start)

@@ -1,4 +1,4 @@
-"""The leases of the memory store, which expire by an injected clock.
+"""Keeps the leases of the memory store, which expire by an injected clock.
 
 The clock alone decides, before every operation of the store, which leases have expired; a timer on the event loop
 checks when there are no operations. So a clock that jumps ends the leases it jumped over, and they never come back.

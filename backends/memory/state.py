@@ -1,4 +1,4 @@
-"""The memory store's state: entries, history, leases and watches.
+"""Holds the memory store's state: entries, history, leases and watches.
 
 Everything here is synchronous, so an operation can't be interrupted between its compares and its writes. Several
 `MemoryStore` handles may share one state, on one event loop.
@@ -43,7 +43,7 @@ from assigner.store import (
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """How much history is kept."""
+    """The limits of the history."""
 
     history_revisions: int = 10_000
     history_bytes: int = 64 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""The Store in memory, with the whole contract, for embedding, tests and small setups.
+"""Implements the Store in memory, with the whole contract, for embedding, tests and small setups.
 
 Nothing survives the process, and the state belongs to one event loop.
 """

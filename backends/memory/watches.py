@@ -1,4 +1,4 @@
-"""Watches of the memory store.
+"""Delivers the events of the memory store to its watches.
 
 All watches of one prefix read the same list of events, each from its own position, so a slow one costs no memory: when
 events that it has not read are compacted, it raises `Compacted`. A burst of writes wakes the watchers of a prefix once,
@@ -79,11 +79,11 @@ class Channel:
         self._floor = max(self._floor, compacted)
 
     def position(self, revision: int) -> int:
-        """The position of the first event at or after the revision."""
+        """Find the position of the first event at or after the revision."""
         return self.base + bisect_left(self._revisions, revision)
 
     def batch(self, position: int, revision: int) -> tuple[int, Batch] | None:
-        """The batch at a position, and the position after it. `revision`: the store's present one."""
+        """Return the batch at a position, and the position after it. `revision`: the store's present one."""
         start, end = position - self.base, len(self._events)
         if start >= end:
             return None
@@ -173,7 +173,7 @@ class Channels:
 
 
 class MemoryWatch(AsyncIterator[WatchItem]):
-    """One watch: a context manager that is its own iterator, for one reader at a time."""
+    """A watch: a context manager that is its own iterator, for one reader at a time."""
 
     def __init__(self, channels: Channels, opened: dict[MemoryWatch, None], prefix: str, start_revision: int) -> None:
         """`opened`: the open watches of the store handle, which ends them when it is closed; in order of opening, so

@@ -1,4 +1,4 @@
-"""The exact solver: counts per topic and member as a flow network, optimal by an ordered list of objectives.
+"""Solves problems exactly: counts per topic and member as a flow network, optimal by an ordered list of objectives.
 
 The story in the order of files:
 

@@ -1,8 +1,8 @@
-"""Caps: what a member has above its cap goes to others that have room, or to nobody.
+"""Enforces caps: units above a member's cap go to members that have room, or stay unowned.
 
-Caps are a rule, not a wish, so they come before balance. Where all that may take a unit are full, they make room by
-handing other units on, over as many members as it takes; only if that fails too, the unit stays unowned. (Units of
-different sizes are not traded for each other.)
+Caps are constraints and come before balance. Where all eligible members of a unit are full, one of them makes room by
+passing a unit of another row on, along a path of members; only if there is no such path does the unit stay unowned.
+(Units of different sizes are not exchanged for each other.)
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from assigner.strategies.problem.shares import EPSILON, Indices
 
 def enforce(table: Table, potential: Potential) -> None:
     for member in np.flatnonzero(table.load > table.room + EPSILON).tolist():
-        _shed(table, member)
+        _take_surplus(table, member)
     place(table, potential)
     table.sticky = (table.held > table.base) & table.open
 
 
 def place(table: Table, potential: Potential) -> None:
-    """Find a home for units without one, as far as there is any."""
+    """Assign the units without an owner, as far as members have room."""
     for row in np.flatnonzero((table.unplaced > 0) & table.taker.any(axis=1)).tolist():
         while table.unplaced[row]:
             taker = _taker(table, potential, row)
@@ -33,8 +33,9 @@ def place(table: Table, potential: Potential) -> None:
             table.unplaced[row] -= 1
 
 
-def _shed(table: Table, member: int) -> None:
-    """Give up units that would be new first, then of the row with the most."""
+def _take_surplus(table: Table, member: int) -> None:
+    """Take units from the member down to its cap: first those it does not own today, then of rows of which it has
+    most."""
     while table.load[member] > table.room[member] + EPSILON:
         loose = _movable(table, member)
         if not len(loose):
@@ -48,7 +49,7 @@ def _shed(table: Table, member: int) -> None:
 
 
 def _movable(table: Table, member: int) -> Indices:
-    """Rows of which the member has a unit that can move."""
+    """Find the rows of which the member has a unit that can move."""
     return np.flatnonzero(table.base[:, member] + table.remainder[:, member] > table.fixed[:, member])
 
 
@@ -69,7 +70,7 @@ def _take(table: Table, row: int, member: int) -> None:
 
 
 def _taker(table: Table, potential: Potential, row: int) -> int | None:
-    """Who is to have one more: those that hold such a unit, then those with the fewest of the row."""
+    """Choose the member that gets one more: one that owns such a unit today, else one with the fewest of the row."""
     size = float(table.size[row])
     takers = np.flatnonzero(table.taker[row] & (table.load + size <= table.room + EPSILON))
     if not len(takers):
@@ -81,7 +82,7 @@ def _taker(table: Table, potential: Potential, row: int) -> int | None:
 
 
 def _make_room(table: Table, row: int) -> bool:
-    """Hand units of other rows on so that a taker of this one has room; False if no chain of gifts does it."""
+    """Make room for a unit of the row at an eligible member, by transfers of other rows' units; False if none do."""
     size = table.size[row]
     room = table.load + size <= table.room + EPSILON
     came: dict[int, tuple[int, int] | None] = dict.fromkeys(np.flatnonzero(table.taker[row]).tolist())

@@ -1,4 +1,4 @@
-"""Lexicographic optimisation: make the first objective optimal, then the next within what the first leaves open.
+"""Optimises lexicographically: the first objective, then the next within the optima of the first, and so on.
 
 Every augmenting path that is applied lowers the cost of the objective at hand, which is a sum of bounded parts, and
 leaves those before it as they are; so each objective ends. When its search finds no path, that is a proof, and it is
@@ -23,7 +23,7 @@ from assigner.strategy import BoolArray
 
 
 def improve(network: Network, objectives: Sequence[Objective], budget: Budget) -> bool:
-    """Make the network's counts the best there are; whether that is proved for all levels."""
+    """Optimise the network's counts; whether that is proved for all objectives."""
     return all(_optimise(network, objective, budget) for objective in objectives)
 
 
@@ -50,7 +50,7 @@ def _search(network: Network, objective: Objective, budget: Budget) -> Search:
 
 
 def _balance(network: Network, balance: Balance, limit: float, budget: Budget) -> None:
-    """From all above the limit to all below it, as far as ways lead."""
+    """Transfer from all members above the limit to all below it, as long as there are paths."""
     search = _search(network, Halves(balance, limit), budget)
     while True:
         paths = search.paths()
@@ -60,7 +60,7 @@ def _balance(network: Network, balance: Balance, limit: float, budget: Budget) -
 
 
 def _limit_between(balance: Balance, paths: list[AugmentingPath]) -> float:
-    """Between what the first way's giver and its taker have."""
+    """Compute a limit between the prices of the first path's giver and taker."""
     taker, giver = paths[0][0], paths[0][-1]
     prices = [
         balance.price(np.array([step.place]), step.stage.count[[step.place]] - (0 if step.more else 1))[0]
@@ -73,11 +73,11 @@ def _like(paths: list[AugmentingPath], search: Search) -> list[AugmentingPath]:
     return multiplied(paths, search.prices(), len(search.of_member))
 
 
-# --- taking ways -------------------------------------------------------------------------------------------------
+# --- applying paths -------------------------------------------------------------------------------------------------
 
 
 def _apply(paths: list[AugmentingPath], objective: Objective, stage: NetworkStage) -> list[AugmentStep]:
-    """Each as often as it helps. `stage`: where the level's costs are."""
+    """Apply each path as often as it lowers the cost. `stage`: the stage that the objective prices."""
     steps = [step for path in paths for step in path]
     number = np.repeat(np.arange(len(paths)), [len(path) for path in paths])
     times = _times(steps, number, objective, stage)
@@ -92,13 +92,13 @@ def _times(steps: list[AugmentStep], number: Indices, objective: Objective, stag
     paid = _PricedSteps.of(
         [at for at, step in enumerate(steps) if step.stage is stage], steps, number, objective, stage
     )
-    # The cost is convex, so what the last turn still wins decides.
+    # The cost is convex, so the last repetition that still lowers it decides.
     enough = np.ones(len(most), np.int64)
     while (enough < most).any():
         middle = (enough + most + 1) // 2
-        wins = paid.turn(middle) < 0
-        enough = np.where(wins, middle, enough)
-        most = np.where(wins, most, middle - 1)
+        lowers = paid.repetition_cost(middle) < 0
+        enough = np.where(lowers, middle, enough)
+        most = np.where(lowers, most, middle - 1)
     return enough
 
 
@@ -109,7 +109,7 @@ def _room(step: AugmentStep) -> int:
 
 @dataclass(frozen=True)
 class _PricedSteps:
-    """Those steps of some ways that cost or win something."""
+    """The steps of paths that the objective prices."""
 
     objective: Objective
     path: Indices
@@ -125,10 +125,10 @@ class _PricedSteps:
         more = np.array([steps[at].more for at in chosen], np.bool_)
         return cls(objective, path[chosen], place, stage.count.reshape(-1)[place].astype(np.int64), more)
 
-    def turn(self, number: Indices) -> NDArray[Any]:
-        """[way] what taking it for the `number`-th time costs."""
-        turns = number[self.path]
-        price = self.objective.price(self.place, self.count + np.where(self.more, turns - 1, -turns))
+    def repetition_cost(self, number: Indices) -> NDArray[Any]:
+        """[path] the cost of applying it for the `number`-th time."""
+        times = number[self.path]
+        price = self.objective.price(self.place, self.count + np.where(self.more, times - 1, -times))
         total = np.zeros(len(number), self.objective.dtype)
         np.add.at(total, self.path, np.where(self.more, price, -price))
         return total

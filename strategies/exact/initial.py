@@ -1,10 +1,10 @@
-"""The initial assignment, as counts [row, member]: good ones, found quickly. `exact.improve` makes them optimal.
+"""Finds a good initial assignment quickly, as counts [row, member]; `exact.improve` makes it optimal.
 
-Several are tried and the best is taken. `assign_remainders` makes every row even, which is a good start where the
-totals come out even too: a row's remainders go to members that have such a unit already, then to those with the least
-load; rows with the fewest takers come first, because they leave the least choice; a member that could not reach its
-target without this row comes before all others. Then `balance` evens out the loads and `save_moves` undoes needless
-moves. `water_fill` is a good start where only totals matter. And the present counts are taken if nothing has to change.
+Several are tried and the best is used. `assign_remainders` makes every row even, which is a good start where totals
+become even too: a row's remainders go to members that own such a unit today, then to those with the least load. Rows
+with the fewest eligible members come first, because they leave the least choice; a member that can't reach its target
+without this row comes before all others. Then `balance` evens out the loads and `save_moves` undoes needless moves.
+`water_fill` is a good start where only totals matter. The present counts are used if nothing has to change.
 
 With racks, `split_by_class` then splits each topic's counts by class.
 """
@@ -34,7 +34,7 @@ def assign_remainders(table: Table, potential: Potential, target: FloatArray) ->
     rows = np.flatnonzero(table.remainders)
     takers = table.taker[rows].sum(axis=1)
     ahead = (table.size[rows] @ table.open[rows]).astype(np.float64)
-    # Without a target everybody may have more, and nobody has to.
+    # A member without a target may have more and never has to.
     ahead[target == NO_TARGET] = np.inf
     for row in rows[np.argsort(takers, kind="stable")].tolist():
         chosen = _choose(table, potential, row, target - table.load, ahead)
@@ -80,13 +80,13 @@ def _choose(
 # --- water-filling ----------------------------------------------------------------------------------------------------
 
 _ROUNDS = 2
-"""How often each row is filled anew: the second time passes on what the first brought to members with other rows."""
+"""How often each row is filled: the second time takes into account what the first changed in other rows."""
 
 
 def water_fill(table: Table, total: IntArray, weight: FloatArray, first: IntArray) -> IntArray:
-    """[row, member] counts, by water-filling from `first` on: free units go where the load is lowest, then every row is
-    filled anew over what its members have of other rows. `total`: units of each row for its takers; `weight`: each
-    member's relative share of the whole."""
+    """Compute counts [row, member] by water-filling from `first` on: free units go where the load is lowest, then every
+    row is filled again on top of its members' other rows. `total`: each row's units for eligible members; `weight`:
+    each member's relative share of the total."""
     count = first.copy()
     load = (table.size @ count).astype(np.float64)
     rows = np.flatnonzero(table.taker.any(axis=1))
@@ -106,7 +106,7 @@ def water_fill(table: Table, total: IntArray, weight: FloatArray, first: IntArra
 def _water_fill(
     row: int, count: IntArray, load: FloatArray, table: Table, total: int, weight: FloatArray, least: IntArray
 ) -> None:
-    """Assign the row so that its takers' loads are level, but nobody has less than `least` of it."""
+    """Assign the row so that its eligible members' loads are level, with at least `least` units of it for each."""
     who, size = table.taker[row], float(table.size[row])
     other = load[who] - size * count[row, who]
     low = other + size * least[who]
@@ -119,7 +119,7 @@ def _water_fill(
 
 
 def _whole(share: FloatArray, least: IntArray, have: IntArray, total: int) -> IntArray:
-    """In whole units; the remainder goes to those that have such a unit, then to the largest fractions."""
+    """Round to whole units; the remainder goes to members that own such a unit today, then to the largest fractions."""
     base = np.maximum(np.floor(share + EPSILON), least)
     rest = total - int(base.sum())
     open_: BoolArray = np.ones(len(base), np.bool_)
@@ -130,15 +130,15 @@ def _whole(share: FloatArray, least: IntArray, have: IntArray, total: int) -> In
 
 # --- even loads -------------------------------------------------------------------------------------------------------
 
-_BALANCING_TURNS = 6
+_BALANCING_ROUNDS = 6
 """How often all rows are visited. The first visit does most; after the last, the search is faster."""
 
 
 def balance(table: Table, potential: Potential, target: FloatArray) -> None:
     """Transfer remainders from the fullest givers of a row to its emptiest takers. Each step lowers the potential, so
     it ends; the lowest potential may need paths through other members, which is left to `exact.improve`. `target`: the
-    load to reach, where it is known; transfers between other members come later then."""
-    turns = _BALANCING_TURNS
+    load to reach, where it is known; then transfers between other members come later."""
+    turns = _BALANCING_ROUNDS
     while turns and _pair_all(table, potential, target):
         turns -= 1
     while turns and _pair_all(table, potential, None):
@@ -146,7 +146,7 @@ def balance(table: Table, potential: Potential, target: FloatArray) -> None:
 
 
 def taking(table: Table, potential: Potential, size: float) -> FloatArray:
-    """Rank as a taker; infinite for those that have no room."""
+    """Rank members as takers; infinite for those that have no room."""
     rank = potential.taking(table.load, size)
     return np.where(table.load + size <= table.room + EPSILON, rank, np.inf)
 
@@ -176,7 +176,7 @@ def _pair_all(table: Table, potential: Potential, target: FloatArray | None) -> 
 
 
 def _candidates(table: Table, potential: Potential) -> IntArray:
-    """Rows worth a look: none, if the fullest member could not even give to the emptiest."""
+    """Select the rows that may be improved: none, if not even a transfer from the fullest to the emptiest helps."""
     assigned = np.flatnonzero(table.remainders)
     candidates = [np.zeros(0, np.int64)]
     for size in np.unique(table.size[assigned]):
@@ -188,20 +188,20 @@ def _candidates(table: Table, potential: Potential) -> IntArray:
 
 # --- few moves --------------------------------------------------------------------------------------------------------
 
-_SAVING_TURNS = 2
+_SAVING_ROUNDS = 2
 """How often all rows are visited: there is little left after that."""
 
 
 def save_moves(table: Table, potential: Potential) -> None:
     """Give remainders back to members that have them today, from takers that are at least as full. Every step saves a
     move and does not raise the potential, so this ends; the minimum is left to `exact.improve`."""
-    for _ in range(_SAVING_TURNS):
+    for _ in range(_SAVING_ROUNDS):
         if not _take_back(table, potential):
             return
 
 
 def _take_back(table: Table, potential: Potential) -> int:
-    """Directly, from a giver that is at least as full."""
+    """Give remainders back directly, each from a member that is at least as full. Returns how many partitions."""
     saved = 0
     lost = table.sticky & ~table.remainder
     for row in np.flatnonzero(lost.any(axis=1)).tolist():
@@ -219,7 +219,7 @@ def _take_back(table: Table, potential: Potential) -> int:
 
 
 def first_counts(plan: Quotas, problem: FlowProblem, members: Members, objectives: Sequence[str]) -> IntArray:
-    """[row, member]. Changes the plan's table."""
+    """Choose the initial counts [row, member]. Changes the plan's table."""
     table = plan.table
     total = (table.base * table.taker).sum(axis=1) + table.remainders
     if bool(np.isfinite(table.room).any()):
@@ -236,7 +236,7 @@ def first_counts(plan: Quotas, problem: FlowProblem, members: Members, objective
         plan.targets, (problem.size @ assigned).astype(np.float64)
     ):
         return assigned
-    # Where topics and totals are at odds, the start that is less uneven per topic once totals are even.
+    # Where even topics and even totals conflict, use the start that is less uneven per topic once totals are even.
     filled = water_fill(table, total, weight, present)
     refilled = water_fill(table, total, weight, assigned)
     spread = ("spread", "moves")
@@ -248,7 +248,7 @@ def first_counts(plan: Quotas, problem: FlowProblem, members: Members, objective
 
 
 def _nearly_even(targets: CountTargets, load: FloatArray) -> bool:
-    """Whether loads are about as even as they could be if everybody could take everything."""
+    """Whether loads are about as even as they could be if every member could own every unit."""
     ideal, free = targets.potential.goal.copy(), targets.target == NO_TARGET
     scale = targets.potential.scale[free]
     ideal[free] = load[free].sum() * scale / scale.sum()
@@ -273,12 +273,12 @@ def _assign(plan: Quotas, objectives: Sequence[str]) -> IntArray:
 
 
 def split_by_class(problem: FlowProblem, total: IntArray, supply: IntArray, moves_first: bool) -> IntArray:
-    """Counts [class, member]: who gets units that have replicas near it, to begin with. `total` is [topic, member];
-    `supply` what each class has for members, fixed units included.
+    """Split each topic's counts by rack class, as initial counts [class, member]. `total` is [topic, member]; `supply`:
+    the units of each class, fixed ones included.
 
-    Topic by topic: what can't move stays, then what members have and is near, then what is near and would be new, then
-    what is left. Where moves come before racks, members keep all they have first. Classes with the fewest places near
-    them choose first. Not the best there is, for topics are looked at one by one; that is left to `exact.improve`."""
+    Per topic: units that can't move stay, then members keep units near them, then they get others near them, then the
+    rest. Where moves come before racks, members keep all their units first. Classes with the fewest places near them
+    choose first. Not optimal, because topics are split one by one; `exact.improve` optimises it."""
     assert problem.miss is not None
     parent = np.arange(len(supply)) if problem.parent is None else problem.parent
     first = np.flatnonzero(np.diff(parent, prepend=-1)).tolist()
@@ -299,13 +299,13 @@ def split_by_class(problem: FlowProblem, total: IntArray, supply: IntArray, move
 
 
 class _ClassSplit:
-    """Of one topic; changes `count` in place."""
+    """Splits the counts of one topic; changes `count` in place."""
 
     def __init__(self, count: IntArray, open_: IntArray, left: IntArray) -> None:
         self._count, self.open, self._left = count, open_.copy(), left.copy()
 
     def give(self, order: list[int], more: IntArray) -> None:
-        """Give up to `more` units of classes in this order, to members in theirs, as long as there are any."""
+        """Assign up to `more` units [class, member] of the classes in this order, as long as there are any."""
         for number in order:
             if self._left[number] > 0:
                 reached = np.minimum(np.cumsum(np.minimum(more[number].clip(min=0), self.open)), self._left[number])

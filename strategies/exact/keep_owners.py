@@ -25,23 +25,24 @@ _DIGITS = 6
 _LEAST_WEIGHT = 1e-9
 
 _SWEEPS = 10_000
-"""Times all rows are looked at for gifts. Each sweep but the last lowers the cost; with sets of different sizes, whose
-costs are rounded differently, this is what ends it."""
+"""How often all rows are searched for transfers. Each sweep but the last lowers the cost; with sets of different sizes,
+whose costs are rounded differently, this limit ends it."""
 
 
 def keep_and_fill(problem: FlowProblem, supply: IntArray, objectives: Sequence[str]) -> IntArray:
-    """[row, member] counts. `supply`: what each row has for its takers, and what is fixed to others."""
+    """Compute counts [row, member] that keep present owners. `supply`: each row's units for eligible members, and those
+    fixed to others."""
     kept = _KeepOwners(problem, objectives)
-    kept.shed_above_caps()
+    kept.enforce_caps()
     kept.fill(supply)
-    kept.give()
+    kept.transfer_all()
     return kept.count
 
 
 def improve_by_transfers(problem: FlowProblem, count: IntArray, objectives: Sequence[str]) -> IntArray:
-    """The counts, made better by single gifts."""
+    """Improve the counts by single transfers."""
     kept = _KeepOwners(problem, objectives, count)
-    kept.give()
+    kept.transfer_all()
     return kept.count
 
 
@@ -67,9 +68,9 @@ class _KeepOwners:
             self._cells[self._topic[row], who] += often
         self._load[who] += self._flow_problem.size[row] * often
 
-    # --- shedding ------------------------------------------------------------------------------------------------
+    # --- caps ------------------------------------------------------------------------------------------------
 
-    def shed_above_caps(self) -> None:
+    def enforce_caps(self) -> None:
         for member in np.flatnonzero(self._load > self._room + EPSILON).tolist():
             problem, have = self._flow_problem, self.count[:, member]
             loose = have - problem.fixed[:, member]
@@ -104,7 +105,7 @@ class _KeepOwners:
             missing -= len(first)
 
     def _water_fill(self, row: int, missing: int) -> int:
-        """The whole units that bring the takers to one level; what is left is less than one for each."""
+        """Assign the whole units that bring the takers to one level; the rest is less than one for each."""
         who, size = self._takers(row), float(self._flow_problem.size[row])
         if not len(who):
             return 0
@@ -125,15 +126,15 @@ class _KeepOwners:
         size = self._flow_problem.size[row]
         return np.flatnonzero(self._flow_problem.taker[row] & (self._load + size <= self._room + EPSILON))
 
-    # --- gifts ---------------------------------------------------------------------------------------------------
+    # --- transfers ---------------------------------------------------------------------------------------------------
 
-    def give(self) -> None:
+    def transfer_all(self) -> None:
         rows = np.flatnonzero(self._flow_problem.taker.any(axis=1)).tolist()
         for _ in range(_SWEEPS):
-            if sum(map(self._give, rows)) == 0:
+            if sum(map(self._transfer, rows)) == 0:
                 return
 
-    def _give(self, row: int) -> bool:
+    def _transfer(self, row: int) -> bool:
         takers = self._takers(row)
         givers = np.flatnonzero(self._flow_problem.taker[row] & (self.count[row] > self._flow_problem.fixed[row]))
         if not len(takers) or not len(givers):
@@ -146,7 +147,7 @@ class _KeepOwners:
         givers = givers[np.lexsort((-givers, *(-gains)[::-1]))]
         pairs = min(len(takers), len(givers))
         takers, givers = takers[:pairs], givers[:pairs]
-        better = self._wins(row, givers, takers, np.zeros(pairs))
+        better = self._lowers(row, givers, takers, np.zeros(pairs))
         takers, givers = takers[better], givers[better]
         often = self._often(row, givers, takers)
         self._add(row, givers, -often)
@@ -154,7 +155,8 @@ class _KeepOwners:
         return bool(len(often))
 
     def _often(self, row: int, givers: Indices, takers: Indices) -> IntArray:
-        """How often each pair repeats its gift: while that helps, and both keep about their share of the topic."""
+        """Compute how often each pair repeats its transfer: while the cost falls and both keep about their topic
+        share."""
         problem, topic, size = self._flow_problem, self._topic[row], self._flow_problem.size[row]
         cells = self._cells[topic]
         above, below = cells[givers] - problem.floor[topic, givers], problem.ceil[topic, takers] - cells[takers]
@@ -164,24 +166,24 @@ class _KeepOwners:
         enough = np.ones(len(most), np.int64)
         while (enough < most).any():
             middle = (enough + most + 1) // 2
-            wins = self._wins(row, givers, takers, (middle - 1).astype(np.float64))
-            enough, most = np.where(wins, middle, enough), np.where(wins, most, middle - 1)
+            lowers = self._lowers(row, givers, takers, (middle - 1).astype(np.float64))
+            enough, most = np.where(lowers, middle, enough), np.where(lowers, most, middle - 1)
         return enough.astype(np.int32)
 
-    def _wins(self, row: int, givers: Indices, takers: Indices, turn: FloatArray) -> BoolArray:
-        """[pair] whether its gift makes things better after as many as `turn`."""
-        return _below(self._taking(row, takers, turn) - self._giving(row, givers, turn))
+    def _lowers(self, row: int, givers: Indices, takers: Indices, times: FloatArray) -> BoolArray:
+        """[pair] whether its transfer lowers the cost after `times` others."""
+        return _below(self._taking(row, takers, times) - self._giving(row, givers, times))
 
-    def _taking(self, row: int, who: Indices, turn: FloatArray) -> FloatArray:
-        """[level, member]: what one unit of the row more costs it, once it took as many as `turn`."""
-        return self._costs(row, who, turn)
+    def _taking(self, row: int, who: Indices, times: FloatArray) -> FloatArray:
+        """[objective, member]: the cost of one more unit of the row, after it got `times` units."""
+        return self._costs(row, who, times)
 
-    def _giving(self, row: int, who: Indices, turn: FloatArray) -> FloatArray:
-        """[level, member]: what it saves to give one unit of the row away, once it gave as many as `turn`."""
-        return self._costs(row, who, -turn - 1)
+    def _giving(self, row: int, who: Indices, times: FloatArray) -> FloatArray:
+        """[objective, member]: the cost saved by one unit of the row less, after it gave `times` units."""
+        return self._costs(row, who, -times - 1)
 
     def _costs(self, row: int, who: Indices, more: FloatArray) -> FloatArray:
-        """What the first unit costs on top of what there is and `more`."""
+        """[objective, member]: the cost of one unit on top of the present count and `more`."""
         problem, topic, size = self._flow_problem, self._topic[row], float(self._flow_problem.size[row])
         goal, scale = problem.potential.goal[who], problem.potential.scale[who]
         costs = np.zeros((len(self._objectives), len(who)))
@@ -198,13 +200,14 @@ class _KeepOwners:
 
 
 def _step(count: FloatArray, size: float, low: FloatArray, high: FloatArray) -> FloatArray:
-    """By how much the squared distance from [low, high] grows with `size` more."""
+    """Compute the growth of the squared distance from [low, high] by `size` more."""
     here, there = (np.maximum(n - high, 0.0) + np.maximum(low - n, 0.0) for n in (count, count + size))
     return np.asarray((there - here) * (there + here))
 
 
 def _below(costs: FloatArray) -> BoolArray:
-    """[member], for costs [level, member]: whether the first level that is not nothing is less than nothing."""
+    """Whether, per member, the first objective with a cost other than 0 has a negative one. `costs`: [objective,
+    member]."""
     result = np.zeros(costs.shape[1], np.bool_)
     open_ = np.ones(costs.shape[1], np.bool_)
     for objective in costs:
@@ -214,7 +217,7 @@ def _below(costs: FloatArray) -> BoolArray:
 
 
 def _least(costs: FloatArray) -> FloatArray:
-    """[level, 1]: the lowest, the first level decides first."""
+    """Find the lexicographically lowest costs, as [objective, 1]."""
     for objective in range(len(costs)):
         costs = costs[:, costs[objective] == costs[objective].min()]
     return costs[:, :1]

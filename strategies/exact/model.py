@@ -1,7 +1,7 @@
-"""One problem as counts, ready to be made exact: what is, what may be, and what is wanted, in arrays of one shape.
+"""Models a problem by counts: present, allowed and wanted ones, in arrays of one shape; and optimises it.
 
-Rows are topics (or co-partition sets), or parts of them whose units have replicas in the same racks. Under caps one
-more member stands for nobody: what it gets stays unowned.
+Rows are topics (or co-partition sets), or parts of them whose units have replicas in the same racks. Under caps a dummy
+member is added: its units stay unowned.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from assigner.strategy import BoolArray, FloatArray, IntArray
 
 @dataclass(frozen=True)
 class FlowProblem:
-    """Arrays are [row, member] unless said otherwise."""
+    """A problem as counts. Arrays are [row, member] unless said otherwise."""
 
     held: IntArray
     fixed: IntArray
@@ -40,9 +40,9 @@ class FlowProblem:
     """Replicas of a unit that are in other racks; None: racks don't matter."""
     potential: Potential
     room: FloatArray
-    """[member] most partitions."""
+    """[member] the maximum of partitions."""
     has_dummy: bool = False
-    """Whether the last member stands for nobody."""
+    """Whether the last member is the dummy, whose units stay unowned."""
 
 
 def with_dummy(problem: FlowProblem) -> FlowProblem:
@@ -67,10 +67,10 @@ def _wider(values: IntArray, last: int = 0) -> IntArray:
 
 
 def optimise(problem: FlowProblem, count: IntArray, names: Sequence[str], budget: Budget) -> tuple[IntArray, bool]:
-    """The best counts by the levels named in `order`, from `count` on; and whether that is proved.
+    """Optimise counts by the named objectives, from `count` on; also returns whether the optimum is proved.
 
-    Units of unequal sizes are not traded for each other: their rows are settled in turns while that helps, and the
-    result is then not proved."""
+    Units of unequal sizes are not exchanged for each other: the rows of each size are optimised in turn while that
+    helps, and the result is then not proved."""
     sizes = np.unique(problem.size[problem.taker.any(axis=1)])
     if len(sizes) == 0:
         return count, True
@@ -89,13 +89,13 @@ def optimise(problem: FlowProblem, count: IntArray, names: Sequence[str], budget
 
 
 def costs_above_moves(problem: FlowProblem, count: IntArray, names: Sequence[str]) -> tuple[float, ...]:
-    """What the levels above moves cost; less is better, the first decides first."""
+    """Compute the costs of the objectives above moves, compared lexicographically."""
     above = names[: names.index("moves")]
     return tuple(cost(name, problem, count) for name in above)
 
 
 def cost(name: str, problem: FlowProblem, count: IntArray) -> float:
-    """Of one level other than moves."""
+    """Compute the cost of one objective other than moves."""
     if name == "unowned":
         return float(problem.size @ count[:, -1]) if problem.has_dummy else 0.0
     if name == "racks":
@@ -137,7 +137,7 @@ def _balance(problem: FlowProblem, size: float, outside: FloatArray) -> Balance:
     goal, scale = problem.potential.goal, problem.potential.scale
     floor, ceil = np.floor(goal + EPSILON), np.ceil(goal - EPSILON)
     if problem.has_dummy:
-        # What nobody gets is decided by now, and must not be a way to even out the others.
+        # The number of unowned units is decided by now, and must not change to even out the others.
         floor[-1], ceil[-1] = -np.inf, np.inf
     return Balance(floor, ceil, scale, size, outside)
 

@@ -1,8 +1,8 @@
-"""Who gets how many, as a flow: units run from their row to a member and from there out of the network.
+"""Models counts as a flow network: units flow from their row to a member and from there to the sink.
 
-Where several rows belong to one topic (`assigner.strategies.problem.rack_classes`), they run through the topic's cell
-on the way. Each stage says how much runs through it now and how much may; solving one level of priority narrows what
-may, and the next level works within that. Nothing here knows what is being made better.
+Where several rows belong to one topic (`assigner.strategies.problem.rack_classes`), they flow through the topic's cell.
+Each stage has its present flow and its limits; optimising an objective narrows the limits, within which the next
+objective is optimised. The network does not know the objectives.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNLIMITED = 2**30
 
 @dataclass
 class NetworkStage:
-    """Counts and their limits, [row, member], [topic, member] or [member]."""
+    """The counts of a stage and their limits, as [row, member], [topic, member] or [member]."""
 
     count: IntArray
     low: IntArray
@@ -42,7 +42,7 @@ class Network:
 
     @property
     def cell(self) -> NetworkStage:
-        """Where spread is counted."""
+        """The stage in which spread is counted."""
         return self.row if self.topic is None else self.topic
 
     @property
@@ -52,7 +52,7 @@ class Network:
 
 @dataclass(frozen=True)
 class AugmentStep:
-    """One unit more (or one less) at a place of a stage."""
+    """A step of a path: one unit more (or one less) at a place of a stage."""
 
     stage: NetworkStage
     place: int
@@ -60,7 +60,7 @@ class AugmentStep:
 
 
 AugmentingPath = list[AugmentStep]
-"""Steps that together leave every total as it is."""
+"""Steps that together keep every total."""
 
 
 def network(
@@ -70,7 +70,7 @@ def network(
     room: IntArray,
     parent: IntArray | None = None,
 ) -> Network:
-    """`count`, `fixed` and `taker` are [row, member]; `room` is the most units a member may have."""
+    """Build the network. `count`, `fixed` and `taker` are [row, member]; `room` is each member's maximum of units."""
     high = np.where(taker, np.int32(UNLIMITED), fixed)
     row = NetworkStage(count.astype(np.int32), fixed.astype(np.int32), high.astype(np.int32))
     total = row.count.sum(axis=0, dtype=np.int32)

@@ -1,7 +1,7 @@
-"""The objectives, each a convex cost of every count, which is to be minimal.
+"""Defines the objectives: each is a sum of convex costs of counts, to be minimised.
 
-An objective looks at one stage of the network. It tells what one unit more costs there, and how far that price stays
-the same in either direction.
+An objective applies to one stage of the network. It gives the price of one more unit there, and how far that price is
+constant in either direction.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from assigner.strategy import FloatArray, IntArray
 Costs = NDArray[Any]
 Counts = NDArray[Any]
 Places = Any
-"""Which places of a stage: flat indices, or `...` for all of them."""
+"""Places of a stage: flat indices, or `...` for all."""
 
 
 class Objective(Protocol):
     @property
     def dtype(self) -> Any:
-        """Of costs; whole numbers where sums of many must be exact."""
+        """The type of costs; whole numbers where sums of many must be exact."""
         ...
 
     def stage(self, network: Network) -> NetworkStage: ...
 
     def price(self, places: Places, count: Counts) -> Costs:
-        """What one unit more than `count` costs at these places."""
+        """The price of one unit more than `count` at these places."""
         ...
 
     def reach(self, stage: NetworkStage) -> tuple[IntArray, IntArray]:
-        """How low and how high each count may go at the price of the first unit in that direction."""
+        """The range in which each count may change at the price of the first unit in that direction."""
         ...
 
 
@@ -44,7 +44,7 @@ def _at(values: NDArray[Any], places: Places) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class SpreadObjective:
-    """Distance from the floor and the ceiling of the fair share, squared, in every cell."""
+    """The squared distance from the floor and the ceiling of the fair share, in every cell."""
 
     floor: IntArray
     ceil: IntArray
@@ -67,7 +67,7 @@ class SpreadObjective:
 
 @dataclass(frozen=True)
 class Moves:
-    """Units taken from who has them."""
+    """The number of units taken from their present owners."""
 
     held: IntArray
     dtype: Any = np.int32
@@ -86,7 +86,7 @@ class Moves:
 
 @dataclass(frozen=True)
 class Mismatches:
-    """Units on members whose rack has no replica; `miss` is [row, member]."""
+    """The number of units on members whose rack has no replica; `miss` is [row, member]."""
 
     miss: IntArray
     dtype: Any = np.int32
@@ -103,7 +103,7 @@ class Mismatches:
 
 @dataclass(frozen=True)
 class Unowned:
-    """Units that nobody gets. The last member stands for nobody."""
+    """The number of unowned units: those of the dummy, which is the last member."""
 
     members: int
     dtype: Any = np.int32
@@ -120,9 +120,9 @@ class Unowned:
 
 @dataclass(frozen=True)
 class Balance:
-    """Distance of each member's load from the floor and the ceiling of its goal, squared, over its scale.
+    """The squared distance of each member's load from the floor and the ceiling of its goal, over its scale.
 
-    Prices are compared and never added up along a way (a way has one giver and one taker), so they may be fractions.
+    Prices are compared and never summed along a path (a path has one giver and one taker), so they may be fractions.
     """
 
     floor: FloatArray
@@ -131,7 +131,7 @@ class Balance:
     size: float
     """Partitions per unit."""
     outside: FloatArray
-    """Partitions each member has besides."""
+    """Partitions of each member outside the network."""
     dtype: Any = np.float64
 
     def stage(self, network: Network) -> NetworkStage:
@@ -149,9 +149,9 @@ class Balance:
 
 @dataclass(frozen=True)
 class Halves:
-    """`Balance`, seen from afar: members above a limit give, those below it take, and one is as good as another.
+    """`Balance` reduced to two prices: members above a limit give, and those below it take, all at equal cost.
 
-    So one search finds ways for many of them at once."""
+    So one search finds paths for many of them at once."""
 
     balance: Balance
     limit: float
@@ -172,6 +172,6 @@ def _distance(load: FloatArray, floor: FloatArray, ceil: FloatArray) -> FloatArr
 
 
 def _shortened(values: FloatArray) -> FloatArray:
-    """Without the last bits, so that capacities like 0.1 and 0.3 give equal prices where they should."""
+    """Round off the last bits, so that capacities like 0.1 and 0.3 give equal prices where they should."""
     part, power = np.frexp(values)
     return np.asarray(np.ldexp(np.round(part * 2.0**40) / 2.0**40, power))

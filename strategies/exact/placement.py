@@ -1,6 +1,6 @@
-"""From counts to owners: everyone keeps its units with the lowest numbers, and free ones fill what is missing.
+"""Turns counts into owners: each member keeps its units with the lowest numbers, and free units fill its count.
 
-Free units are handed out in order, to members in order, so that fresh shares are ranges.
+Free units are assigned in order, to members in order, so that new shares are ranges.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from assigner.strategy import NONE, IntArray
 
 
 def place(now: CurrentOwners, count: IntArray, held: IntArray) -> IntArray:
-    """The new owner of every unit. `count` and `held` are [row, member]: units to have, and units had now.
+    """Compute the new owner of every unit. `count` and `held` are [row, member]: wanted units, and units held today.
 
-    A row's counts may add up to fewer units than it has: the last free ones stay unowned."""
+    A row's counts may sum up to fewer units than it has: the last free ones stay unowned."""
     owner = now.owner.copy()
     members = count.shape[1]
     surplus = np.flatnonzero((held > count).reshape(-1))
     if len(surplus):
-        _shed(owner, now, surplus, count)
+        _free_surplus(owner, now, surplus, count)
     missing = np.maximum(count - held, 0).astype(np.int32)
     free = np.flatnonzero((owner == NONE) & ~now.fixed)
     wanted = missing.sum(axis=1)
@@ -33,8 +33,8 @@ def place(now: CurrentOwners, count: IntArray, held: IntArray) -> IntArray:
     return owner
 
 
-def _shed(owner: IntArray, now: CurrentOwners, surplus: Indices, count: IntArray) -> None:
-    """Free what members have beyond their count in the cells `surplus`, the highest numbers first."""
+def _free_surplus(owner: IntArray, now: CurrentOwners, surplus: Indices, count: IntArray) -> None:
+    """Free the units beyond a member's count in the cells `surplus`, the highest numbers first."""
     members = count.shape[1]
     mine = np.flatnonzero(owner != NONE)
     cell = now.row[mine].astype(np.int64) * members + owner[mine]
@@ -48,6 +48,6 @@ def _shed(owner: IntArray, now: CurrentOwners, surplus: Indices, count: IntArray
 
 
 def _rank(ordered: NDArray[Any]) -> Indices:
-    """Which one of its kind each is, in an array where equal ones lie together."""
+    """Number equal values from 0, in an array where equal values are adjacent."""
     first = np.flatnonzero(np.diff(ordered, prepend=-1))
     return np.asarray(np.arange(len(ordered)) - np.repeat(first, np.diff(np.append(first, len(ordered)))))

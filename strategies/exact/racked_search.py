@@ -1,8 +1,7 @@
-"""The search of `assigner.strategies.exact.residual_search` where several rows belong to one topic: the topic's cells
-are nodes in between.
+"""Extends the search of `exact.residual_search` to topics of several rows: the topic's cells are nodes in between.
 
-A unit of one row can take the place of another row's unit within a cell, so that the topic's count there stays as it
-is. Cells are folded away when ways are followed: a row or a member came from what its cell came from.
+A unit of one row can replace another row's unit within a cell, so that the topic's count there stays the same. Cells
+are skipped when paths are traced: the predecessor of a row or a member is that of its cell.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from assigner.strategies.problem.shares import Indices
 from assigner.strategy import NONE
 
 BY_MEMBER = SINK
-"""The cell came from its member."""
+"""The predecessor of the cell is its member."""
 
 
 class RackedSearch(Search):
@@ -33,8 +32,8 @@ class RackedSearch(Search):
         self.cell_from = np.full(self._topic.count.shape, NONE)
         self._changed = np.ones(len(self._topic.count), np.bool_)
         first = np.flatnonzero(np.diff(self._parent, prepend=-1))
-        # Which one of its topic's rows each is: rows of one turn belong to different topics.
-        self._turn = np.arange(len(self._parent)) - first[self._parent]
+        # The number of each row within its topic: rows of one number belong to different topics.
+        self._number = np.arange(len(self._parent)) - first[self._parent]
 
     def narrow(self) -> None:
         self._rule_out(self.row, self.of_row[:, None], self.of_cell[self._parent])
@@ -73,7 +72,7 @@ class RackedSearch(Search):
         return rows[better]
 
     def _cells_from(self, members: Indices) -> None:
-        """A member gives a unit of a topic back."""
+        """Relax the steps by which a member gives a unit of a topic back."""
         every = len(members) == len(self.of_member)
         block = (self.cell.less if every else self.cell.less[:, members]) + self.of_member[members]
         self.budget.spend(block.size)
@@ -99,9 +98,9 @@ class RackedSearch(Search):
         return better
 
     def _cells_from_rows(self, rows: Indices) -> Indices:
-        """Topics whose cells changed; at first, all of them."""
-        for turn in range(int(self._turn[rows].max()) + 1):
-            chosen = rows[self._turn[rows] == turn]
+        """Relax the steps from rows to cells; returns the topics whose cells changed, at first all."""
+        for number in range(int(self._number[rows].max()) + 1):
+            chosen = rows[self._number[rows] == number]
             block = self.row.more[chosen] + self.of_row[chosen, None]
             self.budget.spend(block.size)
             lower = block < self.of_cell[self._parent[chosen]]
@@ -113,20 +112,20 @@ class RackedSearch(Search):
             self._changed[topics] = True
         return np.arange(len(self._changed)) if len(rows) == len(self._parent) else np.flatnonzero(self._changed)
 
-    def _came_from(self) -> Indices:
+    def _predecessors(self) -> Indices:
         rows, members = len(self.of_row), len(self.of_member)
-        nowhere = rows + members
-        came = np.full(nowhere + 1, nowhere)
+        no_node = rows + members
+        came = np.full(no_node + 1, no_node)
         some = np.flatnonzero(self.row_from != NONE)
-        came[some] = self._behind(self._parent[some], self.row_from[some])
+        came[some] = self._predecessor(self._parent[some], self.row_from[some])
         inside = np.flatnonzero(self.member_from >= 0)
-        came[rows + inside] = self._behind(self.member_from[inside], inside)
+        came[rows + inside] = self._predecessor(self.member_from[inside], inside)
         outside = rows + np.flatnonzero(self.member_from == SINK)
         came[outside] = outside
         return came
 
-    def _behind(self, topic: Indices, member: Indices) -> Indices:
-        """The node that a cell came from."""
+    def _predecessor(self, topic: Indices, member: Indices) -> Indices:
+        """Find the predecessor of a cell."""
         rows, source = len(self.of_row), self.cell_from[topic, member]
         by_row = np.where(source == NONE, rows + len(self.of_member), source)
         return np.where(source == BY_MEMBER, rows + member, by_row)

@@ -1,11 +1,11 @@
 """Finds augmenting paths that lower an objective's cost: shortest paths with negative prices (Bellman-Ford), on arrays.
 
-Every node has a label; a step that would lower the label of its end is taken. When labels settle there is no path left
-and they prove it: with them as prices of nodes, no step has a negative cost. A node that is its own ancestor is on a
-negative cycle. Paths found in one search share no node, so all of them can be applied at once; `multiplied` adds paths
-of the same gain over other members.
+Every node has a label; a step that lowers the label of its end is relaxed. When no label changes any more there is no
+path left, and the labels prove it: as node potentials, they leave no step with a negative cost. A node that is its own
+ancestor is on a negative cycle. Paths found in one search share no node, so all of them can be applied at once;
+`multiplied` adds paths of the same gain over other members.
 
-The search always ends: labels settle, or within as many rounds as there are nodes a cycle appears.
+The search always ends: within as many rounds as there are nodes, labels stop changing or a cycle appears.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from assigner.strategies.problem.shares import Indices
 from assigner.strategy import NONE, BoolArray
 
 SINK = -2
-"""Came from outside the members: the node into which all loads run."""
+"""The sink, into which all loads flow, as the predecessor of a member."""
 
 
 @dataclass
 class Budget:
-    """How much work is left, in places looked at. Counted and not timed, so that results don't depend on a clock."""
+    """The work that is left, in visited places. Counted and not timed, so that results don't depend on a clock."""
 
     left: int
 
@@ -41,7 +41,7 @@ class Budget:
 
 @dataclass
 class Prices:
-    """Of one unit more and of one less at every place of a stage; prohibitive where that may not be."""
+    """The prices of one unit more and one less at every place of a stage; prohibitive where limits forbid it."""
 
     stage: NetworkStage
     objective: Objective | None
@@ -68,7 +68,7 @@ class Prices:
 
 
 def prohibitive(dtype: Any) -> Any:
-    """More than any sum of prices, and far enough from the type's end to be added to."""
+    """A price above any sum of prices, and far enough from the type's maximum that sums do not overflow."""
     if np.issubdtype(dtype, np.floating):
         return dtype.type(np.inf)
     return dtype.type(np.iinfo(dtype).max // 4)
@@ -86,7 +86,7 @@ def _put(target: NDArray[Any], places: Any, values: NDArray[Any]) -> None:
 
 
 class Search:
-    """Rows and members as nodes, where rows are topics."""
+    """The search where rows are topics: rows and members are the nodes."""
 
     def __init__(self, network: Network, objective: Objective, budget: Budget) -> None:
         self.network, self.objective, self.budget = network, objective, budget
@@ -99,14 +99,14 @@ class Search:
         self.row_from = np.full(rows, NONE)
         self.member_from = np.full(members, NONE)
 
-    # --- what is asked of it -------------------------------------------------------------------------------------
+    # --- interface -------------------------------------------------------------------------------------
 
     def is_optimal(self) -> bool:
         """Whether no step has a negative cost."""
         return all(bool((p.more >= 0).all()) and bool((p.less >= 0).all()) for p in self.prices())
 
     def paths(self) -> list[AugmentingPath]:
-        """Disjoint paths that lower the cost; none if there are none at all, or the budget is spent."""
+        """Find disjoint paths that lower the cost; none if there are none, or if the budget is spent."""
         self._forget()
         self._from_sink()
         self._to_rows(np.arange(len(self.of_member)))
@@ -125,17 +125,16 @@ class Search:
         return []
 
     def applied(self, steps: list[AugmentStep]) -> None:
-        """These steps were taken: prices there are others now."""
+        """Update the prices at the places of applied steps."""
         for prices in self.prices():
             places = np.array([step.place for step in steps if step.stage is prices.stage], np.int64)
             if len(places):
                 prices.renew(places)
         if np.issubdtype(self.of_member.dtype, np.floating):
-            self._zero()  # Sums of fractions would drift.
+            self._zero()  # Rounding errors of sums would accumulate.
 
     def narrow(self) -> None:
-        """Rule out what costs something by these labels: what remains is all there is of equal cost, for the levels
-        below."""
+        """Narrow the limits to counts of equal cost, by these labels, for the objectives below."""
         out = self.of_out
         self._rule_out(self.row, self.of_row[:, None], self.of_member[None, :])
         self._rule_out(self.load, self.of_member, np.broadcast_to(out, self.of_member.shape))
@@ -146,7 +145,7 @@ class Search:
         return [self.row, self.load]
 
     def _pending(self) -> bool:
-        """Whether labels between rows and members changed that were not passed on yet."""
+        """Whether labels between rows and members changed that were not propagated yet."""
         return False
 
     def _zero(self) -> None:
@@ -159,7 +158,7 @@ class Search:
         self.member_from[:] = NONE
 
     def _to_rows(self, members: Indices) -> Indices:
-        """A member gives a unit back to its row."""
+        """Relax the steps by which a member gives a unit back to its row."""
         less = self.row.less
         some = len(members) < less.shape[1]
         block = (less[:, members] if some else less) + self.of_member[members if some else slice(None)]
@@ -174,7 +173,7 @@ class Search:
         return better
 
     def _to_members(self, rows: Indices) -> Indices:
-        """A row gives a unit to a member."""
+        """Relax the steps by which a row gives a unit to a member."""
         more = self.row.more
         some = len(rows) < len(more)
         block = (more[rows] if some else more) + self.of_row[rows if some else slice(None), None]
@@ -189,7 +188,7 @@ class Search:
         return better
 
     def _from_sink(self) -> Indices:
-        """A member's load goes down."""
+        """Relax the steps by which a member's load falls."""
         best = self.load.less + self.of_out
         better = np.flatnonzero(best < self.of_member)
         self.of_member[better] = best[better]
@@ -205,35 +204,35 @@ class Search:
 
     # --- cycles --------------------------------------------------------------------------------------------------
 
-    def _came_from(self) -> Indices:
-        """[node] where it came from; rows first, then members, then `nowhere`. Members that came from outside, and
-        `nowhere`, point at themselves."""
+    def _predecessors(self) -> Indices:
+        """Find the predecessor of each node: rows first, then members, then `no_node`. Members that come from the sink,
+        and `no_node`, point at themselves."""
         rows, members = len(self.of_row), len(self.of_member)
-        nowhere = rows + members
-        came = np.empty(nowhere + 1, np.int64)
-        came[:rows] = np.where(self.row_from == NONE, nowhere, rows + self.row_from)
-        came[rows:nowhere] = np.where(self.member_from == NONE, nowhere, self.member_from)
+        no_node = rows + members
+        came = np.empty(no_node + 1, np.int64)
+        came[:rows] = np.where(self.row_from == NONE, no_node, rows + self.row_from)
+        came[rows:no_node] = np.where(self.member_from == NONE, no_node, self.member_from)
         outside = rows + np.flatnonzero(self.member_from == SINK)
         came[outside] = outside
-        came[nowhere] = nowhere
+        came[no_node] = no_node
         return came
 
     def _cycles(self) -> list[AugmentingPath]:
-        came = self._came_from()
+        came = self._predecessors()
         origin = came
         for _ in range(len(came).bit_length()):
             origin = origin[origin]
         self.budget.spend(len(came))
-        nowhere, rows = len(came) - 1, len(self.of_row)
+        no_node, rows = len(came) - 1, len(self.of_row)
         outside = np.zeros(len(came), np.bool_)
-        outside[rows:nowhere] = self.member_from == SINK
-        turning = np.unique(origin[~outside[origin] & (origin != nowhere)])
-        return self._simple_cycles(came, turning.tolist()) + self._paths_through_sink(came, origin, outside)
+        outside[rows:no_node] = self.member_from == SINK
+        cyclic = np.unique(origin[~outside[origin] & (origin != no_node)])
+        return self._simple_cycles(came, cyclic.tolist()) + self._paths_through_sink(came, origin, outside)
 
-    def _simple_cycles(self, came: Indices, turning: list[int]) -> list[AugmentingPath]:
+    def _simple_cycles(self, came: Indices, cyclic: list[int]) -> list[AugmentingPath]:
         paths: list[AugmentingPath] = []
         seen: set[int] = set()
-        for start in turning:
+        for start in cyclic:
             if start in seen:
                 continue
             path: AugmentingPath = []
@@ -246,10 +245,10 @@ class Search:
         return paths
 
     def _paths_through_sink(self, came: Indices, origin: Indices, outside: NDArray[np.bool_]) -> list[AugmentingPath]:
-        """From outside to a member and on, and out again where that is worth it; of each branch the best."""
-        rows, nowhere = len(self.of_row), len(came) - 1
+        """Find paths from the sink to a member and on, and back to the sink, that lower the cost; one per branch."""
+        rows, no_node = len(self.of_row), len(came) - 1
         total = self.of_member + self.load.more
-        ends = np.flatnonzero((total < self.of_out) & outside[origin[rows:nowhere]])
+        ends = np.flatnonzero((total < self.of_out) & outside[origin[rows:no_node]])
         ends = ends[np.argsort(total[ends], kind="stable")]
         _, best = np.unique(origin[rows + ends], return_index=True)
         paths: list[AugmentingPath] = []
@@ -264,7 +263,7 @@ class Search:
         return paths
 
     def _steps(self, node: int) -> list[AugmentStep]:
-        """By which the node was reached."""
+        """The steps by which the node was reached."""
         rows, members = self.network.row.count.shape
         if node < rows:
             return [AugmentStep(self.network.row, node * members + int(self.row_from[node]), False)]
@@ -289,7 +288,7 @@ class Search:
 
 
 def multiplied(paths: list[AugmentingPath], prices: list[Prices], members: int) -> list[AugmentingPath]:
-    """The paths, and others over members at which the same steps have the same prices; no two share a member.
+    """Add paths over other members at which the same steps have the same prices; no two share a member.
 
     A search finds paths that share no row, so with few rows it finds few."""
     used = np.zeros(members, np.bool_)

@@ -1,12 +1,12 @@
-"""The exact solver: an initial assignment, made optimal, and the owners that fit its counts.
+"""Solves exactly: optimises an initial assignment of counts, and chooses owners that fit them.
 
 The initial assignment (`exact.initial`) is even per row and nearly so over all, and keeps most of what members have;
 `exact.improve` then mostly proves that it is optimal.
 
 Where that takes more work than the budget allows, or there are more than `MOST_CELLS` rows x members, nothing is
 assigned anew: present owners stay, units without an owner are placed, and single transfers improve the result
-(`exact.keep_owners`). `lower_bound` is then an estimate from below. Only where nobody owns anything is the best
-assignment found so far taken, and improved by transfers.
+(`exact.keep_owners`). `lower_bound` is then an estimate from below. Only where no unit has an owner is the best
+assignment found so far used, and improved by transfers.
 
 Not proved either: sets of different sizes. Such a result replaces the present one only if it is better, and is then
 tried again from there until it is not.
@@ -33,8 +33,9 @@ from assigner.strategy import NONE, IntArray, Members
 
 
 def lower_bound(problem: FlowProblem, count: IntArray) -> int:
-    """A lower bound on moves, in partitions: what members have above any fair share, per row or over all, whichever is
-    more. Only shares that the result itself keeps count: where it leaves one, another plan might save moves by it."""
+    """Compute a lower bound on moves, in partitions: what members have above any fair share, per row or in all,
+    whichever is more. Only shares that the result itself keeps count: where it violates one, another plan might save
+    moves."""
     return max(_by_row(problem, count), _over_all(problem, count), _one_apart(problem, count))
 
 
@@ -57,7 +58,7 @@ def _over_all(problem: FlowProblem, count: IntArray) -> int:
 
 
 def _one_apart(problem: FlowProblem, count: IntArray) -> int:
-    """Where all have a number or one more: as even is only what has that one more as often."""
+    """Bound moves where each load is a number or one more: an equally even plan has as many loads of each."""
     who = np.asarray(problem.taker.any(axis=0))
     load, have = count.sum(axis=0)[who], problem.held.sum(axis=0)[who]
     uniform_problem = bool((problem.size == 1).all()) and len(load) > 0 and np.ptp(problem.potential.scale[who]) == 0
@@ -68,10 +69,10 @@ def _one_apart(problem: FlowProblem, count: IntArray) -> int:
 
 
 MOST_CELLS = 4_000_000
-"""Above this many rows x members, working memory would be in the way of everything else."""
+"""Above this many rows x members the solver would use too much memory."""
 
 BUDGET = 2_000_000_000
-"""Places looked at before giving up on exactness: some seconds of work."""
+"""Visited places after which the search for the optimum is abandoned: some seconds of work."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,9 @@ class Exact:
     owner: IntArray
     """New owner per unit."""
     proved: bool
-    """Whether nothing is better by any of the levels."""
+    """Whether the result is proved optimal by all objectives."""
     lower_bound: int
-    """Where it is not proved: moves, in partitions, that nothing as even as this can do without."""
+    """Where it is not proved: a lower bound on the moves, in partitions, of any plan that is as even."""
 
 
 def solve(
@@ -91,7 +92,7 @@ def solve(
     classes: Classes | None,
     start: IntArray | None = None,
 ) -> Exact:
-    """`start`: owners to begin with, if somebody knows good ones."""
+    """Solve the problem. `start`: known good owners to begin with."""
     budget = Budget(BUDGET)
     first = _Attempt(units, members, objectives, classes)
     if first.is_evidently_best(units.owner):
@@ -107,13 +108,14 @@ def solve(
 
 
 def fewest_moves(units: Units, members: Members, owner: IntArray) -> int:
-    """A lower bound on moves, in partitions, from what `units` says to anything as even as `owner`."""
+    """Compute a lower bound on moves, in partitions, from the owners of `units` to any plan as even as `owner`."""
     attempt = _Attempt(units, members, (), None)
     return lower_bound(attempt.problem, attempt.count(owner))
 
 
 def _until_no_better(owner: IntArray, proved: bool, first: _Attempt, budget: Budget) -> IntArray:
-    """Sets of different sizes are not traded for each other: what came out may look different in its own light."""
+    """Solve again from the result until it does not improve: sets of different sizes are not exchanged for each other,
+    so a result may not be optimal from its own owners."""
     attempts = len(owner)
     while not (proved or budget.gone or first.is_evidently_best(owner)) and attempts > 1:
         units = replace(first.units, owner=owner)
@@ -125,7 +127,7 @@ def _until_no_better(owner: IntArray, proved: bool, first: _Attempt, budget: Bud
 
 
 class _Attempt:
-    """One pass, from the owners that `units` names."""
+    """One attempt to solve, from the owners in `units`."""
 
     def __init__(self, units: Units, members: Members, objectives: Sequence[str], classes: Classes | None) -> None:
         self.units, self.members, self.objectives, self.classes = units, members, objectives, classes
@@ -135,10 +137,11 @@ class _Attempt:
         self.large = self.problem.held.size > MOST_CELLS
         self.blind = classes is not None and classes.units.count * members.count > MOST_CELLS
         self.fresh = bool((self.now.owner == NONE).all())
-        """Nobody has anything to keep."""
+        """No unit has an owner to keep."""
 
     def run(self, start: IntArray | None, budget: Budget) -> tuple[IntArray, bool]:
-        """New owners, the very array of `units` if they are as good; and whether that is proved."""
+        """Compute new owners, or return the array of `units` itself if it is as good; also whether they are proved
+        optimal."""
         count = self._first() if start is None else self.count(start)
         owner, proved = self._made_exact(count, budget)
         if not proved and self._worth(self.units.owner) <= self._worth(owner):
@@ -146,8 +149,8 @@ class _Attempt:
         return owner, proved
 
     def kept(self, assigned: IntArray) -> IntArray:
-        """Owners where nothing is dealt anew; the very array of `units` if none changes. `dealt`: the best deal found,
-        for when nobody has anything."""
+        """Compute owners that keep the present ones; the array of `units` itself if none changes. `assigned`: the best
+        assignment found, for problems in which no unit has an owner."""
         problem, now, rows, order = self.problem, self.now, self.units, np.arange(len(self.units.owner), dtype=np.int32)
         if self.classes is not None and not self.blind:
             rows, order = self.classes.units, self.classes.order
@@ -165,7 +168,7 @@ class _Attempt:
         return self.units.owner if bool((owner == self.units.owner).all()) else owner
 
     def is_evidently_best(self, owner: IntArray) -> bool:
-        """Whether one look tells that nothing could be better but moves."""
+        """Whether a quick check shows that only moves could be improved."""
         if (
             self.classes is not None
             or bool(np.isfinite(self.problem.room).any())
@@ -212,8 +215,8 @@ class _Attempt:
         return CurrentOwners(self.now.owner[classes.order], self.now.fixed[classes.order], row)
 
     def _worth(self, owner: IntArray) -> tuple[float, ...]:
-        """(rules broken, units unowned, what the levels above moves cost)."""
-        # What members must not keep is not in `now`.
+        """Rate owners, less is better: (constraints violated, units unowned, costs of the objectives above moves)."""
+        # `now` does not have the units that members must not keep.
         broken = int((self.now.owner != owner).sum()) if owner is self.units.owner else 0
         count = self.count(owner)
         broken += int(
@@ -269,7 +272,7 @@ def _optimised(
 ) -> tuple[IntArray, bool]:
     if not np.isfinite(problem.room).any():
         return optimise(problem, count, objectives, budget)
-    # Under caps somebody may have to go without: what is not fixed and not dealt is nobody's.
+    # Under caps some units may stay unowned: those that are neither fixed nor assigned go to the dummy.
     immovable = np.bincount(now.row[now.fixed & (now.owner == NONE)], minlength=len(units))
     unowned = np.where(problem.taker.any(axis=1), units - immovable - count.sum(axis=1), 0)
     count = np.concatenate((count, unowned[:, None].astype(np.int32)), axis=1)

@@ -1,7 +1,7 @@
-"""How many units of each row each member gets: the state that `sticky_balanced` works on.
+"""Holds how many units of each row each member gets: the state that `sticky_balanced` works on.
 
-Every cell is a floor (`base`) plus perhaps one extra. Extras are all there is to decide: which members get them
-decides the global balance and what has to move. `Potential` is what balancing lowers.
+Every cell is a floor (`base`) plus at most one remainder. Only remainders are to be decided: the members that get them
+determine the balance over all topics and the moves. Balancing lowers the `Potential`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from assigner.strategy import BoolArray, FloatArray, IntArray
 
 @dataclass(frozen=True)
 class Potential:
-    """Sum over members of (distance of the load from the goal's floor and ceiling)^2 / scale.
+    """The sum over members of (distance of the load from the goal's floor and ceiling)^2 / scale.
 
-    Every step of balancing lowers it, which is why balancing ends. It is convex in each load, which is why it is at
-    its lowest when no chain of gifts lowers it any more."""
+    Every step of balancing lowers it, so balancing ends. It is convex in each load, so it is at its minimum when no
+    augmenting path lowers it any more."""
 
     goal: FloatArray
     scale: FloatArray
@@ -28,11 +28,12 @@ class Potential:
         return float((self._distance(load) ** 2 / self.scale).sum())
 
     def emptiness(self, load: FloatArray) -> FloatArray:
-        """Whom to serve first when nothing speaks against it: the lowest."""
+        """How far members are below their goals; the lowest value is served first."""
         return np.asarray((load - self.goal) / self.scale)
 
     def giving(self, load: FloatArray, size: float) -> FloatArray:
-        """What giving `size` partitions away lowers. A gift lowers the whole iff giving > taking."""
+        """The fall of the potential when a member gives `size` partitions away. A transfer lowers it iff giving >
+        taking."""
         return self._difference(load, load - size)
 
     def taking(self, load: FloatArray, size: float) -> FloatArray:
@@ -50,7 +51,8 @@ class Potential:
 
 @dataclass
 class Table:
-    """Arrays are [row, member] unless said otherwise. `extra` and `load` change; caps change the rest too."""
+    """The state of an assignment. Arrays are [row, member] unless said otherwise. `remainder` and `load` change; caps
+    change the rest too."""
 
     size: IntArray
     """[row] partitions per unit."""
@@ -60,26 +62,26 @@ class Table:
     """Of these, units that can't move."""
     base: IntArray
     open: BoolArray
-    """Who may have an extra of the row."""
+    """Whether the member may have a remainder of the row."""
     remainder: BoolArray
     remainders: IntArray
-    """[row] extras to deal."""
+    """[row] the number of remainders to assign."""
     taker: BoolArray
-    """Who may be given anything of the row."""
+    """Whether the member may be assigned units of the row."""
     load: FloatArray
-    """[member] partitions, extras included."""
+    """[member] partitions, remainders included."""
     room: FloatArray
-    """[member] most partitions."""
+    """[member] the maximum of partitions."""
     unplaced: IntArray
-    """[row] units that nobody may have."""
+    """[row] units that no member may own."""
     sticky: BoolArray
-    """Extras that cost nothing: the member has such a unit already."""
+    """Remainders that cost no move: the member owns such a unit today."""
 
     def count(self, row: int) -> IntArray:
         return np.asarray(self.base[row] + self.remainder[row])
 
     def move(self, row: int, givers: Indices, takers: Indices) -> None:
-        """Hand one extra of the row from each giver to the taker beside it."""
+        """Transfer one remainder of the row from each giver to the taker at the same index."""
         self.remainder[row, givers] = False
         self.remainder[row, takers] = True
         self.load[givers] -= self.size[row]

@@ -1,12 +1,12 @@
-"""How much each member should have: targets for the whole, and quotas per row.
+"""Computes how much each member should have: targets over all rows, and quotas per row.
 
 Members that may take the same rows have targets: their shares of these rows in proportion to capacity, around what
 can't move, met up to rounding. Where members may take different rows, shares depend on each other; loads are then made
-even relative to capacity, without a target. Members without a common row are told apart, so that subscriptions of one
-set change nothing for another.
+even relative to capacity, without a target. Members without a common row are separated, so that subscriptions of one
+group change nothing for another.
 
-`quotas` makes a `Table`: per row, shares in proportion to capacity among its takers, around what can't move; what
-everybody gets at least, and how many remainders are left to assign. Members on hold get nothing and keep what they
+`quotas` makes a `Table`: per row, shares in proportion to capacity among its takers, around what can't move; the
+floor of each member, and how many remainders are left to assign. Members on hold get nothing and keep what they
 have. A cap bends the shares of all where everyone subscribes to the same, and is enforced afterwards elsewhere.
 """
 
@@ -24,7 +24,7 @@ from assigner.strategies.problem.units import Units
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Members
 
 NO_TARGET = 1e15
-"""More than anybody will have."""
+"""More than any member will have."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class CountTargets:
     target: FloatArray
     """[member] partitions to end with, where there is a goal; else `NO_TARGET`."""
     weight: FloatArray
-    """[member] for shares of single rows: as capacities are, but bent by caps."""
+    """[member] the weight for shares of single rows: the capacity, reduced by caps."""
 
     def met(self, load: FloatArray) -> bool:
-        """Whether no loads could be more even, whoever may take what. (False where that takes more than a look.)"""
+        """Whether a quick check shows that no loads could be more even, by any subscriptions."""
         goal, scale, free = self.potential.goal, self.potential.scale, self.target == NO_TARGET
         within = (load >= np.floor(goal + EPSILON)) & (load <= np.ceil(goal - EPSILON))
         others = load[free]
@@ -45,7 +45,7 @@ class CountTargets:
 
 
 def targets(units: Units, now: CurrentOwners, taker: BoolArray, weight: FloatArray, room: FloatArray) -> CountTargets:
-    """`weight` is relative capacity; `room` the most partitions a member may have."""
+    """Compute the targets. `weight` is relative capacity; `room` each member's maximum of partitions."""
     members = len(weight)
     of_row, of_member = _groups(units, taker)
     total = _totals(units, now, of_row, of_member)
@@ -66,7 +66,7 @@ def targets(units: Units, now: CurrentOwners, taker: BoolArray, weight: FloatArr
 
 
 def _groups(units: Units, taker: BoolArray) -> tuple[IntArray, IntArray]:
-    """(of rows, of members): equal where a row connects them; NONE for rows that nobody takes and vice versa."""
+    """Label (rows, members): equal where a row connects them; NONE for rows without eligible members and vice versa."""
     filled = units.partitions > 0
     served, anyone = np.asarray(taker.any(axis=1)) & filled, np.asarray(taker[filled].any(axis=0))
     if bool(taker[np.ix_(served, anyone)].all()):
@@ -77,8 +77,8 @@ def _groups(units: Units, taker: BoolArray) -> tuple[IntArray, IntArray]:
 
 
 def _totals(units: Units, now: CurrentOwners, of_row: IntArray, of_member: IntArray) -> FloatArray:
-    """[group]: partitions of units that its members share: those they may take, less those stuck elsewhere; and what
-    is stuck to them is their load too."""
+    """Sum the partitions that each group's members share: those they may take, without those fixed to others, and with
+    those fixed to them."""
     group = of_row[now.row]
     immovable = np.flatnonzero(now.fixed)
     holder = now.owner[immovable]
@@ -97,14 +97,14 @@ def _by_label(of_member: IntArray) -> list[tuple[int, Indices]]:
 
 
 def _load(units: Units, now: CurrentOwners, members: int, which: BoolArray) -> FloatArray:
-    """[member]: partitions of the units `which` (per unit) that have an owner."""
+    """Sum the partitions per member over the units `which` (per unit) that have an owner."""
     some = which & (now.owner != NONE)
     return np.bincount(now.owner[some], units.size[now.row[some]], members).astype(np.float64)
 
 
 def _target(goal: FloatArray, load: FloatArray) -> FloatArray:
-    """The goal in whole partitions: the remainders go to members that have more than the floor already,
-    then to the largest fractions."""
+    """Round the goal to whole partitions: remainders go to members that have more than the floor already, then to the
+    largest fractions."""
     floor = np.floor(goal + EPSILON)
     rest = round(float((goal - floor).sum()))
     preference = -2.0 * (load > floor) - np.round(goal - floor, 9)
@@ -130,7 +130,7 @@ def quotas(units: Units, members: Members, now: CurrentOwners) -> Quotas:
 
 
 def _count(units: Units, members: int, now: CurrentOwners) -> tuple[IntArray, IntArray]:
-    """[row, member]: units held, and those of them that are fixed."""
+    """Count units held as [row, member], and those of them that are fixed."""
     shape = (units.count, members)
     mine = now.owner != NONE
     cell = now.row[mine].astype(np.int64) * members + now.owner[mine]
@@ -163,7 +163,7 @@ def _table(
         if not who.any():
             unplaced[row] = total
             continue
-        # Rows alike in size and takers are many; work each kind out once.
+        # Many rows have equal sizes and eligible members; compute each kind once.
         kind = (total, everyone[row].tobytes())
         found = None if bent[row] else known.get(kind)
         if found is None:
@@ -178,7 +178,7 @@ def _table(
 
 
 def _to_place(units: Units, now: CurrentOwners, fixed: IntArray, taker: BoolArray) -> IntArray:
-    """[row]: units that takers are to have, those they can't give up included."""
+    """Count the units of each row that eligible members are to have, with those fixed to them."""
     unowned = np.bincount(now.row[now.fixed & (now.owner == NONE)], minlength=units.count)
     total = units.partitions - unowned
     if fixed.any():

@@ -1,4 +1,4 @@
-"""A strategy's problem in the terms that the solvers share. It imports `assigner.strategy` and no solver.
+"""Prepares a strategy's problem in the terms that the solvers share. It imports `assigner.strategy` and no solver.
 
 - `options`: option values, and the order of objectives they stand for.
 - `units`: co-partitioned topics folded into rows of units; a unit is what has one owner.

@@ -1,6 +1,6 @@
-"""Groups of members that have no topic in common have nothing to do with each other: solve them one by one.
+"""Splits a problem into components: members without a common topic, not even through others, are solved separately.
 
-Each is then often a group in which everyone wants the same, for which there is a fast way.
+Each component often has equal subscriptions, for which there is a fast solver.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ class Component:
     units: Units
     members: Members
     which_units: Indices
-    """Their places among all units."""
+    """Their indices among all units."""
     which_members: IntArray
 
 
 def components(units: Units, members: Members) -> list[Component]:
-    """Those that have units and takers; a single one stands for 'all of it'. Units in none have nobody to take them."""
+    """Split the problem into components that have units and eligible members. Units in none have no eligible member."""
     of_row, of_member = labels(units.wanted & (units.partitions > 0)[:, None])
     numbers = np.unique(of_member[of_member < units.count])
     return [_component(units, members, of_row == number, of_member == number) for number in numbers.tolist()]
 
 
 def labels(wanted: BoolArray) -> tuple[IntArray, IntArray]:
-    """(of rows, of members), for `wanted` as [row, member]: equal within a component. Every label is the lowest row
-    that can be reached, or the number of rows for a member that wants none."""
+    """Label (rows, members) by component, for `wanted` as [row, member]. A label is the component's lowest row, or the
+    number of rows for a member that wants none."""
     rows = len(wanted)
     # A dictionary of bytes is much faster than sorting rows.
     numbers: dict[bytes, int] = {}

@@ -1,4 +1,4 @@
-"""What stays possible of the present ownership: who may keep its units, and what can't move at all."""
+"""Finds which present owners may keep their units, and which units can't move at all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from assigner.strategy import NONE, BoolArray, IntArray, Members
 
 @dataclass(frozen=True)
 class CurrentOwners:
-    """What stays possible of the present ownership."""
+    """The present owners that may keep their units, and the units that can't move."""
 
     owner: IntArray
     """Per unit: the owner if it may keep the unit, else NONE."""
@@ -38,7 +38,7 @@ def held(units: Units, members: Members) -> CurrentOwners:
 
 
 def _cap_holds(owner: IntArray, fixed: BoolArray, units: Units, members: Members, size: IntArray) -> None:
-    """A cap binds a member on hold as well: what is too much goes, the last units first."""
+    """Take units above its cap from a member on hold as well, the last units first."""
     for member in np.flatnonzero(members.hold & (members.cap != NONE)).tolist():
         mine = np.flatnonzero((owner == member) & ~units.pinned)
         pinned = int(size[(owner == member) & units.pinned].sum())

@@ -1,8 +1,8 @@
-"""Who is served first: the less busy, then the first by name.
+"""Orders members so that of otherwise equal ones the less busy comes first, then the first by name.
 
-Where nothing else tells members apart, strategies give to the one with the lower number. So members are renumbered,
-from the least busy one on, before a problem is solved, and back afterwards. How busy nodes are is coarsely rounded:
-it changes all the time, and must not shuffle who gets what for nothing.
+Among equal members, strategies prefer the one with the lower number. So members are renumbered, from the least busy one
+on, before a problem is solved, and back afterwards. The load of nodes is rounded coarsely: it changes all the time, and
+must not change assignments without need.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 from assigner.strategy import NONE, FloatArray, IntArray, Members, Problem
 
 _STEPS = 4
-"""Classes of busyness up to the mean: a quarter of the mean makes a difference."""
+"""Classes of load up to the mean: a difference of a quarter of the mean counts."""
 
 _MOST = 64
-"""So many classes at most: beyond sixteen times the mean all are alike."""
+"""The maximum of classes: above sixteen times the mean all are equal."""
 
 
 def serving_order(load: FloatArray | None) -> IntArray | None:
-    """Members from the least busy one on; None: in their own order."""
+    """Order members from the least busy one on; None: in their own order."""
     if load is None:
         return None
     known = np.isfinite(load)
@@ -35,7 +35,7 @@ def serving_order(load: FloatArray | None) -> IntArray | None:
 
 
 def renumbered(problem: Problem, order: IntArray) -> Problem:
-    """The same problem with members in this order."""
+    """Renumber the members of a problem in this order."""
     number = np.append(np.argsort(order), NONE).astype(np.int32)
     members = problem.members
     return replace(
@@ -55,5 +55,5 @@ def renumbered(problem: Problem, order: IntArray) -> Problem:
 
 
 def original(owner: IntArray, order: IntArray) -> IntArray:
-    """Owners by their own numbers again."""
+    """Translate owners back to the original numbers."""
     return np.asarray(np.append(order, np.int32(NONE))[owner])

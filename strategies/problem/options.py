@@ -1,4 +1,4 @@
-"""The options of strategies, and the order of objectives that those of `sticky_balanced` stand for.
+"""Parses the options of strategies; those of `sticky_balanced` determine the order of objectives.
 
 An unknown option is an error: a misspelt one must not be ignored silently.
 """
@@ -23,7 +23,7 @@ def refuse_unknown(strategy: str, options: Mapping[str, Any], known: Collection[
 
 
 def one_of(strategy: str, options: Mapping[str, Any], name: str, values: tuple[str, ...]) -> str:
-    """The option's value; the first of `values` where it is not given."""
+    """Read an option's value; the first of `values` if it is not given."""
     value = options.get(name, values[0])
     if value not in values:
         raise InvalidInput(f"{strategy}: {name} is {value!r}; it must be one of {', '.join(values)}")
@@ -59,13 +59,14 @@ class ObjectiveOrder:
 
 
 def objective_order(strategy: str, options: Mapping[str, Any]) -> ObjectiveOrder:
-    """Raises `InvalidInput` for unknown options and values. `strategies.weighted.solver` reads the tolerance."""
+    """Read `balance` and `racks`. Raises `InvalidInput` for unknown options and values. `strategies.weighted.solver`
+    reads the tolerance."""
     refuse_unknown(strategy, options, ("balance", "racks", "tolerance"))
     return ObjectiveOrder(one_of(strategy, options, "balance", BALANCES), one_of(strategy, options, "racks", RACKS))
 
 
 def must_move(problem: Problem) -> int:
-    """Partitions whose owner may not keep them: it does not subscribe to their topic."""
+    """Count the partitions whose owner may not keep them, because it does not subscribe to their topic."""
     if problem.members.subscription.all():
         return 0
     topic = np.repeat(np.arange(problem.topics.count), problem.topics.partitions)

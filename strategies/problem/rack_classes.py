@@ -1,7 +1,7 @@
-"""Racks: which units are equal as to where their replicas are, and how many replicas each member would miss.
+"""Groups units into classes with replicas in the same racks, and counts the replicas each member would miss.
 
 Units of one row that miss the same number of replicas in every rack are one class. Classes are rows of their own for
-the solver; which unit of a class a member has makes no difference but for moves.
+the solver; which unit of a class a member gets matters for moves only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Classes:
     units: Units
     """The same units, ordered by class; a row is a class."""
     order: IntArray
-    """Which unit each of them is in the original."""
+    """The original number of each unit."""
     row: IntArray
     """[class] the original row."""
     miss: IntArray
@@ -35,7 +35,7 @@ class Classes:
 
 
 def rack_classes(units: Units, problem: Problem) -> Classes | None:
-    """None where racks make no difference to anything."""
+    """Group units by rack; None where racks make no difference."""
     members = problem.members
     if problem.topics.replica_racks is None or not len(units.owner) or not _overlap(problem):
         return None
@@ -43,7 +43,7 @@ def rack_classes(units: Units, problem: Problem) -> Classes | None:
     miss = _miss(units, problem, racks)
     everywhere = np.concatenate((miss, np.zeros((len(miss), 1), miss.dtype)), axis=1)
     column = np.where(members.rack == NONE, len(racks), np.searchsorted(racks, members.rack))
-    # Where caps leave something unowned, it matters what: nobody misses no replica.
+    # Where caps leave units unowned, their class matters: an unowned unit misses no replica.
     capped = [len(racks)] if bool((members.cap != NONE).any()) else []
     used = everywhere[:, np.union1d(column, capped).astype(np.int64)]
     if bool((used == used[:, :1]).all()):
@@ -57,15 +57,15 @@ def rack_classes(units: Units, problem: Problem) -> Classes | None:
 
 
 def _overlap(problem: Problem) -> bool:
-    """Whether some member is where some replica is. If none is, the two are named by different schemes, as when
-    consumers say zones and brokers say hosts: then members that say no rack must not look nearer than all others."""
+    """Whether a member and a replica have a common rack. If none have, racks are named by different schemes, as when
+    consumers name zones and brokers name hosts: then members without a rack must not appear nearer than all others."""
     assert problem.topics.replica_racks is not None
     mine = problem.members.rack[problem.members.rack != NONE]
     return bool(np.isin(mine, problem.topics.replica_racks[1]).any())
 
 
 def _miss(units: Units, problem: Problem, racks: IntArray) -> IntArray:
-    """[unit, rack]: its partitions that have replicas, but none in the rack."""
+    """Count, as [unit, rack], a unit's partitions that have replicas but none in the rack."""
     assert problem.topics.replica_racks is not None
     starts, ids = problem.topics.replica_racks
     partition = np.repeat(np.arange(len(problem.owner)), np.diff(starts))
@@ -82,7 +82,7 @@ def _miss(units: Units, problem: Problem, racks: IntArray) -> IntArray:
 
 
 def _numbered(row: Indices, miss: IntArray) -> Indices:
-    """Equal numbers for equal rows and equal misses; rows in order."""
+    """Number units by row and misses: equal ones get equal numbers, in the order of rows."""
     number = row.astype(np.int64)
     base = int(miss.max(initial=0)) + 1
     for column in miss.T:

@@ -1,7 +1,7 @@
-"""Fair shares: how much of a total each member should have.
+"""Computes fair shares: how much of a total each member should have.
 
-Shares are real numbers in proportion to weights, bent by what a member must have at least (what it can't give up) and
-may have at most. Whole partitions follow by rounding: everybody gets the floor, and the rest is dealt one by one.
+Shares are real numbers in proportion to weights, within lower limits (what a member can't give up) and upper limits.
+Whole partitions follow by rounding: each member gets the floor, and the remainders are assigned one by one.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ EPSILON = 1e-9
 
 
 _SMALLEST = 1e-100
-"""Of weights, to divide by: what is smaller gets nothing anyway."""
+"""The lower limit of weights, to divide by: a smaller one would get nothing anyway."""
 
 
 def relative(capacity: FloatArray) -> FloatArray:
-    """Capacities as weights: the largest is 1."""
+    """Scale capacities to weights: the largest is 1."""
     return np.asarray(np.maximum(capacity / capacity.max(), _SMALLEST))
 
 
 def fair_shares(total: float, weight: FloatArray, low: FloatArray, high: FloatArray | None = None) -> FloatArray:
-    """The shares `clip(level * weight, low, high)` whose sum is `total`, or as near to it as the limits allow."""
+    """Compute the shares `clip(level * weight, low, high)` whose sum is `total`, or as near to it as the limits
+    allow."""
     if not len(weight):
         return np.zeros(0)
     if high is None and not low.any():
@@ -49,13 +50,13 @@ def fair_shares(total: float, weight: FloatArray, low: FloatArray, high: FloatAr
 
 
 def floors(share: FloatArray, low: FloatArray) -> tuple[IntArray, BoolArray]:
-    """The whole part of each share, and who has a claim to one more."""
+    """Split shares into whole parts, and flags for members that may get one more."""
     base = np.floor(share + EPSILON)
     return base.astype(np.int32), (share - base > EPSILON) & (share > low + EPSILON)
 
 
 def lowest(score: FloatArray, among: BoolArray, count: int) -> Indices:
-    """The `count` members of `among` with the lowest score; of equals, those that come first."""
+    """Choose the `count` members of `among` with the lowest score; of equals, those that come first."""
     members = np.flatnonzero(among)
     if len(members) <= count:
         return members

@@ -1,11 +1,11 @@
-"""What moves as one: a partition, or one slot of a co-partition set.
+"""Folds a problem into units, which move as one: a partition, or one slot of a co-partition set.
 
-Strategies solve in units, so that the slots of a set can't be torn apart: the topics of a set are folded into one row
-whose partitions each stand for as many partitions as the set has topics. Only a member that subscribes to the whole
-set may have a slot. Without sets, units are the partitions themselves.
+Strategies assign units, so that a slot never has two owners: the topics of a set are folded into one row whose
+partitions each stand for as many partitions as the set has topics. Only a member that subscribes to the whole
+set may own a slot. Without sets, units are the partitions themselves.
 
-Where the topics of a slot disagree on the owner (the set was just formed), the slot belongs to the pinned one, else to
-the owner most of them name. A pinned partition stays where it is even if its slot goes elsewhere.
+Where the topics of a slot have different owners (the set was just formed), the slot belongs to the owner of the pinned
+partition, else to the owner of most of them. A pinned partition stays where it is even if its slot goes elsewhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from assigner.errors import InvalidInput
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, KeyArray, Problem
 
 _NO_STRIDES = (0, 0)
-"""Of an array that is one value, wherever one looks."""
+"""The strides of an array that repeats one value."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class Units:
     """Partitions that one unit of the row stands for."""
     key: KeyArray
     wanted: BoolArray
-    """[row, member]: whether the member may have units of the row."""
+    """[row, member]: whether the member may own units of the row."""
     owner: IntArray
     pinned: BoolArray
     weight: FloatArray | None = None
-    """Per unit: the weights of its partitions added up; None: all partitions are alike."""
+    """Per unit: the weights of its partitions added up; None: all partitions are equal."""
     standbys: IntArray | None = None
-    """[unit, replica]: who holds a copy of the whole unit, or NONE; None: nobody holds any."""
+    """[unit, replica]: the holders of copies of the whole unit, or NONE; None: there are no copies."""
 
     @property
     def count(self) -> int:
@@ -47,7 +47,8 @@ class Units:
 
     @cached_property
     def wanted_by_all(self) -> BoolArray | None:
-        """[row]: wanted by every member, and the other rows by nobody; None: members want different rows."""
+        """[row]: whether every member wants it, if no member wants the other rows; None: members want different
+        rows."""
         if self.wanted.strides == _NO_STRIDES:
             return np.ones(self.count, np.bool_)
         by_all = np.asarray(self.wanted.all(axis=1))
@@ -59,7 +60,7 @@ class Units:
 
 
 def fold(problem: Problem) -> Units:
-    """Raises `InvalidInput` for a set whose topics differ in their partition counts."""
+    """Fold the problem. Raises `InvalidInput` for a set whose topics have different partition counts."""
     topics = problem.topics
     key = topics.key if topics.key is not None else np.arange(topics.count, dtype=np.uint64)
     wanted = _wanted(problem.members.subscription)
@@ -85,14 +86,14 @@ def fold(problem: Problem) -> Units:
 
 
 def _wanted(subscription: BoolArray) -> BoolArray:
-    # Turning ten million entries round takes longer than to plan a group whose members want everything.
+    # Transposing ten million entries takes longer than planning a group whose members want everything.
     if subscription.size and subscription.all():
         return np.broadcast_to(np.True_, subscription.shape[::-1])
     return np.ascontiguousarray(subscription.T)
 
 
 def unfold(units: Units, problem: Problem, owner: IntArray) -> IntArray:
-    """The owner of every partition from the owner of every unit."""
+    """Translate the owner of every unit to the owner of every partition."""
     if units.rows is None:
         return owner
     flat = np.full(len(problem.owner), NONE, np.int32)
@@ -103,7 +104,7 @@ def unfold(units: Units, problem: Problem, owner: IntArray) -> IntArray:
 
 
 def unit_of_partitions(units: Units, problem: Problem) -> IntArray:
-    """[flat partition]: its unit."""
+    """Find the unit of each flat partition."""
     if units.rows is None:
         return np.arange(len(problem.owner), dtype=np.int32)
     unit = np.empty(len(problem.owner), np.int32)
@@ -139,7 +140,7 @@ def _rows(problem: Problem) -> tuple[IntArray, ...] | None:
 
 
 def _slots(problem: Problem, row: IntArray) -> IntArray:
-    """[topic of the row, slot]: flat partitions."""
+    """The flat partitions of a row as [topic, slot]."""
     starts = problem.offsets[row]
     return np.asarray(starts[:, None] + np.arange(problem.topics.partitions[row[0]], dtype=np.int32))
 
@@ -149,12 +150,12 @@ def _slot_owner(problem: Problem, slots: IntArray) -> IntArray:
     decided: IntArray = owners[0].copy()
     split = np.flatnonzero((owners != owners[0]).any(axis=0))
     for slot in split.tolist():
-        decided[slot] = _verdict(owners[:, slot], problem.pinned[slots[:, slot]])
+        decided[slot] = _majority_owner(owners[:, slot], problem.pinned[slots[:, slot]])
     return decided
 
 
 def _slot_standbys(problem: Problem, slots: IntArray) -> IntArray:
-    """Those of the first topic's holders that hold a copy of every topic of the slot."""
+    """Find the holders that have a copy of every topic of the slot."""
     first = problem.standbys[slots[0]]
     everywhere = np.ones(first.shape, np.bool_)
     for topic in slots[1:]:
@@ -162,8 +163,9 @@ def _slot_standbys(problem: Problem, slots: IntArray) -> IntArray:
     return np.where(everywhere, first, np.int32(NONE))
 
 
-def _verdict(owners: IntArray, pinned: BoolArray) -> int:
-    """The pinned opinions count alone where there are any, those without an owner never; ties: the lower member."""
+def _majority_owner(owners: IntArray, pinned: BoolArray) -> int:
+    """Choose the owner of most of the slot's partitions, of pinned ones only if there are any; ties: the lower
+    member."""
     voters = owners[pinned] if pinned.any() else owners[owners != NONE]
     candidates, votes = np.unique(voters, return_counts=True)
     return int(candidates[votes.argmax()])

@@ -1,7 +1,7 @@
-"""Whether a problem makes sense, before anything is computed from it.
+"""Checks that a problem is well-formed, before anything is computed from it.
 
-A strategy that is handed nonsense (a share of NaN, an owner that is nobody) must not answer with a plausible plan.
-An empty group or an empty topic list is not nonsense: its plan is that nobody owns anything.
+A strategy must not answer malformed input (a capacity of NaN, an owner that is no member) with a plausible plan. An
+empty group or an empty topic list is well-formed: its plan has no owners.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_PARTITIONS = 2**31 - 1
 
 
 def check(problem: Problem) -> None:
-    """Raise `InvalidInput` for a problem no strategy can answer."""
+    """Raise `InvalidInput` for a malformed problem."""
     _check_members(problem.members, problem.topics.count)
     total = _check_topics(problem.topics)
     _check_ownership(problem, total)
@@ -89,7 +89,7 @@ def _positive(what: str, values: NDArray[np.float64]) -> None:
 
 
 def _not_negative(what: str, values: NDArray[np.float64]) -> None:
-    """NaN is allowed: it says that nothing is known."""
+    """Refuse negative values. NaN is allowed and means unknown."""
     bad = np.flatnonzero((values < 0) | np.isinf(values))
     if len(bad):
         raise InvalidInput(f"{what} {bad[0]} is {values[bad[0]]}; it must be finite and at least 0, or NaN for unknown")

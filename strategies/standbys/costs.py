@@ -1,17 +1,17 @@
-"""The cost of a placement of copies, as weights, and the limits within which copies can be promoted.
+"""Computes the weighted cost of a placement of copies, and the limits within which copies can be promoted.
 
-In this order: copies where they must not be (on the owner, twice on a member, without a subscription, new on a member
-on hold), copies in the rack of the owner or of another copy, copies that have to be built, and copies that could not
-all be promoted. Each weighs more than any change of the later ones that one exchange of two copies can bring. Building
-comes before promoting, because a copy that could not be promoted costs something only if its owner dies, and is no copy
-at all while it is being built elsewhere.
+The cost counts, in this order: copies where they must not be (on the owner, twice on a member, without a subscription,
+new on a member on hold), copies in the rack of the owner or of another copy, copies that have to be built, and copies
+that could not all be promoted. Each weighs more than any change of the later ones that one exchange of two copies can
+bring. Building comes before promoting, because a copy that can't be promoted costs something only if its owner dies,
+while one that has to be built elsewhere is missing until then.
 
 `PairLimits`, `RowLimits`: after the death of `a`, each other member `b` is to own the floor or the ceiling of its new
 share. So `b` can be promoted up to that floor, less what it owns already; and of all members together, as many as there
 are remainders to one more. The same holds for each row by itself, where only the ceiling counts. With r copies of each
-unit it is enough if `b` has no more than r times that: each orphan can be divided among its r holders, and where shares
-fit, whole ones do too. Copies above the limit would end in a cold start. Nothing is promised beyond the ceiling of each
-row where subscriptions differ, and beyond the ceilings where sets of different sizes mix.
+unit it is enough if `b` has no more than r times that: each orphaned unit can be divided among its r holders, and where
+fractional shares fit, whole units do too. Copies above the limit would end in a cold start. Nothing is promised beyond
+the ceiling of each row where subscriptions differ, and beyond the ceilings where sets of different sizes mix.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ UNLIMITED = 2**30
 
 
 class CopyCounts:
-    """How often each key occurs."""
+    """Counts how often each key occurs."""
 
     def __init__(self, kinds: int) -> None:
         self._kinds = kinds
@@ -52,8 +52,8 @@ class CopyCounts:
 
 
 class PairLimits:
-    """For pairs of an owner and a member, over all rows. The owner of a dummy is `no_owner`, the number of members; it
-    may have one with each member that may have one copy less."""
+    """Limits of copies per pair of an owner and a member, over all rows. The owner of a dummy is `no_owner`, the number
+    of members; it may have one with each member that may have one copy less."""
 
     def __init__(self, given: Pool) -> None:
         copies = self._copies = given.copies
@@ -78,7 +78,7 @@ class PairLimits:
             self._tabulate()
 
     def _tabulate(self) -> None:
-        """Where few capacities differ, what holds for one owner holds for many: looking up is faster."""
+        """Compute tables by the capacity of the owner, where there are few different ones: a lookup is faster."""
         everyone = np.arange(self.no_owner, dtype=np.int32)
         owner, member = np.meshgrid(self._first, everyone, indexing="ij")
         self._tables = self._most(owner, member), self._sure(owner, member)
@@ -90,15 +90,15 @@ class PairLimits:
             self.remainders[-1] = UNLIMITED
 
     def most(self, owner: Numbers, member: Numbers) -> IntArray:
-        """Copies of the owner's units that the member should have at most."""
+        """The most copies of the owner's units that the member should have."""
         return self._most(owner, member) if self._tables is None else self._tables[0][self._kind[owner], member]
 
     def sure(self, owner: Numbers, member: Numbers) -> IntArray:
-        """Of these, those that can be promoted whatever the others have."""
+        """The number of these that can be promoted independently of other members' copies."""
         return self._sure(owner, member) if self._tables is None else self._tables[1][self._kind[owner], member]
 
     def of_member(self) -> tuple[Keys, Keys]:
-        """[member]: how many copies it could have, at most and for sure, without too many of any one owner's."""
+        """The number of copies each member could have, at most and for sure, without too many of any one owner's."""
         if self._tables is None or not self._whole:
             return np.full(self.no_owner, UNLIMITED, np.int64), np.full(self.no_owner, UNLIMITED, np.int64)
         owners = np.bincount(self._kind[:-1][self._who], minlength=len(self._first))
@@ -131,7 +131,7 @@ class PairLimits:
 
 
 class RowLimits:
-    """For pairs within one row."""
+    """Limits of copies per pair of an owner and a member, within one row."""
 
     def __init__(self, given: Pool) -> None:
         copies = self._copies = given.copies
@@ -158,20 +158,20 @@ class RowLimits:
 COLD = 1
 BUILD = 8
 RACK = 32
-WRONG = 256
-"""Times the copies of a unit, since an exchange may bring that many copies into one rack."""
+FORBIDDEN = 256
+"""Multiplied by the copies of a unit, since an exchange may bring that many copies into one rack."""
 
 
 class Costs:
-    """The cost of copies on members, whether they are there or might be. A dummy may be where one copy less may be, and
-    two of them must not be on one member."""
+    """The costs of present and possible placements of copies. A dummy may be where one copy less may be, and two of
+    them must not be on one member."""
 
     def __init__(self, given: Pool, slots: Slots) -> None:
         copies = self._copies = given.copies
         members = copies.members
         self._slots = slots
         self._limits, self._row_limits = PairLimits(given), RowLimits(given)
-        self.wrong = WRONG * copies.width
+        self.wrong = FORBIDDEN * copies.width
         dummies = slots.count - slots.first_dummy
         self.owner = np.append(copies.owner, np.full(dummies, members.count, np.int32))
         self.row = np.append(copies.row, np.full(dummies, copies.units.count, np.int32))
@@ -184,12 +184,12 @@ class Costs:
         self.by_row = self._row_limits.needed
         self._least, _ = least_copies(given)
         self.now = np.zeros(0, np.int64)
-        """[slot]: what is wrong with its copy, pairs aside."""
+        """[slot]: the cost of its copy, without that of pairs."""
         self.beyond = np.zeros(members.count + 1, np.int32)
         """[owner]: how many more members would have to be promoted to a remainder than there are remainders."""
 
     def count(self) -> None:
-        """Take everything as it is seated now."""
+        """Compute the costs of the present placement."""
         self.now = self.alone(self._slots.unit, self._slots.column, self._slots.member)
         self._count_pairs()
 
@@ -200,10 +200,11 @@ class Costs:
         if self.by_row:
             self._row_pairs.take(self.row_pair(unit, member))
         count = self._pairs.of(keys)
-        self._lucky = (count > self._limits.sure(self.owner[unit], member)) & self._divides(unit, member)
+        beyond_floor = count > self._limits.sure(self.owner[unit], member)
+        self._needs_remainder = beyond_floor & self._has_remainder(unit, member)
         self._in_pair = count
-        # Each copy of a pair counts for its part of it.
-        used = np.bincount(self.owner[unit], self._lucky / count, len(self.beyond))
+        # Each copy of a pair has an equal part of the pair's cost.
+        used = np.bincount(self.owner[unit], self._needs_remainder / count, len(self.beyond))
         self.beyond = np.round(used).astype(np.int32) - self._limits.remainders
 
     def exchange(self, first: Numbers, second: Numbers) -> None:
@@ -216,7 +217,7 @@ class Costs:
         self._count_pairs()
 
     def alone(self, unit: Numbers, column: Numbers, member: Numbers) -> Keys:
-        """What is wrong with this copy of the unit if it is on the member, pairs aside."""
+        """The cost of this copy of the unit if it is on the member, without that of pairs."""
         slots, copies = self._slots, self._copies
         keys = copies.key(unit, member)
         new = ~contains(copies.held, keys) & (unit < slots.first_dummy)
@@ -226,12 +227,12 @@ class Costs:
         if len(copies.barred):
             wrong |= contains(copies.barred, keys)
         near, twice = self._beside(unit, column, member)
-        # The first seating has only topics that members want. Once that is lost, two alone can't mend it.
-        strange = ~self._wanted[self.row[unit], member]
-        return np.asarray(BUILD * new + RACK * near + self.wrong * ((wrong | twice) + 4 * strange))
+        # The initial placement respects subscriptions. Once that is lost, an exchange of two can't restore it.
+        unsubscribed = ~self._wanted[self.row[unit], member]
+        return np.asarray(BUILD * new + RACK * near + self.wrong * ((wrong | twice) + 4 * unsubscribed))
 
     def _beside(self, unit: Numbers, column: Numbers, member: Numbers) -> tuple[Keys, BoolArray]:
-        """How many of owner and other copies are in the member's rack, and whether one is on the member itself."""
+        """Count the owner and other copies in the member's rack, and whether a copy is on the member itself."""
         slots, rack = self._slots, self._copies.members.rack
         here = rack[member]
         near = (self._owner_rack[unit] == here).astype(np.int64)
@@ -244,7 +245,7 @@ class Costs:
             near += there & (rack[where] == here)
         return near * (self._racks & (here != NONE)), twice
 
-    # Keys begin with the member, since slots are in the order of members: looking them up in that order is fast.
+    # Keys begin with the member, since slots are in the order of members: a lookup in that order is fast.
 
     def pair(self, unit: Numbers, member: Numbers) -> Keys:
         return np.asarray(member.astype(np.int64) * (self._copies.members.count + 1) + self.owner[unit])
@@ -253,27 +254,27 @@ class Costs:
         return np.asarray(self.pair(unit, member) * (self._copies.units.count + 1) + self.row[unit])
 
     def spare(self, unit: Numbers, member: Numbers) -> IntArray:
-        """How many more copies of what the unit's owner owns may be on the member; below 0: too many are there."""
+        """How many more copies of the units of this unit's owner may be on the member; below 0: there are too many."""
         return self._limits.most(self.owner[unit], member) - self._pairs.of(self.pair(unit, member))
 
-    def _divides(self, unit: Numbers, member: Numbers) -> BoolArray:
+    def _has_remainder(self, unit: Numbers, member: Numbers) -> BoolArray:
         """Whether the member's share after the owner's death has a remainder."""
         owner = self.owner[unit]
         return np.asarray(self._limits.most(owner, member) > self._limits.sure(owner, member))
 
-    def leaning(self, unit: Numbers, here: Numbers, there: Numbers) -> IntArray:
-        """By how much more the copies of what the unit's owner owns lean on remainders if this one goes there."""
+    def remainders_needed(self, unit: Numbers, here: Numbers, there: Numbers) -> IntArray:
+        """The change in how many copies of the owner's units need a remainder to be promoted, if this one moves."""
         owner = self.owner[unit]
         starts = self._limits.sure(owner, there) == self._pairs.of(self.pair(unit, there))
         ends = self._limits.sure(owner, here) + 1 == self._pairs.of(self.pair(unit, here))
-        lean = (starts & self._divides(unit, there)).astype(np.int32)
-        return np.asarray(lean - (ends & self._divides(unit, here)))
+        needed_more = (starts & self._has_remainder(unit, there)).astype(np.int32)
+        return np.asarray(needed_more - (ends & self._has_remainder(unit, here)))
 
     def moved(self, unit: Numbers, here: Numbers, there: Numbers) -> Keys:
-        """What the pairs gain or lose if this copy goes there."""
+        """The change in the cost of pairs if this copy moves from `here` to `there`."""
         change = self.weight(unit) * ((self.spare(unit, there) <= 0).astype(np.int64) - (self.spare(unit, here) < 0))
         beyond = self.beyond[self.owner[unit]]
-        after = np.maximum(beyond + self.leaning(unit, here, there), 0)
+        after = np.maximum(beyond + self.remainders_needed(unit, here, there), 0)
         return np.asarray(change + COLD * (after - np.maximum(beyond, 0)))
 
     def row_moved(self, unit: Numbers, here: Numbers, there: Numbers) -> Keys:
@@ -285,12 +286,12 @@ class Costs:
         return limit - self._row_pairs.of(self.row_pair(unit, member))
 
     def weight(self, unit: Numbers) -> Keys:
-        """Of one copy too many in a pair. Two dummies on a member, which then has too few copies, are better than a
-        copy where it must not be, and worse than anything else."""
+        """The cost of one copy too many in a pair. Two dummies on a member, which then has too few copies, cost less
+        than a copy where it must not be, and more than anything else."""
         return np.where(unit < self._slots.first_dummy, COLD, self.wrong // 2)
 
     def avoidable(self) -> BoolArray:
-        """[slot]: whether there are too many of the pair, and not just because the members' shares are so large."""
+        """Whether the pair of each slot has too many copies, and not only because members' shares are so large."""
         member, owner = self._slots.member, self.owner[self._slots.unit]
         most, sure = self._limits.of_member()
         excess = self._excess()
@@ -299,34 +300,34 @@ class Costs:
         there = self._limits.remainders[:-1]
         bound = np.maximum(self._least - sure, 0).sum() - there[there < UNLIMITED].sum()
         if np.maximum(self.beyond[:-1], 0).sum() > max(bound, 0):
-            some |= self._lucky & (self.beyond[owner] > 0)
+            some |= self._needs_remainder & (self.beyond[owner] > 0)
         if self.by_row:
             some |= self.row_spare(self._slots.unit, member) < 0
         return np.asarray(some)
 
     def built(self) -> BoolArray:
-        """[slot]: whether its copy has to be built."""
+        """Whether the copy of each slot has to be built."""
         return np.asarray(self.now % RACK >= BUILD)
 
     def bad(self, slot: Numbers) -> BoolArray:
-        """[slot]: whether anything is wrong with it that is worse than having to be built."""
+        """Whether each slot has a cost above that of having to be built."""
         unit, member = self._slots.unit[slot], self._slots.member[slot]
         wrong = (self.now[slot] >= RACK) | (self.spare(unit, member) < 0)
-        wrong |= self._lucky[slot] & (self.beyond[self.owner[unit]] > 0)
+        wrong |= self._needs_remainder[slot] & (self.beyond[self.owner[unit]] > 0)
         return wrong | (self.row_spare(unit, member) < 0) if self.by_row else wrong
 
     def _excess(self) -> FloatArray:
-        """[slot]: its part of what is too many in its pair."""
+        """The part of each slot in the excess of its pair."""
         spare = self._limits.most(self.owner[self._slots.unit], self._slots.member) - self._in_pair
         return np.asarray(np.maximum(-spare, 0) / self._in_pair)
 
     def in_one_rack(self) -> int:
-        """Copies in the rack of the owner or of another copy, as they are seated now."""
+        """Count the copies that are in the rack of the owner or of another copy."""
         near, _ = self._beside(self._slots.unit, self._slots.column, self._slots.member)
         return int(near.sum())
 
     def total(self) -> int:
-        """All that is wrong."""
+        """The total cost."""
         pairs = round(float((self._too_many() * self.weight(self._slots.unit)).sum()))
         return int(self.now.sum()) + pairs + COLD * self._over_remainders()
 
@@ -342,7 +343,8 @@ class Costs:
         return excess
 
     def transfers(self) -> Keys:
-        """[slot, slot]: what changes if the copy of the first goes to the place of the second, whose own goes away."""
+        """The change of cost, as [slot, slot], if the copy of the first replaces that of the second, which is
+        removed."""
         slots, count = self._slots, len(self._slots.unit)
         giver, taker = np.repeat(np.arange(count), count), np.tile(np.arange(count), count)
         unit, here, there = slots.unit[giver], slots.member[giver], slots.member[taker]

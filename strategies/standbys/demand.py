@@ -1,4 +1,4 @@
-"""What there is to place: how many copies each unit is to have, who has one already, and who may get one.
+"""Computes how many copies each unit is to have, which members have one already, and which may get one.
 
 A member has a copy of a unit if it is one of its standbys or owned it until now: it still has the state, so keeping it
 as a standby costs nothing. Members on hold may keep copies and get none. Caps bound what a member owns, not its copies.
@@ -16,7 +16,7 @@ from assigner.strategies.problem.units import Units, fold
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Members, Problem
 
 Numbers = NDArray[np.signedinteger[Any]]
-"""Whole numbers of whatever width: indices of units, members, slots."""
+"""Integers of any width: indices of units, members, slots."""
 Keys = NDArray[np.int64]
 """(unit, member) as one number, unit * members + member; sorted and unique."""
 
@@ -25,16 +25,16 @@ Keys = NDArray[np.int64]
 class Copies:
     members: Members
     units: Units
-    """With the new owners."""
+    """The units with their new owners."""
     row: IntArray
     """[unit]"""
     demand: IntArray
-    """[unit] copies beside the owner's, as many as there are members for, `width` at most; 0 where nobody owns it."""
+    """[unit] copies beside the owner's, as many as there are members for, `width` at most; 0 for unowned units."""
     width: int
     held: Keys
     """Copies that exist and may stay."""
     barred: Keys
-    """Owners of partitions of a slot that is torn by a pin: not the slot's owner, and not to be its standby."""
+    """Owners of pinned partitions of a slot that another member owns: they may not be its standbys."""
     active: FloatArray
     """[member] partitions owned."""
 
@@ -46,13 +46,13 @@ class Copies:
         return np.asarray(unit.astype(np.int64) * self.members.count + member)
 
     def split(self, keys: Keys) -> tuple[IntArray, IntArray]:
-        """(unit, member) of each key."""
+        """Split keys into units and members."""
         unit, member = np.divmod(keys, self.members.count)
         return unit.astype(np.int32), member.astype(np.int32)
 
 
 def copies(problem: Problem, owner: IntArray, width: int) -> Copies:
-    """`owner`: the new owner of each partition."""
+    """Compute the copies that exist and that are wanted. `owner`: the new owner of each partition."""
     members = problem.members
     units, before = fold(replace(problem, owner=owner)), fold(problem)
     row = np.repeat(np.arange(units.count, dtype=np.int32), units.partitions)
@@ -66,7 +66,7 @@ def copies(problem: Problem, owner: IntArray, width: int) -> Copies:
 
 
 def unit_of_partition(units: Units, problem: Problem) -> IntArray:
-    """[flat partition]: its unit."""
+    """Find the unit of each flat partition."""
     if units.rows is None:
         return np.arange(len(problem.owner), dtype=np.int32)
     unit_of = np.zeros(len(problem.owner), np.int32)
@@ -79,7 +79,7 @@ def unit_of_partition(units: Units, problem: Problem) -> IntArray:
 
 
 def contains(keys: Keys, wanted: Keys) -> BoolArray:
-    """[wanted]: whether it is among the sorted `keys`."""
+    """Whether each of `wanted` is among the sorted `keys`."""
     if not len(keys):
         return np.zeros(wanted.shape, np.bool_)
     at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
@@ -91,7 +91,7 @@ def _keys(unit: IntArray, member: IntArray, members: int) -> Keys:
 
 
 def _whole_owner(before: Units, problem: Problem, unit_of: IntArray) -> IntArray:
-    """[unit]: who owned all of it until now, or NONE."""
+    """Find the owner of each whole unit until now, or NONE."""
     if before.rows is None:
         return before.owner
     owner = before.owner.copy()
@@ -112,7 +112,7 @@ def _held(units: Units, before: Units, former: IntArray, row: IntArray, barred: 
 
 
 def _demand(units: Units, members: Members, row: IntArray, held: Keys, barred: Keys, width: int) -> IntArray:
-    """As many as asked, if so many may have one."""
+    """Count the copies wanted per unit: as many as requested, if so many members may have one."""
     owned = units.owner != NONE
     takers = units.wanted & ~members.hold
     could = takers.sum(axis=1)[row]

@@ -1,4 +1,4 @@
-"""Where standby copies live: on other members than the owner, evenly, in other racks, as they are as far as possible.
+"""Places standby copies: on other members than the owner, evenly, in other racks, and where they are if possible.
 
 In this order:
 
@@ -6,18 +6,18 @@ In this order:
    on members on hold. The topics of a co-partition slot have the same standbys.
 2. **As many as asked**, where there are members for them.
 3. **Even.** What a member owns and the copies it holds come to the floor or the ceiling of its share, in proportion
-   to capacity; where members may have different topics, to as even a load as gifts can make.
+   to capacity; where members may have different topics, as evenly as transfers can make it.
 4. **In other racks** than the owner's and each other's.
-5. **Few copies to build.** Copies stay unless one of the above says otherwise. A former owner has a copy.
-6. **Ready.** After the death of any one member its partitions can be promoted where copies are, without a cold start,
-   so far as the above leaves room for it (`assigner.strategies.standbys.costs`): copies that are built anyway go where
-   they can be promoted.
+5. **Few copies to build.** Copies stay unless one of the above requires a change. A former owner has a copy.
+6. **Ready.** After the death of any one member holders of copies can take over its partitions, without a cold
+   start, as far as the above allows (`assigner.strategies.standbys.costs`): copies that are built anyway are placed
+   where they can be promoted.
 
-It ends because shares are settled first (`assigner.strategies.standbys.shares`) and every exchange after that lowers a
-whole number (`assigner.strategies.standbys.exchange`). Given its own result it returns the same again.
+It ends because shares are fixed first (`assigner.strategies.standbys.shares`) and every exchange after that lowers a
+whole number (`assigner.strategies.standbys.exchange`). It is idempotent: given its own result it returns the same.
 
-Not promised: that 4 to 6 are at their very best, since copies are exchanged two at a time only. Copies of partitions
-that nobody owns are left where they are.
+Not promised: that 4 to 6 are optimal, since copies are exchanged two at a time only. Copies of unowned partitions are
+left where they are.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Problem
 _ATTEMPTS = 8
 _SMALL = 400
 _LARGE = 4000
-"""Units: up to the first number a plan is looked at again until it settles; above the second, once."""
+"""Numbers of units: up to the first the result is improved until it stays the same; above the second, once."""
 
 
 def place_standbys(problem: Problem, owner: IntArray) -> IntArray:
-    """[flat partition, replica]: the standbys for new owners, each row filled from the left, then NONE."""
+    """Place the standbys for new owners: [flat partition, replica], each row filled from the left, then NONE."""
     width = max(0, min(problem.standby_count, problem.members.count - 1))
     if not width or not len(owner):
         return np.full((len(owner), width), NONE, np.int32)
@@ -56,7 +56,7 @@ def place_standbys(problem: Problem, owner: IntArray) -> IntArray:
 
 
 def _place(given: Copies, size: int, load: FloatArray) -> IntArray:
-    """[unit, replica]: standbys of the units of one size, NONE elsewhere."""
+    """Place the standbys of the units of one size: [unit, replica], NONE elsewhere."""
     here = pool(given, size, load)
     present = _present(here)
     if present is not None and _good_enough(here, present):
@@ -64,7 +64,7 @@ def _place(given: Copies, size: int, load: FloatArray) -> IntArray:
     table = _attempt(here)
     if present is not None and _worth(here, table) >= _worth(here, present):
         return present
-    # Where shares were not the whole story, what came out may look different in the light of itself.
+    # The result may allow other shares than the ones it was computed from, so it is improved from itself.
     attempts = 1 if len(here.unit) > _LARGE else _ATTEMPTS
     for _ in range(0 if _is_stable(here, table) else attempts):
         here = pool(replace(given, held=_keys(given, table)), size, load)
@@ -89,7 +89,7 @@ def _attempt(here: Pool) -> IntArray:
 
 
 def _present(here: Pool) -> IntArray | None:
-    """The copies that exist, if they are as many as they should be."""
+    """The present copies, if they are as many as wanted."""
     given = here.copies
     unit, member = given.split(given.held)
     mine = here.cohort[unit] != NONE
@@ -100,28 +100,28 @@ def _present(here: Pool) -> IntArray | None:
 
 
 def _good_enough(here: Pool, table: IntArray) -> bool:
-    """Nothing is wrong for which a copy would be built anew."""
+    """Whether the placement has no fault for which a copy would be built."""
     missing, uneven, near = _worth(here, table)
     return not (missing or near or (uneven and len(here.wanted) == 1)) and is_even(here, _counted(here, table))
 
 
 def _counted(here: Pool, table: IntArray) -> IntArray:
-    """[cohort, member]: copies."""
+    """Count copies as [cohort, member]."""
     unit, column = np.nonzero(table != NONE)
     cell = here.cohort[unit].astype(np.int64) * len(here.load) + table[unit, column]
     return np.bincount(cell, minlength=here.most.size).reshape(here.most.shape).astype(np.int32)
 
 
 def _is_stable(here: Pool, table: IntArray) -> bool:
-    """Whether shares look the same in the light of the table, everyone has its own, and no ring was missed."""
+    """Whether another attempt would have the same shares, which all members have, and search no cycles."""
     copied = np.bincount(table[table != NONE], minlength=len(here.load))
     same = len(here.wanted) == 1 and not here.copies.members.hold.any()
     return same and len(here.unit) > _SMALL and unevenness(here, copied) == 0
 
 
 def _worth(here: Pool, table: IntArray) -> tuple[int, float, int]:
-    """Smaller is better: (missing, unevenness, copies in one rack). What could not be promoted is no reason to build a
-    copy."""
+    """Rate a placement, less is better: (missing, unevenness, copies in one rack). Copies that can't be promoted do not
+    count, because they are no reason to build others."""
     unit, column = np.nonzero(table != NONE)
     member = table[unit, column]
     slots = Slots(here.copies, member, unit)
@@ -153,14 +153,14 @@ def _orphans(given: Copies) -> IntArray:
 
 
 def _copied(given: Copies, table: IntArray) -> FloatArray:
-    """[member] partitions"""
+    """Sum the copies of each member, in partitions."""
     unit, column = np.nonzero(table != NONE)
     size = given.units.size[given.row[unit]]
     return np.bincount(table[unit, column], size, given.members.count).astype(np.float64)
 
 
 def _place_leftovers(here: Pool, table: IntArray) -> None:
-    """Copies for which shares left no valid place go to the emptiest member that may have them."""
+    """Place copies for which shares left no valid place on the emptiest member that may have them."""
     given, size = here.copies, here.size
     have = (table[here.unit] != NONE).sum(axis=1)
     short = here.unit[have < given.demand[here.unit]]
@@ -179,7 +179,7 @@ def _place_leftovers(here: Pool, table: IntArray) -> None:
 
 
 def _may_have(given: Copies, unit: int) -> BoolArray:
-    """[member]"""
+    """Whether each member may have a copy of the unit."""
     members = given.members
     may = given.units.wanted[given.row[unit]] & ~members.hold
     for keys, allowed in ((given.held, True), (given.barred, False)):

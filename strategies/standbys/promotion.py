@@ -1,14 +1,14 @@
-"""Give what changes its owner to members that hold a standby of it.
+"""Assigns units that change their owner to members that hold a standby of them, where that is as good otherwise.
 
-Units that stay are never touched, so nothing moves that did not move before. Units of one row that change their owner
-trade places, over as many members as it takes; and where a member may have one unit more of the row, and another one
+Units that stay are never touched, so no unit moves that did not move before. Units of one row that change their owner
+are exchanged, over as many members as needed; and where one member may have one unit more of the row, and another one
 less, without either leaving the floor or the ceiling of its share or the loads becoming less even, the remainder goes
-to the holder. Every step gives one unit more to a holder, so this ends.
+to the holder. Every step assigns one unit more to a holder, so this ends.
 
-For one row without weights the result is the maximum: each unit is a way from itself to a holder, and by a theorem on
-flows a plan to which no such way can be added is the best. Over several rows a step changes the loads of two members,
-and is made only if they stay even or a unit of another row can go the other way; there a maximum is not promised.
-In a group where very many change owner at once, the search is given up after a while.
+For one row without weights the result is the maximum: each promotion is a path from a unit to a holder, and a flow
+without an augmenting path is maximal. Over several rows a step changes the loads of two members, and is made only if
+they stay even or a unit of another row can go the other way; there a maximum is not promised. In a group where very
+many units change owner at once, the search is abandoned after a while.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from assigner.strategies.standbys.slots import ranks
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Members
 
 _BUDGET = 1_000_000
-"""Units to look at on the way to holders; bounds the time."""
+"""Units to examine on paths to holders; bounds the time."""
 _ENDS = 64
 """Members to consider at either end when a remainder is shifted."""
 
 
 def prefer_standby_holders(units: Units, members: Members, owner: IntArray, kind: IntArray | None = None) -> IntArray:
-    """`owner`: the planned owner of each unit; `units.owner` is the present one. Units of different `kind` (those
-    with replicas in other racks, say) do not trade places. The result is `owner` itself where nothing is to gain."""
+    """Improve the planned owners so that more of them are holders. `owner`: the planned owner of each unit;
+    `units.owner` is the present one. Units of different `kind` (with replicas in other racks, for example) are not
+    exchanged. The result is `owner` itself if nothing can be improved."""
     changing = (owner != units.owner) & (owner != NONE) & ~units.pinned
     if units.standbys is None or not changing.any():
         return owner
@@ -45,7 +46,7 @@ def prefer_standby_holders(units: Units, members: Members, owner: IntArray, kind
     who, holds = who[order], holds[order]
     classes = _classes(units, row, who, kind)
     plan = _Plan(units, members, row, _in_bulk(owner, who, holds, classes, members.count))
-    # With a remainder, a member would get a unit of some kind more: it may have no replica near there.
+    # By a remainder a member would get one more unit of any kind, maybe one without a replica near it.
     plan.counts_stay |= kind is not None
     rows = np.unique(row[who[cold[order]]])
     begins = np.searchsorted(row[who], rows)
@@ -58,7 +59,7 @@ def prefer_standby_holders(units: Units, members: Members, owner: IntArray, kind
 
 
 def _may_hold(units: Units, members: Members, row: IntArray, who: Numbers) -> IntArray:
-    """[unit of `who`, replica]: holders that may be given the unit, else NONE."""
+    """Find the holders that may own each unit of `who`, as [unit of `who`, replica]; else NONE."""
     assert units.standbys is not None
     holds = units.standbys[who]
     may = units.wanted[row[who, None], holds] & ~members.hold[holds]
@@ -66,7 +67,7 @@ def _may_hold(units: Units, members: Members, row: IntArray, who: Numbers) -> In
 
 
 def _classes(units: Units, row: IntArray, who: Numbers, kind: IntArray | None) -> IntArray:
-    """A number per unit, equal where units may trade places: of one row, one weight and one kind."""
+    """Number units so that those with equal numbers may be exchanged: they have one row, one weight and one kind."""
     columns = [row[who].astype(np.float64)]
     if units.weight is not None:
         columns.append(units.weight[who])
@@ -85,8 +86,8 @@ def _warm(owner: IntArray, holds: IntArray) -> BoolArray:
 def _in_bulk(owner: IntArray, who: Numbers, holds: IntArray, classes: IntArray, members: int) -> IntArray:
     """Assign the places of each class, first come first served, to the class's units that have a standby there."""
     places = classes.astype(np.int64) * members + owner[who]
-    kinds, initial_placement = np.unique(places, return_inverse=True)
-    left = np.bincount(initial_placement, minlength=len(kinds))
+    kinds, place_of = np.unique(places, return_inverse=True)
+    left = np.bincount(place_of, minlength=len(kinds))
     given = np.full(len(who), NONE, np.int64)
     for preferred in (np.where(_warm(owner[who], holds), owner[who], NONE), *holds.T, owner[who]):
         waiting = np.flatnonzero((given == NONE) & (preferred != NONE))
@@ -98,7 +99,7 @@ def _in_bulk(owner: IntArray, who: Numbers, holds: IntArray, classes: IntArray, 
         given[waiting[served]] = preferred[waiting[served]]
         left -= np.bincount(at[served], minlength=len(kinds))
     over = np.flatnonzero(given == NONE)
-    # Classes lie one after the other on both sides, so places left and units left come in the same order.
+    # Both are in the order of classes, so the remaining places match the remaining units.
     order = over[np.argsort(classes[over], kind="stable")]
     given[order] = np.repeat(kinds % members, left)
     result = owner.copy()
@@ -107,7 +108,7 @@ def _in_bulk(owner: IntArray, who: Numbers, holds: IntArray, classes: IntArray, 
 
 
 class _Plan:
-    """The plan as a whole: who is to own what, and how full that makes everyone."""
+    """The planned owners, and the resulting loads of all members."""
 
     def __init__(self, units: Units, members: Members, row: IntArray, owner: IntArray) -> None:
         self.units = units
@@ -128,7 +129,7 @@ class _Plan:
         self._cells: dict[int, tuple[IntArray, IntArray, IntArray]] = {}
 
     def cells(self, row: int) -> tuple[IntArray, IntArray, IntArray]:
-        """[member]: units of the row, the least and the most that would be even."""
+        """Count the units of the row per member, with the floor and the ceiling of its share."""
         if row not in self._cells:
             begin, end = self.units.offsets[row : row + 2]
             mine = self.owner[begin:end]
@@ -152,7 +153,7 @@ class _Plan:
         self.owner[unit] = member
 
     def even(self, giver: int, taker: int, size: float) -> bool:
-        """Whether the loads stay as even if `size` partitions go from one to the other."""
+        """Whether the loads stay as even if `size` partitions move from `giver` to `taker`."""
         load, capacity, cap = self.load, self._members.capacity, self._members.cap[taker]
         if cap != NONE and load[taker] + size > cap:
             return False
@@ -162,8 +163,8 @@ class _Plan:
         return bool(raised <= EPSILON)
 
     def counterweight(self, row: int, giver: int, taker: int) -> int | None:
-        """A unit of another row, of the same size, that changes owner anyway, that the giver holds no standby of,
-        and that can go to the taker and leave its row even."""
+        """Find a unit of another row to move the other way: of the same size, one that changes owner anyway, of which
+        the giver holds no standby, and whose row stays even."""
         units = self.units
         mine = np.flatnonzero(self._changing & (self.owner == giver))
         assert units.standbys is not None
@@ -178,7 +179,7 @@ class _Plan:
 
 
 class _PromotionRow:
-    """The units of one row that change their owner."""
+    """Promotes standbys among the units of one row that change their owner."""
 
     def __init__(self, plan: _Plan, row: int, who: Numbers, holds: IntArray, kinds: IntArray) -> None:
         self._plan = plan
@@ -188,7 +189,7 @@ class _PromotionRow:
         self._kind = dict(zip(who.tolist(), kinds.tolist(), strict=True))
         self._cold: dict[tuple[int, int], set[int]] = defaultdict(set)
         self._warm: dict[tuple[int, int], set[int]] = defaultdict(set)
-        """(kind, member): units that go there, without and with a standby there."""
+        """(kind, member): units planned for the member, without and with a standby there."""
         self._copies: dict[tuple[int, int], list[int]] = defaultdict(list)
         """(kind, member): units that the member has a standby of."""
         for unit, holders in self._holders.items():
@@ -199,7 +200,7 @@ class _PromotionRow:
     def improve(self) -> None:
         gained = True
         while gained:
-            self._trade_all()
+            self._exchange_all()
             gained = not self._plan.counts_stay and self._shift_all()
 
     def _put(self, unit: int, member: int) -> None:
@@ -214,14 +215,14 @@ class _PromotionRow:
         self._put(unit, member)
 
     def _candidates(self) -> list[int]:
-        """Units that go to a member without a standby though somebody has one."""
+        """List units planned for a member without a standby although another member holds one."""
         return sorted(u for units in self._cold.values() for u in units if self._holders[u])
 
-    # --- trading places ------------------------------------------------------------------------------------------
+    # --- exchanging units ------------------------------------------------------------------------------------------
 
-    def _trade_all(self) -> None:
-        """In rounds, in each of which a member is passed through once. When a round brings nothing, what it went
-        through leads nowhere, from whichever unit."""
+    def _exchange_all(self) -> None:
+        """Exchange units in rounds, each of which visits a member once. If a round finds nothing, the members that it
+        visited lead to no holder from any unit."""
         gained = True
         while gained and self._plan.budget > 0:
             gained = False
@@ -229,24 +230,24 @@ class _PromotionRow:
             for unit in self._candidates():
                 kind = self._kind[unit]
                 if unit not in self._warm[kind, int(self._plan.owner[unit])]:
-                    gained |= self._trade(unit, closed[kind])
+                    gained |= self._exchange(unit, closed[kind])
 
-    def _trade(self, unit: int, closed: set[int]) -> bool:
-        kind, initial_placement = self._kind[unit], int(self._plan.owner[unit])
+    def _exchange(self, unit: int, closed: set[int]) -> bool:
+        kind, planned = self._kind[unit], int(self._plan.owner[unit])
         came, end = self._reach(unit, closed, stop=True)
         closed |= came.keys() - {end}
         if end == NONE:
             return False
-        # A way round ends where it began: the unit found there is `unit` itself, and nobody is left to take its place.
-        other = NONE if end == initial_placement else min(self._cold[kind, end])
+        # If the path ends at its start, the unit found there is `unit` itself, and no other unit takes its place.
+        other = NONE if end == planned else min(self._cold[kind, end])
         self._augment(end, came)
         if other != NONE:
-            self._give(other, initial_placement)
+            self._give(other, planned)
         return True
 
     def _reach(self, unit: int, closed: set[int], *, stop: bool) -> tuple[dict[int, tuple[int, int]], int]:
-        """Members the unit could displace a unit from, by way of holders, as member -> (unit that goes there, member
-        it leaves or NONE); and the first one that has a unit without a standby there, or NONE. There `stop` stops."""
+        """Find the members reachable along holders, as member -> (unit that moves there, member that it leaves, or
+        NONE); and the first of them that has a unit without a standby, or NONE. With `stop` the search ends there."""
         kind = self._kind[unit]
         came: dict[int, tuple[int, int]] = {}
         frontier = [(unit, NONE)]
@@ -279,7 +280,8 @@ class _PromotionRow:
         return gained
 
     def _shift(self, unit: int) -> bool:
-        """Give the unit to a holder that may have one more, and let a member that may have one less go short."""
+        """Move the unit to a holder that may have one more of the row, at the expense of a member that may have one
+        less."""
         count, least, most = self._plan.cells(self._row)
         came, _ = self._reach(unit, set(), stop=False)
         takers = [member for member in came if count[member] < most[member]][:_ENDS]
@@ -313,13 +315,13 @@ class _PromotionRow:
         return True
 
     def _leave(self, unit: int) -> dict[int, tuple[int, int]]:
-        """Members that could go short by way of holders, as member -> (unit that leaves it, member it goes to). The
-        first ones have a unit that can take the place of `unit`, which then leaves for NONE."""
-        kind, initial_placement = self._kind[unit], int(self._plan.owner[unit])
+        """Find the members that could have one unit less, along holders, as member -> (unit that leaves it, member it
+        moves to). The first ones have a unit that can replace `unit`, which then leaves for NONE."""
+        kind, planned = self._kind[unit], int(self._plan.owner[unit])
         count, least, _ = self._plan.cells(self._row)
-        came: dict[int, tuple[int, int]] = {initial_placement: (unit, NONE)}
+        came: dict[int, tuple[int, int]] = {planned: (unit, NONE)}
         for (other_kind, member), units in sorted(self._cold.items()):
-            if other_kind == kind and units and member != initial_placement:
+            if other_kind == kind and units and member != planned:
                 came[member] = (min(units), NONE)
         frontier, ends = list(came), sum(bool(count[member] > least[member]) for member in came)
         for member in frontier:
@@ -342,7 +344,7 @@ class _PromotionRow:
         came: dict[int, tuple[int, int]],
         left: dict[int, tuple[int, int]],
     ) -> None:
-        initial_placement = int(self._plan.owner[unit])
+        planned = int(self._plan.owner[unit])
         short: list[tuple[int, int]] = []
         while giver != NONE:
             leaving, target = left[giver]
@@ -353,4 +355,4 @@ class _PromotionRow:
             if target != NONE:
                 self._give(leaving, target)
             elif leaving != unit:
-                self._give(leaving, initial_placement)
+                self._give(leaving, planned)

@@ -1,11 +1,11 @@
-"""How many copies each member is to have, so that copies and actives together are even.
+"""Computes how many copies each member is to have, so that copies and owned partitions together are even.
 
-Where the same members may have all units, everyone gets the floor or the ceiling of its share, in proportion to
-capacity, around what it owns. Where they differ, copies are dealt to the emptiest and then handed on, over as many
-members as it takes, until no chain of gifts makes the loads more even. Every gift lowers the sum over members of
-load^2 / capacity, so this ends. What exists already is counted first, so that only what is uneven is given up.
+Where the same members may have all units, each gets the floor or the ceiling of its share, in proportion to capacity,
+around what it owns. Where they differ, copies are assigned to the emptiest members and then transferred along paths of
+members, until no path makes the loads more even. Every path lowers the sum over members of load^2 / capacity, so this
+ends. Present copies are counted first, so that only uneven ones are dropped.
 
-Not promised: the last word on evenness when copies of sets of different sizes mix in one group.
+Not promised: the most even loads when copies of sets of different sizes mix in one group.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from assigner.strategies.standbys.demand import Copies, Numbers
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray
 
 _MAX_PATHS = 20_000
-"""Chains of gifts before the search for more is given up: bounds the time."""
+"""Augmenting paths after which the search is abandoned; bounds the time."""
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Units of one size, by cohort: the units of a cohort may be had by the same members."""
+    """Units of one size, by cohort: the same members may have copies of all units of a cohort."""
 
     copies: Copies
     size: int
@@ -35,20 +35,20 @@ class Pool:
     wanted: BoolArray
     """[cohort, member]"""
     most: IntArray
-    """[cohort, member] copies the member could have at most."""
+    """[cohort, member] the most copies that the member could have."""
     load: FloatArray
     """[member] partitions it has already: what it owns, and copies of other pools."""
 
     @property
     def demand(self) -> IntArray:
-        """[cohort] copies"""
+        """The number of copies wanted per cohort."""
         missing_units = np.bincount(self.cohort[self.unit], self.copies.demand[self.unit], len(self.wanted))
         return missing_units.astype(np.int32)
 
 
 @dataclass(frozen=True)
 class Room:
-    """[cohort, member]: copies to have at least, and whether it may be one more."""
+    """The shares of members as [cohort, member]: copies to have at least, and whether one more is possible."""
 
     least: IntArray
     open: BoolArray
@@ -66,7 +66,7 @@ def pool(copies: Copies, size: int, load: FloatArray) -> Pool:
 
 
 def room(given: Pool, kept: IntArray) -> Room:
-    """`kept`: [cohort, member] copies that exist."""
+    """Compute the shares. `kept`: [cohort, member] copies that exist."""
     if len(given.wanted) == 1:
         return _even(given)
     table = _top_up(given, kept)
@@ -81,7 +81,7 @@ def is_even(given: Pool, kept: IntArray) -> bool:
 
 
 def fair(given: Pool, kept: IntArray) -> FloatArray:
-    """[member]: the share of copies to measure against, before anything is given up."""
+    """Compute each member's share of copies, to compare with before copies are dropped."""
     if len(given.wanted) == 1:
         return _shares(given)
     total = given.load + given.size * kept.sum(axis=0)
@@ -90,8 +90,8 @@ def fair(given: Pool, kept: IntArray) -> FloatArray:
 
 
 def least_copies(given: Pool) -> tuple[IntArray, IntArray]:
-    """[member]: copies it has to have at least, and whether it may have one more (1) or not (0); 0 for both where
-    that depends on what others have."""
+    """Compute the least copies of each member, and whether it may have one more (1) or not (0); 0 for both where that
+    depends on other members."""
     if len(given.wanted) != 1:
         return np.zeros(len(given.load), np.int32), np.zeros(len(given.load), np.int32)
     shares = _even(given)
@@ -99,7 +99,7 @@ def least_copies(given: Pool) -> tuple[IntArray, IntArray]:
 
 
 def unevenness(given: Pool, copied: Numbers) -> float:
-    """How far copies per member are from what they should be; smaller is better."""
+    """Compute how far copies per member are from their shares; less is better."""
     load = given.load + given.size * copied
     if len(given.wanted) != 1:
         return round(float((load**2 / given.copies.members.capacity).sum()), 6)
@@ -164,7 +164,7 @@ def _even(given: Pool) -> Room:
 
 
 def _top_up(given: Pool, kept: IntArray) -> IntArray:
-    """Deal what is missing to the emptiest, cohorts with the fewest members first."""
+    """Assign missing copies to the emptiest members, cohorts with the fewest members first."""
     table = np.minimum(kept, given.most).astype(np.int32)
     load = given.load + given.size * table.sum(axis=0)
     demand, capacity = given.demand, given.copies.members.capacity
@@ -188,24 +188,24 @@ def _top_up(given: Pool, kept: IntArray) -> IntArray:
 def _transfer_on(given: Pool, table: IntArray) -> None:
     for _ in range(_MAX_PATHS):
         load = given.load + given.size * table.sum(axis=0)
-        chain = _PathSearch(given, table, load).find()
-        if not chain:
+        path = _PathSearch(given, table, load).find()
+        if not path:
             return
-        giver, taker = chain[0][1], chain[-1][2]
+        giver, taker = path[0][1], path[-1][2]
         capacity = given.copies.members.capacity
-        # As many as even the two ends out; one at least, since a chain is found only where one helps.
+        # As many as even out the two ends; at least one, since a path is found only where one helps.
         apart = load[giver] / capacity[giver] - load[taker] / capacity[taker]
         even = apart / (1 / capacity[giver] + 1 / capacity[taker]) / given.size
         count = max(1, int(even + EPSILON))
-        for kind, source, target in chain:
+        for kind, source, target in path:
             count = min(count, int(table[kind, source]), int(given.most[kind, target] - table[kind, target]))
-        for kind, source, target in chain:
+        for kind, source, target in path:
             table[kind, source] -= count
             table[kind, target] += count
 
 
 class _PathSearch:
-    """Breadth first from the fullest member on; what it can't reach anybody emptier through, no other can either."""
+    """Searches breadth first from the fullest members; a member that leads to no emptier one is visited once only."""
 
     def __init__(self, given: Pool, table: IntArray, load: FloatArray) -> None:
         capacity, size = given.copies.members.capacity, float(given.size)
@@ -218,7 +218,7 @@ class _PathSearch:
         self._kinds = set(range(len(table)))
 
     def find(self) -> list[tuple[int, int, int]]:
-        """Gifts (cohort, giver, taker), or nothing."""
+        """Find a path as transfers (cohort, giver, taker); empty: there is none."""
         least = self._taking.min(initial=np.inf)
         for start in np.argsort(-self._giving, kind="stable").tolist():
             if self._giving[start] <= least + EPSILON:

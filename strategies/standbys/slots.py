@@ -1,4 +1,4 @@
-"""The initial placement of copies: existing copies stay as far as shares allow, and missing ones are placed in turn.
+"""Makes the initial placement: existing copies stay as far as shares allow, and missing ones are added in turn.
 
 A slot is a place for one copy on one member. Where a member may have one copy more or less, one slot of it may stand
 empty; a dummy occupant holds it, so that every later change is an exchange of two slots and counts stay invariant.
@@ -17,11 +17,11 @@ from assigner.strategies.standbys.shares import Pool, Room, fair, room
 from assigner.strategy import NONE, BoolArray, IntArray
 
 _GOLDEN = 0.6180339887498949
-"""Its multiples are spread over the whole, however many there are."""
+"""Any number of its multiples, modulo 1, is spread evenly."""
 
 
 class Slots:
-    """Which unit occupies which slot. Units from `first_dummy` on are dummies."""
+    """The unit in each slot. Units from `first_dummy` on are dummies."""
 
     def __init__(self, copies: Copies, member: Numbers, unit: Numbers) -> None:
         """`unit` is NONE for an empty slot."""
@@ -46,7 +46,7 @@ class Slots:
         self.place[self.unit, self.column] = np.arange(len(self.unit), dtype=np.int32)
 
     def exchange(self, first: Numbers, second: Numbers) -> None:
-        """Slots `first` and `second` swap their units; no slot may occur twice."""
+        """Swap the units of slots `first` and `second`; no slot may occur twice."""
         self.unit[first], self.unit[second] = self.unit[second], self.unit[first]
         self.column[first], self.column[second] = self.column[second], self.column[first]
         for slots in (first, second):
@@ -54,7 +54,7 @@ class Slots:
 
 
 def ranks(values: Numbers) -> IntArray:
-    """How many equal values come before each."""
+    """Count, for each value, the equal values before it."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     rank = np.empty(len(values), np.int32)
@@ -80,7 +80,7 @@ def initial_placement(given: Pool) -> Slots:
 
 
 def _without_surplus(given: Pool, unit: IntArray, member: IntArray) -> BoolArray:
-    """Which copies to keep of units that have more than they should: not those on the fullest members."""
+    """Select the copies to keep of units that have too many: not those on the fullest members."""
     copies = given.copies
     count = np.bincount(unit, minlength=len(copies.row))
     stays = np.ones(len(unit), np.bool_)
@@ -104,17 +104,18 @@ def _without_surplus(given: Pool, unit: IntArray, member: IntArray) -> BoolArray
 
 
 def _kept_at_most(shares: Room, kept: IntArray) -> IntArray:
-    """[cohort, member]: copies to keep at most. Of those that have one more than the least, some may keep it."""
+    """Compute the most copies to keep as [cohort, member]. Of members with one more than the least, some keep it."""
     most = shares.least.copy()
     open_to_more = shares.open & (kept > most)
     if open_to_more.any():
-        lucky = np.flatnonzero(open_to_more[0])[: shares.remainders]
-        most[0, lucky] += 1
+        chosen = np.flatnonzero(open_to_more[0])[: shares.remainders]
+        most[0, chosen] += 1
     return most
 
 
 def _within(given: Pool, unit: IntArray, member: IntArray, cell: IntArray, most: IntArray) -> BoolArray:
-    """Give up what is above `most`: copies in the owner's rack first, then many for one owner, then high numbers."""
+    """Select the copies within `most`; dropped first are those in the owner's rack, then many for one owner, then high
+    numbers."""
     count = np.bincount(cell, minlength=len(most))
     stays = np.ones(len(unit), np.bool_)
     over = np.flatnonzero((count > most)[cell])
@@ -136,7 +137,7 @@ def _fill(given: Pool, unit: IntArray, member: IntArray, kept: IntArray, shares:
         np.flatnonzero(shares.open[0] & (target[0] <= shares.least[0])) if shares.open.any() else np.zeros(0, np.int64)
     )
     if spare > 0:
-        # Those that own the least can be promoted the most.
+        # Members that own the least can be promoted most.
         emptiest = dummies[np.argsort(copies.active[dummies] / copies.members.capacity[dummies], kind="stable")]
         target[0, emptiest[:spare]] += 1
         dummies = np.sort(emptiest[spare:])
@@ -153,19 +154,19 @@ def _fill(given: Pool, unit: IntArray, member: IntArray, kept: IntArray, shares:
 
 
 def _turns(places: IntArray) -> IntArray:
-    """Members as often as they have places, each of them spread over the whole. Not from the first member on, since
-    that is where owners begin."""
+    """List members as often as they have places, each spread over the list. It does not begin at the first member,
+    because owners do."""
     member = np.repeat(np.arange(len(places)), np.maximum(places, 0))
     turn = (ranks(member) + 0.5) / np.maximum(places, 1)[member]
     return np.roll(member[np.lexsort((member, turn))], -1).astype(np.int32)
 
 
 def _missing_copies(copies: Copies, unit: IntArray, missing: IntArray) -> IntArray:
-    """Units as often as copies are missing, owner by owner. Copies of a unit come together, so that turns separate
-    them.
+    """List units as often as copies are missing, owner by owner. Copies of a unit are adjacent, so that turns place
+    them on different members.
 
-    Each owner's units begin somewhere else. Otherwise turns would give a member the same topics of every owner: once
-    promoted to some of them after one death, it could not be promoted to the rest after the next."""
+    Each owner's list begins at another unit. Otherwise a member would get the same topics of every owner: once promoted
+    to some of them after one death, it could not be promoted to the rest after the next."""
     owner, first = copies.owner[unit], np.argsort(copies.owner[unit], kind="stable")
     turned = np.empty(len(unit), np.int64)
     count = np.bincount(owner, minlength=copies.members.count)[owner]

@@ -54,15 +54,15 @@ class Transfers:
 
     @property
     def has_right_ceilings(self) -> bool:
-        """Whether as many members as should are above the floor, though perhaps not the right ones."""
+        """Whether the right number of members is above the floor, though perhaps not the right members."""
         return self._above == self._below
 
     def too_few(self) -> BoolArray:
-        """[member]: may be given one."""
+        """[member]: whether it may get a remainder."""
         return np.asarray(self.remainders.load < self.floor + (self._above > self._below))
 
     def too_many(self) -> BoolArray:
-        """[member]: may be asked for one."""
+        """[member]: whether it may lose a remainder."""
         return np.asarray(self.remainders.load > self.floor + (self._above >= self._below))
 
     def make(self, topics: Indices, most: Counts | None, giver: int | None = None, taker: int | None = None) -> int:
@@ -92,8 +92,8 @@ class Transfers:
         self._below -= int(np.count_nonzero(load[takers] <= self.floor))
 
     def _able(self, members: Indices, sign: int) -> Indices:
-        """Those that still have too many (sign 1) or too few (-1), the worst first; and of those in between, as many
-        as are needed."""
+        """Order the members that still have too many (sign 1) or too few (-1), the furthest off first; then as many of
+        those in between as are needed."""
         beyond = sign * (self.remainders.load[members] - self.floor) - (sign > 0)
         more = sign * (self._below - self._above)
         worst = members[beyond > 0]
@@ -105,10 +105,10 @@ class Transfers:
 
 
 _EFFORT = 500_000_000
-"""Cells looked at before giving up; some tenths of a second."""
+"""Visited cells after which the search is abandoned; some tenths of a second."""
 
 _SOURCE, _SWAP = -1, -2
-"""Instead of a topic: the path starts here; or it continues from another member at the ceiling."""
+"""In place of a topic: the path starts here; or it continues from another member at the ceiling."""
 
 
 def augment(transfers: Transfers, filled: Indices, dropped: Indices) -> bool:
@@ -137,7 +137,7 @@ class _Search:
         self.effort = 0
 
     def run(self) -> int:
-        """Apply all disjoint paths of the shortest length at which there are any; returns how many."""
+        """Apply all disjoint paths of the shortest length that has any; returns how many."""
         if not self._ends.any() or not self._reached.any():
             return 0
         grown = True
@@ -149,7 +149,7 @@ class _Search:
         return 0
 
     def _step(self) -> bool:
-        """Reach the members to which those reached so far can give something."""
+        """Reach the members to which those reached so far can transfer a remainder."""
         before, waiting, grown = self._reached.copy(), [], False
         for topic, is_filled in self._waiting:
             flags = self._remainders.cells[topic, 1:]
@@ -236,9 +236,9 @@ def balance_topics(remainders: Remainders) -> None:
 @dataclass(frozen=True)
 class BalanceOutcome:
     paid: int
-    """Remainders that members had to lose so that the loads are even; those that topics had to lose not counted."""
+    """Remainders that members had to lose so that loads are even, without those that topics had to lose."""
     exact: bool
-    """Whether no plan has less of both."""
+    """Whether no plan moves fewer of both."""
 
 
 def balance_all(remainders: Remainders) -> BalanceOutcome | None:
@@ -254,7 +254,7 @@ def balance_all(remainders: Remainders) -> BalanceOutcome | None:
     exact = augment(transfers, filled, dropped)
     paid = transfers.needed
     topics = np.flatnonzero(remainders.quota)
-    # Start elsewhere for every size of group, so that newcomers don't all get the same topics.
+    # Start at another topic for every size of group, so that new members don't all get the same topics.
     start = int(len(topics) * (len(remainders.load) * 0.6180339887 % 1.0))
     topics = np.concatenate((topics[start:], topics[:start]))
     transfers.make(topics, _fair_part(remainders, paid)[topics])
@@ -280,7 +280,7 @@ def _fill(remainders: Remainders, topics: Indices) -> None:
 
 
 class _LeastLoaded:
-    """Members in order of load. Most of them have one of two loads, so that they need not be sorted every time."""
+    """Picks the least loaded members. Most have one of two loads, so they need not be sorted every time."""
 
     def __init__(self, remainders: Remainders) -> None:
         self._load = remainders.load
@@ -289,19 +289,19 @@ class _LeastLoaded:
     def next(self, able: BoolArray, count: int) -> Indices:
         first = np.flatnonzero(able & self._behind)
         if len(first) < count:
-            first = np.concatenate((first, np.flatnonzero(able & self._level)))
+            first = np.concatenate((first, np.flatnonzero(able & self._at_level)))
         if len(first) < count:
             others = np.flatnonzero(able)
             first = others[_smallest(self._load[others], count)]
             self._set_level(int(self._load[first].max()))
         first = first[:count]
         self._behind[first] = False
-        self._level[first] = False
+        self._at_level[first] = False
         return np.asarray(first)
 
     def _set_level(self, level: int) -> None:
         self._behind = self._load < level
-        self._level = self._load == level
+        self._at_level = self._load == level
 
 
 def _assign_all(remainders: Remainders) -> None:
@@ -316,7 +316,7 @@ def _assign_all(remainders: Remainders) -> None:
 
 
 def _smallest(values: Counts, count: int) -> Indices:
-    """Where the `count` smallest are; of equals, those that come first."""
+    """Find the indices of the `count` smallest values; of equals, those that come first."""
     if count >= len(values):
         return np.arange(len(values))
     if count == 1:
@@ -329,5 +329,6 @@ def _smallest(values: Counts, count: int) -> Indices:
 
 
 def _fair_part(remainders: Remainders, count: int) -> Counts:
-    """[topic]: its part of so many transfers, rounded up. Taking all from a few topics would move these as a whole."""
+    """Compute each topic's part of `count` transfers, rounded up: taking all from a few topics would move these
+    whole."""
     return np.asarray(-(-count * remainders.quota // max(1, int(remainders.quota.sum()))))

@@ -1,7 +1,7 @@
 """Makes the total over all topics even, with the fewest moves; single topics are not balanced.
 
 A member above its quota keeps as many units as its quota. Which units it loses, and who gets free ones, rotates over
-the topics, so that no topic piles up on one member without need.
+the topics, so that no topic concentrates on one member without need.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from assigner.strategy import NONE, BoolArray, IntArray
 
 
 def balance_total(problem: UniformProblem) -> tuple[IntArray, int] | None:
-    """New owners and the moves; None: pinned units prevent it."""
+    """Compute new owners and the moves; None: pinned units prevent it."""
     holder = problem.owner + np.int32(1)
     held = np.bincount(holder, minlength=problem.members + 1)
     immovable = np.zeros_like(held)
@@ -36,8 +36,8 @@ def balance_total(problem: UniformProblem) -> tuple[IntArray, int] | None:
 
 
 def _quotas(problem: UniformProblem, held: Counts, immovable: Counts, total: int) -> Counts:
-    """Floors in proportion to capacity. What is left over goes to those that have more than their floor already
-    (first those that can't give it up), then to the largest remainders, then to the first."""
+    """Compute quotas in proportion to capacity. Remainders go to members that have more than their floor already (first
+    those that can't give it up), then to the largest fractions, then to the first."""
     share = total * (problem.capacity / problem.capacity.sum())
     floor = np.floor(share + EPSILON).astype(np.int64)
     left = total - int(floor.sum())
@@ -50,8 +50,8 @@ def _quotas(problem: UniformProblem, held: Counts, immovable: Counts, total: int
 
 
 def _surplus(problem: UniformProblem, holder: IntArray, held: Counts, immovable: Counts, quota: Counts) -> Indices:
-    """What members have above their quotas. Of one topic these are the last units; of several, each member's own
-    choice of them, or all would lose units of the same topics."""
+    """Find the units that members have above their quotas. Of one topic these are the last units; of several, each
+    member loses others, or all would lose units of the same topics."""
     over = np.concatenate((np.zeros(1, np.bool_), held[1:] > quota))
     theirs: BoolArray = over.take(holder)
     if problem.pinned is not None:
@@ -67,7 +67,7 @@ def _surplus(problem: UniformProblem, holder: IntArray, held: Counts, immovable:
 
 
 def _round(missing: Counts, in_ranges: bool) -> Indices:
-    """Every member as often as units are missing: in turn, or in ranges."""
+    """List every member as often as it lacks units: in turn, or in ranges."""
     members = np.flatnonzero(missing)
     each = missing[members]
     ranges = np.repeat(members, each)

@@ -1,7 +1,7 @@
-"""The model of a uniform problem: every member may own every unit, so only counts per topic and member matter.
+"""Models a uniform problem: every member may own every unit, so only counts per topic and member matter.
 
-Where all members are to have the same, each gets the floor of every topic, and the topic's remainders go to some of
-them. Only the remainders are a choice: `Remainders` keeps them, one byte per topic and member. A remainder that its
+With equal capacities each member gets the floor of every topic, and the topic's remainders go to some of
+them. Only remainders are to be decided: `Remainders` keeps them, one byte per topic and member. A remainder that its
 member has today costs nothing; any other is moved from another member, or is free. `tally` counts what members have:
 topics with fewer units than members (small ones) have a floor of 0, so the byte says it all; the others (large ones)
 are counted, and never have more cells than units. So a plan for 10,000 members and 1,000 topics visits each unit once
@@ -26,7 +26,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class UniformProblem:
-    """Units that every member may own."""
+    """A problem in which every member may own every unit."""
 
     partitions: Counts
     """[topic]"""
@@ -43,11 +43,11 @@ class UniformProblem:
 
     @property
     def even(self) -> bool:
-        """Whether all members are to have the same."""
+        """Whether all members have equal shares."""
         return bool((self.capacity == self.capacity[0]).all())
 
     def to_assign(self) -> Counts:
-        """[topic]: units that some member is to have; those pinned to nobody are not."""
+        """Count the units of each topic to be assigned, without those that are pinned as unowned."""
         if self.pinned is None:
             return self.partitions
         unowned = np.flatnonzero(self.pinned & (self.owner == NONE))
@@ -58,7 +58,7 @@ class UniformProblem:
 
 
 def uniform_problem(units: Units, members: Members) -> UniformProblem | None:
-    """The units as such a problem, without those of topics that nobody wants; None: it is not of this kind."""
+    """Convert units to a uniform problem, without topics that no member wants; None: it is not of this kind."""
     plain = units.rows is None and units.weight is None and members.count > 0
     if not plain or units.wanted_by_all is None or members.hold.any() or (members.cap != NONE).any():
         return None
@@ -73,7 +73,7 @@ def uniform_problem(units: Units, members: Members) -> UniformProblem | None:
 
 
 def first_of_each(holder: IntArray, cell: Counts, keep: Counts) -> BoolArray:
-    """Of units in flat order, whether each is among the first `keep` of its cell.
+    """Find, for units in flat order, whether each is among the first `keep` of its cell.
 
     A cell is a member and a topic. As flat order is by topic, sorting by member alone brings each cell together."""
     order = np.argsort(narrow(holder), kind="stable")
@@ -87,12 +87,12 @@ def first_of_each(holder: IntArray, cell: Counts, keep: Counts) -> BoolArray:
 
 
 def narrow(numbers: NDArray[np.signedinteger]) -> NDArray[np.integer]:
-    """The same numbers, none negative, in 16 bits if they fit: numpy sorts those ten times as fast."""
+    """Convert non-negative numbers to 16 bits if they fit: numpy sorts those ten times as fast."""
     return numbers.astype(np.uint16) if len(numbers) and int(numbers.max()) < 2**16 else numbers
 
 
 def part(values: BoolArray, units: Indices | None) -> BoolArray:
-    """The values of these units; None: of all."""
+    """Select the values of these units; None: of all."""
     return values if units is None else np.asarray(values[units])
 
 
@@ -111,7 +111,7 @@ Flags = NDArray[np.uint8]
 @dataclass
 class Remainders:
     cells: Flags
-    """[topic, member + 1]: flags. The first column is for units that nobody has, and stays empty."""
+    """[topic, member + 1]: flags. The first column is for unowned units, and stays empty."""
     quota: Counts
     """[topic]: remainders to assign."""
     taken: Counts
@@ -123,12 +123,12 @@ class Remainders:
 
     @property
     def floor(self) -> int:
-        """Remainders that every member has at least, when all is even."""
+        """The number of remainders that every member has at least, when loads are even."""
         return int(self.quota.sum()) // len(self.load)
 
     @property
     def ceilings(self) -> int:
-        """Members that have one more."""
+        """The number of members that have one remainder more."""
         return int(self.quota.sum()) % len(self.load)
 
     def flags(self, topic: int, members: Indices) -> Flags:
@@ -147,8 +147,8 @@ class Remainders:
         self.taken[topic] -= len(members)
 
     def lower_bound(self, per_topic_only: bool) -> int:
-        """Of the remainders members have today, how many some must lose: those above a topic's quota, or above what a
-        member may have of all, whichever are more."""
+        """Compute how many of today's remainders must be lost: those above a topic's quota, or above what a member may
+        have in all, whichever are more."""
         by_topic = int(np.maximum(self.taken - self.quota, 0).sum())
         if per_topic_only:
             return by_topic
@@ -163,10 +163,10 @@ class Small:
 
     topics: Indices
     units: Indices | None
-    """Which units these are; None: all."""
+    """The numbers of these units; None: all."""
     owner: IntArray
     cell: Counts
-    """Where each unit's cell is in `Remainders.cells`."""
+    """The index of each unit's cell in `Remainders.cells`."""
     repeated: Indices
     """Units whose owner has another of the same topic: positions in `owner`."""
 
@@ -179,7 +179,7 @@ class Large:
     units: Indices | None
     owner: IntArray
     cell: Counts
-    """Where each unit's cell is in `held`, with a column for nobody in front."""
+    """The index of each unit's cell in `held`, with a column for unowned units in front."""
     held: Counts
     """[topic, member]"""
     immovable: Counts | None
@@ -204,7 +204,7 @@ class Tally:
 
 
 def tally(problem: UniformProblem) -> Tally | None:
-    """None: pinned units prevent even shares."""
+    """Count what members have; None: pinned units prevent even shares."""
     count, topics = problem.members, len(problem.partitions)
     floor, quota = np.divmod(problem.to_assign(), count)
     cells = np.zeros((topics, count + 1), np.uint8)
@@ -245,7 +245,7 @@ def _count_small(problem: UniformProblem, which: BoolArray, remainders: Remainde
 
 
 def _repeated(owner: IntArray, cell: Counts, pinned: BoolArray | None) -> Indices:
-    """All but one unit of each cell: the pinned one stays, else the first."""
+    """Find all but one unit of each cell: the pinned one stays, else the first."""
     some = np.flatnonzero(owner != NONE if pinned is None else (owner != NONE) & ~pinned)
     keep = np.ones(len(some), np.int64)
     if pinned is not None:
@@ -272,7 +272,7 @@ def _count_large(problem: UniformProblem, which: BoolArray, floor: Counts, remai
 
 
 def _lock(pinned: BoolArray, remainders: Remainders, small: Small | None, large: Large | None) -> bool:
-    """Mark the remainders that can't move; False: there are too many of them somewhere."""
+    """Mark the remainders that can't move; False: a topic or a member has too many of them."""
     width = remainders.cells.shape[1]
     locked = [np.zeros(0, np.int64)]
     if small is not None:

@@ -1,6 +1,6 @@
-"""Round-robin of remainders over members that have none: every member gets one in each round.
+"""Assigns remainders round-robin to members that have none: every member gets one in each round.
 
-A topic gets the next members in order, so it never meets one twice and nobody is more than one ahead. Every round
+A topic gets the next members in order, so no member gets two of a topic, and none is more than one ahead. Every round
 orders the members anew: with the same order in each, the same members would share the same topics, and when some of
 them leave, the others could not take over their units without giving up others.
 """
@@ -17,7 +17,8 @@ from assigner.strategy import IntArray
 
 
 def assign_fresh(partitions: Counts, members: int) -> IntArray:
-    """Owners of units without one: even per topic and over all. A member's floor of a topic is a range of units."""
+    """Assign units of which none has an owner, evenly per topic and over all. A member's floor of a topic is a
+    range."""
     floor, remainders = np.divmod(partitions, members)
     line = round_robin(remainders, members)
     if not floor.any():
@@ -38,7 +39,8 @@ def assign_fresh(partitions: Counts, members: int) -> IntArray:
 
 
 def round_robin(remainders: Counts, members: int) -> IntArray:
-    """The members that get each topic's remainders, topic after topic. Each topic has fewer than members."""
+    """Choose the members that get each topic's remainders, topic after topic. A topic has fewer remainders than
+    members."""
     total = int(remainders.sum())
     ends = np.cumsum(remainders)
     rounds = -(-total // members)
@@ -55,7 +57,7 @@ def round_robin(remainders: Counts, members: int) -> IntArray:
 
 
 def _last(order: Indices, some: IntArray) -> Indices:
-    """`some` at the end: they have a remainder of the topic that continues from the round before."""
+    """Move `some` members to the end: they have a remainder of the topic that continues from the round before."""
     marked = np.zeros(len(order), np.bool_)
     marked[some] = True
     late = marked[order]
@@ -63,7 +65,7 @@ def _last(order: Indices, some: IntArray) -> Indices:
 
 
 class _Shuffled:
-    """Orders of members, the first as they are, the others as if by chance: each composed of two out of a few."""
+    """Pseudo-random orders of members, the first the given one: each is composed of two out of a few."""
 
     def __init__(self, members: int, rounds: int) -> None:
         self._few = math.isqrt(rounds) + 1
@@ -80,7 +82,7 @@ class _Shuffled:
 
 
 def _scatter(numbers: np.ndarray[tuple[int], np.dtype[np.uint32]]) -> np.ndarray[tuple[int], np.dtype[np.uint16]]:
-    """16 bits that look like chance and are always the same."""
+    """Hash numbers to 16 pseudo-random bits."""
     mixed = numbers + np.uint32(1)
     for factor in (0x7FEB352D, 0x846CA68B):
         mixed ^= mixed >> np.uint32(16)

@@ -7,8 +7,8 @@ capacities is always possible at once, again with the fewest moves (unless the s
 fewest moves.
 
 Not solved here (None): holds, caps, weights, sets of topics, unequal capacities other than by `global`, pins that
-prevent even shares. Racks, standbys and the busyness of nodes are ignored; among equal members the first in order is
-served first. It ends: see `assigner.strategies.uniform.balance`.
+prevent even shares. Racks, standbys and the load of nodes are ignored; among equal members the first in order comes
+first. It ends: see `assigner.strategies.uniform.balance`.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from assigner.strategy import NONE, IntArray, Members
 @dataclass(frozen=True)
 class SolverResult:
     owner: IntArray
-    """New owner per unit; the very array of the problem if nothing changes."""
+    """New owner per unit; the problem's own array if nothing changes."""
     lower_bound: int
-    """Fewest moves, among units whose owner may keep them, of any result as even as this."""
+    """A lower bound on the moves of any result as even as this, among units whose owner may keep them."""
 
 
 def solve(units: Units, members: Members, balance: str) -> SolverResult | None:
-    """`balance`: `global`, `both`, `topic` or `topic_only`. None: not this kind of problem."""
+    """Solve a uniform problem. `balance`: `global`, `both`, `topic` or `topic_only`. None: it is not of this kind."""
     problem = uniform_problem(units, members)
     if problem is None or (balance != "global" and not problem.even):
         return None
@@ -86,7 +86,7 @@ def _even_per_topic(problem: UniformProblem, over_all: bool) -> SolverResult | N
 
 
 def _with_unwanted(found: SolverResult, units: Units) -> SolverResult:
-    """Units of topics without a subscriber have no owner."""
+    """Add the units of topics without a subscriber, which have no owner."""
     owner = np.full(len(units.owner), NONE, np.int32)
     owner[np.repeat(units.wanted.any(axis=1), units.partitions)] = found.owner
     return SolverResult(units.owner if bool((owner == units.owner).all()) else owner, found.lower_bound)
@@ -96,9 +96,9 @@ def _with_unwanted(found: SolverResult, units: Units) -> SolverResult:
 
 
 def place(problem: UniformProblem, counted: Tally) -> IntArray:
-    """From remainders to owners: each member keeps its first units of each topic, and free units fill what is missing.
+    """Turn remainders into owners: each member keeps its first units of each topic, and free units fill its count.
 
-    Free units are assigned in order, to members in order, so that fresh shares of a topic are ranges."""
+    Free units are assigned in order, to members in order, so that new shares of a topic are ranges."""
     owner = problem.owner.copy()
     if counted.small is not None:
         _place_small(problem, counted.small, counted.remainders, owner)
@@ -108,7 +108,7 @@ def place(problem: UniformProblem, counted: Tally) -> IntArray:
 
 
 def _place_small(problem: UniformProblem, small: Small, remainders: Remainders, owner: IntArray) -> None:
-    # Whatever has no owner or one too many is of a topic that changed.
+    # Units without an owner, or of an owner that has too many, are of topics that changed.
     topics = small.topics[remainders.changed[small.topics]]
     units = np.flatnonzero(np.repeat(remainders.changed[small.topics], problem.partitions[small.topics]))
     free = (remainders.cells.reshape(-1).take(small.cell[units]) & HAS) == 0
@@ -135,7 +135,7 @@ def _place_large(problem: UniformProblem, large: Large, remainders: Remainders, 
 
 
 def _surplus(problem: UniformProblem, large: Large, keep: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Indices:
-    """What members have above `keep`, the last units first; nothing that is pinned."""
+    """Find the units that members have above `keep`, the last ones first, without pinned ones."""
     over = np.zeros((len(keep), problem.members + 1), np.bool_)
     over[:, 1:] = large.held > keep
     theirs = over.reshape(-1).take(large.cell)

@@ -1,13 +1,13 @@
-"""The load each member of a part should have: its fair share, as a real number.
+"""Computes the load that each member of a part should have: its fair share, as a real number.
 
-Where all may take the same, that is in proportion to capacity, around what can't move. A unit heavier than a whole
-share can't be shared: it and the largest member are left out of the reckoning, so that one hot partition does not
-make everybody else look idle. Where members may take different things, each kind is water-filled repeatedly over those
-that take it, to the same level, until nothing changes; the shares that this ends at have the least sum of
-(load^2 / capacity) of all. A cap counts as so many partitions of average weight.
+Where all members may own the same units, shares are in proportion to capacity, around units that can't move. A unit
+heavier than a whole share can't be shared: it and the largest member are left out, so that one hot partition does not
+make all other members look idle. Where members may own different units, each kind is water-filled repeatedly over its
+eligible members, to the same level, until nothing changes; the resulting shares have the least sum of
+(load^2 / capacity). A cap counts as so many partitions of average weight.
 
-Shares depend on what there is to own and who may own it, never on who does: that is why a plan made from them is
-still good when it is looked at again. Not promised: exact shares for long chains of members with different topics,
+Shares depend on units and eligible members, never on present owners: so a plan made from them is still good at the next
+plan. Not promised: exact shares for long chains of members with different topics,
 because water-filling stops after a bounded number of rounds.
 """
 
@@ -23,9 +23,9 @@ from assigner.strategy import FloatArray, IntArray
 
 _ROUNDS = 60
 _CELLS = 20_000_000
-"""Fillings of one kind into one cohort that are affordable."""
+"""The maximum of water-fillings of one kind into one cohort."""
 _STILL = 1e-7
-"""A round that shifts less than this part of the whole is the last."""
+"""A round that shifts less than this fraction of the total is the last."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class WeightGoals:
     cohort: IntArray
     """[member]"""
     part_of_cohort: FloatArray
-    """[member] its part of its cohort's capacity."""
+    """[member] its fraction of its cohort's capacity."""
 
     def of_kind(self, kind: int) -> FloatArray:
-        """[member] how much of the kind it has, if all goes well."""
+        """The goal of each member for one kind."""
         if self.amounts is None:
             return self.load
         return np.asarray(self.amounts[kind][self.cohort] * self.part_of_cohort)
@@ -92,7 +92,8 @@ def _level(total: float, capacity: FloatArray, low: FloatArray, high: FloatArray
 
 
 def _many_kinds(part: Part, high: FloatArray | None) -> WeightGoals:
-    """Members that take the same kinds share a cohort; kinds are filled over cohorts, then cohorts over members."""
+    """Compute goals for several kinds: members that take the same kinds form a cohort; kinds are filled over cohorts,
+    then cohorts over members."""
     _, first, cohort = np.unique(np.packbits(part.takes, axis=0).T, axis=0, return_index=True, return_inverse=True)
     of_member: IntArray = cohort.reshape(-1).astype(np.int32)
     takes = part.takes[:, first]

@@ -1,9 +1,9 @@
-"""Local search: single moves and swaps, each of which brings two members closer to their goals.
+"""Searches locally: single moves and swaps, each of which brings two members closer to their goals.
 
 A step takes weight `d` from a member that is further above its goal than another, by a gap of more than `d`. The
-potential, the sum over members of (load - goal)^2, falls by 2 d (gap - d) with each step, by more than rounding could
-hide, so no ownership occurs twice and the search ends. When it ends, no single unit that could be moved would lower the
-potential by as much as the margins ask, as far as one of the two members is outside its band.
+potential, the sum over members of (load - goal)^2, falls by 2 d (gap - d) with each step, by more than rounding errors,
+so no assignment occurs twice and the search ends. When it ends, no move of a single unit lowers the potential by the
+margins, if one of the two members is outside its band.
 
 Swaps: two members exchange one unit each, where no single unit has the right weight. A swap is two moves, so it must be
 worth twice as much: both what it shifts and what is left of the gap must pass twice the margins. For each member the
@@ -24,7 +24,7 @@ from assigner.strategy import NONE, BoolArray, FloatArray
 
 
 class MemberHoldings:
-    """Which member has which units, the lightest first, kept up to date while units move one by one."""
+    """The units of each member, the lightest first, kept up to date while units move one by one."""
 
     def __init__(self, part: Part, goal: FloatArray) -> None:
         self.part = part
@@ -49,7 +49,7 @@ class MemberHoldings:
         return self._sorted[self._bounds[member] : self._bounds[member + 1]]
 
     def lightest(self) -> FloatArray:
-        """[kind, member]: the lightest unit of the kind that the member has; infinite for none."""
+        """The weight of each member's lightest unit of each kind, as [kind, member]; infinite for none."""
         if self._lightest is None:
             part = self.part
             owned = part.owner != NONE
@@ -60,7 +60,7 @@ class MemberHoldings:
         return self._lightest
 
     def able(self, kinds: int | slice | Indices) -> BoolArray:
-        """[kind, member] who may be given one more of these kinds."""
+        """Whether each member may get one more unit of these kinds, as [kind, member]."""
         takes: BoolArray = self.part.takes[kinds]
         # With caps, all units of a kind are of one size.
         return takes & (self.part.room >= self._size[kinds][..., None]) if self.part.capped else takes
@@ -95,7 +95,7 @@ class Swaps:
         self._holdings = holdings
 
     def make(self, members: BoolArray, band: FloatArray, margin: FloatArray, only_look: bool = False) -> bool:
-        """Let each of these members that is outside its band swap if it can. Whether any could."""
+        """Swap units for each of these members that is outside its band; whether any could. `only_look`: swap none."""
         excess = self._holdings.excess
         out = np.where(members, np.abs(excess) - band, 0.0)
         line = np.flatnonzero(out > 0) if len(excess) <= _MEMBERS else np.zeros(0, np.int64)
@@ -119,7 +119,7 @@ class Swaps:
         self._holdings.hand_over(np.array([light]), taker, giver)
 
     def _best(self, member: int, margin: FloatArray) -> tuple[int, int] | None:
-        """The two units to exchange that lower the potential most, the heavy one first."""
+        """Find the two units whose exchange lowers the potential most, the heavy one first."""
         part, excess = self._holdings.part, self._holdings.excess
         mine = self._holdings.units(member)
         sign = 1.0 if excess[member] > 0 else -1.0
@@ -143,7 +143,8 @@ class Swaps:
         return (own, other) if sign > 0 else (other, own)
 
     def _partners(self, member: int, sign: float) -> list[int]:
-        """By a rule that does not ask for margins: what is found with wide ones is found with narrow ones too."""
+        """Choose the members to swap with, without regard to margins: partners with wide margins are also found with
+        narrow ones."""
         gap = sign * (self._holdings.excess[member] - self._holdings.excess)
         line = np.flatnonzero(gap > 0)
         if len(line) > _PARTNERS:
@@ -160,7 +161,7 @@ class Swaps:
 
 @dataclass(frozen=True)
 class MoveLimits:
-    """When a step is worth it."""
+    """The limits beyond which a step is made."""
 
     band: FloatArray
     """[member] how far from its goal a member may be."""
@@ -169,8 +170,8 @@ class MoveLimits:
 
 
 class Steps:
-    """Members outside the wide band with a step worth it by the wide limits are helped until they are inside the
-    narrow band, or until no step is worth it by the narrow limits, which ask for less."""
+    """Moves units for members outside the wide band that have a step within the wide limits, until they are inside the
+    narrow band, or until no step is within the narrow limits, which require less."""
 
     def __init__(self, part: Part, goal: FloatArray, wide: MoveLimits, narrow: MoveLimits) -> None:
         self._part = part
@@ -180,11 +181,11 @@ class Steps:
         self._swaps = Swaps(self._holdings)
 
     def any(self) -> bool:
-        """Whether there is a step worth taking."""
+        """Whether there is a step within the wide limits."""
         return bool(self._movable(self._wide).any()) or self._swap_outside(only_look=True)
 
     def run(self, first: BoolArray) -> None:
-        """Help these members and all that need it, until no step is worth it."""
+        """Move units for these members and all others outside the wide band, until no step is within the limits."""
         helped = first.copy()
         while True:
             helped |= self._movable(self._wide)
@@ -202,7 +203,7 @@ class Steps:
         return self._swaps.make(members, limits.band, limits.margin, only_look)
 
     def _movable(self, limits: MoveLimits) -> BoolArray:
-        """[member] whether it is outside its band and a single move can help it."""
+        """Whether each member is outside its band and a single move brings it closer."""
         excess, movable = self._excess, np.zeros(self._part.count, np.bool_)
         over, under = excess > limits.band, excess < -limits.band
         if not over.any() and not under.any():
@@ -226,7 +227,7 @@ class Steps:
         return True
 
     def _taker_for(self, giver: int) -> int | None:
-        """The emptiest that can be given anything."""
+        """Find the emptiest member that may get a unit of this one."""
         lightest = self._holdings.lightest()[:, giver]
         kinds = np.flatnonzero(np.isfinite(lightest))
         least = np.where(self._holdings.able(kinds), lightest[kinds][:, None], np.inf).min(axis=0, initial=np.inf)
@@ -235,7 +236,7 @@ class Steps:
         return int(np.where(able, taking, np.inf).argmin()) if able.any() else None
 
     def _giver_for(self, taker: int) -> int | None:
-        """The fullest that can give anything."""
+        """Find the fullest member that may give this one a unit."""
         kinds = np.flatnonzero(self._holdings.able(slice(None))[:, taker])
         least = self._holdings.lightest()[kinds].min(axis=0, initial=np.inf)
         giving = self._excess - self._narrow.margin
@@ -243,8 +244,8 @@ class Steps:
         return int(np.where(able, giving, -np.inf).argmax()) if able.any() else None
 
     def _choose(self, giver: int, taker: int, member: int) -> Indices:
-        """Which units go: few heavy ones that bring `member` into its band. If not even one leaves the other there as
-        well, then what leaves the two most alike."""
+        """Choose the units to move: few heavy ones that bring `member` into its band. If any unit takes the other one
+        out of its band, the one that makes the two most equal."""
         part, band, excess = self._part, self._narrow.band, self._excess
         units = self._holdings.units(giver)
         if len(part.takes) > 1:

@@ -1,9 +1,9 @@
-"""How many partitions any plan moves that is as valid and as balanced as this one.
+"""Computes how many partitions any plan must move that is as valid and as balanced as this one.
 
 As balanced means: no member with more than one unit is further above its goal, in proportion, than the fullest such
-member is now, and no member is further below than the emptiest. Then whoever is too full must give the fewest heaviest
-units that cover its excess. And what members lack, others must give: each of these no more than keeps it above the
-lower limit itself, so that a heavy unit counts only as far as its owner can do without. Units without an owner fill
+member is now, and no member is further below than the emptiest. Then a member that is too full must give the fewest
+heaviest units that cover its excess. What members lack, others must give, each no more than keeps it above the lower
+limit itself, so that a heavy unit counts only up to what its owner can spare. Units without an owner fill
 members without being moved.
 """
 
@@ -18,7 +18,7 @@ _SLACK = 1e-9
 
 
 def lower_bound(part: Part, goal: FloatArray, wide: FloatArray) -> int:
-    """Of moves, not counting units that could not stay where they were."""
+    """Compute a lower bound on moves, without units whose owner may not keep them."""
     owned = np.flatnonzero(part.initial != NONE)
     if bool((part.initial[owned] == part.owner[owned]).all()):
         return 0
@@ -36,7 +36,7 @@ def lower_bound(part: Part, goal: FloatArray, wide: FloatArray) -> int:
 
 
 def _gains(part: Part, which: BoolArray, above: FloatArray, spare: FloatArray) -> tuple[BoolArray, FloatArray]:
-    """Of units in some order: whether it must leave its owner, and what others gain if it does, at most."""
+    """Compute for each unit whether it must leave its owner, and the most that others gain if it does."""
     units = part.sort(which)
     units = units[by_number(part.initial[units], part.count)]
     initial = part.initial[units]
@@ -44,13 +44,13 @@ def _gains(part: Part, which: BoolArray, above: FloatArray, spare: FloatArray) -
     covered = running(part.weight[units], first)
     gain = np.diff(np.minimum(covered, spare[initial]), prepend=0.0)
     gain[first] = np.minimum(covered, spare[initial])[first]
-    # The heaviest that cover what is too much, or all but one.
+    # The heaviest that cover the excess, or all but one.
     another = np.diff(initial, append=-1) == 0
     return (covered - part.weight[units] < above[initial]) & another, gain
 
 
 def _as_balanced(part: Part, goal: FloatArray, outside: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """The most and the least that members may have in a plan as balanced as this one."""
+    """Compute the most and the least that members may have in a plan as balanced as this one."""
     most, least = np.full(part.count, part.load.max()), np.zeros(part.count)
     count = np.bincount(part.owner[part.owner != NONE], minlength=part.count)
     for which in (goal > 0, (goal > 0) & outside):
@@ -64,7 +64,7 @@ def _as_balanced(part: Part, goal: FloatArray, outside: BoolArray) -> tuple[Floa
 
 
 def _alone(part: Part, most: float) -> int:
-    """Units too heavy for company each need a member of their own, which all it had has to leave."""
+    """Count the units that must leave members for units so heavy that each needs a member of its own."""
     giant = part.weight > most * (1.0 + _SLACK)
     if not giant.any() or bool((part.owner == NONE).any()):
         return 0

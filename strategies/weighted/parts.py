@@ -1,8 +1,8 @@
-"""A weighted problem in parts that have nothing to do with each other.
+"""Splits a weighted problem into independent parts.
 
-Members that share no topic, not even through others, do not matter to each other: each such part is balanced on its
-own, so that a newcomer in one moves nothing in another. Within a part, rows that the same members may take are one
-kind. What can't move (pins, members on hold) is no unit of any part, only load.
+Members that share no topic, not even through others, are in different parts, each of which is balanced on its own, so
+that a new member in one moves nothing in another. Within a part, rows with the same eligible members are one kind.
+Units that can't move (pins, members on hold) are in no part, and count as load only.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from assigner.strategies.problem.units import Units
 from assigner.strategy import NONE, BoolArray, FloatArray, IntArray, Members
 
 LIGHTEST = 1e-9
-"""Weights are counted in heaviest ones, and never as less than this: smaller steps would drown in rounding."""
+"""The lower limit of weights, in units of the heaviest one: smaller ones would be lost in rounding."""
 
 
 @dataclass
 class Part:
-    """Units and members are numbered anew; of members that are equal otherwise, the less busy come first."""
+    """A part of a problem, with units and members renumbered; of otherwise equal members the less busy come first."""
 
     units: Indices
     """[unit] its number in the whole problem."""
     members: Indices
     """[member] its number in the whole problem."""
     weight: FloatArray
-    """[unit] in heaviest ones of the whole problem."""
+    """[unit] in units of the heaviest one of the whole problem."""
     size: IntArray
     """[unit] partitions."""
     kind: IntArray
@@ -38,14 +38,14 @@ class Part:
     takes: BoolArray
     """[kind, member]"""
     initial: IntArray
-    """[unit] who had it at the start, or NONE."""
+    """[unit] the owner at the start, or NONE."""
     owner: IntArray
-    """[unit] who has it now, or NONE. Changes."""
+    """[unit] the owner now, or NONE. Changes."""
     capacity: FloatArray
     immovable: FloatArray
     """[member] weight that can't move."""
     load: FloatArray
-    """[member] weight, all in all. Changes."""
+    """[member] total weight. Changes."""
     room: FloatArray
     """[member] partitions it may still get; infinite without a cap. Changes."""
     capped: bool
@@ -64,11 +64,11 @@ class Part:
         return np.argsort(-self.weight, kind="stable") if ties else order
 
     def sort(self, units: BoolArray) -> Indices:
-        """The units for which this is true, the heaviest first."""
+        """Select the units for which this is true, the heaviest first."""
         return np.asarray(self.heaviest_first[units[self.heaviest_first]])
 
     def give_one(self, unit: int, taker: int) -> None:
-        """As `give`, for a single unit that has an owner."""
+        """Make `taker` the owner of a single unit that has an owner."""
         owner, weight = self.owner[unit], self.weight[unit]
         self.owner[unit] = taker
         self.load[owner] -= weight
@@ -78,7 +78,7 @@ class Part:
             self.room[taker] -= self.size[unit]
 
     def give(self, units: Indices, takers: IntArray | int) -> None:
-        """Make `takers` the owners; NONE frees."""
+        """Make `takers` the owners of units; NONE frees them."""
         weight, size = self.weight[units], self.size[units]
         before, after = self.owner[units], np.broadcast_to(np.asarray(takers, np.int32), units.shape)
         self.owner[units] = after
@@ -90,13 +90,13 @@ class Part:
 
 
 def by_number(numbers: IntArray, count: int) -> Indices:
-    """A stable order by member."""
+    """Compute a stable order by member."""
     # Sorting 16-bit numbers is ten times as fast.
     return np.argsort(numbers.astype(np.int16) if count < 2**15 else numbers, kind="stable")
 
 
 def running(weight: FloatArray, first: Indices) -> FloatArray:
-    """Sums from the start of each stretch on."""
+    """Compute running sums within each segment, given the segments' first indices."""
     total = np.cumsum(weight)
     before = total[first] - weight[first]
     return np.asarray(total - np.repeat(before, np.diff(first, append=len(weight))))
@@ -126,7 +126,8 @@ def split(units: Units, members: Members, now: CurrentOwners, weight: FloatArray
 
 
 def _kinds(takes: BoolArray, size: IntArray | None) -> tuple[IntArray, BoolArray]:
-    """The kind of each row, and [kind, member] who takes it. With caps, rows of one kind are of one size too."""
+    """Find the kind of each row, and the eligible members as [kind, member]. With caps, rows of a kind have one
+    size."""
     uniform_problem = len(takes) == 0 or bool((takes == takes[0]).all())
     if uniform_problem and (size is None or len(np.unique(size)) <= 1):
         return np.zeros(len(takes), np.int32), takes[:1]
@@ -138,7 +139,7 @@ def _kinds(takes: BoolArray, size: IntArray | None) -> tuple[IntArray, BoolArray
 
 
 def _join(kinds: BoolArray) -> tuple[IntArray, int]:
-    """The part of each kind, NONE for those that nobody takes, and how many parts there are."""
+    """Find the part of each kind, NONE for kinds without eligible members, and the number of parts."""
     part = np.full(len(kinds), NONE, np.int32)
     of_member = np.full(kinds.shape[1] if len(kinds) else 0, NONE, np.int32)
     for kind in np.flatnonzero(kinds.any(axis=1)).tolist():
@@ -158,7 +159,7 @@ def _less_busy_first(who: Indices, members: Members) -> Indices:
         return who
     busy = members.load[who]
     known = np.isfinite(busy)
-    # One that says nothing is taken for an average one.
+    # A node that reports no load counts as average.
     busy = np.where(known, busy, busy[known].mean() if known.any() else 0.0)
     return np.asarray(who[np.argsort(busy, kind="stable")])
 
@@ -176,7 +177,7 @@ def _part(
 ) -> Part:
     local = np.full(members.count + 1, NONE, np.int32)
     local[who] = np.arange(len(who), dtype=np.int32)
-    # The last entry of `local` is what NONE stands for.
+    # The last entry of `local` is that of NONE, which as an index means the last.
     owner = local[now.owner[which]]
     kept = owner != NONE
     kept[kept] = takes[kind[kept], owner[kept]]

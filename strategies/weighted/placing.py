@@ -4,11 +4,11 @@
 nothing has to move on afterwards; the heaviest first, and to the holder with the most room below its goal. Not
 promised: the most promotions possible.
 
-`place` is sequential, but many of its steps are known at once: as long as the next member in line is emptier than the
-first one becomes, members are served in order. Such runs are placed as arrays, the rest with a heap; the result is the
-same to the bit. Where members may take different kinds, kinds with the fewest takers go first, and members are assumed
-to get their share of those to come. Where caps leave a unit without a taker, augmenting paths of units of the same size
-make room for it.
+`place` is sequential, but many of its steps are known in advance: as long as the next member is emptier than the first
+one becomes, members are served in order. Such runs are placed as arrays, the rest with a heap; the result is identical.
+Where members may take different kinds, kinds with the fewest eligible members go first, and members are assumed to get
+their share of the later ones. Where caps leave a unit without a taker, augmenting paths of units of the same size make
+room for it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from assigner.strategy import NONE, FloatArray, IntArray
 
 _SHORT_RUN = 48
 """Below this a heap is faster than arrays."""
-_STRETCH = 2048
-"""So many units go over the heap before arrays are tried again."""
+_HEAP_RUN = 2048
+"""Units that are placed with the heap before arrays are tried again."""
 
 
 def place(part: Part, goal: WeightGoals) -> int:
-    """Give every unit an owner, as far as anybody may have it. How many have one now that had none."""
+    """Assign an owner to every unit that has an eligible member. Returns how many units got one."""
     unowned = part.owner == NONE
     if not unowned.any():
         return 0
@@ -48,7 +48,7 @@ def place(part: Part, goal: WeightGoals) -> int:
 
 
 def _expected(part: Part, goal: WeightGoals, free: Indices) -> FloatArray:
-    """[member] what it is likely to get of the kinds that are still to be placed."""
+    """Estimate what each member will get of the kinds that are still to be placed."""
     coming = np.zeros(part.count)
     for kind in np.unique(part.kind[free]).tolist():
         coming += _share(part, goal, kind, free[part.kind[free] == kind])
@@ -67,13 +67,13 @@ def _place_kind(part: Part, kind: int, units: Indices, level: FloatArray) -> Non
     # With caps, all units of a kind are of one size.
     rounds = np.floor(part.room[who] / part.size[units[0]]) if part.capped else np.full(len(who), np.inf)
     taker = place_greedily(level[who], rounds, part.weight[units])
-    dealt = taker != NONE
-    part.give(units[dealt], who[taker[dealt]].astype(np.int32))
+    placed = taker != NONE
+    part.give(units[placed], who[taker[placed]].astype(np.int32))
 
 
 def place_greedily(level: FloatArray, room: FloatArray, weight: FloatArray) -> IntArray:
-    """Who takes each unit: the one at the lowest level then, which rises by the unit's weight; NONE when no one has
-    room. `weight` falls, `room` is how many units each may take."""
+    """Choose the taker of each unit: the member at the lowest level, which then rises by the unit's weight; NONE if
+    none has room. `weight` is descending, `room` is how many units each may take."""
     level, room = level.copy(), room.copy()
     taker = np.full(len(weight), NONE, np.int32)
     at = 0
@@ -100,7 +100,7 @@ def _place_one_by_one(level: FloatArray, room: FloatArray, weight: FloatArray, t
     heap = list(zip(level[open_].tolist(), open_, strict=True))
     heapq.heapify(heap)
     limited, taken = bool(np.isfinite(room).any()), []
-    for more in weight[at : at + max(_STRETCH, len(open_))].tolist():
+    for more in weight[at : at + max(_HEAP_RUN, len(open_))].tolist():
         if not heap:
             break
         now, member = heap[0]
@@ -118,8 +118,8 @@ def _place_one_by_one(level: FloatArray, room: FloatArray, weight: FloatArray, t
 
 
 def _make_rooms(part: Part) -> None:
-    """For each unit without an owner in turn. What no chain of gifts reaches, it will not reach later: a chain leaves
-    all but its last member as full as before. So a kind is tried until it fails once."""
+    """Make room for each unit without an owner, in turn. A kind is tried until it fails once: an augmenting path leaves
+    all but its last member as full as before, so no later one would succeed."""
     units = part.sort(part.owner == NONE)
     for kind in np.unique(part.kind[units]).tolist():
         for unit in units[part.kind[units] == kind].tolist():
@@ -128,7 +128,7 @@ def _make_rooms(part: Part) -> None:
 
 
 def _make_room(part: Part, unit: int) -> bool:
-    """Breadth first from the takers of the unit to a member that has room, over units that can be handed on."""
+    """Search breadth first for a path from the unit's eligible members to a member that has room."""
     size = part.size[unit]
     if not (part.room >= size).any():
         return False
@@ -161,8 +161,8 @@ def _augment(part: Part, came: dict[int, tuple[int, int] | None], end: int, unit
 
 
 def promote(part: Part, units: Units, goal: FloatArray, band: FloatArray) -> None:
-    """Give units without an owner to holders. `goal` and `band`: [member] the fair load, and how far from it is
-    still even."""
+    """Assign units without an owner to holders of their standbys. `goal` and `band`: each member's fair load, and the
+    distance from it that is still even."""
     if units.standbys is None:
         return
     waiting = part.sort(part.owner == NONE)

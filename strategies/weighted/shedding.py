@@ -1,8 +1,8 @@
-"""Bulk phase: unloads overloaded members with as few partitions as possible.
+"""Unloads overloaded members in bulk, by as few partitions as possible.
 
-Members above the upper limit give up their heaviest units until they are below it, the last one being the lightest that
-does. If that is less than the members below the lower limit lack, the heaviest units of others are added, as long as
-their owners stay above the lower limit themselves. Nothing here is exact: `assigner.strategies.weighted.local_search`
+Members above the upper limit release their heaviest units until they are below it; the last one is the lightest that is
+enough. If that is less than the members below the lower limit lack, the heaviest units of others are added, as long as
+their owners stay above the lower limit themselves. The result is not exact: `assigner.strategies.weighted.local_search`
 finishes one by one.
 """
 
@@ -15,11 +15,11 @@ from assigner.strategies.weighted.parts import Part, by_number, running
 from assigner.strategy import NONE, BoolArray, FloatArray
 
 _SPARE = 4
-"""Times as many heavy units are looked at as are likely to be needed."""
+"""The factor by which more heavy units are examined than are likely to be needed."""
 
 
-def shed_above_caps(part: Part) -> None:
-    """A cap is a rule: free units of members that have more than it allows, the lightest first."""
+def enforce_caps(part: Part) -> None:
+    """Free the units of members above their cap, the lightest first."""
     for member in np.flatnonzero(part.room < 0).tolist():
         mine = np.flatnonzero(part.owner == member)
         mine = mine[np.argsort(part.weight[mine] / part.size[mine], kind="stable")]
@@ -27,8 +27,8 @@ def shed_above_caps(part: Part) -> None:
         part.give(mine[before < -part.room[member]], NONE)
 
 
-def shed(part: Part, goal: FloatArray, wide: FloatArray, narrow: FloatArray) -> None:
-    """Free what has to leave. Members further than `wide` from their goals are to come as near as `narrow`."""
+def unload(part: Part, goal: FloatArray, wide: FloatArray, narrow: FloatArray) -> None:
+    """Free units so that members further than `wide` from their goals come as near as `narrow`."""
     excess = part.load - goal
     leaving = _above(part, excess, wide, narrow)
     lacking = float(np.where(excess < -wide, -narrow - excess, 0.0).sum() - part.weight[leaving].sum())
@@ -38,7 +38,7 @@ def shed(part: Part, goal: FloatArray, wide: FloatArray, narrow: FloatArray) -> 
 
 
 def _above(part: Part, excess: FloatArray, wide: FloatArray, narrow: FloatArray) -> Indices:
-    """Of each member above its limit: the fewest heaviest units that cover the excess."""
+    """Choose, for each member above its limit, the fewest heaviest units that cover the excess."""
     units = _fitting(part, part.sort(_of(part, excess > wide)), excess + narrow)
     if not len(units):
         return units
@@ -47,20 +47,20 @@ def _above(part: Part, excess: FloatArray, wide: FloatArray, narrow: FloatArray)
     first = np.flatnonzero(np.diff(owner, prepend=-1))
     before = running(weight, first) - weight
     leaves = before < need
-    # The last of them is exchanged for the lightest that covers what it is to cover.
+    # The last of them is replaced by the lightest unit that covers the rest.
     last = np.add.reduceat(leaves, first) + first - 1
     rest = np.zeros(part.count)
     rest[owner[last]] = (need - before)[last]
     covering = np.add.reduceat(weight >= rest[owner], first)
     leaves[last] = False
     better = np.where(covering > 0, first + covering - 1, last)
-    # With it the owner must not fall below its lower limit.
+    # Without it the owner must not be below its lower limit.
     leaves[better[before[last] + weight[better] <= (excess + narrow)[owner[last]]]] = True
     return np.asarray(units[leaves])
 
 
 def _heavy_ones(part: Part, excess: FloatArray, band: FloatArray, lacking: float) -> Indices:
-    """The heaviest units that members can do without, as many as cover what is lacking."""
+    """Choose the heaviest units that members can spare, as many as cover what is lacking."""
     spare = excess + band
     candidates = part.sort(_of(part, excess > -band))
     candidates = candidates[part.weight[candidates] <= spare[part.owner[candidates]]]
@@ -77,11 +77,11 @@ def _heavy_ones(part: Part, excess: FloatArray, band: FloatArray, lacking: float
 
 
 def _of(part: Part, members: BoolArray) -> BoolArray:
-    """[unit] whether its owner is one of these."""
+    """Whether the owner of each unit is one of these members."""
     return np.asarray((part.owner != NONE) & members[part.owner])
 
 
 def _fitting(part: Part, units: Indices, most: FloatArray) -> Indices:
-    """Those that are no heavier than their owner can give, by owner; within that, as they come."""
+    """Select units that are no heavier than their owner can give, by owner, else in the given order."""
     units = units[part.weight[units] <= most[part.owner[units]]]
     return np.asarray(units[by_number(part.owner[units], part.count)])

@@ -5,37 +5,37 @@ the same topics that is capacity x mean, the mean being the whole weight per uni
 is heavier than a whole share. In this order:
 
 1. **Valid**, as `sticky_balanced` says: subscriptions, holds, caps and pins are kept.
-2. **Everything has an owner**: units without one go, the heaviest first, to a holder of a standby that stays within
-   the tolerance by it (`assigner.strategies.weighted.placing`), else to whoever is furthest below its goal.
+2. **Every unit has an owner**: units without one go, the heaviest first, to a holder of a standby that stays within
+   the tolerance (`assigner.strategies.weighted.placing`), else to the member furthest below its goal.
 3. **Even within the tolerance** t (option `tolerance`, 0.1 for 10 %). Nothing moves for balance while every member is
-   within t x goal of its goal. One that is outside is brought to within half of that, which is why it is not touched
-   again soon; the others stay as they are. A move that would better two members by less than t / 2 of their goals is
-   not worth it, however far outside they are: with few heavy partitions, weights that tremble would else make them
-   wander for ever.
+   within t x goal of its goal. One that is outside is brought to within half of that, so that it is not changed
+   again soon; the others stay as they are. A move that improves two members by less than t / 2 of their goals is not
+   made, however far outside they are: else few heavy partitions with fluctuating weights would move back and forth for
+   ever.
 4. **Few moves**: the fewest and heaviest units go.
 
 Promised where all members may take the same topics, without caps (x is a member's load less its goal):
 
-- *Placing: load <= goal + heaviest*, or goal + t goal for who is promoted. When a unit is to be placed, all that has an
-  owner weighs less than all goals together, so somebody is below its goal and takes it: x rises from below 0 to at
+- *Placing: load <= goal + heaviest*, or goal + t goal for promoted holders. When a unit is to be placed, all owned
+  units weigh less than all goals together, so some member is below its goal and takes it: x rises from below 0 to at
   most the unit's weight. (Units heavier than a whole share are left out of the goals with one largest member each;
   among members without such a unit the same count holds.) With equal capacities a fresh plan has
   max <= mean + heaviest.
 - *Afterwards: load <= goal + max(t goal, lightest + t / 2 goal)*, lightest being the member's own lightest unit (with
-  unequal capacities t / 4 of its goal and t / 4 of another's). For if a member is outside and no move is worth it, then
+  unequal capacities t / 4 of its goal and t / 4 of another's). For if a member is outside and no move is made, then
   even its lightest unit outweighs the gap to some member at or below its goal, less the margins. So with equal
   capacities max <= mean + heaviest + t / 2 mean, or mean + t mean if that is more. A limit of just mean + heaviest
-  would not do: with 401 like partitions on 100 members the best plan is there already, and trembling weights would
-  move something every time.
+  would not do: 401 equal partitions on 100 members are at the best plan already, and fluctuating weights would
+  move some of them every time.
 
 Where topics or caps differ: no move of one unit lowers the sum of x^2 by as much as (3) asks, nor does a swap within
 the limits of `assigner.strategies.weighted.local_search`. It always ends: every step lowers that sum
-(`assigner.strategies.weighted.local_search`), placing and shedding look at each unit a fixed number of times. Given its
-own result it returns the same again.
+(`assigner.strategies.weighted.local_search`), placing and shedding visit each unit a fixed number of times. It is
+idempotent: given its own result it returns the same.
 
 Measured, not promised: moves within 1.1 x the lower bound where members have some 10 units or more of weights from 1
 to 100, within 1.3 x of it for exponential weights from 20 units on. With few or very unequal units they are up to
-twice the bound, which is weak there (docs/decisions/2026-11-16-weights-with-hysteresis.md). Racks are not looked at.
+twice the bound, which is weak there (docs/decisions/2026-11-16-weights-with-hysteresis.md). Racks are ignored.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from assigner.strategies.weighted.local_search import MoveLimits, Steps
 from assigner.strategies.weighted.lower_bound import lower_bound
 from assigner.strategies.weighted.parts import LIGHTEST, Part, split
 from assigner.strategies.weighted.placing import place, promote
-from assigner.strategies.weighted.shedding import shed, shed_above_caps
+from assigner.strategies.weighted.shedding import enforce_caps, unload
 from assigner.strategy import NONE, FloatArray, Members
 
 TOLERANCE = 0.1
@@ -63,7 +63,7 @@ _ROUNDING = 1e-9
 
 
 def solve(units: Units, members: Members, options: Mapping[str, Any]) -> SolverResult:
-    """For units with weights. Raises `InvalidInput` for a tolerance that is none."""
+    """Solve a problem with weights. Raises `InvalidInput` for an invalid tolerance."""
     tolerance = _tolerance(options)
     now = held(units, members)
     owner = np.where(now.fixed, now.owner, np.int32(NONE))
@@ -87,18 +87,18 @@ def _tolerance(options: Mapping[str, Any]) -> float:
 
 
 def _solve_part(part: Part, units: Units, tolerance: float) -> int:
-    """Decide the owners of a part; a lower bound of the moves."""
+    """Decide the owners of a part. Returns a lower bound on the moves."""
     if not len(part.units):
         return 0
     fair = goals(part)
     wide, narrow = _limits(part, fair.load, tolerance)
     if part.capped:
-        shed_above_caps(part)
+        enforce_caps(part)
     promote(part, units, fair.load, wide.band)
     place(part, fair)
     while Steps(part, fair.load, wide, narrow).any():
         _rebalance(part, fair, wide, narrow)
-        # Under caps a step may have made room for what found none; what is still without falls with each round.
+        # Under caps a step may have made room for an unowned unit; their number falls with each round.
         if not place(part, fair):
             break
     return lower_bound(part, fair.load, wide.band)
@@ -114,7 +114,7 @@ def _limits(part: Part, goal: FloatArray, tolerance: float) -> tuple[MoveLimits,
 def _rebalance(part: Part, fair: WeightGoals, wide: MoveLimits, narrow: MoveLimits) -> None:
     outside = np.abs(part.load - fair.load) > wide.band
     if len(part.takes) == 1:
-        shed(part, fair.load, wide.band, narrow.band)
+        unload(part, fair.load, wide.band, narrow.band)
         place(part, fair)
         _undo_needless_moves(part, fair.load, narrow.band)
     Steps(part, fair.load, wide, narrow).run(outside)
@@ -123,7 +123,7 @@ def _rebalance(part: Part, fair: WeightGoals, wide: MoveLimits, narrow: MoveLimi
 
 
 def _undo_needless_moves(part: Part, goal: FloatArray, band: FloatArray) -> bool:
-    """What left its owner for nothing goes back: neither has to leave its band for that. Whether anything did."""
+    """Return units to their owners where that takes neither member out of its band; whether any was returned."""
     away = np.flatnonzero((part.initial != NONE) & (part.initial != part.owner) & (part.owner != NONE))
     excess, weight = part.load - goal, part.weight[away]
     low, high = -band, band
