@@ -233,12 +233,18 @@ async def test_a_session_that_is_displaced_while_it_deregisters_does_not_drain_i
 
 async def register_and_go(cluster: Cluster, faults: FaultyStore, session: str) -> Injected:
     """The process dies while its registration is on its way, and the end of its lease takes a while."""
-    faults.inject(EffectAfter(0.5, 0.6), kinds={"transact"}, where=registers(cluster, session))
+    on_its_way = faults.inject(EffectAfter(0.5, 0.6), kinds={"transact"}, where=registers(cluster, session))
     revoked = faults.inject(Delay(0.9), kinds={"revoke"})
     registration = Registration(group=GROUP, name="a", session=session, renews=True)
-    with anyio.move_on_after(0.1):
+
+    async def register() -> None:
         await cluster.instances["i1"].members.register(registration, cluster.clock.now)
         raise AssertionError("registered all the same")
+
+    async with anyio.create_task_group() as caller:
+        caller.start_soon(register)
+        await eventually(lambda: on_its_way.hits == 1, within=10 + cluster.allowance)
+        caller.cancel_scope.cancel()
     return revoked
 
 
