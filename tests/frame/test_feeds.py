@@ -11,7 +11,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from tests.support.spark.feeds import Feed
 
 
-def test_files_given_in_a_row_have_modification_times_that_spark_can_tell_apart(tmp_path: Path) -> None:
+def test_files_given_in_a_row_have_modification_times_that_spark_can_distinguish(tmp_path: Path) -> None:
     """Spark reads files in the order of their modification time, in milliseconds, and nothing else."""
     feed = Feed(Mock(), tmp_path, StructType([StructField("n", LongType())]))
     for number in range(50):

@@ -47,7 +47,7 @@ def test_the_shared_etcd_keeps_each_test_to_its_own_root(etcd_server: RunningEtc
     assert get(etcd_server, f"{etcd_prefix}name") == "value"
 
 
-def test_a_killed_etcd_comes_back_with_its_data(start_etcd: StartEtcd) -> None:
+def test_a_killed_etcd_restarts_with_its_data(start_etcd: StartEtcd) -> None:
     etcd = start_etcd(killed=True)
     put(etcd, "/kept", "yes")
     endpoint = etcd.endpoint
@@ -119,7 +119,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path, etcd_server: Runnin
         EtcdServer(tmp_path, extra_flags=["--no-such-flag"]).start()
 
 
-def test_kafka_tells_topic_ids_and_racks(kafka_broker: KafkaBroker) -> None:
+def test_kafka_returns_topic_ids_and_racks(kafka_broker: KafkaBroker) -> None:
     kafka_broker.create_topic("frame-orders", 6)
     admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap, **LOGGED})
     described = admin.describe_topics(TopicCollection(["frame-orders"]))["frame-orders"].result(timeout=10)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from assigner.model.records import HandoffMode
 from tests.chaos.ablation.mutations import Patch, consumers, leaders, sessions, writes
 from tests.scenarios.handoff import test_becoming_exclusive as becoming_exclusive
-from tests.scenarios.handoff import test_letting_go as letting_go
+from tests.scenarios.handoff import test_releasing_to_nobody as letting_go
 from tests.scenarios.leadership import test_rules_leading as leading
 from tests.scenarios.leadership import test_supervision as supervision
 from tests.scenarios.limits import test_many_at_once as many
@@ -52,7 +52,7 @@ ABLATIONS: tuple[Ablation, ...] = (
         1,
         "who was taken for dead is not looked at again when its partition is given away",
         writes.the_dead_are_not_looked_at_again,
-        ownership.test_rule_1_an_owner_that_came_back_before_the_write_is_not_robbed,
+        ownership.test_rule_1_an_owner_that_rejoined_before_the_write_keeps_its_partitions,
     ),
     Ablation(
         5,
@@ -101,7 +101,7 @@ ABLATIONS: tuple[Ablation, ...] = (
         2,
         "a stream takes its name's place whichever session is on record",
         sessions.any_session_takes_the_stream,
-        races.test_rule_2_of_two_sessions_the_newer_stays_although_the_older_hears_of_its_registration_last,
+        races.test_rule_2_of_two_sessions_the_newer_stays_although_the_older_gets_its_response_last,
     ),
     Ablation(
         3,
@@ -149,13 +149,13 @@ ABLATIONS: tuple[Ablation, ...] = (
         5,
         "any handoff id will do",
         writes.any_handoff_id_will_do,
-        ownership.test_rule_5_an_answer_to_an_earlier_handoff_changes_nothing,
+        ownership.test_rule_5_an_ack_of_an_earlier_handoff_changes_nothing,
     ),
     Ablation(
         5,
         "acks compare nothing",
         writes.acks_compare_nothing,
-        ownership.test_rule_5_an_answer_that_arrives_after_its_handoff_was_replaced_changes_nothing,
+        ownership.test_rule_5_an_ack_that_arrives_after_its_handoff_was_replaced_changes_nothing,
     ),
     Ablation(
         5,
@@ -180,7 +180,7 @@ ABLATIONS: tuple[Ablation, ...] = (
         5,
         "a commit of an offset does not compare the assignment",
         writes.commits_compare_nothing,
-        offsets.test_rule_5_one_that_lost_its_partition_spoils_no_other_in_its_transaction,
+        offsets.test_rule_5_one_that_lost_its_partition_fails_no_other_in_its_transaction,
     ),
     Ablation(
         5,
@@ -241,13 +241,13 @@ ABLATIONS: tuple[Ablation, ...] = (
         8,
         "who is absent when a term starts is dead at once",
         sessions.the_absent_are_dead_at_once,
-        ownership.test_rule_8_an_outage_of_the_service_moves_nothing_if_the_consumers_come_back,
+        ownership.test_rule_8_an_outage_of_the_service_moves_nothing_if_the_consumers_rejoin,
     ),
     Ablation(
         8,
         "who is absent when a term starts is never dead",
         sessions.the_absent_are_never_dead,
-        ownership.test_rule_8_whoever_stays_away_for_a_ttl_of_the_new_leader_is_dead,
+        ownership.test_rule_8_a_consumer_absent_for_a_ttl_of_the_new_leader_is_dead,
     ),
     Ablation(
         8,
@@ -314,7 +314,7 @@ ABLATIONS: tuple[Ablation, ...] = (
         12,
         "a move is given up by deleting its handoff",
         writes.giving_up_only_deletes_the_handoff,
-        ownership.test_rule_12_a_move_given_up_reaffirms_its_owner_with_the_next_epoch_in_one_write,
+        ownership.test_rule_12_an_abandoned_move_reaffirms_its_owner_with_the_next_epoch_in_one_write,
     ),
     Ablation(
         13,
@@ -412,7 +412,7 @@ ABLATIONS: tuple[Ablation, ...] = (
         8,
         "what nobody can take is forgotten before its owner let go",
         leaders.what_is_let_go_is_forgotten_at_once,
-        letting_go.test_rule_8_what_is_let_go_is_nobodys_before_its_owner_said_that_it_let_go,
+        letting_go.test_rule_8_a_partition_released_to_nobody_has_its_owner_until_the_ack,
     ),
     Ablation(
         15,
@@ -450,7 +450,7 @@ ABLATIONS: tuple[Ablation, ...] = (
         19,
         "a loop that keeps failing is not told",
         leaders.failing_loops_are_not_told,
-        supervision.test_rule_19_a_loop_that_keeps_failing_is_told_to_livez,
+        supervision.test_rule_19_a_loop_that_keeps_failing_fails_livez,
         {"loop": "leadership"},
     ),
     Ablation(

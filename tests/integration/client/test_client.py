@@ -301,7 +301,7 @@ async def test_a_release_whose_handler_fails_is_reported_all_the_same() -> None:
         assert not consumer.gate(TOPIC, 0).is_open
 
 
-async def test_a_release_waits_for_the_work_under_way() -> None:
+async def test_a_release_waits_for_the_work_in_progress() -> None:
     async with ScriptedAssigner(owned={"p0": 5}) as service, consuming(service, Handler()) as consumer:
         await owns(consumer, p0=5)
         gate = consumer.gate(TOPIC, 0)
@@ -349,7 +349,7 @@ async def test_a_released_epoch_is_not_reopened_by_a_stale_grant() -> None:
         await owns(consumer, p0=6)
 
 
-async def test_five_hundred_answers_cost_few_calls() -> None:
+async def test_five_hundred_acks_cost_few_calls() -> None:
     async with ScriptedAssigner() as service, consuming(service, Handler()):
         service.stream.batch(warms=[(partition, f"h{partition}") for partition in range(500)])
         await service.hears(lambda: len(service.ready_answers()) >= 500)
@@ -357,7 +357,7 @@ async def test_five_hundred_answers_cost_few_calls() -> None:
         assert len(service.readies) <= 20
 
 
-async def test_answers_are_repeated_until_they_are_taken() -> None:
+async def test_acks_are_repeated_until_they_are_accepted() -> None:
     async with ScriptedAssigner() as service, consuming(service, Handler()) as consumer:
         service.fail["ready"] = UNAVAILABLE
         service.stream.warm(3)
@@ -367,7 +367,7 @@ async def test_answers_are_repeated_until_they_are_taken() -> None:
         await consumer.wait_for(lambda one: one.statistics().pending_acks == 0)
 
 
-async def test_an_answer_that_nobody_wants_any_more_is_dropped() -> None:
+async def test_an_ack_that_is_no_longer_wanted_is_dropped() -> None:
     async with ScriptedAssigner() as service, consuming(service, Handler()) as consumer:
         service.fail["ready"] = UNAVAILABLE
         service.stream.warm(3)
@@ -376,7 +376,7 @@ async def test_an_answer_that_nobody_wants_any_more_is_dropped() -> None:
         await consumer.wait_for(lambda one: one.statistics().pending_acks == 0)
 
 
-async def test_a_refused_answer_is_not_repeated_and_spoils_no_other() -> None:
+async def test_a_rejected_ack_is_not_repeated_and_rejects_no_other() -> None:
     handler = Recorder()
     async with ScriptedAssigner() as service, consuming(service, handler) as consumer:
         service.refuse = lambda answer: "not the target" if answer.partition.partition == 3 else ""  # type: ignore[union-attr]
@@ -387,7 +387,7 @@ async def test_a_refused_answer_is_not_repeated_and_spoils_no_other() -> None:
         assert "discard orders/4" not in handler.calls
 
 
-async def test_an_answer_refused_in_a_batch_for_a_passing_reason_is_repeated() -> None:
+async def test_an_ack_rejected_in_a_batch_for_a_transient_reason_is_repeated() -> None:
     async with ScriptedAssigner() as service, consuming(service, Handler()) as consumer:
         service.refuse = lambda answer: "the store does not answer" if service.fail else ""
         service.fail["single ready"] = UNAVAILABLE
@@ -399,7 +399,7 @@ async def test_an_answer_refused_in_a_batch_for_a_passing_reason_is_repeated() -
         assert consumer.statistics().refused_acks == 0
 
 
-async def test_a_call_that_one_answer_spoils_is_taken_apart() -> None:
+async def test_a_call_that_fails_because_of_one_ack_is_split() -> None:
     async with ScriptedAssigner() as service, consuming(service, Handler()) as consumer:
         service.fail_once["released"] = Refusal(Status.NOT_FOUND, "never the target", "NotTheTarget")
         service.stream.batch(releases=[(3, 1, "h1"), (4, 1, "h2")])

@@ -65,7 +65,7 @@ async def test_every_partition_is_worked_on_again_after_the_memory_store_was_res
                         )
 
 
-async def test_a_client_that_is_told_of_a_new_store_says_so_and_takes_its_grants(
+async def test_a_client_that_is_sent_another_incarnation_logs_it_and_accepts_its_grants(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     handler = Recorder()
@@ -80,7 +80,9 @@ async def test_a_client_that_is_told_of_a_new_store_says_so_and_takes_its_grants
     assert told(caplog, "incarnation_changed") == [("second", "first")]
 
 
-async def test_a_stale_grant_is_told_with_both_epochs_and_not_once_per_grant(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_stale_grant_is_logged_with_both_epochs_and_not_once_per_grant(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with ScriptedAssigner(owned={"p0": 5}) as service, consuming(service, Handler()) as consumer:
         await owns(consumer, p0=5)
         for _ in range(50):

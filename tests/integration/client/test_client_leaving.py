@@ -11,7 +11,7 @@ from tests.support.clients.recording_handler import QUICK, Recorder, consuming, 
 from tests.support.fakes.scripted_assigner import TOPIC, ScriptedAssigner
 
 
-async def test_leaving_shuts_the_gates_tells_the_handler_and_the_service() -> None:
+async def test_leaving_shuts_the_gates_and_notifies_the_handler_and_the_service() -> None:
     handler = Recorder()
     async with ScriptedAssigner(owned={"p0": 5}) as service:
         async with consuming(service, handler) as consumer:
@@ -25,7 +25,7 @@ async def test_leaving_shuts_the_gates_tells_the_handler_and_the_service() -> No
         assert await consumer.closed() is Ending.LEFT
 
 
-async def test_leaving_waits_for_the_work_under_way() -> None:
+async def test_leaving_waits_for_the_work_in_progress() -> None:
     async with ScriptedAssigner(owned={"p0": 5}) as service, anyio.create_task_group() as tasks:
         async with consuming(service, Handler()) as consumer:
             await owns(consumer, p0=5)
@@ -67,7 +67,7 @@ async def test_leaving_works_without_a_service() -> None:
         assert handler.calls == ["assigned orders/0@5", "revoked orders/0@5"]
 
 
-async def test_leaving_under_cancellation_still_says_goodbye() -> None:
+async def test_leaving_under_cancellation_still_deregisters() -> None:
     async with ScriptedAssigner(owned={"p0": 5}) as service:
         with anyio.move_on_after(5) as scope:
             async with consuming(service, Handler()) as consumer:

@@ -68,7 +68,7 @@ async def in_service(assigner: EmbeddedAssigner, work: Any) -> Any:
 # --- alone -------------------------------------------------------------------------------------------------------
 
 
-async def test_what_was_committed_is_read_back_by_anybody() -> None:
+async def test_any_consumer_reads_what_was_committed() -> None:
     async with serving() as assigner, member(assigner, "a") as a:
         await holds(a)
         epoch = a.partitions[tp(0)]
@@ -101,7 +101,7 @@ async def test_an_ownership_commits_under_its_own_epoch_and_a_plain_partition_un
         assert {one: offset.offset for one, offset in found.items()} == {tp(0): 1, tp(1): 2}
 
 
-async def test_what_was_never_ours_and_what_does_not_exist_is_told_apart() -> None:
+async def test_partitions_never_owned_and_partitions_that_do_not_exist_are_distinguished() -> None:
     async with serving() as assigner, member(assigner, "a") as a:
         await holds(a)
         wrong: Mixed = {tp(99): 1, Ownership(TOPIC, 98, 1): 1, tp(0): 1}
@@ -240,7 +240,7 @@ async def test_long_metadata_makes_more_calls() -> None:
     assert max(sizes(contact)) * 4_096 <= BYTES_IN_A_CALL
 
 
-async def test_what_was_committed_before_contact_was_lost_is_told() -> None:
+async def test_an_error_names_what_was_committed_before_contact_was_lost() -> None:
     contact = FakeContact(calls=1)
     with pytest.raises(CommitFailed, match=r"not stored \(gone\), commit again") as caught:
         await commit(lambda: contact, wishes(2 * IN_A_CALL))  # type: ignore[arg-type, return-value]
@@ -249,7 +249,7 @@ async def test_what_was_committed_before_contact_was_lost_is_told() -> None:
         await commit(lambda: FakeContact(calls=0), wishes(3))  # type: ignore[arg-type, return-value]
 
 
-async def test_answers_that_come_in_parts_are_put_together() -> None:
+async def test_responses_that_come_in_parts_are_joined() -> None:
     async with serving() as assigner, member(assigner, "a") as a:
         await holds(a)
         await a.commit({one: OffsetAndMetadata(one.partition, "x" * 200) for one in a.partitions})

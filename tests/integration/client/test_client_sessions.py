@@ -85,7 +85,7 @@ async def test_a_restarted_service_is_found_again() -> None:
         await owns(consumer, p0=5)
 
 
-async def test_another_address_takes_over_when_one_is_gone() -> None:
+async def test_another_address_is_used_when_one_is_gone() -> None:
     async with ScriptedAssigner(owned={"p0": 5}) as one, ScriptedAssigner(owned={"p0": 5}) as other:
         handler = Recorder()
         async with consuming(one, handler, addresses=[one.address, other.address]) as consumer:
@@ -154,7 +154,7 @@ async def test_a_pending_warm_that_is_replayed_is_not_warmed_twice() -> None:
             assert handler.calls == ["warm orders/3"]
 
 
-async def test_an_answer_survives_a_reconnect() -> None:
+async def test_an_ack_survives_a_reconnect() -> None:
     async with ScriptedAssigner() as service, consuming(service, Handler()) as consumer:
         service.hang.add("ready")
         service.stream.warm(3)
@@ -315,7 +315,7 @@ async def test_a_superseded_consumer_stops_for_good_and_says_that_its_gates_are_
         assert len(service.streams) == 1
 
 
-async def test_an_evicted_consumer_comes_back_with_a_new_session() -> None:
+async def test_an_evicted_consumer_rejoins_with_a_new_session() -> None:
     handler = Recorder()
     async with ScriptedAssigner(owned={"p0": 5}) as service, consuming(service, handler) as consumer:
         await owns(consumer, p0=5)
@@ -336,7 +336,7 @@ async def test_an_evicted_consumer_may_stay_away() -> None:
             await consumer.closed()
 
 
-async def test_an_evicted_session_is_not_given_up_while_work_is_under_way() -> None:
+async def test_an_evicted_session_is_not_replaced_while_work_is_in_progress() -> None:
     async with ScriptedAssigner(owned={"p0": 5}) as service, consuming(service, Handler()) as consumer:
         await owns(consumer, p0=5)
         gate = consumer.gate(TOPIC, 0)
@@ -392,7 +392,7 @@ async def test_tls_with_a_client_certificate() -> None:
     await service.stop()
 
 
-async def test_statistics_tell_where_the_consumer_stands() -> None:
+async def test_statistics_show_the_state_of_the_consumer() -> None:
     async with ScriptedAssigner(ttl=30, owned={"p0": 5}) as service, consuming(service, Handler()) as consumer:
         await owns(consumer, p0=5)
         with consumer.gate(TOPIC, 0).enter():
@@ -403,7 +403,7 @@ async def test_statistics_tell_where_the_consumer_stands() -> None:
         assert 15 < numbers.lease_left <= 20
 
 
-async def test_a_gate_tells_about_itself() -> None:
+async def test_a_gate_describes_itself() -> None:
     consumer = AssignerConsumer("h:1", "g", "n", [], Handler())
     gate = consumer.gate(TOPIC, 0)
     assert gate is consumer.gate(TOPIC, 0)

@@ -106,7 +106,7 @@ def test_a_second_signal_ends_a_draining_consumer_at_once(start: Start) -> None:
     assert consumer.wait(WITHIN) == 4
 
 
-def test_a_consumer_told_to_stop_while_it_looks_for_its_service_ends_without_a_traceback(start: Start) -> None:
+def test_a_consumer_stopped_while_it_looks_for_its_service_ends_without_a_traceback(start: Start) -> None:
     consumer = start("consume", "g", "--address", "127.0.0.1:1", "--timeout", "3600", "-o", "json")
     assert consumer.stderr is not None
     line_that_begins(consumer.stderr, "")
@@ -120,7 +120,7 @@ def test_a_consumer_told_to_stop_while_it_looks_for_its_service_ends_without_a_t
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_told_to_stop_hands_over_and_ends_without_a_traceback(
+def test_a_worker_that_is_stopped_hands_over_and_ends_without_a_traceback(
     start: Start, work: Work, number: signal.Signals
 ) -> None:
     _, facts = serving(start, "--topic", "g/t=1", "--debounce", "0.1")
@@ -148,7 +148,7 @@ def test_a_worker_whose_service_is_gone_leaves_after_its_deadline_even_if_its_ha
     assert one.wait(WITHIN) == 0
 
 
-def test_a_worker_told_to_stop_before_it_found_its_service_just_ends(work: Work) -> None:
+def test_a_worker_stopped_before_it_found_its_service_just_ends(work: Work) -> None:
     one = work("127.0.0.1:1", "one")
     line_that_begins(one.stderr, "")
     one.send_signal(signal.SIGTERM)

@@ -101,7 +101,7 @@ async def test_a_token_that_ended_by_time_is_renewed(own_etcd: EtcdServer, root:
         assert store.statistics().logins == 2
 
 
-async def test_a_watch_opened_with_an_ended_token_hears(own_etcd: EtcdServer, root: Gateway) -> None:
+async def test_a_watch_opened_with_an_expired_token_gets_events(own_etcd: EtcdServer, root: Gateway) -> None:
     async with as_app(own_etcd) as store:
         async with store.watch("/app/", start_revision=1) as before:
             await store.put("/app/1", b"")
@@ -125,7 +125,7 @@ async def test_a_watch_without_permission_raises(own_etcd: EtcdServer, root: Gat
         assert store.statistics().logins == 1
 
 
-async def test_permission_taken_from_a_watch_that_resumes_is_told(own_etcd: EtcdServer, root: Gateway) -> None:
+async def test_permission_taken_from_a_watch_that_resumes_is_an_error(own_etcd: EtcdServer, root: Gateway) -> None:
     async with as_app(own_etcd) as store, store.watch("/app/", start_revision=1) as items:
         await store.put("/app/k", b"")
         await events_of(items, 1)

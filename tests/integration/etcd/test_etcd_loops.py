@@ -51,7 +51,7 @@ async def in_every_way(store: EtcdStore, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_a_loop_of_the_store_that_fails_is_restarted_and_everybody_is_served(
+async def test_a_loop_of_the_store_that_fails_is_restarted_and_all_callers_are_served(
     loop: str,
     etcd_server: RunningEtcd,
     etcd_prefix: str,

@@ -147,7 +147,7 @@ async def test_a_page_too_large_for_one_answer_is_cut(
         assert len((await read_all(store, etcd_prefix)).entries) == 20
 
 
-async def test_a_revision_compacted_between_two_pages_is_told(etcd_server: RunningEtcd, etcd_prefix: str) -> None:
+async def test_a_revision_compacted_between_two_pages_is_an_error(etcd_server: RunningEtcd, etcd_prefix: str) -> None:
     if not isinstance(etcd_server, EtcdServer):
         pytest.skip("needs an etcd of the tests' own to compact")
     async with opened(etcd_server.endpoints) as store:

@@ -155,7 +155,7 @@ async def test_responses_past_our_limit_are_asked_for_in_fragments_that_never_sp
         assert store.statistics().watch_streams > 1
 
 
-async def test_history_compacted_while_a_watch_was_cut_off_is_told(own_etcd: EtcdServer) -> None:
+async def test_history_compacted_while_a_watch_was_cut_off_ends_it_with_an_error(own_etcd: EtcdServer) -> None:
     async with proxied(own_etcd.endpoint) as proxy, opened([proxy.endpoint], hang_timeout=0.6) as store:
         written = await store.put("/k", b"")
         async with store.watch("/", start_revision=written.revision) as items:

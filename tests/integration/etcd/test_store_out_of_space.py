@@ -71,7 +71,7 @@ async def page(service: Service, path: str) -> tuple[int, str]:
         return response.status, await response.text()
 
 
-async def test_an_etcd_out_of_space_is_told_with_the_remedy_and_passes_by_itself(small_etcd: EtcdServer) -> None:
+async def test_an_etcd_out_of_space_is_reported_with_the_remedy_and_recovers_by_itself(small_etcd: EtcdServer) -> None:
     settings = Settings(
         store=StoreSection(backend="etcd", endpoints=tuple(small_etcd.endpoints), root="/a/"),
         grpc=ServerSettings(port=0),

@@ -124,7 +124,7 @@ def test_the_service_in_the_image_is_reached_from_outside_of_it(installed: Path,
         service.kill()
 
 
-def test_the_image_does_not_serve_everybody_without_tls_unless_it_is_told_to(installed: Path) -> None:
+def test_the_image_does_not_serve_others_without_tls_unless_insecure_is_set(installed: Path) -> None:
     program, *arguments = FINAL.only("ENTRYPOINT").words()
     command = [str(installed / "bin" / program), *arguments, "--grpc-port", "0", "--http-port", "0"]
     ended = subprocess.run(

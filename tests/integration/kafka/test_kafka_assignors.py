@@ -75,7 +75,7 @@ def test_what_kafka_answers_is_understood(kafka: KafkaAssignors, shape: Shape, a
     assert_valid(problem, replace(load("range").assign(problem), owner=owner))
 
 
-def test_an_assignor_that_takes_too_long_is_given_up_and_the_next_one_runs(kafka: KafkaAssignors) -> None:
+def test_an_assignor_that_takes_too_long_is_stopped_and_the_next_one_runs(kafka: KafkaAssignors) -> None:
     problem = fresh(Shape(7, 10, 100))
     kafka.load(problem)
     with pytest.raises(Failed, match="took too long"):

@@ -130,7 +130,7 @@ async def missing(source: KafkaSource, topic: str) -> bool:
     return (await source.describe([topic]))[topic] == TopicMissing()
 
 
-async def test_known_and_unknown_topics_are_told_apart_in_one_answer(
+async def test_known_and_unknown_topics_are_distinguished_in_one_response(
     kafka: Kafka, source: KafkaSource, topic: str
 ) -> None:
     await described(source, await kafka.create(topic, 1))

@@ -179,7 +179,7 @@ def test_a_consumer_frozen_past_its_ttl_finds_its_gates_shut_and_joins_again(fle
 
 
 @pytest.mark.parametrize("older_is", ["awake", "frozen"])
-def test_a_second_process_of_the_same_name_wins_and_the_first_is_told(fleet: Fleet, older_is: str) -> None:
+def test_a_second_process_of_the_same_name_wins_and_the_first_is_notified(fleet: Fleet, older_is: str) -> None:
     group = fleet.group(PARTITIONS, via="a")
     other = fleet.join(group, "other", at="a")
     older = fleet.spawn("twin", [group], at="a")

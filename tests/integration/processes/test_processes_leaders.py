@@ -138,7 +138,7 @@ def test_a_leader_frozen_past_its_ttl_writes_nothing_more(fleet: HeldUp) -> None
     assert fleet.double_owners(group) == []
 
 
-def test_a_leader_told_to_stop_hands_over_at_once_and_nothing_moves(fleet: HeldUp) -> None:
+def test_a_leader_that_is_stopped_hands_over_at_once_and_nothing_moves(fleet: HeldUp) -> None:
     group = fleet.group(PARTITIONS, via="a")
     old = fleet.leader(group)
     workers = [fleet.join(group, f"w-{name}", at=name) for name in fleet.instances]

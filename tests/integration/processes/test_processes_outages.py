@@ -94,7 +94,7 @@ def test_an_outage_of_etcd_moves_nothing(fleet: OwnEtcd, outage: Callable[[EtcdS
     fleet.wait_shared(group, "w0", "w1", "w2", "w3", partitions=PARTITIONS)
 
 
-def test_an_instance_told_to_stop_while_etcd_hangs_leaves_in_time(fleet: OwnEtcd) -> None:
+def test_an_instance_stopped_while_etcd_hangs_ends_in_time(fleet: OwnEtcd) -> None:
     group = fleet.group(PARTITIONS, via="a")
     leader = fleet.leader(group)
     fleet.join(group, "w", at=leader)
@@ -105,7 +105,7 @@ def test_an_instance_told_to_stop_while_etcd_hangs_leaves_in_time(fleet: OwnEtcd
     assert fleet[leader].process.terminate(30) == 0
 
 
-def test_an_instance_told_to_stop_twice_leaves_at_once(fleet: OwnEtcd) -> None:
+def test_an_instance_signalled_twice_ends_at_once(fleet: OwnEtcd) -> None:
     leader = fleet.leader(fleet.group(PARTITIONS, via="a"))
     fleet.etcd.freeze()
     told = len(fleet[leader].lines("shutdown_requested"))

@@ -60,7 +60,7 @@ def serving(start: Start, *arguments: str) -> tuple[subprocess.Popen[str], dict[
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_says_where_it_serves_and_leaves_with_0_when_told_to(start: Start, number: signal.Signals) -> None:
+def test_it_prints_where_it_serves_and_exits_with_0_on_a_signal(start: Start, number: signal.Signals) -> None:
     process, facts = serving(start)
     assert facts["store"] == "memory"
     assert facts["grpc"].startswith("127.0.0.1:")
@@ -71,7 +71,7 @@ def test_it_says_where_it_serves_and_leaves_with_0_when_told_to(start: Start, nu
     assert number.name in errors
 
 
-def test_a_consumer_tells_what_happens_to_it_and_leaves_when_told_to(start: Start) -> None:
+def test_a_consumer_prints_what_happens_to_it_and_leaves_on_a_signal(start: Start) -> None:
     _, facts = serving(start, "--topic", "g/t=2", "--debounce", "0.1")
     consumer = start("consume", "g", "--name", "c", "--address", facts["grpc"], "-o", "json")
     assert line_with(consumer.stdout, "joined")["consumer"] == "c"
@@ -153,7 +153,7 @@ def test_an_open_address_without_tls_is_refused(start: Start) -> None:
     assert "insecure" in errors
 
 
-def test_a_service_that_waits_for_its_store_still_leaves_when_told_to(start: Start) -> None:
+def test_a_service_that_waits_for_its_store_still_ends_on_a_signal(start: Start) -> None:
     with socket.socket() as silent:
         # It accepts connections and never answers: a hung store.
         silent.bind(("127.0.0.1", 0))

@@ -73,7 +73,7 @@ def test_it_gets_the_options_and_endpoints_that_are_its_own_affair(installed: di
     assert place.read_text() == repr(told)
 
 
-def test_what_the_backend_refuses_is_told_as_a_wrong_setting(installed: dict[str, str]) -> None:
+def test_what_the_backend_refuses_is_reported_as_a_wrong_setting(installed: dict[str, str]) -> None:
     process = serve(installed)
     _, errors = process.communicate(timeout=WITHIN)
     assert process.returncode == 2

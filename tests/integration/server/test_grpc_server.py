@@ -98,7 +98,7 @@ async def test_a_client_that_names_no_group_is_in_the_default_one_with_capacity_
     assert (found.group, found.capacity, found.topics) == ("default", 1.0, ())
 
 
-async def test_the_first_message_tells_session_ttl_and_mode(service: Serving) -> None:
+async def test_the_first_message_has_session_ttl_and_mode(service: Serving) -> None:
     service.members.opening = None
     received = service.consumer().register(v1.RegisterRequest(consumer_name="c"))
     waiting = asyncio.create_task(first(received))
@@ -268,7 +268,7 @@ async def test_a_ready_and_a_released_reach_the_members(service: Serving) -> Non
         v1.PartitionReadyRequest(consumer_name="c", batch=[v1.PartitionAnswer(handoff_id="h")]),
     ],
 )
-async def test_an_answer_without_a_partition_is_refused(service: Serving, request_: v1.PartitionReadyRequest) -> None:
+async def test_an_ack_without_a_partition_is_rejected(service: Serving, request_: v1.PartitionReadyRequest) -> None:
     refusal = await status_of(service.consumer().partition_ready(request_))
     assert refusal.status is Status.INVALID_ARGUMENT
     assert str(refusal.message).startswith("partition is required")
@@ -282,7 +282,7 @@ async def test_a_partition_out_of_range_is_refused(service: Serving, partition: 
     assert refusal.status is Status.INVALID_ARGUMENT
 
 
-async def test_the_refusal_of_a_single_answer_is_the_status(service: Serving) -> None:
+async def test_the_rejection_of_a_single_ack_is_the_status(service: Serving) -> None:
     service.members.refusals = [RejectedAck(A, errors.NotTheTarget("orders/0 was never c's to warm"))]
     refusal = await status_of(
         service.consumer().partition_ready(v1.PartitionReadyRequest(consumer_name="c", partition=place(A)))
@@ -328,7 +328,7 @@ async def test_deregister_of_an_unknown_consumer_is_not_found(service: Serving) 
     assert refusal.status is Status.NOT_FOUND
 
 
-async def test_renew_tells_the_ttl(service: Serving) -> None:
+async def test_renew_returns_the_ttl(service: Serving) -> None:
     response = await service.consumer().renew(v1.RenewRequest(consumer_name="c", group="g", session="s"))
     assert response.ttl_ms == 30_000
     assert service.members.renewed == [("g", "c", "s")]

@@ -139,7 +139,7 @@ async def test_when_too_much_is_left_unread_in_all_who_leaves_most_is_cut_off(
         assert (await modest.status(renewal))[0] == 0
 
 
-async def test_what_was_sent_or_given_up_is_not_counted_as_unread(service: Serving) -> None:
+async def test_what_was_sent_or_cancelled_is_not_counted_as_unread(service: Serving) -> None:
     long_answers(service)
     await service.admin().list_topics(v1.ListTopicsRequest())
     async with raw_peer(service.server.port) as peer:

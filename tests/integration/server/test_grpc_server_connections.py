@@ -110,7 +110,7 @@ async def test_more_streams_than_the_instance_may_have_are_refused() -> None:
         await still_serves(service)
 
 
-async def test_a_rude_peer_that_goes_on_opening_streams_is_closed(service: Serving) -> None:
+async def test_a_peer_that_goes_on_opening_streams_despite_refusals_is_closed(service: Serving) -> None:
     async with raw_peer(service.server.port) as peer:
         with suppress(ConnectionError):
             for _ in range(100):
@@ -144,7 +144,7 @@ async def test_a_call_that_is_reset_before_it_began_is_forgotten(service: Servin
         assert not connection._processor.streams
 
 
-async def test_one_connection_too_many_is_told_and_closed() -> None:
+async def test_one_connection_too_many_gets_a_goaway_and_is_closed() -> None:
     async with serving(max_connections=2) as service, AsyncExitStack() as stack:
         for _ in range(2):
             peer = await stack.enter_async_context(raw_peer(service.server.port))
@@ -157,7 +157,9 @@ async def test_one_connection_too_many_is_told_and_closed() -> None:
         assert service.server.statistics().connections == 2
 
 
-async def test_a_stranger_makes_room_for_who_comes_and_a_consumer_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_without_a_consumer_is_closed_for_a_new_one_and_one_with_a_consumer_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(admission_module, "_MIN_STAY", 0.0)
     async with serving(max_connections=2) as service, raw_peer(service.server.port) as stranger:
         stream = service.consumer().register(v1.RegisterRequest(consumer_name="c"))

@@ -85,7 +85,7 @@ async def test_nobody_can_connect_while_draining(service: Serving) -> None:
         await asyncio.open_connection("127.0.0.1", service.server.port)
 
 
-async def test_an_idle_connection_gets_a_goodbye(service: Serving) -> None:
+async def test_an_idle_connection_gets_a_goaway(service: Serving) -> None:
     async with raw_peer(service.server.port) as peer:
         await peer.read()
         draining = asyncio.create_task(service.server.drain(5))
@@ -107,7 +107,7 @@ async def test_a_reader_that_does_not_read_does_not_hold_up_the_drain(service: S
         assert stream.left.is_set()
 
 
-async def test_watchers_of_the_health_are_told_and_ended(service: Serving) -> None:
+async def test_watchers_of_the_health_are_notified_and_ended(service: Serving) -> None:
     async def watched() -> list[int]:
         async with HealthStub(service.channel()).Watch.open() as watch:
             await watch.send_message(HealthCheckRequest(), end=True)

@@ -67,7 +67,7 @@ async def test_calls_with_too_much_metadata_are_refused_and_after_a_few_the_conn
     assert service.refused("metadata_size") <= 10
 
 
-async def test_calls_that_are_given_up_in_haste_close_the_connection(
+async def test_calls_that_are_cancelled_in_haste_close_the_connection(
     service: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "_MAX_CONTROL_FRAMES", 500)
@@ -80,7 +80,7 @@ async def test_calls_that_are_given_up_in_haste_close_the_connection(
     await eventually(lambda: service.server.statistics().streams == 0)
 
 
-async def test_a_frame_longer_than_allowed_is_not_awaited(service: Serving) -> None:
+async def test_a_frame_longer_than_allowed_is_not_buffered(service: Serving) -> None:
     async with raw_peer(service.server.port) as peer:
         peer.writer.write(b"\xff\xff\xff\0\0\0\0\0\1" + b"x" * 20_000)
         await peer.until_closed()
@@ -163,7 +163,7 @@ async def test_a_slow_reader_is_closed_while_twenty_others_go_on() -> None:
         await still_serves(service)
 
 
-async def test_a_long_reply_that_nobody_reads_is_given_up() -> None:
+async def test_a_long_reply_that_nobody_reads_is_abandoned() -> None:
     async with serving(slow_consumer_timeout=0.3) as service, raw_peer(service.server.port) as slow:
         service.administration.configs = {
             f"topic-{number}": TopicConfig(topic=f"topic-{number}", partition_count=1) for number in range(20_000)

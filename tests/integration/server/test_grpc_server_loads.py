@@ -92,7 +92,7 @@ async def test_a_list_of_loads_longer_than_any_list_may_be_is_refused(service: S
 # --- weights -----------------------------------------------------------------------------------------------------
 
 
-async def test_weights_reach_the_administration_and_count_for_a_day_unless_told_otherwise(service: Serving) -> None:
+async def test_weights_reach_the_administration_and_are_valid_for_a_day_by_default(service: Serving) -> None:
     run = v1.TopicWeights(topic="t", first=5, weights=[1.0, 2.0])
     response = await service.admin().set_loads(v1.SetLoadsRequest(group="g", weights=[run]))
     assert response.partitions == 2
@@ -129,7 +129,7 @@ async def test_more_weights_than_one_call_may_have_are_refused(service: Serving)
     assert (await refused(service.admin().set_loads(request))).status is Status.RESOURCE_EXHAUSTED
 
 
-async def test_a_description_tells_an_unknown_node_from_an_idle_one(service: Serving) -> None:
+async def test_a_description_distinguishes_an_unknown_node_from_an_idle_one(service: Serving) -> None:
     service.administration.load_description = api.LoadDescription(
         used=True,
         fallback="",
@@ -146,7 +146,7 @@ async def test_a_description_tells_an_unknown_node_from_an_idle_one(service: Ser
     assert (told.heaviest[0].topic, told.heaviest[0].partition, told.heaviest[0].owner) == ("t", 1, "a")
 
 
-async def test_no_more_lines_are_told_than_the_limit(service: Serving) -> None:
+async def test_no_more_lines_are_listed_than_the_limit(service: Serving) -> None:
     refusal = await refused(service.admin().describe_loads(v1.DescribeLoadsRequest(limit=MAX_LISTED + 1)))
     assert refusal.status is Status.INVALID_ARGUMENT
 
@@ -168,7 +168,7 @@ async def test_a_consumer_reports_to_the_real_service() -> None:
         await anyio.to_thread.run_sync(assigner.__exit__, None, None, None)
 
 
-def test_many_loads_are_told_in_several_calls_of_short_lists() -> None:
+def test_many_loads_are_reported_in_several_calls_of_short_lists() -> None:
     many = {TopicPartition(f"t{n % 3}", n): float(n) for n in range(2 * LOADS_PER_CALL + 1)}
     parts = list(load_messages(many, 0.5))
     assert [node for _, node in parts] == [0.5, None, None]

@@ -49,7 +49,7 @@ async def test_a_commit_reaches_the_keeper_with_everything_it_says(service: Serv
     assert service.offsets.commits == [("g", "c", "s", wishes)]
 
 
-async def test_refusals_of_a_kind_are_told_together(service: Serving) -> None:
+async def test_refusals_of_a_kind_are_grouped(service: Serving) -> None:
     service.offsets.refused = [
         RefusedCommit(tp(1), CommitRefusal.FENCED, 9, "b"),
         RefusedCommit(tp(2), CommitRefusal.FAILED, reason="no room"),
@@ -116,7 +116,7 @@ async def test_ten_thousand_partitions_are_one_call_and_one_more_is_refused(serv
 # --- fetching ----------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_found_comes_back_with_epochs_and_minus_one_where_there_is_none(service: Serving) -> None:
+async def test_found_offsets_are_returned_with_epochs_and_missing_ones_as_minus_one(service: Serving) -> None:
     found = Offset(offset=42, epoch=7, leader_epoch=3, metadata="m", committed_at=99)
     service.offsets.found = FoundOffsets(
         ((tp(3), found), (tp(4), None), (tp(0, "u"), Offset(offset=1, epoch=2))), unreadable=(tp(5),), last=tp(0, "u")

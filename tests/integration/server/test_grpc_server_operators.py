@@ -274,7 +274,7 @@ async def test_the_health_of_an_unknown_service_is_not_found(service: Serving) -
     assert (await refusal_of(health.Check(HealthCheckRequest(service="no")))).status is Status.NOT_FOUND
 
 
-async def test_watchers_of_the_health_hear_of_changes() -> None:
+async def test_watchers_of_the_health_are_notified_of_changes() -> None:
     ready = True
     async with serving(ready=lambda: ready) as service:
         async with HealthStub(service.channel()).Watch.open() as watch:

@@ -73,7 +73,7 @@ async def test_calls_work_over_tls_and_not_without(files: Files) -> None:
 
 
 @pytest.mark.parametrize("offered", [[], ["http/1.1"]], ids=["nothing", "http/1.1"])
-async def test_who_does_not_offer_http2_is_told_and_closed(files: Files, offered: list[str]) -> None:
+async def test_a_client_that_does_not_offer_http2_gets_a_goaway_and_is_closed(files: Files, offered: list[str]) -> None:
     authority = trustme.CA()
     files.issue(authority)
     context = ssl.create_default_context()

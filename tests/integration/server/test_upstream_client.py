@@ -44,7 +44,7 @@ async def test_the_first_message_comes_even_if_nothing_is_owned(service: Serving
     assert consumer.owned == set()
 
 
-async def test_it_answers_warms_and_releases(service: Serving, upstream: UpstreamClients) -> None:
+async def test_it_acks_warms_and_releases(service: Serving, upstream: UpstreamClients) -> None:
     consumer = await registered(service, upstream)
     service.members.streams["c-1"].put(
         Commands(
@@ -63,7 +63,7 @@ async def test_it_answers_warms_and_releases(service: Serving, upstream: Upstrea
     assert consumer.events[2]["owner"] == "new"
 
 
-async def test_an_unassigned_partition_is_told(service: Serving, upstream: UpstreamClients) -> None:
+async def test_an_unassigned_partition_is_sent(service: Serving, upstream: UpstreamClients) -> None:
     service.members.opening = Commands(full=True, assigned=((A, 3), (B, 9)))
     consumer = await registered(service, upstream)
     service.members.streams["c-1"].put(Commands(unassigned=((A, 3),)))
@@ -85,12 +85,12 @@ async def test_a_drained_stream_ends_with_ok(service: Serving, upstream: Upstrea
     await consumer.until(lambda: consumer.ended == ("OK", ""))
 
 
-async def test_shutdown_now_is_told(service: Serving, upstream: UpstreamClients) -> None:
+async def test_shutdown_now_is_sent(service: Serving, upstream: UpstreamClients) -> None:
     consumer = await registered(service, upstream)
     assert await consumer.deregister() == "DEREGISTER_ACTION_SHUTDOWN_NOW"
 
 
-async def test_a_takeover_is_told_with_its_reason(service: Serving, upstream: UpstreamClients) -> None:
+async def test_a_takeover_is_sent_with_its_reason(service: Serving, upstream: UpstreamClients) -> None:
     consumer = await registered(service, upstream)
     service.members.streams["c-1"].put(errors.Superseded("another session of 'c-1' took over"))
     await consumer.until(lambda: consumer.ended == ("ABORTED", "another session of 'c-1' took over"))
@@ -118,7 +118,7 @@ async def test_a_draining_server_ends_the_stream_with_a_status(service: Serving,
     assert consumer.ended == ("UNAVAILABLE", "instance is shutting down, reconnect elsewhere")
 
 
-async def test_a_client_that_answers_no_renewal_is_heard_by_its_pings(upstream: UpstreamClients) -> None:
+async def test_a_client_that_does_not_renew_is_renewed_by_its_pings(upstream: UpstreamClients) -> None:
     async with serving(ping_interval=0.1) as service:
         await registered(service, upstream)
         stream = service.members.streams["c-1"]
@@ -126,7 +126,7 @@ async def test_a_client_that_answers_no_renewal_is_heard_by_its_pings(upstream: 
         await eventually(lambda: stream.heard() > before + 0.3)
 
 
-async def test_a_frozen_client_is_heard_no_more_and_cut_off(upstream: UpstreamClients) -> None:
+async def test_a_frozen_client_is_not_renewed_and_cut_off(upstream: UpstreamClients) -> None:
     async with serving(ping_interval=0.3, ping_timeout=3.0) as service:
         await registered(service, upstream)
         stream = service.members.streams["c-1"]

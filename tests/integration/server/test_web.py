@@ -92,7 +92,7 @@ async def test_a_stalled_task_is_found_and_its_next_beat_heals() -> None:
             assert (await site.get("/livez"))[0] == 200
 
 
-async def test_a_task_that_may_be_quiet_is_never_stalled() -> None:
+async def test_a_task_that_may_be_silent_is_never_stalled() -> None:
     async with running() as site:
         with site.liveness.essential("elector"):
             site.clock.time += 4
@@ -127,7 +127,7 @@ async def test_a_dead_ticker_is_not_alive() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_the_ticker_tells_how_late_it_was() -> None:
+async def test_the_ticker_reports_how_late_it_was() -> None:
     lags: list[float] = []
 
     class Lagging(SteppedClock):
@@ -210,5 +210,5 @@ async def test_a_taken_port_is_refused_with_the_remedy() -> None:
         await second.close()
 
 
-async def test_it_listens_on_loopback_unless_told_otherwise() -> None:
+async def test_it_listens_on_loopback_by_default() -> None:
     assert HttpSettings().host == "127.0.0.1"

@@ -38,7 +38,7 @@ async def test_what_is_no_http_is_logged_by_nobody(kind: str, caplog: pytest.Log
 
 
 @pytest.mark.parametrize("request_", [b"GET / HTTP/1.0\r\n\r\n", b"GET /nowhere HTTP/1.0\r\n\r\n", MALFORMED["header"]])
-async def test_no_answer_tells_what_it_was_made_with(request_: bytes) -> None:
+async def test_no_response_names_the_library_it_was_made_with(request_: bytes) -> None:
     async with running() as site:
         answer = (await said(site, request_)).lower()
     assert b"server: kafka-assigner\r\n" in answer

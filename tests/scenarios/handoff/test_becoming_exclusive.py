@@ -72,7 +72,7 @@ async def test_a_client_that_registers_while_the_switch_is_on_its_way_takes_it_b
     assert old.ended is None
 
 
-async def test_an_instance_that_has_not_heard_of_the_switch_takes_no_client_that_does_not_renew(
+async def test_an_instance_that_has_not_seen_the_switch_admits_no_client_that_does_not_renew(
     cluster: Cluster,
 ) -> None:
     await cluster.add_topic(partitions=1)
@@ -113,7 +113,7 @@ async def one_ready(cluster: Cluster, instance: str = "i1") -> tuple[SteppedCons
     return a, b, moving
 
 
-async def test_a_handoff_that_is_complete_at_the_switch_is_told_as_a_condition_until_it_is_over(
+async def test_a_handoff_that_is_complete_at_the_switch_is_a_condition_until_it_is_over(
     any_cluster: Cluster,
 ) -> None:
     cluster = any_cluster

@@ -73,7 +73,7 @@ async def test_a_move_goes_through_ready_releasing_and_released_and_flips_last(a
     assert await steps_of(cluster, moving) == ["warming", "ready", "releasing", "released", "flip", "deleted"]
 
 
-async def test_the_new_owner_is_told_nothing_before_the_old_one_let_go(cluster: Cluster) -> None:
+async def test_the_new_owner_is_sent_nothing_before_the_old_one_released(cluster: Cluster) -> None:
     a, b, moving = await one_moving(cluster)
     await anyio.sleep(5)
     assert moving not in b.owned
@@ -182,7 +182,9 @@ async def test_a_new_leader_waits_for_the_lease_of_a_session_displaced_before_it
     assert isinstance(await cluster.store.remaining(lease), LeaseGone)
 
 
-async def test_an_owner_that_does_not_let_go_for_a_drain_is_evicted_and_its_lease_awaited(cluster: Cluster) -> None:
+async def test_an_owner_that_does_not_release_for_a_drain_is_evicted_and_its_lease_is_waited_for(
+    cluster: Cluster,
+) -> None:
     await cluster.set_options(release_timeout=5.0)
     await cluster.add_topic(partitions=1)
     await cluster.start_instance()
@@ -197,7 +199,7 @@ async def test_an_owner_that_does_not_let_go_for_a_drain_is_evicted_and_its_leas
     assert isinstance(await cluster.store.remaining(lease), LeaseGone)
 
 
-async def test_a_move_for_balance_that_is_not_let_go_is_given_up_and_the_owner_goes_on(cluster: Cluster) -> None:
+async def test_a_move_for_balance_that_is_not_released_is_abandoned_and_the_owner_goes_on(cluster: Cluster) -> None:
     await cluster.set_options(release_timeout=5.0)
     a, b, moving = await one_moving(cluster)
     await a.until("owns it again", lambda c: c.owned[moving] == 2, within=10)
@@ -205,7 +207,7 @@ async def test_a_move_for_balance_that_is_not_let_go_is_given_up_and_the_owner_g
     assert moving not in b.owned
 
 
-async def test_a_partition_let_go_whose_target_left_goes_on_at_its_old_owner_while_the_next_one_warms(
+async def test_a_released_partition_whose_target_left_goes_on_at_its_old_owner_while_the_next_one_warms(
     cluster: Cluster,
 ) -> None:
     """Otherwise nobody would work on it for as long as the warming takes."""
@@ -233,7 +235,7 @@ async def test_a_partition_let_go_whose_target_left_goes_on_at_its_old_owner_whi
     await cluster.until_counts(c=1)
 
 
-async def test_a_partition_let_go_goes_on_at_its_old_owner_if_nobody_else_is_left(cluster: Cluster) -> None:
+async def test_a_released_partition_goes_on_at_its_old_owner_if_nobody_else_is_left(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=1)
     faults = await cluster.start_faulty("leader")
     other = await cluster.start_instance("follower", leads=False)
@@ -250,7 +252,7 @@ async def test_a_partition_let_go_goes_on_at_its_old_owner_if_nobody_else_is_lef
     assert not (await cluster.state()).handoffs
 
 
-async def test_a_takeover_while_the_target_warms_is_told_to_release_the_epoch_it_has(cluster: Cluster) -> None:
+async def test_a_takeover_while_the_target_warms_is_asked_to_release_the_epoch_it_has(cluster: Cluster) -> None:
     """A release of an earlier epoch would be answered at once, and the work would go on."""
     await cluster.add_topic(partitions=2)
     instance = await cluster.start_instance()
@@ -284,7 +286,7 @@ async def test_a_draining_consumer_hands_over_exclusively_too(cluster: Cluster) 
     assert all(epoch >= 2 for epoch in b.owned.values())
 
 
-async def test_changing_the_mode_changes_what_follows_and_loses_nothing_under_way(cluster: Cluster) -> None:
+async def test_changing_the_mode_changes_what_follows_and_loses_nothing_in_flight(cluster: Cluster) -> None:
     await cluster.set_options(handoff_mode=HandoffMode.OVERLAP)
     await cluster.add_topic(partitions=2)
     await cluster.start_instance()

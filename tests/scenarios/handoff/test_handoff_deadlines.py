@@ -29,7 +29,7 @@ async def warming(cluster: Cluster, **options: float) -> tuple[SteppedConsumer, 
     return a, b, moving
 
 
-async def test_a_warm_for_balance_that_takes_too_long_is_given_up_and_tried_again_after_a_while(
+async def test_a_warm_for_balance_that_takes_too_long_is_abandoned_and_tried_again_after_the_cooldown(
     cluster: Cluster,
 ) -> None:
     a, b, moving = await warming(cluster, warming_timeout=10.0, balance_backoff=40.0)
@@ -43,7 +43,7 @@ async def test_a_warm_for_balance_that_takes_too_long_is_given_up_and_tried_agai
     assert cluster.clock.now() - began == pytest.approx(50, abs=2)
 
 
-async def test_while_one_partition_is_left_in_peace_others_still_move(cluster: Cluster) -> None:
+async def test_while_one_partition_is_in_cooldown_others_still_move(cluster: Cluster) -> None:
     a, b, moving = await warming(cluster, warming_timeout=10.0, balance_backoff=1000.0)
     await a.until("reaffirmed", lambda c: c.owned[moving] == 2)
     b.answers_warm = True
@@ -54,7 +54,7 @@ async def test_while_one_partition_is_left_in_peace_others_still_move(cluster: C
     assert moving in state.owned["a"]
 
 
-async def test_an_operator_who_asks_for_a_rebalance_ends_the_peace(cluster: Cluster) -> None:
+async def test_an_operator_who_asks_for_a_rebalance_ends_the_cooldown(cluster: Cluster) -> None:
     a, b, moving = await warming(cluster, warming_timeout=10.0, balance_backoff=100_000.0)
     await a.until("reaffirmed", lambda c: c.owned[moving] == 2)
     b.answers_warm = True
@@ -79,7 +79,7 @@ async def test_a_draining_owner_whose_target_does_not_warm_is_evicted_and_the_ta
     await b.until("owns", lambda c: tp(0) in c.owned, within=TTL + 5)
 
 
-async def test_a_move_an_operator_asked_for_evicts_instead_of_giving_up(cluster: Cluster) -> None:
+async def test_a_move_an_operator_asked_for_evicts_instead_of_being_abandoned(cluster: Cluster) -> None:
     await cluster.set_options(warming_timeout=10.0, paused=True)
     await cluster.add_topic(partitions=2)
     instance = await cluster.start_instance()
@@ -179,7 +179,7 @@ async def test_a_shorter_timeout_counts_for_the_next_step(cluster: Cluster) -> N
     await a.until("evicted", lambda c: isinstance(c.ended, Evicted), within=10)
 
 
-async def test_a_late_ready_after_the_move_was_given_up_changes_nothing(cluster: Cluster) -> None:
+async def test_a_late_ready_after_the_move_was_abandoned_changes_nothing(cluster: Cluster) -> None:
     a, b, moving = await warming(cluster, warming_timeout=10.0)
     warm = b.to_warm[moving]
     await a.until("reaffirmed", lambda c: c.owned[moving] == 2)

@@ -130,7 +130,7 @@ async def test_the_largest_set_in_an_exclusive_group_with_routers_moves_too(clus
     assert not torn(state, largest)
 
 
-async def test_topics_that_look_alike_are_cut_into_sets_that_fit(any_cluster: Cluster) -> None:
+async def test_topics_of_equal_subscriptions_are_cut_into_sets_that_fit(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await cluster.set_options(strategy="copartitioned", max_concurrent_handoffs=10_000)
     await topics(cluster, MANY, 2)

@@ -49,7 +49,7 @@ async def test_a_warm_that_fails_is_tried_elsewhere(any_cluster: Cluster) -> Non
     await cluster.until_counts(**{second.name: 1})
 
 
-async def test_a_partition_that_fails_enough_consumers_is_quarantined_and_shown_and_forgiven(cluster: Cluster) -> None:
+async def test_a_partition_that_fails_enough_consumers_is_quarantined_and_shown_and_retried(cluster: Cluster) -> None:
     await cluster.set_options(quarantine_after=2, balance_backoff=5.0)
     a, others = await draining_with(cluster, "b", "c", "d")
     for _ in range(2):

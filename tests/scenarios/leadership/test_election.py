@@ -30,7 +30,7 @@ class OddClock(LoopClock):
 # --- winning and waiting -----------------------------------------------------------------------------------------
 
 
-async def test_the_first_campaigner_leads_and_its_key_tells_its_address(votes: ElectionCluster) -> None:
+async def test_the_first_campaigner_leads_and_its_key_has_its_address(votes: ElectionCluster) -> None:
     first = await votes.voter("first")
     term = await first.elector.campaign("orders")
     assert term.held()
@@ -326,7 +326,7 @@ async def test_a_leader_key_deleted_while_its_watch_was_severed_ends_the_term(vo
 # --- doubtful outcomes -------------------------------------------------------------------------------------------
 
 
-async def test_a_win_whose_answer_was_lost_is_recognised(votes: ElectionCluster) -> None:
+async def test_a_win_whose_response_was_lost_is_recognised(votes: ElectionCluster) -> None:
     first = await votes.voter("first")
     first.store.inject(LoseAnswer(applied=True), kinds=["transact"], where=taking)
     term = await first.elector.campaign("orders")
@@ -334,13 +334,13 @@ async def test_a_win_whose_answer_was_lost_is_recognised(votes: ElectionCluster)
     assert await write_fenced(votes, term, b"mine")
 
 
-async def test_a_win_whose_answer_was_lost_and_that_never_happened_is_tried_again(votes: ElectionCluster) -> None:
+async def test_a_win_whose_response_was_lost_and_that_never_happened_is_tried_again(votes: ElectionCluster) -> None:
     first = await votes.voter("first")
     first.store.inject(LoseAnswer(applied=False), kinds=["transact"], where=taking)
     assert (await first.elector.campaign("orders")).held()
 
 
-async def test_a_win_that_comes_through_after_it_was_given_up_is_adopted(
+async def test_a_win_that_takes_effect_after_it_was_abandoned_is_adopted(
     votes: ElectionCluster, campaign: Campaign
 ) -> None:
     first, second = await votes.voter("first"), await votes.voter("second")

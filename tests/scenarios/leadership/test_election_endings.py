@@ -120,7 +120,7 @@ async def test_an_instance_is_present_on_its_lease_and_says_when_it_drains(votes
     assert instance.address == "first:50051"
 
 
-async def test_a_deleted_presence_comes_back(votes: ElectionCluster) -> None:
+async def test_a_deleted_presence_is_written_again(votes: ElectionCluster) -> None:
     await votes.voter("first")
     await votes.store.delete(votes.keys.instance("first"))
 

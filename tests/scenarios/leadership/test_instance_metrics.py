@@ -20,7 +20,7 @@ async def scraped(instance: Instance) -> dict[str, float]:
     return {" ".join([sample.name, *sample.labels.values()]): sample.value for sample in samples}
 
 
-async def test_terms_won_lost_and_handed_over_are_told(cluster: Cluster) -> None:
+async def test_terms_won_lost_and_handed_over_are_counted(cluster: Cluster) -> None:
     await cluster.add_topic("t", 4)
     instance = await cluster.start_instance("i1")
     await cluster.join("a", instance)
@@ -44,7 +44,7 @@ async def test_terms_won_lost_and_handed_over_are_told(cluster: Cluster) -> None
     assert said["assigner_terms_won_total"] == 2
 
 
-async def test_a_group_led_by_the_wrong_instance_is_told_until_it_is_handed_over(cluster: Cluster) -> None:
+async def test_a_group_led_by_the_wrong_instance_counts_as_misplaced_until_it_is_handed_over(cluster: Cluster) -> None:
     first = await cluster.start_instance("i1")
     for number in range(8):
         await first.operations.set_topic(f"g{number}", "t", 1)

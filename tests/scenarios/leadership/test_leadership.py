@@ -198,7 +198,7 @@ async def test_nothing_is_handed_to_a_draining_instance(memory_fleet: Fleet) -> 
     assert first.ended == []
 
 
-async def test_a_group_whose_home_does_not_take_it_comes_back_and_is_offered_ever_more_rarely(
+async def test_a_group_whose_preferred_leader_does_not_take_it_returns_and_is_offered_ever_more_rarely(
     memory_fleet: Fleet,
 ) -> None:
     await memory_fleet.know(*GROUPS[:10])
@@ -213,7 +213,7 @@ async def test_a_group_whose_home_does_not_take_it_comes_back_and_is_offered_eve
     assert max(offers.values()) == 4
 
 
-async def test_a_new_group_is_led_and_a_forgotten_one_given_up(fleet: Fleet) -> None:
+async def test_a_new_group_is_led_and_the_term_of_a_deleted_one_ends(fleet: Fleet) -> None:
     captain = await fleet.join("assigner-0")
     await fleet.know("orders", "payments")
     await eventually(lambda: captain.working == {"orders", "payments"}, within=10 + fleet.cluster.allowance)
@@ -234,7 +234,7 @@ async def test_groups_of_another_kind_are_left_alone(memory_fleet: Fleet) -> Non
 # --- trouble -----------------------------------------------------------------------------------------------------
 
 
-async def test_work_that_fails_gives_up_its_group_alone_and_is_tried_again_later(memory_fleet: Fleet) -> None:
+async def test_work_that_fails_ends_the_term_of_its_group_alone_and_is_tried_again_later(memory_fleet: Fleet) -> None:
     fails = 3
 
     async def work(term: Term) -> None:

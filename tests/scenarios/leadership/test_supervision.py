@@ -171,7 +171,7 @@ async def test_rule_19_a_loop_that_ended_in_silence_is_started_again(
 
 
 @pytest.mark.parametrize("loop", [loop for loop in STEPS if loop not in {"load reports", *OF_ONE_GROUP}])
-async def test_rule_19_a_loop_that_keeps_failing_is_told_to_livez(
+async def test_rule_19_a_loop_that_keeps_failing_fails_livez(
     loop: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = await at_work(cluster)

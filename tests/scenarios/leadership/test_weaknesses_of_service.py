@@ -36,7 +36,7 @@ def counts_of(instance: Instance) -> CountingStore:
 # --- 12: ghosts --------------------------------------------------------------------------------------------------
 
 
-async def test_12_a_registration_that_fails_leaves_no_ghost(any_cluster: Cluster) -> None:
+async def test_12_a_registration_that_fails_leaves_no_orphan(any_cluster: Cluster) -> None:
     await any_cluster.add_topic()
     instance = await any_cluster.start_instance(wrap=FaultyStore)
     consumer = any_cluster.group.consumer("ghost")
@@ -56,7 +56,7 @@ async def test_12_a_registration_that_fails_leaves_no_ghost(any_cluster: Cluster
 
 
 @pytest.mark.parametrize("applied", [True, False])
-async def test_12_a_registration_whose_answer_was_lost_is_looked_up(any_cluster: Cluster, applied: bool) -> None:
+async def test_12_a_registration_whose_response_was_lost_is_looked_up(any_cluster: Cluster, applied: bool) -> None:
     await any_cluster.add_topic()
     instance = await any_cluster.start_instance(wrap=FaultyStore)
     consumer = any_cluster.group.consumer("a")
@@ -128,7 +128,7 @@ async def test_14_a_consumer_that_does_not_read_misses_nothing_in_the_end(any_cl
     await stream.leave()
 
 
-async def test_15_losing_a_partition_is_told_whatever_the_reason(any_cluster: Cluster) -> None:
+async def test_15_losing_a_partition_is_sent_for_any_reason(any_cluster: Cluster) -> None:
     await any_cluster.add_topic(partitions=8)
     instance = await any_cluster.start_instance()
     a = await any_cluster.join("a")
@@ -138,7 +138,7 @@ async def test_15_losing_a_partition_is_told_whatever_the_reason(any_cluster: Cl
     assert {gone for c in a.heard for gone, _ in c.unassigned} == {tp(6), tp(7)}
 
 
-async def test_15_an_assignment_deleted_by_hand_comes_back_with_a_higher_epoch(any_cluster: Cluster) -> None:
+async def test_15_an_assignment_deleted_by_hand_is_written_again_with_a_higher_epoch(any_cluster: Cluster) -> None:
     await any_cluster.add_topic(partitions=2)
     await any_cluster.start_instance()
     a = await any_cluster.join("a")
@@ -152,7 +152,9 @@ async def test_15_an_assignment_deleted_by_hand_comes_back_with_a_higher_epoch(a
 # --- 19, 22: instances -------------------------------------------------------------------------------------------
 
 
-async def test_19_a_consumer_may_deregister_at_any_instance_and_hears_when_it_is_drained(any_cluster: Cluster) -> None:
+async def test_19_a_consumer_may_deregister_at_any_instance_and_is_notified_when_it_is_drained(
+    any_cluster: Cluster,
+) -> None:
     await any_cluster.add_topic()
     i1 = await any_cluster.start_instance("i1")
     i2 = await any_cluster.start_instance("i2")
@@ -167,7 +169,7 @@ async def test_19_a_consumer_may_deregister_at_any_instance_and_hears_when_it_is
 
 
 @pytest.mark.cluster(etcd_ttl=2 * EXPIRES)
-async def test_22_after_an_outage_longer_than_the_ttl_everybody_goes_on_with_what_it_had(any_cluster: Cluster) -> None:
+async def test_22_after_an_outage_longer_than_the_ttl_all_consumers_keep_what_they_had(any_cluster: Cluster) -> None:
     await any_cluster.add_topic()
     await any_cluster.start_instance("i1")
     for name in ("a", "b"):
@@ -284,7 +286,7 @@ async def test_24_a_move_costs_the_same_however_large_the_group(request: pytest.
     assert small["transact"] <= 4
 
 
-async def test_25_a_rebalance_writes_and_tells_only_what_changes(any_cluster: Cluster) -> None:
+async def test_25_a_rebalance_writes_and_sends_only_what_changes(any_cluster: Cluster) -> None:
     await any_cluster.add_topic(partitions=6)
     await any_cluster.start_instance()
     a = await any_cluster.join("a")

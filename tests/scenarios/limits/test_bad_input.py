@@ -173,7 +173,7 @@ async def test_calls_with_another_session_than_the_registered_one_are_refused(cl
     await members.renew("g", "a", a.session)
 
 
-async def test_operators_asking_for_what_is_not_there_are_told_so(cluster: Cluster) -> None:
+async def test_operators_asking_for_what_is_not_there_get_an_error(cluster: Cluster) -> None:
     await cluster.add_topic()
     operations = (await cluster.start_instance()).operations
     with pytest.raises(UnknownGroup, match="'nowhere'"):
@@ -204,7 +204,7 @@ async def handoff_to(cluster: Cluster) -> tuple[SteppedConsumer, SteppedConsumer
     return a, b
 
 
-async def test_a_ready_of_somebody_who_was_never_asked_is_refused(cluster: Cluster) -> None:
+async def test_a_ready_of_a_consumer_that_was_never_asked_is_refused(cluster: Cluster) -> None:
     _, b = await handoff_to(cluster)
     c = await cluster.join("c", answers_warm=False)
     assert c.instance
@@ -217,7 +217,7 @@ async def test_a_ready_of_somebody_who_was_never_asked_is_refused(cluster: Clust
     await cluster.until("flipped", lambda s: bool(s.owned["b"]))
 
 
-async def test_repeated_and_late_answers_are_taken_politely_and_change_nothing(any_cluster: Cluster) -> None:
+async def test_duplicate_and_late_acks_are_idempotent(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await cluster.add_topic(partitions=2)
     members = (await cluster.start_instance()).members
@@ -361,7 +361,7 @@ async def _answer(consumer: SteppedConsumer) -> None:
                 consumer.owned.pop(answer.tp, None)
 
 
-async def test_a_store_that_hangs_and_comes_back_finds_everybody_where_they_were(cluster: Cluster) -> None:
+async def test_a_store_that_hangs_and_recovers_finds_all_owners_where_they_were(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=4)
     faults = await cluster.start_faulty()
     a, b = await cluster.join("a"), await cluster.join("b")
@@ -377,7 +377,7 @@ async def test_a_store_that_hangs_and_comes_back_finds_everybody_where_they_were
     assert (a.ended, b.ended) == (None, None)
 
 
-async def test_a_register_while_the_store_hangs_ends_with_an_error_and_leaves_no_ghost(cluster: Cluster) -> None:
+async def test_a_register_while_the_store_hangs_ends_with_an_error_and_leaves_no_orphan(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=1)
     faults = await cluster.start_faulty()
     await cluster.join("a")
@@ -390,7 +390,7 @@ async def test_a_register_while_the_store_hangs_ends_with_an_error_and_leaves_no
 
 
 @pytest.mark.parametrize("applied", [True, False])
-async def test_a_registration_whose_answer_was_lost_is_looked_up(cluster: Cluster, applied: bool) -> None:
+async def test_a_registration_whose_response_was_lost_is_looked_up(cluster: Cluster, applied: bool) -> None:
     await cluster.add_topic(partitions=1)
     faults = await cluster.start_faulty()
     key = cluster.group.consumer("a")
@@ -402,7 +402,7 @@ async def test_a_registration_whose_answer_was_lost_is_looked_up(cluster: Cluste
     await a.until("owns", lambda c: c.owned == {tp(0): 1})
 
 
-async def test_a_registration_of_which_nothing_can_be_learnt_leaves_no_ghost(cluster: Cluster) -> None:
+async def test_a_registration_of_unknown_outcome_leaves_no_orphan(cluster: Cluster) -> None:
     faults = await cluster.start_faulty()
     await cluster.join("a")
     key = cluster.group.consumer("b")
@@ -413,7 +413,7 @@ async def test_a_registration_of_which_nothing_can_be_learnt_leaves_no_ghost(clu
     await cluster.until("no ghost", lambda s: set(s.consumers) == {"a"}, within=5)
 
 
-async def test_an_answer_that_cannot_be_written_is_refused_with_the_reason_and_may_be_repeated(
+async def test_an_ack_that_cannot_be_written_is_rejected_with_the_reason_and_may_be_repeated(
     cluster: Cluster,
 ) -> None:
     await cluster.add_topic(partitions=1)

@@ -34,7 +34,7 @@ async def most_at_a_time(cluster: Cluster) -> tuple[int, int]:
     return most, most_warms
 
 
-async def test_no_more_handoffs_are_under_way_than_the_group_allows(any_cluster: Cluster) -> None:
+async def test_no_more_handoffs_are_in_flight_than_the_group_allows(any_cluster: Cluster) -> None:
     await any_cluster.set_options(max_concurrent_handoffs=3)
     await any_cluster.add_topic(partitions=24)
     await any_cluster.start_instance()
@@ -58,7 +58,7 @@ async def test_no_consumer_warms_more_than_the_group_allows(any_cluster: Cluster
     assert (await most_at_a_time(any_cluster))[1] == 2
 
 
-async def test_a_change_of_many_partitions_is_told_in_parts(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_of_many_partitions_is_sent_in_parts(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "MOST_AT_ONCE", 5)
     await cluster.start_instance()
     a = await cluster.join("a")

@@ -136,7 +136,7 @@ async def test_a_gate_that_is_drained_is_woken_by_its_own_work() -> None:
     assert wakes.count <= 2 * count
 
 
-async def test_a_waiter_for_anything_about_a_consumer_hears_of_a_gate_too() -> None:
+async def test_a_waiter_for_any_change_of_a_consumer_is_woken_by_a_gate_too() -> None:
     changes, heard = Wakeup(), [False]
 
     async def speak() -> None:

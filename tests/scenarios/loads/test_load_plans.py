@@ -125,7 +125,7 @@ async def test_loads_that_swing_are_followed_no_more_often_than_the_interval(
     assert 2 <= len(seen) <= 120 * 15 / SLOW.rebalance_interval + 2
 
 
-async def test_stale_loads_are_given_up_for_counts(any_cluster: Cluster, strategy: Weighing) -> None:
+async def test_stale_loads_make_plans_unweighted(any_cluster: Cluster, strategy: Weighing) -> None:
     cluster = any_cluster
     brief = LoadSettings(interval=0.3, smoothing=0.2, stale_after=3.0, rebalance_interval=0.5)
     instance = await cluster.start_instance(loads=brief, reconcile_interval=0.5)

@@ -86,7 +86,7 @@ async def test_loads_that_do_not_change_cost_two_writes_in_the_time_they_count(c
     assert 10 <= found.entry.version <= 3600 / (SLOW.stale_after / 2) + 1
 
 
-async def test_only_the_owners_word_counts_for_a_partition(cluster: Cluster) -> None:
+async def test_only_the_owners_report_counts_for_a_partition(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=8)
     await cluster.start_instance()
     a, b = await cluster.join("a"), await cluster.join("b")

@@ -36,7 +36,7 @@ async def test_published_weights_are_planned_by_and_count_for_as_long_as_was_sai
     assert np.isnan(read(record).at(record.at + 3610)).all()
 
 
-async def test_publishing_replaces_what_was_known_of_a_topic_unless_told_otherwise(cluster: Cluster) -> None:
+async def test_publishing_replaces_what_was_known_of_a_topic_by_default(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=4)
     instance = await cluster.start_instance()
     publish = instance.operations.set_loads
@@ -77,7 +77,7 @@ async def test_fields_of_others_in_a_record_survive_a_write(cluster: Cluster) ->
     assert decode(Loads, found.entry.value)[1] == {"note": "mine"}
 
 
-async def test_the_description_tells_the_heaviest_partitions_and_who_carries_what(cluster: Cluster) -> None:
+async def test_the_description_lists_the_heaviest_partitions_and_their_owners(cluster: Cluster) -> None:
     instance = await cluster.start_instance()
     consumers = await hot_group(cluster, instance)
     await report(consumers[0], {}, node=0.9)

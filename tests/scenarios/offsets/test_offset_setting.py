@@ -53,7 +53,7 @@ async def test_a_consumer_that_comes_later_finds_what_was_set_and_replaces_it(an
     assert (await offsets(instance))[tp(0)] == Offset(offset=20, epoch=1, committed_at=int(cluster.clock.wall()))
 
 
-async def test_what_somebody_owns_is_left_alone_unless_forced(any_cluster: Cluster) -> None:
+async def test_offsets_of_owned_partitions_are_left_alone_unless_forced(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await cluster.add_topic(partitions=8)
     instance = await cluster.start_instance()

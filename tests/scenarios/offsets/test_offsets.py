@@ -30,7 +30,7 @@ MODES = [HandoffMode.OVERLAP, HandoffMode.EXCLUSIVE]
 # --- committing --------------------------------------------------------------------------------------------------
 
 
-async def test_what_the_owner_commits_is_what_anybody_reads(any_cluster: Cluster) -> None:
+async def test_any_consumer_reads_what_the_owner_commits(any_cluster: Cluster) -> None:
     cluster = any_cluster
     a = await sole_owner(cluster, 2)
     full = OffsetCommit(tp(0), a.owned[tp(0)], 4200, 3, "half of the batch")
@@ -43,7 +43,7 @@ async def test_what_the_owner_commits_is_what_anybody_reads(any_cluster: Cluster
     assert found[tp(1)] is None
 
 
-async def test_who_does_not_own_a_partition_is_told_who_does(any_cluster: Cluster) -> None:
+async def test_a_refused_commit_names_the_owner(any_cluster: Cluster) -> None:
     a, b = await two_owners(any_cluster)
     (mine,), (theirs,) = a.owned, b.owned
     refused = await commit(a, {mine: 1, theirs: 1}, epoch=1)
@@ -246,7 +246,7 @@ async def test_an_owner_that_was_given_its_partition_back_has_another_epoch(clus
     assert await commit(a, {moving: 5}, epoch=2) == []
 
 
-async def test_a_commit_counts_at_an_instance_that_has_not_heard_of_the_new_owner_yet(cluster: Cluster) -> None:
+async def test_a_commit_counts_at_an_instance_that_has_not_seen_the_new_owner_yet(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=1)
     await cluster.start_instance("i1")
     behind = await cluster.start_faulty("i2", leads=False)
@@ -266,7 +266,7 @@ async def test_a_commit_counts_at_an_instance_that_has_not_heard_of_the_new_owne
 # --- topics ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_recreated_topic_has_no_offsets_and_its_old_owner_must_hear_of_it(any_cluster: Cluster) -> None:
+async def test_a_recreated_topic_has_no_offsets_and_its_old_owner_is_fenced(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await cluster.add_topic(partitions=1, topic_id="first")
     await cluster.start_instance()
@@ -340,7 +340,7 @@ async def test_everything_committed_is_found_page_by_page(
         assert [one.topic for one in found] == sorted((one.topic for one in found), reverse=topics == ("u", "t"))
 
 
-async def test_an_answer_is_cut_before_it_gets_too_long_for_a_message(
+async def test_a_response_is_cut_before_it_gets_too_long_for_a_message(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a = await sole_owner(cluster, 10)

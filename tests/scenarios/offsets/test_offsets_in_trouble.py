@@ -91,7 +91,7 @@ async def test_a_commit_does_not_wait_for_the_transaction_of_another(cluster: Cl
     assert await offset_of(instance, tp(0)) == (5, 1)
 
 
-async def test_rule_5_one_that_lost_its_partition_spoils_no_other_in_its_transaction(cluster: Cluster) -> None:
+async def test_rule_5_one_that_lost_its_partition_fails_no_other_in_its_transaction(cluster: Cluster) -> None:
     """Its instance has not heard of it, so that only the store can refuse it."""
     await cluster.add_topic(partitions=60)
     await cluster.start_instance("i1")
@@ -126,7 +126,7 @@ def commits_an_offset(cluster: Cluster) -> Callable[..., bool]:
 
 
 @pytest.mark.parametrize("applied", [True, False])
-async def test_a_commit_whose_answer_was_lost_is_written_again(any_cluster: Cluster, applied: bool) -> None:
+async def test_a_commit_whose_response_was_lost_is_written_again(any_cluster: Cluster, applied: bool) -> None:
     cluster = any_cluster
     await cluster.add_topic(partitions=2)
     faults = await cluster.start_faulty()
@@ -139,7 +139,7 @@ async def test_a_commit_whose_answer_was_lost_is_written_again(any_cluster: Clus
     assert await offset_of(instance_of(cluster), tp(1)) == (6, 1)
 
 
-async def test_a_store_that_never_says_whether_it_wrote_is_told_as_a_failure_that_may_be_repeated(
+async def test_a_write_of_unknown_outcome_is_a_failure_that_may_be_repeated(
     cluster: Cluster,
 ) -> None:
     await cluster.add_topic(partitions=1)
@@ -154,7 +154,7 @@ async def test_a_store_that_never_says_whether_it_wrote_is_told_as_a_failure_tha
     assert await commit(a, {tp(0): 5}) == []
 
 
-async def test_what_the_store_refuses_is_told_by_partition_and_the_rest_is_committed(cluster: Cluster) -> None:
+async def test_what_the_store_refuses_is_listed_by_partition_and_the_rest_is_committed(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=200)
     faults = await cluster.start_faulty()
     a = await cluster.join("a")
@@ -304,7 +304,7 @@ async def test_a_full_queue_refuses_the_whole_call_and_recovers(cluster: Cluster
 
 @pytest.mark.cluster(etcd_ttl=EXPIRES)
 @pytest.mark.parametrize("mode", MODES)
-async def test_under_joins_crashes_takeovers_and_lost_answers_only_owners_commit(
+async def test_under_joins_crashes_takeovers_and_lost_responses_only_owners_commit(
     any_cluster: Cluster, mode: HandoffMode
 ) -> None:
     """Everybody commits all the time, also under epochs that are over. What the store's history holds is checked when

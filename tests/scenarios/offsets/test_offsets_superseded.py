@@ -59,7 +59,7 @@ async def test_rule_18_an_answered_commit_is_not_replaced_by_an_earlier_try_of_t
     assert await offset_of(i1, tp(0)) == (20, 1)
 
 
-async def test_an_answered_commit_is_not_replaced_by_one_that_was_given_up_at_the_same_instance(
+async def test_an_acknowledged_commit_is_not_replaced_by_one_that_was_abandoned_at_the_same_instance(
     any_cluster: Cluster,
 ) -> None:
     cluster = any_cluster
@@ -73,7 +73,7 @@ async def test_an_answered_commit_is_not_replaced_by_one_that_was_given_up_at_th
     assert await offset_of(i1, tp(0)) == (20, 1)
 
 
-async def test_an_answered_commit_is_not_replaced_by_one_that_was_given_up_at_another_instance(
+async def test_an_acknowledged_commit_is_not_replaced_by_one_that_was_abandoned_at_another_instance(
     any_cluster: Cluster,
 ) -> None:
     cluster = any_cluster
@@ -99,7 +99,7 @@ async def test_a_commit_that_got_through_although_nobody_said_so_is_written_once
     assert await written(cluster) == [5, 10]
 
 
-async def test_who_may_have_lost_to_another_commit_is_told_to_commit_again_and_replaces_nothing(
+async def test_a_commit_that_may_have_lost_to_another_is_refused_for_a_retry_and_replaces_nothing(
     any_cluster: Cluster,
 ) -> None:
     """Which of the two is the later one nobody can tell any more, but the owner."""
@@ -181,7 +181,7 @@ async def test_an_offset_deleted_meanwhile_is_committed_anew(any_cluster: Cluste
     assert await offset_of(i1, tp(0)) == (6, 1)
 
 
-async def test_one_offset_that_was_changed_by_another_spoils_no_other(any_cluster: Cluster) -> None:
+async def test_one_offset_that_was_changed_by_another_fails_no_other(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await owned_by_a(cluster, "i1", "i2")
     i1, i2 = instance_of(cluster, "i1"), instance_of(cluster, "i2")
@@ -213,7 +213,7 @@ async def test_rule_18_what_an_operator_set_is_not_replaced_by_an_earlier_try(
     assert await offset_of(i1, tp(0)) == (20, 0)
 
 
-async def test_a_commit_is_not_replaced_by_what_an_operator_forced_and_gave_up(any_cluster: Cluster) -> None:
+async def test_a_commit_is_not_replaced_by_a_forced_reset_that_was_abandoned(any_cluster: Cluster) -> None:
     cluster = any_cluster
     (faults,) = await owned_by_a(cluster, "i1")
     i1 = instance_of(cluster)
@@ -238,7 +238,7 @@ async def test_what_was_set_although_nobody_said_so_counts_as_set(any_cluster: C
     assert await offset_of(i1, tp(0)) is None
 
 
-async def test_an_operator_who_may_have_lost_to_a_commit_is_told_so(any_cluster: Cluster) -> None:
+async def test_an_operator_who_may_have_lost_to_a_commit_gets_an_error(any_cluster: Cluster) -> None:
     cluster = any_cluster
     first, _ = await owned_by_a(cluster, "i1", "i2")
     i1, i2 = instance_of(cluster, "i1"), instance_of(cluster, "i2")

@@ -26,7 +26,7 @@ async def told(cluster: Cluster) -> Counter[tuple[str, Cause]]:
     return Counter((move.topic, move.cause) for move in await read_history(cluster.store, cluster.keys.history("g")))
 
 
-async def test_a_topic_that_grows_while_somebody_joins(cluster: Cluster) -> None:
+async def test_a_topic_that_grows_while_a_consumer_joins(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=4)
     await cluster.start_instance()
     await cluster.join("a")
@@ -37,7 +37,7 @@ async def test_a_topic_that_grows_while_somebody_joins(cluster: Cluster) -> None
     assert await told(cluster) == {("t", Cause.JOINED): 4 + 1, ("t", Cause.TOPIC_GREW): 2}
 
 
-async def test_a_topic_that_nobody_wanted_until_somebody_joins(cluster: Cluster) -> None:
+async def test_a_topic_that_nobody_wanted_until_a_consumer_joins(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=4)
     await cluster.add_topic("u", 2)
     await cluster.start_instance()

@@ -113,7 +113,7 @@ async def test_an_end_of_a_handoff_that_is_back_before_the_removal_keeps_its_par
     assert not (await cluster.state()).handoffs
 
 
-async def test_partitions_that_exist_no_more_go_whoever_is_there(cluster: Cluster) -> None:
+async def test_partitions_that_exist_no_more_are_removed_while_consumers_are_registered(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=4)
     await cluster.start_instance("i1")
     a = await cluster.join("a")

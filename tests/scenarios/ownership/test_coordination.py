@@ -51,7 +51,7 @@ async def test_a_dead_owners_partitions_go_to_others_without_handoffs(any_cluste
 
 
 @pytest.mark.cluster(etcd_ttl=EXPIRES)
-async def test_a_partition_left_in_peace_is_given_away_at_once_when_its_owner_dies(any_cluster: Cluster) -> None:
+async def test_a_partition_in_cooldown_is_reassigned_at_once_when_its_owner_dies(any_cluster: Cluster) -> None:
     await any_cluster.set_options(warming_timeout=1.0, balance_backoff=3600.0)
     await any_cluster.add_topic(partitions=2)
     await any_cluster.start_instance()

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 @pytest.mark.cluster(etcd_ttl=EXPIRES)
-async def test_after_two_ttls_without_anybody_assignments_are_forgotten_and_offsets_kept(any_cluster: Cluster) -> None:
+async def test_after_two_ttls_without_consumers_assignments_are_removed_and_offsets_kept(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await cluster.add_topic(partitions=3)
     await cluster.start_instance()
@@ -77,7 +77,7 @@ async def test_another_consumer_that_comes_in_time_gets_it_all_at_once(cluster: 
     assert not [e for e in history if isinstance(e, DeleteEvent) and "/assignments/" in e.key]
 
 
-async def test_the_last_consumer_to_drain_lets_everything_go(cluster: Cluster) -> None:
+async def test_the_last_consumer_to_drain_releases_everything(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=3)
     await cluster.start_instance()
     a = await cluster.join("a")

@@ -55,7 +55,7 @@ async def test_a_name_that_breaks_the_rules_is_refused(memory: ElectionCluster, 
         await make_known(memory.store, memory.keys, name)
 
 
-async def test_an_entry_whose_answer_was_lost_is_made_all_the_same(memory: ElectionCluster) -> None:
+async def test_an_index_key_whose_response_was_lost_is_created_all_the_same(memory: ElectionCluster) -> None:
     store = FaultyStore(memory.store)
     for applied in (True, False):
         store.inject(LoseAnswer(applied=applied))

@@ -52,7 +52,7 @@ async def test_what_is_owned_when_a_term_begins_wants_a_coordinator_at_once(clus
     await cluster.until("what nobody came back for is given up", lambda state: not state.assignments, within=300)
 
 
-async def test_a_group_that_everybody_left_is_put_to_rest_and_woken_again(cluster: Cluster) -> None:
+async def test_a_group_that_all_consumers_left_goes_idle_and_is_woken_again(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=2)
     instance = await cluster.start_instance()
     a = await cluster.join("a")
@@ -66,7 +66,7 @@ async def test_a_group_that_everybody_left_is_put_to_rest_and_woken_again(cluste
     await cluster.until_counts(b=2)
 
 
-async def test_many_idle_groups_cost_few_tasks_and_are_given_up_in_time(
+async def test_many_idle_groups_cost_few_tasks_and_are_resigned_in_time(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     instance = await cluster.start_instance()

@@ -66,7 +66,7 @@ async def a_group(cluster: Cluster, dice: random.Random, strategy: str) -> None:
 @STRATEGY
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("away", [0.8, 1.5], ids=["leases-live", "leases-over"])
-async def test_an_outage_after_which_everybody_comes_back_moves_nothing(
+async def test_an_outage_after_which_all_consumers_rejoin_moves_nothing(
     cluster: Cluster, strategy: str, seed: int, away: float
 ) -> None:
     dice = random.Random(seed)
@@ -138,7 +138,7 @@ async def test_what_died_in_an_outage_is_taken_over_a_ttl_after_the_service_is_b
 
 
 @pytest.mark.cluster(etcd_ttl=2 * EXPIRES)
-async def test_what_nobody_owned_is_assigned_although_somebody_is_waited_for(any_cluster: Cluster) -> None:
+async def test_unowned_partitions_are_assigned_although_a_consumer_is_waited_for(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await cluster.add_topic(partitions=4)
     await cluster.start_faulty("i1")
@@ -171,7 +171,7 @@ async def test_a_newcomer_gets_its_share_once_nobody_is_waited_for(cluster: Clus
     await cluster.until_counts(a=2, b=2, c=2, within=2 * cluster.ttl)
 
 
-async def test_a_drain_ends_although_somebody_is_waited_for(cluster: Cluster) -> None:
+async def test_a_drain_ends_although_a_consumer_is_waited_for(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=4)
     await cluster.start_faulty("i1")
     for name in ("a", "b", "c"):
@@ -211,7 +211,7 @@ def decided(monkeypatch: pytest.MonkeyPatch) -> Counter[float]:
 
 
 @pytest.mark.parametrize("debounce", [1.0, 0.0], ids=["debounced", "at-once"])
-async def test_while_an_owner_is_in_doubt_nothing_is_planned_over_and_over(
+async def test_while_an_owners_liveness_is_unknown_nothing_is_planned_over_and_over(
     debounce: float, decided: Counter[float]
 ) -> None:
     """The owner and the leader die together, and then the target of its handoffs leaves."""

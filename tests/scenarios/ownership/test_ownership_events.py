@@ -45,7 +45,7 @@ def told(lines: list[dict[str, Any]], partition: int) -> list[str]:
     ]
 
 
-async def test_a_handover_is_told_as_an_overlap_of_two_epochs(any_cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_handover_is_recorded_as_an_overlap_of_two_epochs(any_cluster: Cluster, tmp_path: Path) -> None:
     await any_cluster.add_topic(partitions=2)
     await start(any_cluster, tmp_path)
     a = await any_cluster.join("a", answers_release=False)
@@ -83,7 +83,7 @@ async def test_in_an_exclusive_group_the_release_comes_first(cluster: Cluster, t
 
 
 @pytest.mark.cluster(etcd_ttl=EXPIRES)
-async def test_a_crash_is_told_when_the_lease_is_over_and_then_who_took_over(
+async def test_a_crash_is_recorded_when_the_lease_is_over_and_then_who_took_over(
     any_cluster: Cluster, tmp_path: Path
 ) -> None:
     await any_cluster.add_topic(partitions=1)

@@ -64,7 +64,7 @@ async def test_rule_1_work_of_an_owner_that_does_not_know_it_is_dead_is_refused_
     assert not sink.write("a", frozen.owned[tp(0)]), "the old owner woke up and wrote over the new one's work"
 
 
-async def test_rule_1_an_owner_that_came_back_before_the_write_is_not_robbed(cluster: Cluster) -> None:
+async def test_rule_1_an_owner_that_rejoined_before_the_write_keeps_its_partitions(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=2)
     faults = await cluster.start_faulty("leader")
     other = await cluster.start_instance("follower", leads=False)
@@ -150,7 +150,7 @@ async def handoff_under_way(cluster: Cluster) -> tuple[SteppedConsumer, SteppedC
     return a, b
 
 
-async def test_rule_5_an_answer_to_an_earlier_handoff_changes_nothing(any_cluster: Cluster) -> None:
+async def test_rule_5_an_ack_of_an_earlier_handoff_changes_nothing(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await cluster.start_instance()
     _, b = await handoff_under_way(cluster)
@@ -166,7 +166,7 @@ async def test_rule_5_an_answer_to_an_earlier_handoff_changes_nothing(any_cluste
     assert handoff.at is Step.WARMING
 
 
-async def test_rule_5_an_answer_that_arrives_after_its_handoff_was_replaced_changes_nothing(cluster: Cluster) -> None:
+async def test_rule_5_an_ack_that_arrives_after_its_handoff_was_replaced_changes_nothing(cluster: Cluster) -> None:
     faults = await cluster.start_faulty("i1")
     _, b = await handoff_under_way(cluster)
     key = cluster.group.handoff(tp(0))
@@ -293,7 +293,7 @@ async def test_rule_6_a_recreated_topic_drops_offset_and_handoff_and_its_epochs_
 
 
 @pytest.mark.cluster(etcd_ttl=2 * EXPIRES)
-async def test_rule_8_an_outage_of_the_service_moves_nothing_if_the_consumers_come_back(any_cluster: Cluster) -> None:
+async def test_rule_8_an_outage_of_the_service_moves_nothing_if_the_consumers_rejoin(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await cluster.add_topic(partitions=4)
     await cluster.start_instance("i1")
@@ -315,7 +315,7 @@ async def test_rule_8_an_outage_of_the_service_moves_nothing_if_the_consumers_co
     }
 
 
-async def test_rule_8_whoever_stays_away_for_a_ttl_of_the_new_leader_is_dead(cluster: Cluster) -> None:
+async def test_rule_8_a_consumer_absent_for_a_ttl_of_the_new_leader_is_dead(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=2)
     await cluster.store.put(cluster.group.assignment(tp(0)), encode(Assignment(topic="t", partition=0, owner="gone")))
     await cluster.start_instance()
@@ -374,7 +374,7 @@ async def test_rule_8_a_lease_is_revoked_only_after_the_gates_were_reported_clos
 # --- 12: cancel by replacing -------------------------------------------------------------------------------------
 
 
-async def test_rule_12_a_move_given_up_reaffirms_its_owner_with_the_next_epoch_in_one_write(
+async def test_rule_12_an_abandoned_move_reaffirms_its_owner_with_the_next_epoch_in_one_write(
     any_cluster: Cluster,
 ) -> None:
     cluster = any_cluster

@@ -89,7 +89,7 @@ async def keys_of(cluster: Cluster, group: str) -> list[str]:
 
 
 @pytest.mark.parametrize("call", CONSUMERS)
-async def test_a_consumer_of_an_unknown_group_is_told_to_register_and_no_mirror_is_opened(
+async def test_a_call_for_an_unknown_group_is_not_registered_and_no_mirror_is_opened(
     any_cluster: Cluster, call: str
 ) -> None:
     instance = await any_cluster.start_instance()
@@ -100,9 +100,7 @@ async def test_a_consumer_of_an_unknown_group_is_told_to_register_and_no_mirror_
 
 
 @pytest.mark.parametrize("call", OPERATORS)
-async def test_an_operator_is_told_that_there_is_no_such_group_and_none_is_made(
-    any_cluster: Cluster, call: str
-) -> None:
+async def test_an_operators_call_for_an_unknown_group_fails_and_none_is_made(any_cluster: Cluster, call: str) -> None:
     instance = await any_cluster.start_instance()
     with pytest.raises(UnknownGroup, match="'biling'"):
         await OPERATORS[call](instance, "biling")
@@ -198,7 +196,7 @@ async def test_there_is_room_for_a_led_group_when_there_is_none_for_others(clust
     assert 'assigner_refusals_total{reason="groups"} 2.0' in text
 
 
-async def test_a_mirror_that_nobody_uses_makes_room_before_anybody_is_refused(cluster: Cluster) -> None:
+async def test_an_unused_mirror_is_closed_before_a_caller_is_refused(cluster: Cluster) -> None:
     async with Mirrors(cluster.store, cluster.keys, GroupOptions(), most=2, reserved=0).running() as mirrors:
         async with mirrors.of("a"), mirrors.of("b"):
             pass
@@ -268,7 +266,7 @@ async def test_the_quota_of_groups_holds_for_many_that_come_at_once(cluster: Clu
     assert len((await read_all(cluster.store, cluster.keys.groups)).entries) == 3
 
 
-async def test_a_group_of_another_kind_is_told_as_such_when_it_is_used(cluster: Cluster) -> None:
+async def test_a_group_of_another_kind_is_reported_as_such_when_it_is_used(cluster: Cluster) -> None:
     await make_known(cluster.store, cluster.keys, "theirs", "kafka")
     instance = await cluster.start_instance()
     with pytest.raises(FailedPrecondition, match="of kind 'kafka'"):

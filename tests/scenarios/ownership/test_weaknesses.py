@@ -85,7 +85,7 @@ async def moving(cluster: Cluster, partitions: int = 2, **how: bool) -> tuple[St
 
 
 @pytest.mark.parametrize("renews", [True, False])
-async def test_01_a_consumer_whose_lease_is_over_hears_of_it(any_cluster: Cluster, renews: bool) -> None:
+async def test_01_a_consumer_whose_lease_is_over_is_notified(any_cluster: Cluster, renews: bool) -> None:
     await any_cluster.add_topic()
     instance = await any_cluster.start_instance()
     a = await any_cluster.join("a", renews=renews)
@@ -177,7 +177,7 @@ async def test_04_a_handoff_that_stands_still_holds_nothing_else_up(any_cluster:
     await any_cluster.until_counts(a=3, b=3)
 
 
-async def test_05_a_warm_may_take_its_time_and_giving_it_up_is_told(any_cluster: Cluster) -> None:
+async def test_05_a_warm_may_take_its_time_and_its_cancellation_is_sent(any_cluster: Cluster) -> None:
     limit = 1.0 if any_cluster.allowance else 300.0
     await any_cluster.set_options(warming_timeout=limit, balance_backoff=900.0)
     a, b = await moving(any_cluster)
@@ -211,7 +211,7 @@ async def test_05_each_step_has_its_own_time(cluster: Cluster) -> None:
 
 
 @pytest.mark.cluster(etcd_ttl=EXPIRES)
-async def test_06_an_owner_that_does_not_let_go_is_evicted_before_it_is_forgotten(any_cluster: Cluster) -> None:
+async def test_06_an_owner_that_does_not_release_is_evicted_before_it_is_forgotten(any_cluster: Cluster) -> None:
     await any_cluster.set_options(release_timeout=1.0)
     a, b = await moving(any_cluster)
     (moved,) = b.to_warm
@@ -353,7 +353,7 @@ async def test_11_no_update_is_lost_between_snapshot_and_stream(any_cluster: Clu
 # --- 16, 17: who holds a partition, and until when ---------------------------------------------------------------
 
 
-async def test_16_exclusively_nobody_is_told_to_consume_before_the_other_let_go(any_cluster: Cluster) -> None:
+async def test_16_exclusively_nobody_is_assigned_before_the_other_released(any_cluster: Cluster) -> None:
     await any_cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
     a, b = await moving(any_cluster)
     (moved,) = b.to_warm
@@ -400,7 +400,7 @@ async def test_16_exclusively_a_second_process_of_the_same_name_waits_for_the_fi
     await any_cluster.until_counts(a=2)
 
 
-async def test_17_the_release_of_a_draining_owner_is_awaited_and_told_again(any_cluster: Cluster) -> None:
+async def test_17_the_release_of_a_draining_owner_is_waited_for_and_sent_again(any_cluster: Cluster) -> None:
     await any_cluster.set_options(release_timeout=10 * any_cluster.ttl)
     a, b = await moving(any_cluster)
     assert await a.deregister()

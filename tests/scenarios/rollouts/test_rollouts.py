@@ -254,7 +254,7 @@ async def test_a_crash_on_either_side_leaves_nothing_unowned(any_cluster: Cluste
     await crash_in_the_middle(any_cluster, "v1-03 v2-00")
 
 
-async def test_without_anybody_of_the_new_generation_left_the_old_one_carries_on(cluster: Cluster) -> None:
+async def test_without_a_consumer_of_the_new_generation_the_old_one_carries_on(cluster: Cluster) -> None:
     await old_fleet(cluster, 3, 9)
     (newcomer,) = await fleet(cluster, 1, NEW)
     await at_rest(cluster)

@@ -71,7 +71,7 @@ async def test_without_routers_nothing_freezes(cluster: Cluster) -> None:
     assert partition in b.owned
 
 
-async def test_exclusively_the_old_owner_is_told_to_release_after_the_freeze(cluster: Cluster) -> None:
+async def test_exclusively_the_old_owner_is_asked_to_release_after_the_freeze(cluster: Cluster) -> None:
     await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
     a, _, partition = await moving(cluster, "r1")
     handoff_id = await frozen(cluster, partition)

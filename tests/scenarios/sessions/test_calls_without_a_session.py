@@ -64,7 +64,7 @@ async def test_rule_17_a_call_without_a_session_does_nothing_for_a_consumer_that
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_a_call_with_a_wrong_session_does_nothing_and_does_not_tell_the_right_one(
+async def test_a_call_with_a_wrong_session_does_nothing_and_does_not_reveal_the_right_one(
     any_cluster: Cluster, call: str
 ) -> None:
     await any_cluster.add_topic(partitions=2)
@@ -115,7 +115,7 @@ async def test_a_registration_written_by_an_upstream_server_has_no_session_to_na
     assert await instance.members.renew(GROUP, "a", "") > 0
 
 
-async def test_who_names_no_session_and_is_not_registered_is_told_so(any_cluster: Cluster) -> None:
+async def test_a_call_without_a_session_of_an_unknown_name_is_not_registered(any_cluster: Cluster) -> None:
     await any_cluster.add_topic(partitions=2)
     instance = await any_cluster.start_instance()
     for call in CALLS.values():
@@ -170,7 +170,7 @@ async def one_moving(cluster: Cluster) -> tuple[SteppedConsumer, SteppedConsumer
     return a, b
 
 
-async def test_rule_17_a_stranger_does_not_report_the_release_of_what_an_owner_still_holds(
+async def test_rule_17_a_call_without_the_session_can_not_ack_the_release_of_what_an_owner_still_holds(
     any_cluster: Cluster,
 ) -> None:
     await any_cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
@@ -184,7 +184,7 @@ async def test_rule_17_a_stranger_does_not_report_the_release_of_what_an_owner_s
     await b.until("is the owner", lambda c: moving in c.owned)
 
 
-async def test_a_stranger_does_not_end_the_session_of_an_owner_that_hangs(any_cluster: Cluster) -> None:
+async def test_a_call_without_the_session_can_not_end_the_session_of_an_owner_that_hangs(any_cluster: Cluster) -> None:
     await any_cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
     await any_cluster.add_topic(partitions=1)
     instance = await any_cluster.start_instance()
@@ -204,7 +204,9 @@ async def test_a_stranger_does_not_end_the_session_of_an_owner_that_hangs(any_cl
 
 @pytest.mark.cluster(etcd_ttl=EXPIRES)
 @pytest.mark.parametrize("mode", [HandoffMode.OVERLAP, HandoffMode.EXCLUSIVE])
-async def test_a_stranger_does_not_keep_a_dead_consumer_alive(any_cluster: Cluster, mode: HandoffMode) -> None:
+async def test_a_call_without_the_session_can_not_keep_a_dead_consumer_alive(
+    any_cluster: Cluster, mode: HandoffMode
+) -> None:
     await any_cluster.set_options(handoff_mode=mode)
     await any_cluster.add_topic(partitions=2)
     instance = await any_cluster.start_instance()
@@ -223,7 +225,7 @@ async def test_a_stranger_does_not_keep_a_dead_consumer_alive(any_cluster: Clust
     assert refused > 5
 
 
-async def test_a_stranger_does_not_report_a_partition_as_warm(any_cluster: Cluster) -> None:
+async def test_a_call_without_the_session_can_not_ack_a_warm_partition(any_cluster: Cluster) -> None:
     await any_cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
     await any_cluster.add_topic(partitions=2)
     await any_cluster.start_instance()

@@ -93,7 +93,7 @@ async def test_a_message_names_the_generation_of_the_plan(cluster: Cluster) -> N
     assert a.heard[-1].generation == 1
 
 
-async def test_a_slow_reader_is_told_where_it_stands_and_not_how_it_got_there(cluster: Cluster) -> None:
+async def test_a_slow_reader_is_sent_the_present_state_and_not_how_it_came_about(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=2)
     await cluster.start_instance()
     stream = await stream_of(cluster, "slow")
@@ -160,7 +160,7 @@ async def test_no_update_is_lost_between_the_snapshot_and_the_stream(any_cluster
         tasks.cancel_scope.cancel()
 
 
-async def test_pending_warms_and_releases_are_told_again_to_who_reconnects(any_cluster: Cluster) -> None:
+async def test_pending_warms_and_releases_are_sent_again_after_a_reconnect(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await cluster.add_topic(partitions=4)
     instance = await cluster.start_instance()
@@ -201,7 +201,7 @@ async def test_a_warm_that_was_answered_is_not_asked_for_again(cluster: Cluster)
     assert not b.to_warm
 
 
-async def test_exclusively_who_has_let_go_is_not_told_that_it_owns(cluster: Cluster) -> None:
+async def test_exclusively_a_consumer_that_released_is_not_sent_an_assignment(cluster: Cluster) -> None:
     """Between its release and the flip, the record still names the old owner."""
     await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
     await cluster.add_topic(partitions=2)

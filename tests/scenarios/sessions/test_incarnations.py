@@ -22,7 +22,7 @@ def life(cluster: Cluster) -> Incarnation:
     return Incarnation(cluster.store, cluster.keys, cluster.clock)
 
 
-async def test_every_instance_on_a_store_tells_the_same_id_also_after_a_restart(any_cluster: Cluster) -> None:
+async def test_every_instance_on_a_store_sends_the_same_id_also_after_a_restart(any_cluster: Cluster) -> None:
     cluster = any_cluster
     first = await (await cluster.start_instance("i1")).incarnation.id()
     assert first == await (await cluster.start_instance("i2")).incarnation.id()
@@ -32,7 +32,7 @@ async def test_every_instance_on_a_store_tells_the_same_id_also_after_a_restart(
     assert first == await life(cluster).id()
 
 
-async def test_of_many_that_write_the_first_id_at_once_all_tell_the_same(any_cluster: Cluster) -> None:
+async def test_of_many_that_write_the_first_id_at_once_all_return_the_same(any_cluster: Cluster) -> None:
     told: list[str] = []
 
     async def ask() -> None:

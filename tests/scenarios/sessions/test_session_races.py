@@ -57,7 +57,7 @@ async def connect(consumer: SteppedConsumer, cluster: Cluster, ends: list[Assign
         ends.append(error)
 
 
-async def test_rule_2_of_two_sessions_the_newer_stays_although_the_older_hears_of_its_registration_last(
+async def test_rule_2_of_two_sessions_the_newer_stays_although_the_older_gets_its_response_last(
     any_cluster: Cluster,
 ) -> None:
     await any_cluster.add_topic(partitions=4)
@@ -110,7 +110,7 @@ async def test_a_second_stream_of_the_same_session_ends_the_first_in_a_way_that_
 
 
 @pytest.mark.parametrize("mode", [HandoffMode.OVERLAP, HandoffMode.EXCLUSIVE])
-async def test_a_takeover_that_takes_effect_after_it_was_given_up_leaves_the_name_with_its_session(
+async def test_a_takeover_that_takes_effect_after_it_was_abandoned_leaves_the_name_with_its_session(
     any_cluster: Cluster, mode: HandoffMode
 ) -> None:
     """It was unknown and came through before its lease was ended: the name would have had nobody, and nobody would
@@ -168,7 +168,9 @@ async def test_a_first_registration_whose_caller_is_gone_leaves_nobody_behind(an
     await eventually(gone, within=3 + any_cluster.allowance, what="nobody is registered")
 
 
-async def test_who_was_marked_while_its_registration_was_in_doubt_stays_registered(any_cluster: Cluster) -> None:
+async def test_a_consumer_marked_while_its_registration_was_of_unknown_outcome_stays_registered(
+    any_cluster: Cluster,
+) -> None:
     """The registration got through unheard, and an operator drained it before it was asked for again."""
     faults = await any_cluster.start_faulty()
     faults.inject(LoseAnswer(applied=True), kinds={"transact"}, where=registers(any_cluster, "s"))

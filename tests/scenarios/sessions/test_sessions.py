@@ -27,7 +27,7 @@ async def test_the_same_session_on_another_instance_resumes_and_nothing_moves(an
     }
 
 
-async def test_a_new_session_of_the_same_name_takes_over_with_higher_epochs_and_the_loser_is_told_why(
+async def test_a_new_session_of_the_same_name_takes_over_with_higher_epochs_and_the_displaced_one_gets_the_reason(
     any_cluster: Cluster,
 ) -> None:
     await any_cluster.add_topic(partitions=4)

@@ -117,7 +117,7 @@ async def nothing_moved(cluster: Cluster) -> None:
     assert (await instance.operations.describe("g")).history == ()
 
 
-async def test_consumers_that_come_back_keep_what_they_had(cluster: Cluster, upstream: Upstream) -> None:
+async def test_consumers_that_rejoin_keep_what_they_had(cluster: Cluster, upstream: Upstream) -> None:
     before = await cluster.owners()
     await cluster.start_instance()
     a = await come_back(cluster, "a")
@@ -164,7 +164,7 @@ async def test_one_consumer_late_by_less_than_a_ttl_keeps_its_partitions(cluster
 
 
 @pytest.mark.cluster(etcd_ttl=EXPIRES)
-async def test_a_consumer_that_never_comes_back_loses_its_partitions(cluster: Cluster, upstream: Upstream) -> None:
+async def test_a_consumer_that_never_rejoins_loses_its_partitions(cluster: Cluster, upstream: Upstream) -> None:
     await cluster.start_instance()
     await come_back(cluster, "a")
     state = await cluster.until_counts(a=8, within=90)
@@ -211,7 +211,7 @@ async def test_a_handoff_that_was_warming_starts_again_with_the_same_ends(cluste
     assert [release.tp for c in a.heard for release in c.releases] == [tp(4)]
 
 
-async def test_a_handoff_that_was_ready_is_warmed_by_the_process_that_comes_back(
+async def test_a_handoff_that_was_ready_is_warmed_again_by_the_process_that_rejoins(
     cluster: Cluster, upstream: Upstream
 ) -> None:
     await upstream.assignment(4, "a")
@@ -235,7 +235,7 @@ async def test_a_handoff_that_was_ready_flips_for_a_target_still_there(cluster: 
     assert state.assignments[tp(4)].record.epoch == 1
 
 
-async def test_a_complete_handoff_ends_when_the_old_owner_comes_back_without_it(
+async def test_a_complete_handoff_ends_when_the_old_owner_rejoins_without_it(
     cluster: Cluster, upstream: Upstream
 ) -> None:
     await upstream.handoff(4, "a", "b", "Complete")
@@ -249,7 +249,7 @@ async def test_a_complete_handoff_ends_when_the_old_owner_comes_back_without_it(
 
 
 @pytest.mark.cluster(etcd_ttl=EXPIRES)
-async def test_a_handoff_whose_target_never_comes_back_is_given_up(cluster: Cluster, upstream: Upstream) -> None:
+async def test_a_handoff_whose_target_never_rejoins_is_abandoned(cluster: Cluster, upstream: Upstream) -> None:
     await upstream.handoff(3, "a", "c", "Warming")
     await cluster.start_instance()
     await come_back(cluster, "a")

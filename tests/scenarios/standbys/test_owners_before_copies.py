@@ -103,7 +103,7 @@ class BothAtOnce:
         return sticky_balanced.strategy.assign(problem)
 
 
-async def test_a_strategy_that_answers_both_at_once_is_taken_at_its_word(
+async def test_a_strategy_may_compute_owners_and_standbys_at_once(
     any_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("assigner.leader.coordinator.prepare", lambda name: BothAtOnce())

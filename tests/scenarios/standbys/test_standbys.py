@@ -67,7 +67,7 @@ def actives(cluster: Cluster) -> tuple[float, float]:
 # --- placed and told ---------------------------------------------------------------------------------------------
 
 
-async def test_standbys_are_placed_evenly_and_told_to_their_holders(any_cluster: Cluster) -> None:
+async def test_standbys_are_placed_evenly_and_sent_to_their_holders(any_cluster: Cluster) -> None:
     consumers = await three(any_cluster)
     await told(any_cluster, *consumers)
     assert all(not consumer.standbys & consumer.owned.keys() for consumer in consumers)
@@ -84,7 +84,7 @@ async def test_the_first_message_lists_every_standby(any_cluster: Cluster) -> No
     assert set(a.heard[heard].standbys_added) == standbys
 
 
-async def test_a_slow_reader_is_told_each_standby_once_and_only_where_it_stands(cluster: Cluster) -> None:
+async def test_a_slow_reader_is_sent_each_standby_once_and_only_the_present_ones(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=2)
     instance = await cluster.start_instance(leads=False)
     stream = await instance.members.register(
@@ -186,7 +186,7 @@ async def test_a_draining_owners_partitions_are_handed_to_holders_and_marked_war
     await told(any_cluster, b, c)
 
 
-async def test_a_former_owner_is_told_to_keep_its_copy_as_it_lets_go(any_cluster: Cluster) -> None:
+async def test_a_former_owner_is_asked_to_keep_its_copy_as_it_releases(any_cluster: Cluster) -> None:
     await any_cluster.add_topic(partitions=12)
     await any_cluster.start_instance()
     a = await any_cluster.join("a")
@@ -200,7 +200,7 @@ async def test_a_former_owner_is_told_to_keep_its_copy_as_it_lets_go(any_cluster
     assert a.standbys == {release.tp for release in released}
 
 
-async def test_a_move_that_is_given_up_leaves_the_target_its_copy(cluster: Cluster) -> None:
+async def test_a_move_that_is_abandoned_leaves_the_target_its_copy(cluster: Cluster) -> None:
     await cluster.set_options(warming_timeout=5.0, balance_backoff=1_000.0)
     a, b, c = await three(cluster)
     await told(cluster, a, b, c)
@@ -254,7 +254,7 @@ async def test_one_consumer_alone_has_nobody_to_stand_by_for_it(cluster: Cluster
     await a.until("no standbys", lambda c: not c.standbys)
 
 
-async def test_an_outage_of_the_service_drops_no_copy_if_the_holders_come_back(cluster: Cluster) -> None:
+async def test_an_outage_of_the_service_drops_no_copy_if_the_holders_rejoin(cluster: Cluster) -> None:
     consumers = await three(cluster)
     before = await cluster.standbys()
     for one in consumers:
@@ -288,7 +288,7 @@ async def test_who_stays_away_after_an_outage_loses_its_copies(cluster: Cluster)
 # --- switched off, shrunk, deleted -------------------------------------------------------------------------------
 
 
-async def test_a_count_of_zero_removes_every_record_and_tells_the_holders(any_cluster: Cluster) -> None:
+async def test_a_count_of_zero_removes_every_record_and_notifies_the_holders(any_cluster: Cluster) -> None:
     consumers = await three(any_cluster)
     await told(any_cluster, *consumers)
     await any_cluster.set_options(standby_count=0)
@@ -400,7 +400,7 @@ async def test_a_record_written_by_another_hand_is_set_right(cluster: Cluster) -
     await even(cluster, "a", "b", "c")
 
 
-async def test_an_owner_named_by_its_own_record_is_told_nothing(cluster: Cluster) -> None:
+async def test_an_owner_named_by_its_own_record_is_sent_nothing(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=1)
     instance = await cluster.start_instance(leads=False)
     a = await cluster.join("a", instance)

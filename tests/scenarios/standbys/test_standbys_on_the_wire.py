@@ -80,7 +80,7 @@ async def three(service: Service) -> AsyncIterator[tuple[list[AssignerConsumer],
         yield consumers, handlers
 
 
-async def test_a_program_is_told_what_to_copy_and_what_it_copied_when_it_takes_over(
+async def test_a_program_is_sent_what_to_copy_and_what_it_copied_when_it_takes_over(
     cluster: Cluster, service: Service
 ) -> None:
     async with three(service) as ((a, b, c), (_, *others)):
@@ -131,7 +131,7 @@ async def test_a_connection_that_breaks_changes_no_copy(service: Service) -> Non
         assert handler.story == story
 
 
-async def test_who_does_not_ask_is_not_told(cluster: Cluster, service: Service) -> None:
+async def test_a_client_that_does_not_ask_is_not_sent_standbys(cluster: Cluster, service: Service) -> None:
     async with three(service):
         host, _, port = service.address.rpartition(":")
         channel = Channel(host, int(port))

@@ -132,7 +132,7 @@ async def test_epochs_of_any_new_group_are_above_those_of_the_deleted(cluster: C
     assert min((await used(cluster, instance, "another")).values()) > highest
 
 
-async def test_what_was_owned_a_moment_ago_wants_patience_or_force(cluster: Cluster) -> None:
+async def test_what_was_owned_a_moment_ago_is_deleted_later_or_by_force(cluster: Cluster) -> None:
     instance = await cluster.start_instance()
     await used(cluster, instance)
     with pytest.raises(FailedPrecondition, match="wait for that, or use force"):
@@ -313,7 +313,7 @@ async def test_a_deleted_topic_is_gone_with_its_offsets_and_the_others_stay(any_
     assert min((await used(any_cluster, instance)).values()) > max(epochs.values())
 
 
-async def test_a_topic_is_not_deleted_while_somebody_is_registered(any_cluster: Cluster) -> None:
+async def test_a_topic_is_not_deleted_while_a_consumer_is_registered(any_cluster: Cluster) -> None:
     await any_cluster.add_topic(partitions=2)
     instance = await any_cluster.start_instance()
     await any_cluster.join("worker-1")

@@ -69,7 +69,7 @@ async def most_in_flight(cluster: Cluster, counted: str = "") -> int:
     return most
 
 
-async def test_at_most_so_many_handoffs_are_under_way_and_the_rest_follows(any_cluster: Cluster) -> None:
+async def test_at_most_so_many_handoffs_are_in_flight_and_the_rest_follows(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await cluster.set_options(max_concurrent_handoffs=3)
     await cluster.add_topic(partitions=20)
@@ -108,7 +108,7 @@ def _spread(state: GroupState) -> int:
 # --- pause and rebalance -----------------------------------------------------------------------------------------
 
 
-async def test_while_paused_nothing_is_planned_and_what_is_under_way_ends(cluster: Cluster) -> None:
+async def test_while_paused_nothing_is_planned_and_what_is_in_flight_ends(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=4)
     instance = await cluster.start_instance()
     a = await cluster.join("a", answers_release=False)
@@ -146,7 +146,7 @@ async def test_a_pause_stops_a_rebalance_that_has_hardly_begun(cluster: Cluster)
     await cluster.until_counts(a=10, b=10)
 
 
-async def test_a_target_that_leaves_while_paused_leaves_the_owner_in_peace(cluster: Cluster) -> None:
+async def test_a_target_that_leaves_while_paused_leaves_the_partition_with_its_owner(cluster: Cluster) -> None:
     await cluster.add_topic(partitions=2)
     instance = await cluster.start_instance()
     a = await cluster.join("a")

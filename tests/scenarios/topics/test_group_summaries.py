@@ -39,7 +39,7 @@ async def test_a_thousand_groups_are_listed_without_opening_one(cluster: Cluster
     assert [one.group for one in told] == [f"g{number:04}" for number in range(1_000)]
 
 
-async def test_another_instance_tells_the_same_as_the_leader_does(any_cluster: Cluster) -> None:
+async def test_another_instance_lists_the_same_as_the_leader_does(any_cluster: Cluster) -> None:
     await any_cluster.add_topic(partitions=4)
     first = await any_cluster.start_instance("i1")
     second = await any_cluster.start_instance("i2", leads=False)
@@ -55,7 +55,7 @@ async def test_another_instance_tells_the_same_as_the_leader_does(any_cluster: C
     assert second.mirrors.get(GROUP) is None
 
 
-async def test_a_group_that_no_leader_told_of_is_read_once_and_not_kept(any_cluster: Cluster) -> None:
+async def test_a_group_without_a_summary_is_read_once_and_not_kept(any_cluster: Cluster) -> None:
     await any_cluster.add_topic(partitions=4)
     await any_cluster.put_consumer("a")
     instance = await any_cluster.start_instance(leads=False)
@@ -64,7 +64,7 @@ async def test_a_group_that_no_leader_told_of_is_read_once_and_not_kept(any_clus
     assert instance.mirrors.open == 0
 
 
-async def test_a_leader_that_is_gone_is_not_told_of(any_cluster: Cluster) -> None:
+async def test_a_leader_that_is_gone_is_not_listed(any_cluster: Cluster) -> None:
     await any_cluster.add_topic(partitions=4)
     first = await any_cluster.start_instance("i1")
     second = await any_cluster.start_instance("i2", leads=False)

@@ -153,7 +153,7 @@ async def test_a_topic_that_is_not_known_any_more_is_nobodys_and_starts_anew_wit
     assert isinstance(await cluster.store.get(offset), Found)
 
 
-async def test_a_consumer_that_names_a_topic_nobody_knows_is_told_so_and_leaves_no_trace(any_cluster: Cluster) -> None:
+async def test_a_consumer_that_names_an_unknown_topic_is_refused_and_leaves_no_trace(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await cluster.start_instance()
     with pytest.raises(UnknownTopic, match="'nowhere'"):

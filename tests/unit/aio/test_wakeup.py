@@ -88,6 +88,6 @@ async def test_shielded_work_is_done_although_the_caller_is_cancelled() -> None:
     assert done.is_set()
 
 
-async def test_shielded_work_is_given_up_after_its_time() -> None:
+async def test_shielded_work_is_abandoned_after_its_timeout() -> None:
     with anyio.fail_after(10):
         await shielded(anyio.sleep_forever, 5)

@@ -73,7 +73,7 @@ def test_a_page_starts_past_the_key_it_follows_and_never_before_its_prefix() -> 
     assert prefix_range("/b/", "/a")[0] == b"/b/"
 
 
-def test_compares_and_operations_are_told_as_etcd_knows_them() -> None:
+def test_compares_and_operations_are_converted_to_those_of_etcd() -> None:
     exists, absent, value = (to_compare(compare) for compare in (Exists("k"), Absent("k"), ValueIs("k", b"v")))
     assert (exists.target, exists.result, exists.version) == (rpc.Compare.VERSION, rpc.Compare.GREATER, 0)
     assert (absent.target, absent.result, absent.version) == (rpc.Compare.VERSION, rpc.Compare.EQUAL, 0)
@@ -148,7 +148,7 @@ def test_a_slow_request_is_the_members_fault_only_if_it_answered_nobody() -> Non
     assert classify(late, answered_meanwhile=False) == Unknown("no answer in time", member_failed=True)
 
 
-def test_refused_tokens_and_answers_too_large_are_told_apart() -> None:
+def test_refused_tokens_and_responses_too_large_are_distinguished() -> None:
     for text in ("etcdserver: invalid auth token", "etcdserver: revision of auth store is old"):
         assert classify(Failure(rpc.Code.INVALID_ARGUMENT, text), answered_meanwhile=False) == TokenStale(text)
     text = "CLIENT: Received message larger than max (5 vs. 4)"
@@ -236,7 +236,7 @@ async def test_events_that_were_seen_already_are_left_out() -> None:
     assert [len(item.events) for item in batches if isinstance(item, Batch)] == [2, 1]
 
 
-async def test_progress_is_told_once_and_never_backwards() -> None:
+async def test_progress_is_reported_once_and_never_backwards() -> None:
     watch = new_watch(start=5)
     for revision in (3, 4, 4, 9, 8, 9):
         watch.accept(response([], header=revision))

@@ -51,7 +51,7 @@ async def test_a_refused_call_has_no_effect_and_the_next_one_works(store: Faulty
 
 
 @pytest.mark.parametrize("applied", [True, False])
-async def test_a_lost_answer_leaves_the_outcome_unknown(store: FaultyStore, applied: bool) -> None:
+async def test_a_lost_response_leaves_the_outcome_unknown(store: FaultyStore, applied: bool) -> None:
     store.inject(LoseAnswer(applied=applied))
     await store.get("k")
     with pytest.raises(OutcomeUnknown):
@@ -66,7 +66,7 @@ async def test_a_delayed_call_takes_effect_late(store: FaultyStore) -> None:
     assert virtual_time.current().time() == before + 30
 
 
-async def test_a_write_may_take_effect_after_its_caller_was_told_that_nobody_knows(store: FaultyStore) -> None:
+async def test_a_write_may_take_effect_after_its_caller_got_an_unknown_outcome(store: FaultyStore) -> None:
     store.inject(EffectAfter(error_after=5, effect_after=9))
     before = virtual_time.current().time()
     with pytest.raises(OutcomeUnknown):
@@ -156,7 +156,7 @@ async def test_an_effect_before_its_error_is_no_late_effect() -> None:
         EffectAfter(error_after=2, effect_after=1)
 
 
-async def test_an_answer_may_come_long_after_the_effect(store: FaultyStore) -> None:
+async def test_a_response_may_come_long_after_the_effect(store: FaultyStore) -> None:
     store.inject(AnswerAfter(30), kinds={"put"})
     before = virtual_time.current().time()
     async with anyio.create_task_group() as tasks:
@@ -188,7 +188,7 @@ async def test_an_error_may_be_late_too(store: FaultyStore) -> None:
     assert virtual_time.current().time() == before + 30
 
 
-async def test_a_late_answer_does_not_get_past_a_freeze(store: FaultyStore) -> None:
+async def test_a_late_response_does_not_get_past_a_freeze(store: FaultyStore) -> None:
     store.inject(AnswerAfter(1), kinds={"put"})
 
     async def put() -> None:
@@ -220,7 +220,7 @@ async def test_faults_are_narrowed_down_and_removed(store: FaultyStore) -> None:
     await store.put("bad", b"")
 
 
-async def test_a_frozen_store_answers_once_thawed(store: FaultyStore) -> None:
+async def test_a_frozen_store_responds_once_thawed(store: FaultyStore) -> None:
     store.freeze()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(store.put, "k", b"")

@@ -59,7 +59,7 @@ async def test_one_write_larger_than_the_history_is_still_kept() -> None:
     assert isinstance(await store.get("k"), Found)
 
 
-async def test_a_watcher_that_falls_behind_the_history_is_told_so_and_costs_no_memory() -> None:
+async def test_a_watcher_that_falls_behind_the_history_gets_an_error_and_costs_no_memory() -> None:
     store = MemoryStore(MemoryState(bounds=Bounds(history_revisions=100)))
     async with store.watch("k", start_revision=1) as items:
         assert isinstance(await anext(items), Progress)

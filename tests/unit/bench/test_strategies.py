@@ -247,7 +247,7 @@ def test_what_a_flow_does_not_see_is_seen_by_the_close_look_and_said_to_be_missi
     assert fewest(given, Balance.BOTH) == 1
 
 
-def test_overlapping_subscriptions_are_evened_by_chains() -> None:
+def test_overlapping_subscriptions_are_evened_along_paths() -> None:
     """A-{T1}-B-{T2}-C: 11, 10 and 9 become 10 each when A passes one on and B another."""
     wants = [[1, 0], [1, 1], [0, 1]]
     given = problem([15, 15], 3, [0] * 11 + [1] * 4 + [1] * 6 + [2] * 9, subscription=wants)

@@ -178,7 +178,7 @@ def test_a_wrong_option_is_a_usage_error(run: Run, service: ScriptedAdministrati
 # --- draining ----------------------------------------------------------------------------------------------------
 
 
-def test_a_drain_returns_at_once_unless_told_to_wait(run: Run, service: ScriptedAdministration) -> None:
+def test_a_drain_returns_at_once_without_wait(run: Run, service: ScriptedAdministration) -> None:
     service.remaining = [5]
     result = run("drain", "orders", "a")
     assert result.exit_code == 0
@@ -338,5 +338,5 @@ def test_every_command_has_help_and_is_in_the_reference() -> None:
         assert f"assigner {name}" in page, name
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_printed() -> None:
     assert invoke_with({}, "--version").stdout.startswith("assigner, version ")

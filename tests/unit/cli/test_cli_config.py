@@ -36,7 +36,7 @@ def test_the_settings_in_force_are_printed_with_their_origins(tmp_path: Path) ->
     assert origins["store.backend"] == "flag --store"
 
 
-def test_the_print_is_toml_unless_told_otherwise() -> None:
+def test_the_print_is_toml_by_default() -> None:
     assert tomllib.loads(run("print").stdout)["grpc"]["port"] == 50051
 
 

@@ -66,7 +66,7 @@ def test_a_misspelt_group_is_an_error_that_names_the_nearest(run: Run, command: 
 
 
 @pytest.mark.parametrize("command", ON_A_GROUP, ids=lambda command: " ".join(command))
-def test_an_empty_group_is_refused_before_anybody_is_asked(
+def test_an_empty_group_is_refused_before_a_call_is_made(
     run: Run, service: ScriptedAdministration, command: tuple[str, ...]
 ) -> None:
     result = run(*with_group(command, ""))

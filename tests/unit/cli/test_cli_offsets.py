@@ -125,7 +125,7 @@ def test_offsets_are_set_from_a_file(run: Run, service: ScriptedAdministration, 
     assert service.calls[-1] == ("set_offsets", "orders", {tp(1): 17}, True)
 
 
-def test_a_refusal_is_told(run: Run, service: ScriptedAdministration, tmp_path: Path) -> None:
+def test_a_refusal_is_printed(run: Run, service: ScriptedAdministration, tmp_path: Path) -> None:
     service.error = FailedPrecondition("t/1 of group 'orders' have owners; nothing was set")
     result = run("--set", a_file(tmp_path, {"t": {"1": 17}}))
     assert result.exit_code == 1

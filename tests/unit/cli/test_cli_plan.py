@@ -180,7 +180,7 @@ def homes(found: dict[str, Any]) -> dict[str, list[str]]:
     }
 
 
-def test_a_newcomer_of_a_rollout_waits_until_somebody_leaves(file: str) -> None:
+def test_a_newcomer_of_a_rollout_waits_until_a_member_leaves(file: str) -> None:
     newcomer = ("--file", file, "--join", "N,deployment=v2")
     assert planned(*newcomer)["moves"] == 2
     rolling = (*newcomer, "--rollout", "v2")
@@ -236,7 +236,7 @@ def test_racks_standbys_and_weights_of_a_live_group_arrive() -> None:
     assert spec.standby_count == 1
 
 
-def test_loads_of_nothing_weigh_alike() -> None:
+def test_loads_of_nothing_weigh_the_same() -> None:
     described = DescribeGroupResponse(topics=[Topic(name="t", partitions=2)])
     spec = with_weights(spec_of(described), DescribeLoadsResponse(partitions=2))
     assert spec.topics[0].weights == (1.0, 1.0)

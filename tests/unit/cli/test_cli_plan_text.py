@@ -24,7 +24,7 @@ def test_moves_between_members_do_not_start_cold(tmp_path: Path) -> None:
     assert planned("--file", file, "--join", "D")["cold_starts"] == 0
 
 
-def test_an_orphan_whose_copy_is_with_somebody_else_starts_cold(tmp_path: Path) -> None:
+def test_an_orphan_whose_copy_is_at_another_member_starts_cold(tmp_path: Path) -> None:
     first, *others = json.loads(json.dumps(GROUP["members"]))
     group = {**GROUP, "members": [{**first, "standbys": {"orders": [7, 8, 9]}}, *others], "standby_count": 1}
     file = written(tmp_path / "group.json", group)

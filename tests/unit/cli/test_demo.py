@@ -51,7 +51,7 @@ def test_the_same_scene_makes_the_same_picture() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, MOVING_LINES, MOVING_LINES + 5])
-def test_the_picture_keeps_its_height_whatever_is_under_way(count: int) -> None:
+def test_the_picture_keeps_its_height_during_any_handoffs(count: int) -> None:
     moving = tuple(Moving(number, "w1", "w2", "warming", "joined") for number in range(count))
     lines = tuple(EventLine(number, "x") for number in range(count))
     heights = len(frame_text(snapshot(moving=moving, lines=lines)).splitlines())
@@ -104,7 +104,7 @@ def test_a_killed_worker_is_shown_as_killed_until_its_partitions_are_gone() -> N
 # --- the log -----------------------------------------------------------------------------------------------------
 
 
-def test_each_change_is_told_once_with_its_cause() -> None:
+def test_each_change_is_shown_once_with_its_cause() -> None:
     ledger = OwnershipChanges()
     told = list(ledger.changes(description(), now=0.0))
     assert [(change.partitions, change.cause) for change in told] == [((0,), "joined")]

@@ -48,7 +48,7 @@ async def test_a_reply_without_the_partition_is_no_answer() -> None:
     assert (partitions.owned[TP].offset, admin.answers) == (42, [])
 
 
-async def test_what_asking_again_can_not_mend_is_raised_at_once() -> None:
+async def test_what_a_retry_can_not_cure_is_raised_at_once() -> None:
     admin = Admin(GroupAuthorizationFailedError(), FOUND)
     partitions = _Partitions(None, admin, "billing")
     with pytest.raises(GroupAuthorizationFailedError):

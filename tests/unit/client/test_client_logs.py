@@ -105,7 +105,7 @@ async def test_a_service_that_never_answered_is_not_called_lost_and_is_named(
     assert "nowhere.invalid:50051" in told[0]
 
 
-async def test_a_service_that_stays_away_is_told_ever_more_seldom(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_service_that_stays_away_is_logged_ever_more_rarely(caplog: pytest.LogCaptureFixture) -> None:
     async with ScriptedAssigner(owned={"p0": 1}) as service, consuming(service, Handler()) as consumer:
         await owns(consumer, p0=1)
         await service.stop()
@@ -130,7 +130,7 @@ class Misspelt(Handler):
         """The program's own, and like nothing of ours."""
 
 
-async def test_a_method_that_is_spelt_almost_like_one_of_ours_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_method_that_is_spelt_almost_like_one_of_ours_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     AssignerConsumer("127.0.0.1:1", "g", "c", ["orders"], Misspelt())
     (line,) = [record.getMessage() for record in caplog.records]
     assert "asigned" in line

@@ -180,7 +180,7 @@ def test_a_released_without_an_id_counts_for_the_handoff_that_asks_for_it(step: 
     assert released(handoff(step), OLD, Ack(TP)) is not None
 
 
-def test_a_consumer_that_is_both_ends_of_different_handoffs_answers_each_as_what_it_is_there() -> None:
+def test_a_consumer_that_is_both_ends_of_different_handoffs_acks_each_as_what_it_is_there() -> None:
     back = handoff(Step.WARMING, old_owner="new", old_session="n1", new_owner="old", new_session="o1")
     assert ready(back, NEW, ACK) is None
     assert after(ready(back, OLD, ACK)).at is Step.READY

@@ -40,7 +40,7 @@ def test_a_mirror_forgets_the_names_of_those_who_have_nothing_any_more() -> None
     assert not state.involved()
 
 
-def test_to_ask_what_somebody_has_leaves_no_trace() -> None:
+def test_to_ask_what_a_consumer_has_leaves_no_trace() -> None:
     state = Scene().state
     for name in everybody_in_turn():
         assert not state.owned[name] | state.incoming[name] | state.outgoing[name] | state.copies[name]

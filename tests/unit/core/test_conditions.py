@@ -12,7 +12,7 @@ def write(*topics: str, number: int = 0) -> Write:
     return Write(Purpose.FLIP, (), (), tuple(TopicPartition(topic, number) for topic in topics))
 
 
-def test_a_set_whose_topics_differ_is_told() -> None:
+def test_a_set_whose_topics_differ_is_a_condition() -> None:
     scene = Scene(copartitioned=[["a", "b"]])
     scene.topic("a", 4)
     scene.topic("b", 4)
@@ -34,7 +34,7 @@ def test_of_many_conditions_of_a_kind_the_rest_is_counted() -> None:
     assert told[-1].message == "and 5 more like these"
 
 
-def test_one_condition_is_told_of_a_set_however_many_of_its_partitions_are_stuck() -> None:
+def test_a_set_is_one_condition_however_many_of_its_partitions_are_stuck() -> None:
     oversized = OversizedWrites()
     for number in range(1000):
         oversized.add(write("a", "b", number=number), "142 operations; the store takes 128")

@@ -65,7 +65,7 @@ def test_an_owner_of_another_session_owns_nothing() -> None:
     assert scene.mine() == EMPTY_VIEW
 
 
-def test_a_new_epoch_is_told_although_the_owner_is_the_same() -> None:
+def test_a_new_epoch_is_sent_although_the_owner_is_the_same() -> None:
     scene = Scene()
     scene.owner(*ME, 4)
     before = scene.mine()
@@ -86,7 +86,7 @@ def test_losing_a_partition_names_the_epoch_that_is_lost() -> None:
     assert news.unassigned == ((TP, 4),)
 
 
-def test_a_flip_is_told_to_the_old_owner_as_a_release_and_not_as_a_loss() -> None:
+def test_a_flip_is_sent_to_the_old_owner_as_a_release_and_not_as_a_loss() -> None:
     scene = Scene()
     scene.owner(*ME, 4)
     scene.handoff(ME, ("new", "n"), Step.WARMING, 1, 4)
@@ -102,7 +102,7 @@ def test_a_flip_is_told_to_the_old_owner_as_a_release_and_not_as_a_loss() -> Non
     assert scene.news(told) is None
 
 
-def test_a_target_is_asked_once_and_told_when_it_is_not_wanted_any_more() -> None:
+def test_a_target_is_asked_once_and_cancelled_when_it_is_not_wanted_any_more() -> None:
     scene = Scene()
     scene.owner("old", "o", 4)
     scene.handoff(("old", "o"), ME, Step.WARMING, 1, 4)
@@ -117,7 +117,7 @@ def test_a_target_is_asked_once_and_told_when_it_is_not_wanted_any_more() -> Non
     assert [cancel.handoff_id for cancel in news.cancels] == ["h1"]
 
 
-def test_a_target_that_becomes_the_owner_is_not_told_to_stop_warming() -> None:
+def test_a_target_that_becomes_the_owner_is_not_sent_a_cancel() -> None:
     scene = Scene()
     scene.owner("old", "o", 4)
     scene.handoff(("old", "o"), ME, Step.READY, 1, 4)
@@ -130,7 +130,7 @@ def test_a_target_that_becomes_the_owner_is_not_told_to_stop_warming() -> None:
     assert not news.cancels
 
 
-def test_a_handoff_of_upstream_without_an_id_can_be_told_apart() -> None:
+def test_handoffs_of_upstream_without_an_id_are_distinguished() -> None:
     scene = Scene()
     scene.owner("old", "o", 4)
     record = Handoff(topic="t", partition=0, old_owner="old", old_session="o", new_owner="me", new_session="s1")
@@ -176,7 +176,7 @@ def happen(scene: Scene, event: tuple[str, int, int], number: int) -> None:
 
 @given(st.lists(st.tuples(EVENTS, st.booleans()), max_size=25))
 @example([(("handoff", 0, 0), False), (("step", 1, 0), True), (("step", 0, 0), False)])
-def test_whatever_happens_and_however_seldom_it_is_told_the_end_is_right(
+def test_for_any_history_and_however_rarely_views_are_sent_the_end_is_right(
     course: list[tuple[tuple[str, int, int], bool]],
 ) -> None:
     scene, told = Scene(), EMPTY_VIEW

@@ -78,7 +78,7 @@ def test_a_release_without_a_copy_to_keep_says_so() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from(["mine", "theirs", "copy", "no copy", "read"]), max_size=25))
-def test_whoever_believes_every_message_stands_where_the_records_say(events: list[str]) -> None:
+def test_a_consumer_that_applies_every_message_has_the_recorded_view(events: list[str]) -> None:
     scene = Scene()
     sent, owns, copies = EMPTY_VIEW, False, False
     for event in [*events, "read"]:

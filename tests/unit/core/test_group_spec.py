@@ -56,7 +56,7 @@ def test_the_higher_generation_has_what_two_claim() -> None:
     assert intern(spec).dropped == ()
 
 
-def test_of_two_equal_claims_nobody_has_it_and_it_is_told() -> None:
+def test_of_two_equal_claims_neither_is_kept_and_both_are_listed() -> None:
     spec = GroupSpec(
         topics=(topic("t", 3),), members=(member("a", owned={"t": (0, 1)}), member("b", owned={"t": (0, 2)}))
     )
@@ -70,7 +70,7 @@ def test_a_third_claim_of_the_same_generation_does_not_win() -> None:
     assert intern(GroupSpec(topics=(topic("t", 1),), members=claims)).problem.owner.tolist() == [NONE]
 
 
-def test_claims_of_what_does_not_exist_are_dropped_and_told() -> None:
+def test_claims_of_what_does_not_exist_are_dropped_and_listed() -> None:
     spec = GroupSpec(
         topics=(topic("t", 1),), members=(member("a", owned={"gone": (0,), "t": (0, 1)}, topics=("t", "x")),)
     )

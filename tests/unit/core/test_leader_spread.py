@@ -34,7 +34,9 @@ def test_the_share_is_not_rounded_up_by_the_arithmetic() -> None:
 
 
 @given(st.sets(names, max_size=60), st.sets(names, min_size=1, max_size=6))
-def test_every_group_has_a_home_and_no_instance_more_than_its_share(groups: set[str], instances: set[str]) -> None:
+def test_every_group_has_a_preferred_leader_and_no_instance_more_than_its_share(
+    groups: set[str], instances: set[str]
+) -> None:
     wanted = spread(groups, instances)
     assert set(wanted.preferred_leaders) == groups
     assert all(share <= 1.1 * len(groups) / len(instances) + 1 for share in shares(wanted))
@@ -78,7 +80,7 @@ def test_a_new_group_hardly_moves_the_others() -> None:
         assert sum(before.preferred(group) != after.preferred(group) for group in GROUPS) <= 4
 
 
-def test_the_home_campaigns_at_once_and_each_other_rank_a_little_later() -> None:
+def test_the_preferred_leader_campaigns_at_once_and_each_other_rank_a_little_later() -> None:
     wanted = spread(GROUPS, ["a", "b", "c"])
     for group in GROUPS:
         delays = sorted((campaign_delay(group, me, wanted, 0.5), me) for me in "abc")
@@ -118,12 +120,12 @@ def test_a_few_groups_are_handed_over_at_a_time() -> None:
     assert handover.due(now, "me", led, ELSEWHERE) == ((), None)
 
 
-def test_a_group_at_home_or_without_a_home_stays() -> None:
+def test_a_group_at_its_preferred_leader_or_without_one_stays() -> None:
     handover = Handover(SpreadSettings(settle=0.0), now=0.0)
     assert handover.due(1.0, "me", ["at home", "unknown"], LeaderSpread({"at home": "me"}, ("me",))) == ((), None)
 
 
-def test_a_group_that_keeps_coming_back_is_handed_over_ever_more_rarely() -> None:
+def test_a_group_that_keeps_returning_is_handed_over_ever_more_rarely() -> None:
     handover = Handover(SpreadSettings(settle=0.0, handover_backoff=60.0), now=0.0)
     given_at, now = [], 0.0
     for _ in range(4):
@@ -135,7 +137,7 @@ def test_a_group_that_keeps_coming_back_is_handed_over_ever_more_rarely() -> Non
     assert given_at == [0.0, 60.0, 180.0, 420.0]
 
 
-def test_a_new_set_of_instances_forgives_the_groups_that_came_back() -> None:
+def test_a_new_set_of_instances_clears_the_backoff_of_returned_groups() -> None:
     handover = Handover(SpreadSettings(settle=10.0, handover_backoff=600.0), now=-10.0)
     assert handover.due(0.0, "me", ["group-1"], ELSEWHERE)[0] == ("group-1",)
     handover.instances_changed(now=1.0)

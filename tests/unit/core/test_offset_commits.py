@@ -42,7 +42,7 @@ def test_the_owner_is_admitted_under_its_epoch_by_the_record_as_it_is() -> None:
 @pytest.mark.parametrize(
     "assignment", [held(owner="b"), held(session="another"), held(epoch=4), held(epoch=2), held("b", "s2", 9)]
 )
-def test_anybody_else_is_told_who_has_it_under_which_epoch(assignment: Stored[Assignment]) -> None:
+def test_a_refusal_names_the_owner_and_its_epoch(assignment: Stored[Assignment]) -> None:
     record = assignment.record
     assert admit(A, wish(), assignment, exists=True) == RefusedCommit(
         wish().tp, CommitRefusal.FENCED, record.epoch, record.owner
@@ -95,7 +95,7 @@ def test_a_transaction_holds_no_more_bytes_than_the_store_allows_and_at_least_on
     assert queue.take(Limits()) == commits[3:]
 
 
-def test_commits_of_one_partition_are_under_way_one_at_a_time_and_in_order() -> None:
+def test_commits_of_one_partition_are_in_flight_one_at_a_time_and_in_order() -> None:
     queue = CommitQueue()
     first, second, third, other = pending(0, 1), pending(0, 2), pending(0, 3), pending(1)
     queue.add([first, second])

@@ -191,7 +191,7 @@ def test_an_evicted_session_is_still_itself() -> None:
     assert sessions.authorize(current, "g", "c", "s1") is current
 
 
-def test_a_call_of_a_displaced_session_hears_by_whom() -> None:
+def test_a_call_of_a_displaced_session_names_the_newer_one() -> None:
     with pytest.raises(Superseded, match=session_digest("s1")):
         sessions.authorize(on_record("s1", displaced=(Displaced("s0", 98),)), "g", "c", "s0")
 

@@ -235,7 +235,7 @@ def test_a_partition_that_ends_up_elsewhere_waits_for_the_next_plan() -> None:
     assert scene.core.statistics()["standbys"] == 0
 
 
-def test_a_write_under_way_is_not_repeated() -> None:
+def test_a_write_in_flight_is_not_repeated() -> None:
     scene = Scene()
     scene.own(0, "a")
     scene.plan({0: ("a", "b")})
@@ -293,7 +293,7 @@ def test_what_can_not_be_read_is_left_alone(what: str) -> None:
     assert scene.settle() == []
 
 
-def test_a_new_leader_that_waits_for_somebody_leaves_all_copies_where_they_are() -> None:
+def test_a_new_leader_that_waits_for_a_consumer_leaves_all_copies_where_they_are() -> None:
     scene = Scene(names="ab")
     scene.own(0, "a")
     scene.copy(0, "away")
@@ -334,7 +334,7 @@ def test_a_handoff_to_a_holder_is_marked_warm(target: str, warm: bool) -> None:
 
 
 @pytest.mark.parametrize(("target", "warm", "cold"), [("b", True, False), ("c", False, True)])
-def test_a_move_tells_whether_the_new_owner_held_a_copy(target: str, warm: bool, cold: bool) -> None:
+def test_a_move_records_whether_the_new_owner_held_a_copy(target: str, warm: bool, cold: bool) -> None:
     scene = Scene(names="bc")
     scene.own(0, "gone")
     scene.copy(0, "b")

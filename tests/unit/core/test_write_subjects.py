@@ -47,7 +47,7 @@ def test_an_eviction_does_not_wait_for_a_plan_that_is_being_published(name: str)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_eviction_under_way_is_not_asked_for_twice(name: str) -> None:
+def test_an_eviction_in_flight_is_not_asked_for_twice(name: str) -> None:
     scene = overdue(name)
     assert len(evictions(scene)) == 1
     scene.now += 2 * scene.state.options.release_timeout

@@ -88,7 +88,7 @@ def test_no_command_hands_a_terminal_what_others_wrote_as_it_is(run: Run, comman
     assert obeys_nothing(result.output), repr(result.output)
 
 
-def test_what_was_replaced_is_still_told(run: Run) -> None:
+def test_what_was_escaped_is_still_shown(run: Run) -> None:
     text = run("describe", "orders").output
     assert "disk full\\x1b]0;owned\\x07" in text.replace("\n", "")
 

@@ -53,7 +53,7 @@ def test_of_one_kind_only_so_many_lines_a_minute_are_written(stream: io.StringIO
     assert written[-1]["event"] == "something else"
 
 
-def test_the_next_minute_tells_how_many_were_left_out(stream: io.StringIO, watch: Watch) -> None:
+def test_the_next_minute_logs_how_many_were_left_out(stream: io.StringIO, watch: Watch) -> None:
     log = logs.get_logger("assigner.server.x")
     for _ in range(rate_limit.PER_MINUTE + 7):
         log.warning("refused", address="a")

@@ -40,7 +40,7 @@ PARTITIONS = st.builds(TopicPartition, NAMES, st.integers(0, 999_999_999))
 
 
 @given(NAMES)
-def test_any_name_comes_back_from_its_segment(name: str) -> None:
+def test_any_name_is_decoded_from_its_segment(name: str) -> None:
     segment = encode_segment(name)
     assert decode_segment(segment) == name
     assert "/" not in segment

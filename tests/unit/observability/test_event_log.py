@@ -206,7 +206,7 @@ def test_what_a_killed_process_left_is_completed_by_its_successor_without_the_to
 
 
 @pytest.mark.parametrize(("sync", "least"), [(Sync.SEGMENT, 2), (Sync.BATCH, 3), (Sync.NEVER, 0)])
-def test_events_are_forced_to_the_disk_as_often_as_told(
+def test_events_are_forced_to_the_disk_as_often_as_set(
     opened: Open, monkeypatch: pytest.MonkeyPatch, sync: Sync, least: int
 ) -> None:
     forced: list[int] = []

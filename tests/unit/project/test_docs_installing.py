@@ -42,7 +42,7 @@ def test_the_pages_that_need_an_extra_say_how_to_get_it() -> None:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_the_command_that_is_told_installs_that_extra(extra: str, tmp_path: Path) -> None:
+def test_the_command_in_the_message_installs_that_extra(extra: str, tmp_path: Path) -> None:
     """All but the download: pip builds the project's metadata and says what it would install."""
     found = _FROM_CHECKOUT.search(how_to_install(extra))
     assert found is not None

@@ -27,7 +27,7 @@ async def test_what_ends_in_order_passes() -> None:
     assert not net.unnamed
 
 
-async def test_a_task_that_is_left_is_told() -> None:
+async def test_a_task_that_is_left_is_reported() -> None:
     tasks: list[asyncio.Task[None]] = []
     with pytest.raises(AssertionError, match="tasks that are left:\n'forgotten'"):
         async with no_unread_tasks():
@@ -35,21 +35,21 @@ async def test_a_task_that_is_left_is_told() -> None:
     tasks[0].cancel()
 
 
-async def test_a_failure_that_nobody_reads_is_told() -> None:
+async def test_a_failure_that_nobody_reads_is_reported() -> None:
     with pytest.raises(AssertionError, match=r"never retrieved: KeyError\('a bug'\)"):  # noqa: PT012
         async with no_unread_tasks():
             asyncio.create_task(fails(), name="unread")  # noqa: RUF006 - that is what is caught
             await anyio.sleep(1)
 
 
-async def test_a_failure_that_somebody_reads_passes() -> None:
+async def test_a_failure_that_is_read_passes() -> None:
     async with no_unread_tasks():
         task = asyncio.create_task(fails(), name="read")
         await asyncio.wait([task])
         assert isinstance(task.exception(), KeyError)
 
 
-async def test_a_task_that_our_code_makes_without_a_name_is_told() -> None:
+async def test_a_task_that_our_code_makes_without_a_name_is_reported() -> None:
     async def made_by_us() -> None:
         await asyncio.create_task(anyio.sleep(1))
 

@@ -70,7 +70,7 @@ async def test_it_does_not_jump_while_a_thread_works(how: str) -> None:
     assert virtual_time.current().time() < 1000 + 60
 
 
-async def test_it_does_not_jump_while_a_socket_is_awaited() -> None:
+async def test_it_does_not_jump_while_a_socket_is_waited_for() -> None:
     async def hang_up(stream: anyio.abc.SocketStream) -> None:
         await stream.aclose()
 
@@ -85,7 +85,7 @@ async def test_it_does_not_jump_while_a_socket_is_awaited() -> None:
         tasks.cancel_scope.cancel()
 
 
-async def test_while_something_outside_is_awaited_the_time_of_callbacks_counts() -> None:
+async def test_while_something_outside_is_waited_for_the_time_of_callbacks_counts() -> None:
     loop = virtual_time.current()
     with loop.outside():
         await anyio.sleep(0.01)
@@ -118,7 +118,7 @@ async def test_with_local_sockets_it_jumps_once_they_are_silent() -> None:
     assert time.monotonic() - began < 30
 
 
-def test_a_test_that_waits_for_nothing_is_told_where_it_waits() -> None:
+def test_a_deadlock_names_where_the_test_waits() -> None:
     async def wait_for_nobody() -> None:
         await anyio.Event().wait()
 

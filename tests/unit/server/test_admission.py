@@ -37,7 +37,7 @@ def test_there_is_room_until_the_bound_and_again_when_one_left() -> None:
     assert not door.closed
 
 
-def test_who_has_been_silent_longest_makes_room_first() -> None:
+def test_the_connection_that_has_been_silent_longest_is_closed_first() -> None:
     door = Door(3)
     door.come("stranger", stage=ConnectionStage.NO_CONSUMER)
     door.come("silent", now=1.0)
@@ -55,7 +55,7 @@ def test_only_so_many_are_silent_at_a_time() -> None:
     assert len(door.admission) == MAX_SILENT
 
 
-def test_a_stranger_makes_room_after_a_while_and_not_before() -> None:
+def test_a_connection_without_a_consumer_is_closed_for_another_after_a_while_and_not_before() -> None:
     door = Door(2)
     door.come("old", stage=ConnectionStage.NO_CONSUMER)
     door.come("young", stage=ConnectionStage.NO_CONSUMER, now=3.0)
@@ -71,7 +71,7 @@ def test_connections_with_consumers_never_make_room() -> None:
     assert not door.closed
 
 
-def test_who_lost_its_last_consumer_is_a_stranger_again_from_then_on() -> None:
+def test_a_connection_that_lost_its_last_consumer_counts_as_without_one_from_then_on() -> None:
     door = Door(1)
     slot = door.come("was", stage=ConnectionStage.CONSUMERS)
     assert slot is not None

@@ -220,7 +220,7 @@ def test_nothing_to_say_is_no_message() -> None:
 
 
 @pytest.mark.parametrize("dialect", [PLAIN, OWN_SESSION, PACKED])
-def test_who_did_not_ask_hears_nothing_of_standbys(dialect: Dialect) -> None:
+def test_a_client_that_did_not_ask_is_sent_no_standbys(dialect: Dialect) -> None:
     assert messages(Commands(standbys_added=(A,), standbys_removed=(B,)), dialect) == []
     [first] = parsed(Commands(full=True, standbys_added=(A,)), dialect, Opening("s", 0.001, False))
     assert not first.assignment.standbys_added

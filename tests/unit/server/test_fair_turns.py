@@ -41,7 +41,7 @@ async def test_turns_are_given_in_order() -> None:
     assert order == list(range(20))
 
 
-async def test_a_waiter_that_gave_up_takes_nobodys_turn() -> None:
+async def test_a_cancelled_waiter_takes_nobodys_turn() -> None:
     turns = FairTurns(per_round=1)
     await turns.take()
     waiting = [asyncio.create_task(turns.take()) for _ in range(10)]
@@ -93,13 +93,13 @@ async def test_connections_that_ask_for_much_take_turns() -> None:
     assert all(sorted(order[at : at + 3]) == ["a", "b", "c"] for at in range(30, 270, 3))
 
 
-async def test_strangers_in_their_thousands_do_not_delay_a_consumer() -> None:
+async def test_thousands_of_connections_without_consumers_do_not_delay_a_consumer() -> None:
     strangers = [("stranger", ConnectionShare(), False) for _ in range(5_000)]
     order = await order_of(FairTurns(), *strangers, ("consumer", with_consumer(), False))
     assert order.index("consumer") < 20
 
 
-async def test_strangers_are_served_while_consumers_ask_without_end() -> None:
+async def test_connections_without_consumers_are_served_while_consumers_call_without_end() -> None:
     busy = with_consumer()
     order = await order_of(FairTurns(), *[("busy", busy, False)] * 1_000, ("stranger", ConnectionShare(), False))
     assert order.index("stranger") < 20
@@ -111,7 +111,7 @@ async def test_a_renewal_comes_before_what_else_its_connection_asks_for() -> Non
     assert order.index("renewal") < 20
 
 
-async def test_a_stranger_has_nothing_urgent() -> None:
+async def test_a_connection_without_a_consumer_has_nothing_urgent() -> None:
     share = ConnectionShare()
     order = await order_of(FairTurns(), *[("other", share, False)] * 100, ("pushy", share, True))
     assert order[-1] == "pushy"

@@ -50,6 +50,6 @@ def test_options_that_a_strategy_refuses_are_refused_when_they_are_set() -> None
         check_options(GroupOptions(), {"strategy_options": {"tipo": 1}})
 
 
-def test_options_that_were_nonsense_before_keep_nobody_from_changing_others() -> None:
+def test_options_that_were_invalid_before_do_not_prevent_changes_of_others() -> None:
     stored = GroupOptions(strategy="gone", strategy_options={"tipo": 1})
     assert check_options(stored, {"paused": True}).paused

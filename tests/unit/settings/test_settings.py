@@ -210,7 +210,7 @@ def test_a_wrong_file_is_refused_with_key_rule_and_remedy(tmp_path: Path, text: 
     assert said in refusal(config=write(tmp_path, text))
 
 
-def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
+def test_every_problem_is_listed_at_once(tmp_path: Path) -> None:
     said = refusal(
         config=write(tmp_path, "consumr_ttl = 3"),
         environment={"ASSIGNER_HTTP_PROT": "1", "BIND_PORT": "x"},

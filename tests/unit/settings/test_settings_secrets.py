@@ -101,7 +101,7 @@ def test_a_password_file_wants_a_user(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", [*FILE_KEYS, "grpc.tls_key", "store.tls_key"])
-def test_a_secret_that_everybody_may_read_is_worth_a_note(tmp_path: Path, key: str) -> None:
+def test_a_secret_that_everybody_may_read_is_noted(tmp_path: Path, key: str) -> None:
     path = secret(tmp_path, "a=b\n", mode=0o644)
     others = ["store.user=u", f"grpc.tls_certificate={path}", f"store.tls_cert={path}", f"store.tls_key={path}"]
     notes = load(assignments=[*others, f"grpc.tls_key={path}", f"{key}={path}"]).notes

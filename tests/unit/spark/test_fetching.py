@@ -155,7 +155,7 @@ def test_an_empty_batch_read_reads_nothing(kafka: MockKafka) -> None:
     assert list(reader.read(InputPartition(None))) == []
 
 
-def test_words_for_offsets_are_resolved(kafka: MockKafka) -> None:
+def test_named_offsets_are_resolved(kafka: MockKafka) -> None:
     kafka.produce("words", 10)
     p0, p1, p2 = (TopicPartition("words", n) for n in range(3))
     assert KafkaLog(options(kafka, "words")).resolved({p0: EARLIEST, p1: LATEST, p2: 7}) == {p0: 0, p1: 10, p2: 7}

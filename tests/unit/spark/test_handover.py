@@ -62,7 +62,7 @@ def test_what_was_lost_in_between_is_restored() -> None:
     assert kinds(Position(1, 0, 10), Position(3, 10, 20)) == [RESTORE, SNAPSHOT]
 
 
-def test_a_partition_to_be_let_go_hands_its_state_over_once() -> None:
+def test_a_partition_to_be_released_hands_its_state_over_once() -> None:
     assert kinds(Position(1, 0, 10), Position(1, 0, 110, released=True)) == [RELEASE]
     assert kinds(Position(1, 0, 10), Position(2, 10, 10, kept=True, released=True)) == [RESUME, RELEASE]
 

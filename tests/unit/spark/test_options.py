@@ -98,7 +98,7 @@ def test_offsets_may_be_named_by_partition() -> None:
         starting.of(TopicPartition("orders", 3))
 
 
-def test_tls_is_used_when_told_to() -> None:
+def test_tls_is_used_when_it_is_set() -> None:
     assert read().tls is None
     assert read(tls="true").tls == Tls()
     assert read(tlsCa="ca.pem").tls == Tls(ca="ca.pem")

@@ -23,7 +23,7 @@ def wait(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_what_another_query_lets_go_is_in_the_batch_that_is_planned_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_query_releases_is_in_the_batch_that_is_planned_next(monkeypatch: pytest.MonkeyPatch) -> None:
     kafka, sink = MockKafka(), Sink()
     kafka.produce(TOPIC, 10)
     with an_assigner(TOPIC) as assigner:

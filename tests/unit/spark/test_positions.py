@@ -120,13 +120,13 @@ def test_pieces_cover_their_ranges_exactly(
 # --- how far the next batch goes ---------------------------------------------------------------------------------
 
 
-def test_what_was_let_go_is_left_out_and_what_was_taken_begins_at_its_committed_offset() -> None:
+def test_released_partitions_are_left_out_and_new_ones_begin_at_their_committed_offset() -> None:
     start = at({P0: Position(1, 0, 10), P1: Position(1, 0, 10)})
     now = with_holdings(start, holding(p0=HeldPartition(1, 1, 0), p2=HeldPartition(4, 4, 33), gone=frozenset({P1})))
     assert now.of == {P0: Position(1, 0, 10), P2: Position(4, 33, 33)}
 
 
-def test_what_is_in_doubt_stays_as_it_is() -> None:
+def test_a_partition_of_unknown_owner_stays_as_it_is() -> None:
     start = at({P0: Position(1, 0, 10)})
     now = with_holdings(start, holding())
     assert now == start
@@ -144,7 +144,7 @@ def test_what_others_finished_meanwhile_counts_more() -> None:
     assert with_holdings(start, holding(p0=HeldPartition(6, 5, 40))).of == {P0: Position(6, 40, 40, kept=True)}
 
 
-def test_what_is_to_be_let_go_is_read_no_further_and_says_so() -> None:
+def test_a_partition_to_be_released_is_read_no_further_and_marked() -> None:
     start = at({P0: Position(5, 0, 10), P1: Position(5, 0, 10)})
     holdings = Holdings({P0: HeldPartition(5, 5, 0), P1: HeldPartition(5, 5, 0)}, leaving=frozenset({P0}))
     end = advanced(with_holdings(start, holdings), holdings.held, {P0: 99, P1: 99}, None)
@@ -212,7 +212,7 @@ def test_a_claim_is_carried_on_by_the_next_process_of_the_same_member() -> None:
         record(10, 5, '{"member": 7}'),
     ],
 )
-def test_a_claim_ends_where_somebody_else_may_have_been_at_work(found: CommittedOffset) -> None:
+def test_a_claim_ends_where_another_member_may_have_been_at_work(found: CommittedOffset) -> None:
     assert held_by("m", 6, found, 0) == HeldPartition(6, 6, 10)
 
 

@@ -170,7 +170,7 @@ def test_of_an_unfinished_batch_only_what_nobody_took_over_is_read_again(kafka: 
         query.bury()
 
 
-def test_an_unfinished_batch_is_repeated_before_its_partitions_are_let_go(kafka: MockKafka, topic: str) -> None:
+def test_an_unfinished_batch_is_repeated_before_its_partitions_are_released(kafka: MockKafka, topic: str) -> None:
     sink = Sink()
     with an_assigner(topic, ttl=TTL) as assigner:
         query = ActedQuery(assigner, kafka, "m1", topic, sink)

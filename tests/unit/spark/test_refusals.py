@@ -70,7 +70,7 @@ def test_what_led_to_a_refusal_is_left_out() -> None:
     assert text.endswith("InvalidInput: option member is missing; give one\n")
 
 
-def test_what_is_no_refusal_is_told_in_full() -> None:
+def test_an_unexpected_error_is_shown_in_full() -> None:
     @without_traceback
     def wrong() -> None:
         raise ZeroDivisionError
@@ -80,7 +80,7 @@ def test_what_is_no_refusal_is_told_in_full() -> None:
     assert "in wrong" in told(failure.value)
 
 
-def test_a_database_that_does_not_answer_is_told_without_what_lies_below() -> None:
+def test_a_database_that_does_not_answer_is_reported_without_the_cause() -> None:
     sink = fenced_sql("postgresql+psycopg://127.0.0.1:1/books", "payments", group="billing")
     with pytest.raises(SinkUnavailable, match=r"no connection to .*option url.*start the database") as failure:
         without_traceback(sink.ledger.fences)()

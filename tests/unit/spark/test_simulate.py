@@ -56,7 +56,7 @@ def test_changes_within_the_debounce_window_make_one_plan() -> None:
     assert (found.changes, found.moves) == (1, 0)
 
 
-def test_a_topic_that_grows_gives_its_new_partitions_to_somebody_and_moves_none() -> None:
+def test_a_topic_that_grows_gets_owners_for_its_new_partitions_and_moves_none() -> None:
     found = sticky((0, TOPIC, "t", 4), (0, JOIN, "a"), (0, JOIN, "b"), (1, TOPIC, "t", 8))
     assert (found.partitions, found.moves, found.imbalance_max) == (8, 0, 0)
 

@@ -79,7 +79,7 @@ def test_state_grows_from_batch_to_batch() -> None:
     assert seen(query.batch(record(2))) == [(2, 3)]
 
 
-def test_rows_tell_where_they_came_from() -> None:
+def test_rows_have_the_columns_of_their_origin() -> None:
     (row,) = Query().batch(restore(), record(0))
     assert row == {
         "topic": "orders",
@@ -138,7 +138,7 @@ def test_offsets_that_led_to_nothing_are_not_read_again() -> None:
     assert state["offset"] == 90
 
 
-def test_what_a_zombie_left_behind_is_replaced_when_the_partition_comes_back() -> None:
+def test_what_a_zombie_left_behind_is_replaced_when_the_partition_returns() -> None:
     query = Query()
     query.batch(restore(), record(0), record(1))
     assert seen(query.batch(restore(5, epoch=4), record(5, epoch=4))) == [(5, 1)]
@@ -187,7 +187,7 @@ def test_a_column_that_is_filled_in_may_not_be_among_the_output() -> None:
         Wrong()
 
 
-def test_a_processor_that_forgets_a_column_is_told_which() -> None:
+def test_a_processor_that_forgets_a_column_fails_with_its_name() -> None:
     class Forgetful(Counts):
         def process(self, state: dict[str, int], rows: pd.DataFrame) -> tuple[dict[str, int], pd.DataFrame]:
             return state, pd.DataFrame({"word": ["a"], "seen": [1]})

@@ -70,7 +70,7 @@ class SlowlyAnswered(MemoryStore):
         return page
 
 
-async def test_a_resync_is_not_content_with_a_listing_that_was_under_way_before_it() -> None:
+async def test_a_resync_does_not_return_for_a_listing_that_began_before_it() -> None:
     store, keys = SlowlyAnswered(MemoryState(LoopClock())), Keys()
     seen: list[int] = []
 

@@ -167,7 +167,7 @@ async def test_what_goes_along_is_written_in_the_same_transaction(store: FaultyS
     assert isinstance(await store.get("/root/old"), Missing)
 
 
-async def test_a_fence_that_does_not_hold_is_told_with_what_was_read(store: FaultyStore) -> None:
+async def test_a_fence_that_does_not_hold_is_returned_with_what_was_read(store: FaultyStore) -> None:
     await store.put(OTHER, b"x")
     result = await update(store, KEY, TopicConfig, becomes(3), fences=[Exists("/root/no"), Absent(OTHER)])
     assert isinstance(result, FenceFailed)
@@ -220,7 +220,7 @@ async def test_a_write_that_was_overwritten_before_its_outcome_was_known_is_deci
     assert await update(store, KEY, TopicConfig, at_least_four) == Unchanged(config(8))
 
 
-async def test_a_store_that_never_tells_leaves_the_outcome_unknown(store: FaultyStore) -> None:
+async def test_a_store_that_never_responds_leaves_the_outcome_unknown(store: FaultyStore) -> None:
     lost = store.inject(LoseAnswer(applied=False), kinds={"transact"}, times=None)
     with pytest.raises(OutcomeUnknown, match="did not say whether /root/t was written"):
         await update(store, KEY, TopicConfig, becomes(3))
@@ -278,7 +278,7 @@ async def test_a_record_that_becomes_unreadable_meanwhile_is_left_alone_too(stor
 # --- the single write ----------------------------------------------------------------------------------------------
 
 
-async def test_a_swap_tells_who_was_faster(store: FaultyStore) -> None:
+async def test_a_swap_returns_the_record_that_was_faster(store: FaultyStore) -> None:
     await store.put(KEY, b"theirs")
     result = await swap(store, Put(KEY, b"ours"), 0)
     assert isinstance(result, Lost)
@@ -295,7 +295,7 @@ async def test_equal_bytes_under_another_lease_are_not_ours(store: FaultyStore) 
     assert result.doubtful
 
 
-async def test_a_swap_of_unknown_outcome_tells_the_revision_it_was_written_at(store: FaultyStore) -> None:
+async def test_a_swap_of_unknown_outcome_returns_the_revision_it_was_written_at(store: FaultyStore) -> None:
     store.inject(LoseAnswer(applied=True), kinds={"transact"})
     result = await swap(store, Put(KEY, b"ours"), 0)
     assert result == Swapped((await store.get(KEY)).revision)

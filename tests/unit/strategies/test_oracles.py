@@ -165,7 +165,7 @@ def test_a_newer_claim_keeps_everything(older: int) -> None:
     assert {move.new for move in found.planned} == {"c2"}
 
 
-def test_what_two_claim_alike_goes_to_the_third() -> None:
+def test_what_two_claim_equally_goes_to_the_third() -> None:
     members = {"c1": {"owned": {"t": [0, 1]}}, "c2": {"owned": {"t": [0, 2]}}, "c3": NOTHING}
     found = plan(group({"t": 3}, members))
     assert [(move.partition, move.new) for move in found.planned] == [("t/0", "c3")]

@@ -55,7 +55,7 @@ def test_its_own_result_is_left_as_it_is(strategy: Strategy, given: Problem) -> 
 
 @many
 @given(given=problems(capacities=True))
-def test_members_alike_are_even_per_topic_and_over_all(given: Problem) -> None:
+def test_equal_members_are_even_per_topic_and_over_all(given: Problem) -> None:
     owner = sticky_balanced.assign(given).owner
     assert_even_per_topic(given, owner)
     share = len(owner) * given.members.capacity / given.members.capacity.sum()
@@ -64,7 +64,7 @@ def test_members_alike_are_even_per_topic_and_over_all(given: Problem) -> None:
 
 @many
 @given(given=problems(mixed=True))
-def test_with_topics_first_all_are_even_per_topic_and_no_gift_helps(given: Problem) -> None:
+def test_with_topics_first_all_are_even_per_topic_and_no_transfer_helps(given: Problem) -> None:
     owner = sticky_balanced.assign(replace(given, options={"balance": "topic"})).owner
     assert_even_per_topic(given, owner)
     assert_no_better_gift(given, owner)
@@ -86,7 +86,7 @@ def test_several_topics_move_no_more_than_they_must(given: Problem) -> None:
 
 @many
 @given(given=problems(topics=3, members=4, most=4, mixed=True, capacities=True))
-def test_loads_are_as_even_as_any_deal_of_the_remainders_makes_them(given: Problem) -> None:
+def test_loads_are_as_even_as_any_assignment_of_the_remainders_makes_them(given: Problem) -> None:
     owner = sticky_balanced.assign(replace(given, options={"balance": "topic"})).owner
     if (given.members.capacity == given.members.capacity[0]).all():
         load = loads(given.members.count, owner)

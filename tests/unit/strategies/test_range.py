@@ -54,12 +54,12 @@ def test_ranges_are_kafkas(
     assert assign_by_name(strategy, topics, members) == expected
 
 
-def test_a_member_that_comes_back_by_its_name_gets_the_same_ranges() -> None:
+def test_a_member_that_rejoins_by_its_name_gets_the_same_ranges() -> None:
     before = strategy.assign(problem([5], 3))
     assert (strategy.assign(problem([5], 3, [NONE] * 5)).owner == before.owner).all()
 
 
-def test_topics_alike_are_cut_alike() -> None:
+def test_equal_topics_get_equal_ranges() -> None:
     owner = strategy.assign(problem([7, 7, 7], 3)).owner.reshape(3, 7)
     assert (owner == owner[0]).all()
 

@@ -38,7 +38,7 @@ def test_an_owner_that_no_longer_subscribes_can_not_keep_it() -> None:
     assert why(problem([1], 2, [0], subscription=[[0], [1]]), [1]) == [MoveReason.NOT_WANTED]
 
 
-def test_an_owner_over_its_cap_gives_up() -> None:
+def test_an_owner_over_its_cap_loses_partitions() -> None:
     given = problem([3], 2, [0, 0, 0], cap=[2, NONE])
     assert why(given, [0, 0, 1]) == [STAYS, STAYS, MoveReason.OVER_CAP]
     assert why(problem([2], 1, [0, 0], cap=[1]), [0, NONE]) == [STAYS, MoveReason.OVER_CAP]

@@ -41,13 +41,13 @@ def test_the_hash_has_the_published_values() -> None:
 
 
 @pytest.mark.parametrize("gone", ["m0", "m5", "m9"])
-def test_whoever_goes_only_its_own_partitions_move(gone: str) -> None:
+def test_when_a_member_leaves_only_its_own_partitions_move(gone: str) -> None:
     names = [f"m{n}" for n in range(10)]
     before, after = owners(names, 1000), owners([n for n in names if n != gone], 1000)
     assert [a for a, b in zip(after, before, strict=True) if b != gone] == [b for b in before if b != gone]
 
 
-def test_whoever_comes_all_that_moves_goes_to_it() -> None:
+def test_when_a_member_joins_all_that_moves_goes_to_it() -> None:
     names = [f"m{n}" for n in range(10)]
     before, after = owners(names, 1000), owners(sorted([*names, "m44"]), 1000)
     moved = [a for a, b in zip(after, before, strict=True) if a != b]

@@ -55,7 +55,7 @@ def test_many_small_topics_do_not_pile_up_on_the_first_names() -> None:
         assert solution.explanation.imbalance_by_topic.max() <= 1
 
 
-def test_three_topics_are_dealt_so_that_both_balances_hold() -> None:
+def test_three_topics_are_assigned_so_that_both_balances_hold() -> None:
     shares = assign_by_name(strategy, {"t1": 2, "t2": 5, "t3": 7}, {"A": (), "B": (), "C": ()})
     assert shares == {
         "A": ["t1/0", "t2/0", "t2/1", "t3/0", "t3/1"],
@@ -160,7 +160,7 @@ def test_nine_ten_and_eleven_become_ten_each() -> None:
     assert solution.explanation.moves == solution.explanation.lower_bound == 2
 
 
-def test_a_gift_may_pass_through_a_third_member() -> None:
+def test_a_transfer_may_pass_through_a_third_member() -> None:
     # A has 2 too many, C could take them, but only B shares a topic with each of them.
     topics = {f"x{n}": 1 for n in range(4)} | {f"y{n}": 1 for n in range(4)}
     wants = {"A": [f"x{n}" for n in range(4)], "B": sorted(topics), "C": [f"y{n}" for n in range(4)]}
@@ -199,7 +199,7 @@ def test_a_partition_pinned_to_nobody_stays_unowned() -> None:
     assert sorted(loads(2, solution.owner).tolist()) == [1, 2]
 
 
-def test_pins_of_a_plan_under_way_change_nothing_else() -> None:
+def test_pins_of_a_plan_in_progress_change_nothing_else() -> None:
     given, before = after_join([10, 10, 10], 4)
     target = strategy.assign(given).owner
     moving = np.flatnonzero(target != before)

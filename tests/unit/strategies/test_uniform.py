@@ -81,7 +81,7 @@ def test_a_newcomer_costs_what_it_must(partitions: list[int], members: int, leas
     assert moves(given, found.owner) == found.lower_bound == least
 
 
-def test_members_that_share_the_same_topics_can_not_always_take_over_for_nothing() -> None:
+def test_members_that_share_the_same_topics_can_not_always_take_over_without_extra_moves() -> None:
     """Dealt in one unchanging order, half of the members share every second topic. When one of them goes, its
     topics are new only to the other half, and the loads have to be put right by moves."""
     order = np.concatenate([np.repeat(np.arange(8), 1 + np.isin(np.arange(8), lucky)) for lucky in _in_turn()])
@@ -96,7 +96,7 @@ def _in_turn() -> list[list[int]]:
     return [[0, 1, 2, 3] if topic % 2 == 0 else [4, 5, 6, 7] for topic in range(50)]
 
 
-def test_fresh_shares_are_dealt_so_that_any_member_can_go_for_nothing() -> None:
+def test_new_shares_are_assigned_so_that_any_member_can_leave_without_extra_moves() -> None:
     fresh = solved(problem([12] * 50, 8)).owner
     for member in range(8):
         names = np.array([m - (m > member) for m in range(8)])
@@ -310,7 +310,7 @@ def test_pins_in_a_large_group_cost_nothing(topics: int, balance: str) -> None:
     assert moves(given, found.owner) == found.lower_bound == 49
 
 
-def test_a_search_that_gives_up_claims_no_more_than_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abandoned_search_claims_no_more_than_it_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(balancing, "_EFFORT", 0)
     chooser = np.random.default_rng(5)
     partitions = chooser.integers(1, 40, 30).tolist()

@@ -81,7 +81,7 @@ async def test_a_topic_nobody_has_is_refused_with_a_remedy(store: Store, lookups
     assert not isinstance(await store.get(KEY), Found)
 
 
-async def test_a_source_that_cannot_tell_is_not_taken_for_absence(store: Store, lookups: TopicLookups) -> None:
+async def test_a_source_that_fails_is_not_taken_for_an_absent_topic(store: Store, lookups: TopicLookups) -> None:
     with pytest.raises(SourceUnavailable, match="kafka can't tell: timed out; try again"):
         await lookups.ensure("g", "t", FakeSource({"t": TopicUnavailable("timed out")}))
 

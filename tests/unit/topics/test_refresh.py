@@ -136,13 +136,13 @@ async def test_nothing_new_writes_nothing(leader: Leader) -> None:
 @pytest.mark.parametrize(
     "answer", [TopicMissing(), TopicUnavailable("timed out"), config(1)], ids=["deleted", "unavailable", "smaller"]
 )
-async def test_doubtful_answers_change_nothing(leader: Leader, answer: TopicAnswer) -> None:
+async def test_uncertain_answers_change_nothing(leader: Leader, answer: TopicAnswer) -> None:
     await leader.start(config(2))
     leader.source.answers["t"] = answer
     assert await leader.look() == config(2)
 
 
-async def test_topics_that_somebody_set_are_not_asked_about(leader: Leader) -> None:
+async def test_topics_that_an_operator_set_are_not_looked_up(leader: Leader) -> None:
     await leader.start(TopicConfig(topic="t", partition_count=2, source="admin"))
     assert (await leader.look()).partition_count == 2
     assert leader.source.asked == []
@@ -165,7 +165,7 @@ async def test_a_deposed_leader_writes_nothing(leader: Leader) -> None:
     assert (await leader.look()).partition_count == 2
 
 
-async def test_a_word_spoken_meanwhile_is_not_overwritten(leader: Leader) -> None:
+async def test_a_count_set_meanwhile_is_not_overwritten(leader: Leader) -> None:
     await leader.start(config(2))
     operators = TopicConfig(topic="t", partition_count=9, source="admin")
     await leader.store.put(GROUP.topic("t"), encode(operators))
@@ -173,7 +173,7 @@ async def test_a_word_spoken_meanwhile_is_not_overwritten(leader: Leader) -> Non
     assert await leader.look() == operators
 
 
-async def test_a_look_that_did_not_tell_of_all_topics_is_counted_as_such(leader: Leader) -> None:
+async def test_a_partial_lookup_is_counted_as_such(leader: Leader) -> None:
     await leader.start(config(2), msgspec.structs.replace(config(2), topic="u"))
     leader.source.answers = {"t": config(3), "u": TopicUnavailable("timed out")}
     await leader.look()

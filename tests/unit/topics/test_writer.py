@@ -80,7 +80,7 @@ async def test_fields_of_others_survive(store: Store) -> None:
     assert (written["partition_count"], written["retention"]) == (3, "7d")
 
 
-async def test_an_operators_word_keeps_the_topics_identity(store: Store) -> None:
+async def test_a_count_set_by_an_operator_keeps_the_topics_identity(store: Store) -> None:
     discovered = config(2, topic_id="abc", replica_racks=(("r1",), ("r2",)), source="kafka")
     await set_topic(store, KEYS, "g", discovered)
     after = await set_topic(store, KEYS, "g", config(3))

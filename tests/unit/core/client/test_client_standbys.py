@@ -24,7 +24,7 @@ def standing_by(*tps: object) -> Lanes:
     return lanes
 
 
-def test_the_handler_hears_of_each_standby_once() -> None:
+def test_the_handler_is_called_once_for_each_standby() -> None:
     lanes = Lanes()
     lanes.hear(full=True, standbys_added=(A, B))
     assert lanes.running == {A: CallStandby(A), B: CallStandby(B)}
@@ -40,7 +40,7 @@ def test_standbys_need_no_lease() -> None:
     assert lanes.running == {A: CallStandby(A)}
 
 
-def test_a_standby_that_is_removed_is_told_so() -> None:
+def test_the_handler_is_called_for_a_standby_that_is_removed() -> None:
     lanes = standing_by(A)
     lanes.hear(standbys_removed=(A,))
     assert lanes.end(A) == CallNoStandby(A)
@@ -70,7 +70,7 @@ def test_a_copy_of_an_earlier_topic_is_dropped_before_the_new_one_is_asked_for()
     assert not lanes.running
 
 
-def test_a_promoted_copy_is_not_told_to_go() -> None:
+def test_a_promoted_copy_is_not_removed() -> None:
     lanes = standing_by(A)
     lanes.hear(assigned=((A, 3),))
     assert lanes.end(A) == CallAssigned(owned(A, 3))
@@ -103,7 +103,7 @@ def test_a_grant_that_is_lost_before_its_turn_drops_the_copy() -> None:
     assert lanes.running == {A: CallNoStandby(A)}
 
 
-def test_an_owner_that_lets_go_and_stands_by_hears_both_in_order() -> None:
+def test_an_owner_that_releases_and_stands_by_gets_both_calls_in_order() -> None:
     lanes = Lanes()
     lanes.own(A, 3)
     lanes.hear(releases=(release(A, 3, "h"),), standbys_added=(A,))
@@ -111,7 +111,7 @@ def test_an_owner_that_lets_go_and_stands_by_hears_both_in_order() -> None:
     assert lanes.end(A) == CallStandby(A)
 
 
-def test_an_owner_that_lost_its_partition_and_stands_by_hears_both_in_order() -> None:
+def test_an_owner_that_lost_its_partition_and_stands_by_gets_both_calls_in_order() -> None:
     lanes = Lanes()
     lanes.own(A, 3)
     lanes.hear(unassigned=((A, 3),), standbys_added=(A,))
@@ -119,7 +119,7 @@ def test_an_owner_that_lost_its_partition_and_stands_by_hears_both_in_order() ->
     assert lanes.end(A) == CallStandby(A)
 
 
-def test_a_warm_is_told_that_there_is_a_copy_and_stops_the_making_of_it() -> None:
+def test_a_warm_cancels_the_making_of_a_standby_copy() -> None:
     lanes = Lanes()
     lanes.hear(full=True, standbys_added=(A,))
     lanes.hear(warms=(warm(A, "h"),))

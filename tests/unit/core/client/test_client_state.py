@@ -93,7 +93,7 @@ def test_an_unassigned_of_an_older_epoch_changes_nothing() -> None:
     assert lanes.is_open(A)
 
 
-def test_an_unassigned_epoch_never_comes_back() -> None:
+def test_an_unassigned_epoch_is_never_granted_again() -> None:
     lanes = Lanes()
     lanes.own(A, 5)
     lanes.hear(unassigned=((A, 5),))
@@ -137,7 +137,7 @@ def test_an_assigned_that_was_overtaken_is_stopped_and_revoked() -> None:
     assert not lanes.running
 
 
-def test_a_handler_stopped_halfway_hears_of_the_loss_even_if_the_lease_is_back() -> None:
+def test_a_handler_stopped_halfway_gets_the_loss_even_if_the_lease_is_back() -> None:
     lanes = Lanes()
     lanes.hear(assigned=((A, 5),))
     lanes.take(lanes.state.lease_lost())
@@ -236,7 +236,7 @@ def test_a_replayed_warm_that_is_done_is_answered_again_without_warming() -> Non
     assert lanes.answers(READY) == [Ack(A, "h1")]
 
 
-def test_a_grant_during_the_warm_waits_for_it_and_makes_its_answer_moot() -> None:
+def test_a_grant_during_the_warm_waits_for_it_and_makes_its_ack_moot() -> None:
     lanes = Lanes()
     lanes.hear(warms=(warm(A),))
     lanes.hear(assigned=((A, 5),))
@@ -369,7 +369,7 @@ def test_a_replayed_release_is_answered_again() -> None:
     assert lanes.answers(RELEASED) == [Ack(A, "h1")]
 
 
-def test_an_answer_that_changed_while_it_was_sent_is_sent_again() -> None:
+def test_an_ack_that_changed_while_it_was_sent_is_sent_again() -> None:
     lanes = Lanes()
     lanes.hear(releases=(release(A, 5, "h1"),))
     sent = lanes.answers(RELEASED)
@@ -414,7 +414,7 @@ def test_a_lost_session_shuts_every_gate_before_any_handler_runs() -> None:
     assert lanes.end(A) == CallRevoked(owned(A, 5), "evicted")
 
 
-def test_a_lost_session_stops_warms_and_forgets_answers() -> None:
+def test_a_lost_session_stops_warms_and_forgets_acks() -> None:
     lanes = Lanes()
     lanes.hear(warms=(warm(A),), releases=(release(B, 3),))
     assert lanes.answers(RELEASED)
@@ -423,7 +423,7 @@ def test_a_lost_session_stops_warms_and_forgets_answers() -> None:
     assert lanes.state.pending_ack_count() == 0
 
 
-def test_letting_go_releases_everything_without_answers_and_takes_nothing_new() -> None:
+def test_release_all_releases_everything_without_acks_and_takes_nothing_new() -> None:
     lanes = Lanes()
     lanes.own(A, 5)
     lanes.take(lanes.state.release_all("draining"))

@@ -19,7 +19,7 @@ def open_gate(epoch: int = 5, *, sent_at: float = 100.0, ttl: float = 30.0) -> t
     return gate, lease
 
 
-def test_an_open_gate_admits_and_tells_the_epoch() -> None:
+def test_an_open_gate_admits_and_returns_the_epoch() -> None:
     gate, _ = open_gate(5)
     assert gate.admit(101.0) == 5
     assert gate.admit(101.0, 5) == 5
@@ -95,7 +95,7 @@ def test_after_the_end_not_even_work_that_began_may_have_its_effect(reason: Shut
         gate.check(101.0, 5)
 
 
-def test_the_clock_stops_work_under_way_too() -> None:
+def test_the_clock_stops_work_in_progress_too() -> None:
     gate, _ = open_gate(5)
     gate.close(Shut.RELEASING)
     with pytest.raises(GateClosed):

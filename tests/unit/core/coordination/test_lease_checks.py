@@ -43,7 +43,7 @@ def test_a_lease_is_asked_about_once_per_interval() -> None:
     assert checks.due(1.0 + INTERVAL) == (lease,)
 
 
-def test_an_answer_that_comes_after_the_interval_asks_again_later() -> None:
+def test_a_response_that_comes_after_the_interval_asks_again_later() -> None:
     checks, context, lease = with_missing_owner()
     state_of(context, 1.0)
     checks.due(1.0)

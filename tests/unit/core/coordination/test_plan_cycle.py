@@ -138,7 +138,7 @@ def test_a_partition_in_cooldown_stays_unless_its_owner_is_leaving() -> None:
     assert not plans.must_stay(T0, 9.0)
 
 
-def test_a_partition_with_a_write_in_flight_stays_whoever_is_leaving() -> None:
+def test_a_partition_with_a_write_in_flight_stays_even_if_its_owner_is_leaving() -> None:
     scene = group()
     scene.consumer("a", status="Draining")
     plans, context = cycle(scene)

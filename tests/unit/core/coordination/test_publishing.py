@@ -115,7 +115,7 @@ def test_a_change_of_the_quarantine_is_published_and_takes_the_floor_along() -> 
     assert [(found.topic, found.partition) for found in plan.quarantined] == [("t", 0)]
 
 
-def test_conditions_are_told_without_a_new_generation() -> None:
+def test_conditions_are_published_without_a_new_generation() -> None:
     one = Publishing()
     one.oversized.add(one.begun, "too large")
     plan = one.published()

@@ -237,7 +237,7 @@ def test_a_group_whose_loads_change_all_the_time_is_not_worked_out_all_the_time(
     assert ask(group, 1060) == 1060
 
 
-def test_growth_of_all_loads_alike_is_no_reason_to_plan() -> None:
+def test_equal_growth_of_all_loads_is_no_reason_to_plan() -> None:
     group = in_force(records(a=HOT))
     group.update(records(a={number: 10 * load for number, load in HOT.items()}))
     assert ask(group, 1000) is None
@@ -279,7 +279,7 @@ def test_only_records_that_changed_are_read_again() -> None:
     assert RecordedLoads({}, second).weights(TOPICS, WALL) is None
 
 
-def test_loads_that_go_stale_are_given_up_for_counts() -> None:
+def test_loads_that_go_stale_make_plans_unweighted() -> None:
     group = in_force(records(a=HOT))
     assert group.wanted_at([("a", 4)], 2, 700, WALL + 700) == 700
     assert group.take_up([("a", 4)], 2, 700, WALL + 700)

@@ -65,7 +65,7 @@ def test_draining_and_evicted_consumers_are_no_members_and_what_they_have_is_to_
     assert request.problem.owner.tolist() == [0, NONE, NONE]
 
 
-def test_an_owner_in_doubt_is_a_member_on_hold_that_keeps_what_it_has() -> None:
+def test_an_owner_of_unknown_liveness_is_a_member_on_hold_that_keeps_what_it_has() -> None:
     scene = Scene()
     scene.topic("t", 2)
     scene.consumer("a", rack="r")
@@ -222,7 +222,7 @@ def test_loads_are_passed_on_where_the_group_asks_for_them() -> None:
     assert np.isnan(problem.members.load).tolist() == [True, False]
 
 
-def test_an_owner_in_doubt_has_no_known_load() -> None:
+def test_an_owner_of_unknown_liveness_has_no_known_load() -> None:
     scene = loaded_scene(use_loads=True)
     scene.owned("away", 0)
     problem = scene.request(loads=Told(None, {"a": 1.0}), now=1.0).problem
@@ -231,7 +231,7 @@ def test_an_owner_in_doubt_has_no_known_load() -> None:
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_without_known_or_wanted_loads_all_are_alike(wanted: bool) -> None:
+def test_without_known_or_wanted_loads_all_are_equal(wanted: bool) -> None:
     told = Told(None, {}) if wanted else Told([1.0, 2.0, 3.0], {"a": 1.0})
     problem = loaded_scene(use_loads=wanted).request(loads=told).problem
     assert problem.topics.weight is None
@@ -283,7 +283,7 @@ def test_the_fleet_that_is_leaving_counts_for_the_share() -> None:
 
 
 @pytest.mark.parametrize(("option", "generation"), [("", "v2"), ("v2", "v1"), ("v3", "v2"), ("auto", "v1")])
-def test_no_rollout_leaves_everybody_free(option: str, generation: str) -> None:
+def test_without_a_rollout_no_member_is_constrained(option: str, generation: str) -> None:
     scene = rolling_scene()
     scene.options(rollout=option)
     scene.consumer("c", generation=generation)

@@ -176,7 +176,7 @@ def test_newcomers_that_have_less_get_more_of_what_is_left_behind() -> None:
     assert solved((30, 10, 10, 0, 0), wishes, orphans=20) == ([30, 10, 10, 10, 10], 0)
 
 
-def test_who_is_on_hold_because_of_doubt_gets_nothing_even_if_nobody_else_can_take_it() -> None:
+def test_a_member_on_hold_for_unknown_liveness_gets_nothing_even_if_nobody_else_can_take_it() -> None:
     wanted = [[1, 0], [1, 1], [1, 1]]
     given = problem([3, 3], 3, [1, 1, 1, NONE, NONE, NONE], subscription=wanted, hold=[1])
     wishes = rollout(3, [2], {0: 1})
@@ -193,7 +193,7 @@ def test_what_is_pinned_to_nobody_stays_with_nobody() -> None:
     assert solve(STRATEGY, applied(given, wishes), wishes).owner.tolist() == [NONE, 0]
 
 
-def test_a_topic_its_owner_gave_up_moves_during_a_rollout_as_ever() -> None:
+def test_a_topic_its_owner_unsubscribed_from_moves_during_a_rollout_as_ever() -> None:
     given = problem([2, 2], 2, [0, 0, 0, 0], subscription=[[1, 0], [1, 1]])
     wishes = rollout(2, [0], {1: 2})
     assert solve(STRATEGY, applied(given, wishes), wishes).owner.tolist() == [0, 0, 1, 1]
@@ -231,7 +231,7 @@ def test_a_strategy_is_asked_three_times_at_most() -> None:
     assert strategy.times <= 3
 
 
-def test_without_a_rollout_the_strategy_has_the_only_word() -> None:
+def test_without_a_rollout_the_strategy_alone_decides() -> None:
     given = problem([4], 2, [0, 0, 0, 0])
     assert (solve(STRATEGY, given, None).owner == STRATEGY.assign(given).owner).all()
 
@@ -259,7 +259,7 @@ def rolling(draw: st.DrawFn) -> tuple[Problem, Rollout]:
 
 @given(rolling())
 @settings(max_examples=150, deadline=None)
-def test_nothing_is_unowned_that_somebody_could_have_and_nothing_moves_that_may_stay(
+def test_nothing_is_unowned_that_a_member_could_own_and_nothing_moves_that_may_stay(
     case: tuple[Problem, Rollout],
 ) -> None:
     given, wishes = case

@@ -47,7 +47,7 @@ def test_a_lower_epoch_is_refused_wherever_its_offsets_are() -> None:
     assert (fence.epoch, fence.next_offset, fence.refused_rows, fence.refused_batches) == (4, 20, 10, 1)
 
 
-def test_told_to_fail_it_fails_at_the_first_stale_row() -> None:
+def test_with_fail_it_fails_at_the_first_stale_row() -> None:
     with pytest.raises(StaleRows, match=r"orders/0 carry epoch 3, but epoch 4 has written.*reset the sink's fence"):
         decide({TP: Fence(epoch=4)}, [part(3, 0, 1)], OnStale.FAIL)
 
@@ -68,7 +68,7 @@ def test_a_stale_batch_that_is_replayed_over_and_over_counts_once() -> None:
     assert fence.refused_batches == 1
 
 
-def test_another_late_owner_gets_patience_of_its_own() -> None:
+def test_another_late_owner_has_a_limit_of_its_own() -> None:
     fence = Fence(epoch=9, refused_epoch=3, refused_until=100, refused_batches=MAX_STALE_BATCHES)
     fence = decide({TP: fence}, [part(4, 0, 10)], OnStale.DROP).fences[TP]
     assert (fence.refused_epoch, fence.refused_batches, fence.refused_until) == (4, 1, 10)

@@ -98,7 +98,7 @@ def test_a_zombies_rows_are_refused_and_its_other_partitions_are_not(lake: str) 
     assert ParquetLedger(sink.place).fences()[TP].refused_rows == 10
 
 
-def test_told_to_fail_a_zombie_writes_nothing_at_all(lake: str) -> None:
+def test_with_fail_a_zombie_writes_nothing_at_all(lake: str) -> None:
     put(target(lake), rows(4, range(10)))
     with pytest.raises(StaleRows, match="orders/0"):
         put(target(lake, on_stale="fail"), rows(3, range(10, 20)), rows(3, range(5), partition=1))
@@ -168,7 +168,7 @@ def test_paths_may_be_uris() -> None:
     assert local_directory("/lake/a%20b") == Path("/lake/a%20b")
 
 
-def test_what_is_no_fenced_directory_is_told_so(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_fenced_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="is no fenced directory"):
         committed(tmp_path)
 

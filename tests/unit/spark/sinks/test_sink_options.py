@@ -50,7 +50,7 @@ def test_a_missing_option_is_named(missing: str) -> None:
         ({"url": "oracle://h/d"}, "know sqlite and postgresql"),
     ],
 )
-def test_a_wrong_option_is_told_before_anything_runs(options: dict[str, str], told: str) -> None:
+def test_a_wrong_option_is_refused_before_anything_runs(options: dict[str, str], told: str) -> None:
     with pytest.raises(AssignerError, match=told):
         sql(**{**ENOUGH, **options}).writer(SCHEMA, False)
 

@@ -70,7 +70,7 @@ def test_a_zombies_rows_are_refused_and_its_other_partitions_are_not(url: str) -
     assert SqlLedger(sink.place).fences()[TP].refused_rows == 10
 
 
-def test_told_to_fail_a_zombie_writes_nothing_at_all(url: str) -> None:
+def test_with_fail_a_zombie_writes_nothing_at_all(url: str) -> None:
     put(target(url), rows(4, range(10)))
     with pytest.raises(StaleRows, match="orders/0"):
         put(target(url, on_stale="fail"), rows(3, range(10, 20)), rows(3, range(5), partition=1))
@@ -92,7 +92,7 @@ def test_a_batch_without_rows_changes_nothing(url: str) -> None:
     assert SqlLedger(sink.place).fences() == {}
 
 
-def test_rows_that_filters_left_out_are_neither_awaited_nor_written_later(url: str) -> None:
+def test_rows_that_filters_left_out_are_neither_waited_for_nor_written_later(url: str) -> None:
     """Only offset 12 of 10..20 came through the filter. A successor that reads them again has the same row to offer."""
     sink = target(url)
     put(sink, rows(3, [12]))

@@ -45,7 +45,7 @@ def test_versions_of_a_query_with_other_columns_stage_side_by_side(url: str) -> 
     assert put(old, rows(2, range(8, 9))).written == 1
 
 
-def test_values_of_every_type_come_back_as_they_were(url: str) -> None:
+def test_values_of_every_type_are_read_as_they_were_written(url: str) -> None:
     fields = {
         "flag": (spark.BooleanType(), pa.array([True, None], pa.bool_()), True),
         "small": (spark.ShortType(), pa.array([-5, None], pa.int16()), -5),

@@ -106,7 +106,7 @@ def overlapping(given: Problem) -> bool:
     return bool(np.isin(given.members.rack[given.members.rack != NONE], given.topics.replica_racks[1]).any())
 
 
-def test_what_is_pinned_to_others_is_not_counted_as_dealt() -> None:
+def test_what_is_pinned_to_others_is_not_counted_as_assigned() -> None:
     # Only the first member may take what is loose; two others have one partition each pinned to them.
     wants = [[1, 1, 0], [1, 0, 0], [1, 0, 1], [0, 0, 1]]
     given = problem([0, 5, 0], 4, [2, 2, 3, 0, 2], subscription=wants, capacity=[3, 0.1, 1, 2], pinned=[0, 2, 3])

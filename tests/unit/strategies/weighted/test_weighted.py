@@ -121,7 +121,7 @@ def test_a_fresh_plan_is_at_most_a_third_worse_than_the_best(given: Problem) -> 
 
 @many
 @given(given=problems(capacities=True), weight=st.sampled_from([0.3, 1.0, 17.0]))
-def test_like_weights_give_everybody_the_floor_or_the_ceiling_of_its_share(given: Problem, weight: float) -> None:
+def test_equal_weights_give_each_member_the_floor_or_the_ceiling_of_its_share(given: Problem, weight: float) -> None:
     fresh = weigh(again(given, np.full_like(given.owner, NONE)), np.full(len(given.owner), weight))
     capacity = given.members.capacity
     share = len(given.owner) * capacity / capacity.sum()
@@ -242,7 +242,7 @@ def test_nothing_moves_while_all_are_within_the_tolerance(given: Problem, tolera
 
 
 @pytest.mark.parametrize("each", [3, 8, 40])
-def test_weights_that_tremble_move_nothing(each: int) -> None:
+def test_fluctuating_weights_move_nothing(each: int) -> None:
     given = group(20, each)
     dice = np.random.default_rng(2)
     owner = assign(given).owner
@@ -268,7 +268,7 @@ def test_who_was_outside_is_brought_well_inside_and_is_left_alone_then() -> None
         owner = after_all
 
 
-def test_one_extra_partition_for_many_members_does_not_wander() -> None:
+def test_one_remainder_for_many_members_does_not_move_back_and_forth() -> None:
     given = weigh(problem([401], 100), np.ones(401))
     dice = np.random.default_rng(4)
     owner = assign(given).owner
@@ -314,7 +314,7 @@ def fair_shares_of(given: Problem) -> FloatArray:
     return goal
 
 
-def test_a_chain_of_members_evens_out() -> None:
+def test_members_with_overlapping_topics_even_out() -> None:
     # A takes the first topic, B both, C the second: B passes on what it is relieved of.
     wants = [[1, 0], [1, 1], [0, 1]]
     weight = np.random.default_rng(5).uniform(1, 2, 600)

@@ -110,6 +110,6 @@ def test_a_holder_that_would_have_too_much_is_passed_over() -> None:
     assert load.max() <= load.mean() * 1.1 + 1.29
 
 
-def test_alike_partitions_in_sets_of_different_sizes_are_counted_exactly() -> None:
+def test_equal_partitions_in_sets_of_different_sizes_are_counted_exactly() -> None:
     given = problem([6, 6, 5], 4, copartition=[0, 0, NONE])
     assert (sticky_balanced.assign(weigh(given, np.full(17, 2.5))).owner == sticky_balanced.assign(given).owner).all()

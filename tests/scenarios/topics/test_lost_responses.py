@@ -47,7 +47,7 @@ async def until_everything_took_effect(faults: FaultyStore) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_options_are_set_although_the_answer_was_lost(cluster: Cluster, fault: Fault) -> None:
+async def test_options_are_set_although_the_response_was_lost(cluster: Cluster, fault: Fault) -> None:
     instance, faults = await instance_on_faults(cluster)
     lost = losing(faults, fault, cluster.keys.group(GROUP).options)
     assert (await instance.operations.set_options(GROUP, {"debounce": 7.0})).debounce == 7.0
@@ -56,7 +56,7 @@ async def test_options_are_set_although_the_answer_was_lost(cluster: Cluster, fa
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_rebalance_is_asked_for_once_although_the_answer_was_lost(cluster: Cluster, fault: Fault) -> None:
+async def test_a_rebalance_is_asked_for_once_although_the_response_was_lost(cluster: Cluster, fault: Fault) -> None:
     instance, faults = await instance_on_faults(cluster)
     losing(faults, fault, cluster.keys.group(GROUP).options)
     await instance.operations.rebalance(GROUP)
@@ -65,7 +65,7 @@ async def test_a_rebalance_is_asked_for_once_although_the_answer_was_lost(cluste
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_group_becomes_exclusive_although_the_answer_was_lost(cluster: Cluster, fault: Fault) -> None:
+async def test_a_group_becomes_exclusive_although_the_response_was_lost(cluster: Cluster, fault: Fault) -> None:
     instance, faults = await instance_on_faults(cluster)
     losing(faults, fault, cluster.keys.group(GROUP).options)
     await instance.operations.set_options(GROUP, {"handoff_mode": "exclusive"})
@@ -74,7 +74,7 @@ async def test_a_group_becomes_exclusive_although_the_answer_was_lost(cluster: C
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_weights_are_published_although_the_answer_was_lost(cluster: Cluster, fault: Fault) -> None:
+async def test_weights_are_published_although_the_response_was_lost(cluster: Cluster, fault: Fault) -> None:
     instance, faults = await instance_on_faults(cluster)
     lost = losing(faults, fault, cluster.keys.topic_loads(GROUP, "t"))
     weights = [Weights("t", 0, (1.0, 2.0, 3.0))]
@@ -85,7 +85,7 @@ async def test_weights_are_published_although_the_answer_was_lost(cluster: Clust
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_topic_is_set_although_the_answer_was_lost(cluster: Cluster, fault: Fault) -> None:
+async def test_a_topic_is_set_although_the_response_was_lost(cluster: Cluster, fault: Fault) -> None:
     instance, faults = await instance_on_faults(cluster)
     key = cluster.keys.group(GROUP).topic("t")
     lost = losing(faults, fault, key)
@@ -97,7 +97,7 @@ async def test_a_topic_is_set_although_the_answer_was_lost(cluster: Cluster, fau
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_group_is_made_although_the_answer_was_lost(cluster: Cluster, fault: Fault) -> None:
+async def test_a_group_is_made_although_the_response_was_lost(cluster: Cluster, fault: Fault) -> None:
     instance, faults = await instance_on_faults(cluster)
     lost = losing(faults, fault, cluster.keys.group_index("new"))
     await instance.operations.set_topic("new", "t", 3)
@@ -108,7 +108,7 @@ async def test_a_group_is_made_although_the_answer_was_lost(cluster: Cluster, fa
 
 @pytest.mark.cluster(etcd_ttl=EXPIRES)
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_group_is_deleted_and_its_epochs_are_kept_although_the_answer_was_lost(
+async def test_a_group_is_deleted_and_its_epochs_are_kept_although_the_response_was_lost(
     cluster: Cluster, fault: Fault
 ) -> None:
     instance, faults = await instance_on_faults(cluster)

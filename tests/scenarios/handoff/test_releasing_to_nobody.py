@@ -52,7 +52,7 @@ async def until_drained(consumer: SteppedConsumer) -> None:
 # --- a drain ends ------------------------------------------------------------------------------------------------
 
 
-async def test_the_only_subscriber_of_a_topic_is_drained_and_told_to_release_it(any_cluster: Cluster) -> None:
+async def test_the_only_subscriber_of_a_topic_is_drained_and_asked_to_release_it(any_cluster: Cluster) -> None:
     cluster = any_cluster
     a, _ = await only_subscriber(cluster)
     assert await a.deregister(), "b is there, and ready"
@@ -73,7 +73,7 @@ async def test_a_drain_of_the_only_subscriber_ends_in_either_mode(cluster_in_eit
     await cluster_in_either_mode.until_counts(b=2)
 
 
-async def test_rule_8_what_is_let_go_is_nobodys_before_its_owner_said_that_it_let_go(
+async def test_rule_8_a_partition_released_to_nobody_has_its_owner_until_the_ack(
     cluster_in_either_mode: Cluster,
 ) -> None:
     a, _ = await only_subscriber(cluster_in_either_mode, answers_release=False)
@@ -88,7 +88,7 @@ async def test_rule_8_what_is_let_go_is_nobodys_before_its_owner_said_that_it_le
     await c.until("has u", lambda c: sorted(c.owned) == U)
 
 
-async def test_an_owner_that_does_not_let_go_is_evicted(cluster_in_either_mode: Cluster) -> None:
+async def test_an_owner_that_does_not_release_is_evicted(cluster_in_either_mode: Cluster) -> None:
     a, _ = await only_subscriber(cluster_in_either_mode, answers_release=False)
     await a.deregister()
     await a.until("evicted", lambda c: isinstance(c.ended, Evicted), within=90.0)
@@ -98,7 +98,9 @@ async def test_an_owner_that_does_not_let_go_is_evicted(cluster_in_either_mode: 
 
 
 @pytest.mark.cluster(etcd_ttl=EXPIRES)
-async def test_an_owner_that_dies_while_it_lets_go_is_waited_for_no_longer_than_its_lease(any_cluster: Cluster) -> None:
+async def test_an_owner_that_dies_while_it_releases_is_waited_for_no_longer_than_its_lease(
+    any_cluster: Cluster,
+) -> None:
     cluster = any_cluster
     a, _ = await only_subscriber(cluster, answers_release=False)
     await a.deregister()
@@ -110,7 +112,7 @@ async def test_an_owner_that_dies_while_it_lets_go_is_waited_for_no_longer_than_
     assert min(c.owned.values()) > 1
 
 
-async def test_a_new_leader_goes_on_with_letting_go(any_cluster: Cluster) -> None:
+async def test_a_new_leader_continues_a_release_to_nobody(any_cluster: Cluster) -> None:
     cluster = any_cluster
     a, _ = await only_subscriber(cluster, answers_release=False)
     second = await cluster.start_instance("i2")
@@ -125,7 +127,7 @@ async def test_a_new_leader_goes_on_with_letting_go(any_cluster: Cluster) -> Non
     await cluster.until("let go", lambda s: not owned(s) and not s.handoffs)
 
 
-async def test_a_new_process_under_the_name_gets_what_the_old_one_was_letting_go(
+async def test_a_new_process_under_the_name_gets_what_the_old_one_was_releasing(
     cluster_in_either_mode: Cluster,
 ) -> None:
     a, _ = await only_subscriber(cluster_in_either_mode, answers_release=False)
@@ -165,7 +167,9 @@ async def test_an_operator_who_waits_for_a_drain_sees_its_end(cluster_in_either_
     assert b.ended is None
 
 
-async def test_a_consumer_that_warms_when_the_last_taker_goes_lets_go_instead(cluster_in_either_mode: Cluster) -> None:
+async def test_a_consumer_that_warms_when_the_last_taker_leaves_releases_instead(
+    cluster_in_either_mode: Cluster,
+) -> None:
     """The handoff that was under way loses its target, and no plan names another."""
     await cluster_in_either_mode.add_topic(partitions=1)
     await cluster_in_either_mode.start_instance()
@@ -180,7 +184,7 @@ async def test_a_consumer_that_warms_when_the_last_taker_goes_lets_go_instead(cl
     await cluster_in_either_mode.until("nobody has anything", lambda s: not s.assignments and not s.handoffs)
 
 
-async def test_the_topics_of_a_set_are_let_go_together(cluster_in_either_mode: Cluster) -> None:
+async def test_the_topics_of_a_set_are_released_together(cluster_in_either_mode: Cluster) -> None:
     await cluster_in_either_mode.set_options(copartitioned=(("t", "u"),))
     await two_topics(cluster_in_either_mode)
     await cluster_in_either_mode.add_topic("v", partitions=1)
@@ -337,7 +341,7 @@ async def test_handoffs_of_a_deleted_topic_hold_no_room(any_cluster: Cluster) ->
     assert (await most_at_a_time(cluster))[0] <= 3
 
 
-async def test_what_is_being_let_go_holds_no_room_either(cluster_in_either_mode: Cluster) -> None:
+async def test_what_is_being_released_takes_up_no_room_either(cluster_in_either_mode: Cluster) -> None:
     await cluster_in_either_mode.set_options(max_concurrent_handoffs=2)
     await cluster_in_either_mode.add_topic("t", partitions=4)
     await cluster_in_either_mode.add_topic("u", partitions=6)
