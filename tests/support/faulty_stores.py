@@ -124,7 +124,7 @@ class LateStore(CountingStore):
         self.delay = 0.0
         self.sent = 0
         self.outcomes: list[TransactionResult] = []
-        self._under_way: set[asyncio.Task[TransactionResult]] = set()
+        self._in_flight: set[asyncio.Task[TransactionResult]] = set()
 
     async def transact(
         self, compares: Sequence[Compare], operations: Sequence[Operation], *, otherwise: Sequence[str] = ()
@@ -133,8 +133,8 @@ class LateStore(CountingStore):
             return await super().transact(compares, operations, otherwise=otherwise)
         self.sent += 1
         task = asyncio.create_task(self._arrive_late(compares, operations, otherwise))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        self._in_flight.add(task)
+        task.add_done_callback(self._in_flight.discard)
         return await asyncio.shield(task)
 
     async def _arrive_late(

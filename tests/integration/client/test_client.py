@@ -203,7 +203,7 @@ async def test_an_assigned_that_fails_is_tried_again() -> None:
 async def test_a_warm_that_returns_is_reported_ready() -> None:
     async with ScriptedAssigner() as service, consuming(service, Handler()) as consumer:
         service.stream.warm(3, "h7")
-        await service.hears(lambda: service.ready_answers() == [(3, "h7", "")])
+        await service.receives(lambda: service.ready_acks() == [(3, "h7", "")])
         assert service.readies[0].session == consumer.session
         assert service.readies[0].group == "billing"
 
@@ -217,7 +217,7 @@ async def test_a_warm_that_raises_is_reported_with_the_reason() -> None:
     handler.during["warm"] = fail
     async with ScriptedAssigner() as service, consuming(service, handler):
         service.stream.warm(3)
-        await service.hears(lambda: service.ready_answers() == [(3, "h1", "RuntimeError: no checkpoint")])
+        await service.receives(lambda: service.ready_acks() == [(3, "h1", "RuntimeError: no checkpoint")])
 
 
 async def test_a_cancelled_warm_stops_and_is_not_reported() -> None:
@@ -229,14 +229,14 @@ async def test_a_cancelled_warm_stops_and_is_not_reported() -> None:
         service.stream.cancel(3)
         await eventually(lambda: "cancelled warm orders/3" in handler.calls)
         service.stream.warm(4, "h2")
-        await service.hears(lambda: service.ready_answers() == [(4, "h2", "")])
+        await service.receives(lambda: service.ready_acks() == [(4, "h2", "")])
 
 
 async def test_a_finished_warm_that_is_cancelled_is_discarded() -> None:
     handler = Recorder()
     async with ScriptedAssigner() as service, consuming(service, handler):
         service.stream.warm(3)
-        await service.hears(lambda: bool(service.readies))
+        await service.receives(lambda: bool(service.readies))
         service.stream.cancel(3)
         await eventually(lambda: handler.calls == ["warm orders/3", "discard orders/3"])
 
@@ -248,7 +248,7 @@ async def test_a_release_stops_a_running_warm() -> None:
         service.stream.warm(3)
         await eventually(lambda: "warm orders/3" in handler.calls)
         service.stream.release(3, 9, "h2")
-        await service.hears(lambda: service.released_answers() == [(3, "h2", "")])
+        await service.receives(lambda: service.released_acks() == [(3, "h2", "")])
         assert "cancelled warm orders/3" in handler.calls
         assert not service.readies
 
@@ -263,10 +263,10 @@ async def test_only_so_many_warms_run_at_a_time_and_releases_do_not_wait_for_the
         await owns(consumer, p9=1)
         service.stream.batch(warms=[(partition, "h") for partition in range(5)])
         service.stream.release(9, 1)
-        await service.hears(lambda: bool(service.releases))
+        await service.receives(lambda: bool(service.releases))
         assert sum(call.startswith("warm") for call in handler.calls) == 2
         gate.set()
-        await service.hears(lambda: len(service.ready_answers()) == 5)
+        await service.receives(lambda: len(service.ready_acks()) == 5)
 
 
 async def test_a_release_is_reported_when_the_handler_returned() -> None:
@@ -282,7 +282,7 @@ async def test_a_release_is_reported_when_the_handler_returned() -> None:
         assert gate.check(5) == 5
         assert not service.releases
         may_return.set()
-        await service.hears(lambda: service.released_answers() == [(0, "h1", "")])
+        await service.receives(lambda: service.released_acks() == [(0, "h1", "")])
         with pytest.raises(GateClosed):
             gate.check(5)
 
@@ -297,7 +297,7 @@ async def test_a_release_whose_handler_fails_is_reported_all_the_same() -> None:
     async with ScriptedAssigner(owned={"p0": 5}) as service, consuming(service, handler) as consumer:
         await owns(consumer, p0=5)
         service.stream.release(0, 5)
-        await service.hears(lambda: service.released_answers() == [(0, "h1", "")])
+        await service.receives(lambda: service.released_acks() == [(0, "h1", "")])
         assert not consumer.gate(TOPIC, 0).is_open
 
 
@@ -310,7 +310,7 @@ async def test_a_release_waits_for_the_work_in_progress() -> None:
             await consumer.wait_for(lambda _: not gate.is_open)
             assert gate.check(epoch) == 5
             assert not service.releases
-        await service.hears(lambda: service.released_answers() == [(0, "h1", "")])
+        await service.receives(lambda: service.released_acks() == [(0, "h1", "")])
 
 
 async def test_a_release_waits_for_work_in_threads() -> None:
@@ -331,7 +331,7 @@ async def test_a_release_waits_for_work_in_threads() -> None:
         await consumer.wait_for(lambda _: not gate.is_open)
         assert not service.releases
         may_leave.set()
-        await service.hears(lambda: bool(service.releases))
+        await service.receives(lambda: bool(service.releases))
         thread.join()
 
 
@@ -340,7 +340,7 @@ async def test_a_released_epoch_is_not_reopened_by_a_stale_grant() -> None:
     async with ScriptedAssigner(owned={"p0": 5}) as service, consuming(service, handler) as consumer:
         await owns(consumer, p0=5)
         service.stream.release(0, 5)
-        await service.hears(lambda: bool(service.releases))
+        await service.receives(lambda: bool(service.releases))
         service.cut()
         await eventually(lambda: len(service.streams) == 2)
         await consumer.wait_for(lambda one: one.statistics().stale_grants == 1)
@@ -352,8 +352,8 @@ async def test_a_released_epoch_is_not_reopened_by_a_stale_grant() -> None:
 async def test_five_hundred_acks_cost_few_calls() -> None:
     async with ScriptedAssigner() as service, consuming(service, Handler()):
         service.stream.batch(warms=[(partition, f"h{partition}") for partition in range(500)])
-        await service.hears(lambda: len(service.ready_answers()) >= 500)
-        assert sorted(one[0] for one in service.ready_answers()) == list(range(500))
+        await service.receives(lambda: len(service.ready_acks()) >= 500)
+        assert sorted(one[0] for one in service.ready_acks()) == list(range(500))
         assert len(service.readies) <= 20
 
 
@@ -363,7 +363,7 @@ async def test_acks_are_repeated_until_they_are_accepted() -> None:
         service.stream.warm(3)
         await consumer.wait_for(lambda one: one.statistics().pending_acks == 1)
         service.fail.clear()
-        await service.hears(lambda: service.ready_answers() == [(3, "h1", "")])
+        await service.receives(lambda: service.ready_acks() == [(3, "h1", "")])
         await consumer.wait_for(lambda one: one.statistics().pending_acks == 0)
 
 
@@ -392,7 +392,7 @@ async def test_an_ack_rejected_in_a_batch_for_a_transient_reason_is_repeated() -
         service.refuse = lambda answer: "the store does not answer" if service.fail else ""
         service.fail["single ready"] = UNAVAILABLE
         service.stream.batch(warms=[(3, "h1"), (4, "h2")])
-        await service.hears(lambda: "single ready" in service.failed)
+        await service.receives(lambda: "single ready" in service.failed)
         assert consumer.statistics().pending_acks == 2
         service.fail.clear()
         await consumer.wait_for(lambda one: one.statistics().pending_acks == 0)
@@ -403,5 +403,5 @@ async def test_a_call_that_fails_because_of_one_ack_is_split() -> None:
     async with ScriptedAssigner() as service, consuming(service, Handler()) as consumer:
         service.fail_once["released"] = Refusal(Status.NOT_FOUND, "never the target", "NotTheTarget")
         service.stream.batch(releases=[(3, 1, "h1"), (4, 1, "h2")])
-        await service.hears(lambda: len(service.released_answers()) == 2)
+        await service.receives(lambda: len(service.released_acks()) == 2)
         await consumer.wait_for(lambda one: one.statistics().pending_acks == 0)

@@ -87,7 +87,7 @@ async def test_a_stale_grant_is_logged_with_both_epochs_and_not_once_per_grant(
         await owns(consumer, p0=5)
         for _ in range(50):
             service.stream.update(p0=4)
-        await service.hears(lambda: consumer.statistics().stale_grants == 50)
+        await service.receives(lambda: consumer.statistics().stale_grants == 50)
         assert consumer.partitions == {TopicPartition("orders", 0): 5}
     told = [record.getMessage() for record in caplog.records if "stale_grant_ignored" in record.getMessage()]
     assert len(told) == 1

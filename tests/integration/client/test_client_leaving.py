@@ -17,7 +17,7 @@ async def test_leaving_shuts_the_gates_and_notifies_the_handler_and_the_service(
         async with consuming(service, handler) as consumer:
             await owns(consumer, p0=5)
         assert handler.calls == ["assigned orders/0@5", "revoked orders/0@5"]
-        assert [(one.session, one.gates_closed) for one in service.goodbyes] == [(consumer.session, True)]
+        assert [(one.session, one.gates_closed) for one in service.deregistrations] == [(consumer.session, True)]
         assert consumer.partitions == {}
         with pytest.raises(GateClosed) as refused:
             consumer.gate(TOPIC, 0).admit()
@@ -38,13 +38,13 @@ async def test_leaving_waits_for_the_work_in_progress() -> None:
 
             async def end_it() -> None:
                 await consumer.wait_for(lambda one: not one.gate(TOPIC, 0).is_open)
-                assert not service.goodbyes
+                assert not service.deregistrations
                 may_end.set()
 
             tasks.start_soon(work)
             tasks.start_soon(end_it)
             await begun.wait()
-        assert service.goodbyes[0].gates_closed
+        assert service.deregistrations[0].gates_closed
 
 
 async def test_work_that_never_ends_keeps_the_session_from_being_reported_as_closed() -> None:
@@ -54,7 +54,7 @@ async def test_work_that_never_ends_keeps_the_session_from_being_reported_as_clo
             await owns(consumer, p0=5)
             work = consumer.gate(TOPIC, 0).enter()
             work.__enter__()
-        assert not service.goodbyes
+        assert not service.deregistrations
         work.__exit__(None, None, None)
 
 
@@ -74,7 +74,7 @@ async def test_leaving_under_cancellation_still_deregisters() -> None:
                 await owns(consumer, p0=5)
                 scope.cancel()
                 await anyio.sleep_forever()
-        assert service.goodbyes[0].gates_closed
+        assert service.deregistrations[0].gates_closed
 
 
 async def test_draining_goes_on_until_the_service_closes_the_stream() -> None:
@@ -83,11 +83,11 @@ async def test_draining_goes_on_until_the_service_closes_the_stream() -> None:
         await owns(consumer, p0=5)
 
         async def hand_over() -> None:
-            await service.hears(lambda: bool(service.goodbyes))
-            assert not service.goodbyes[0].gates_closed
+            await service.receives(lambda: bool(service.deregistrations))
+            assert not service.deregistrations[0].gates_closed
             assert consumer.gate(TOPIC, 0).is_open
             service.stream.release(0, 5)
-            await service.hears(lambda: bool(service.releases))
+            await service.receives(lambda: bool(service.releases))
             service.stream.end()
 
         async with anyio.create_task_group() as tasks:
@@ -95,7 +95,7 @@ async def test_draining_goes_on_until_the_service_closes_the_stream() -> None:
             await consumer.drain(timeout=10)
         assert handler.calls == ["assigned orders/0@5", "release orders/0@5"]
         assert await consumer.closed() is Ending.DRAINED
-        assert service.goodbyes[-1].gates_closed
+        assert service.deregistrations[-1].gates_closed
 
 
 async def test_a_drain_is_asked_for_again_after_a_reconnect() -> None:
@@ -103,9 +103,9 @@ async def test_a_drain_is_asked_for_again_after_a_reconnect() -> None:
         await owns(consumer, p0=5)
 
         async def lose_contact() -> None:
-            await service.hears(lambda: bool(service.goodbyes))
+            await service.receives(lambda: bool(service.deregistrations))
             service.cut()
-            await service.hears(lambda: len(service.goodbyes) == 2)
+            await service.receives(lambda: len(service.deregistrations) == 2)
             service.stream.end()
 
         async with anyio.create_task_group() as tasks:
@@ -120,7 +120,7 @@ async def test_shutdown_now_releases_everything_without_waiting() -> None:
         await owns(consumer, p0=5, p1=6)
         await consumer.drain(timeout=10)
         assert sorted(handler.calls[2:]) == ["release orders/0@5", "release orders/1@6"]
-        assert [one.gates_closed for one in service.goodbyes] == [False, True]
+        assert [one.gates_closed for one in service.deregistrations] == [False, True]
         assert not service.releases
 
 

@@ -218,7 +218,7 @@ class FakeContact:
         return Reply()
 
 
-def wishes(count: int, metadata: str = "") -> dict[TopicPartition, tuple[int | None, OffsetAndMetadata]]:
+def offsets_of(count: int, metadata: str = "") -> dict[TopicPartition, tuple[int | None, OffsetAndMetadata]]:
     return {tp(number): (1, OffsetAndMetadata(number, metadata)) for number in range(count)}
 
 
@@ -228,14 +228,14 @@ def sizes(contact: FakeContact) -> list[int]:
 
 async def test_a_commit_is_cut_into_calls_and_lists_that_the_service_takes() -> None:
     contact = FakeContact()
-    await commit(lambda: contact, wishes(2 * IN_A_CALL + 1))  # type: ignore[arg-type, return-value]
+    await commit(lambda: contact, offsets_of(2 * IN_A_CALL + 1))  # type: ignore[arg-type, return-value]
     assert sizes(contact) == [IN_A_CALL, IN_A_CALL, 1]
     assert max(len(topic["partitions"]) for call in contact.topics for topic in call) == IN_A_LIST
 
 
 async def test_long_metadata_makes_more_calls() -> None:
     contact = FakeContact()
-    await commit(lambda: contact, wishes(300, "x" * 4_096))  # type: ignore[arg-type, return-value]
+    await commit(lambda: contact, offsets_of(300, "x" * 4_096))  # type: ignore[arg-type, return-value]
     assert len(sizes(contact)) == 3
     assert max(sizes(contact)) * 4_096 <= BYTES_IN_A_CALL
 
@@ -243,10 +243,10 @@ async def test_long_metadata_makes_more_calls() -> None:
 async def test_an_error_names_what_was_committed_before_contact_was_lost() -> None:
     contact = FakeContact(calls=1)
     with pytest.raises(CommitFailed, match=r"not stored \(gone\), commit again") as caught:
-        await commit(lambda: contact, wishes(2 * IN_A_CALL))  # type: ignore[arg-type, return-value]
+        await commit(lambda: contact, offsets_of(2 * IN_A_CALL))  # type: ignore[arg-type, return-value]
     assert len(caught.value.committed) == len(caught.value.failed) == IN_A_CALL
     with pytest.raises(Unavailable, match="gone"):
-        await commit(lambda: FakeContact(calls=0), wishes(3))  # type: ignore[arg-type, return-value]
+        await commit(lambda: FakeContact(calls=0), offsets_of(3))  # type: ignore[arg-type, return-value]
 
 
 async def test_responses_that_come_in_parts_are_joined() -> None:

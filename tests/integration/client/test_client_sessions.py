@@ -150,7 +150,7 @@ async def test_a_pending_warm_that_is_replayed_is_not_warmed_twice() -> None:
             service.cut()
             await eventually(lambda: len(service.streams) == 2)
             may_end.set()
-            await service.hears(lambda: service.ready_answers() == [(3, "h1", "")])
+            await service.receives(lambda: service.ready_acks() == [(3, "h1", "")])
             assert handler.calls == ["warm orders/3"]
 
 
@@ -161,7 +161,7 @@ async def test_an_ack_survives_a_reconnect() -> None:
         await consumer.wait_for(lambda one: one.statistics().pending_acks == 1)
         service.hang.clear()
         service.cut()
-        await service.hears(lambda: service.ready_answers() == [(3, "h1", "")])
+        await service.receives(lambda: service.ready_acks() == [(3, "h1", "")])
 
 
 # --- the lease -----------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ async def test_an_ack_survives_a_reconnect() -> None:
 
 async def test_the_session_is_renewed_about_three_times_per_ttl() -> None:
     async with ScriptedAssigner(ttl=0.3) as service, consuming(service, Handler()) as consumer:
-        await service.hears(lambda: len(service.renewals) >= 4)
+        await service.receives(lambda: len(service.renewals) >= 4)
         assert service.renewals[0].session == consumer.session
         assert len(service.streams) == 1
 
@@ -190,7 +190,7 @@ async def test_a_lease_is_counted_from_the_moment_the_renewal_was_sent() -> None
     async with ScriptedAssigner(ttl=30, owned={"p0": 5}) as service:
         answer = service.hold["renew"] = anyio.Event()
         async with consuming(service, Handler(), clock=clock) as consumer:
-            await service.hears(lambda: "renew" in service.asked)
+            await service.receives(lambda: "renew" in service.asked)
             clock.slept += 15.0
             service.hold["renew"] = anyio.Event()
             answer.set()
@@ -255,7 +255,7 @@ async def test_renewals_that_fail_lead_to_another_instance_before_the_lease_ends
         await owns(consumer, p0=5)
         first, second = (one, other) if one.streams else (other, one)
         first.fail["renew"] = UNAVAILABLE
-        await second.hears(lambda: bool(second.renewals))
+        await second.receives(lambda: bool(second.renewals))
         assert handler.calls == ["assigned orders/0@5"]
         assert consumer.gate(TOPIC, 0).is_open
 
@@ -311,7 +311,7 @@ async def test_a_superseded_consumer_stops_for_good_and_says_that_its_gates_are_
             await consumer.closed()
         assert not consumer.gate(TOPIC, 0).is_open
         assert handler.calls == ["assigned orders/0@5", "revoked orders/0@5"]
-        assert [(one.session, one.gates_closed) for one in service.goodbyes] == [(consumer.session, True)]
+        assert [(one.session, one.gates_closed) for one in service.deregistrations] == [(consumer.session, True)]
         assert len(service.streams) == 1
 
 
@@ -324,7 +324,7 @@ async def test_an_evicted_consumer_rejoins_with_a_new_session() -> None:
         service.stream.fail(EVICTED)
         await owns(consumer, p0=6)
         assert handler.calls == ["assigned orders/0@5", "revoked orders/0@5", "assigned orders/0@6"]
-        assert [(one.session, one.gates_closed) for one in service.goodbyes] == [(old, True)]
+        assert [(one.session, one.gates_closed) for one in service.deregistrations] == [(old, True)]
         assert consumer.session != old
         assert service.stream.request.session == consumer.session
 
@@ -349,9 +349,9 @@ async def test_an_evicted_session_is_not_replaced_while_work_is_in_progress() ->
             async with consuming(service, Handler()) as other:
                 pass
             # The other one came and went meanwhile; of the evicted session nothing was heard.
-            assert [one.session for one in service.goodbyes] == [other.session]
-        await service.hears(lambda: len(service.goodbyes) == 2)
-        assert service.goodbyes[1].gates_closed
+            assert [one.session for one in service.deregistrations] == [other.session]
+        await service.receives(lambda: len(service.deregistrations) == 2)
+        assert service.deregistrations[1].gates_closed
 
 
 # --- other ---------------------------------------------------------------------------------------------------------

@@ -41,12 +41,12 @@ async def test_a_commit_reaches_the_keeper_with_everything_it_says(service: Serv
     full = offsets("t", (3, 7, 42), (4, 8, 2**63 - 1), leader_epochs=[5, -1], metadata=["m", ""])
     response = await service.consumer().commit_offsets(commit(full, offsets("u", (0, 1, 0))))
     assert (response.committed, response.refused) == (3, [])
-    wishes = (
+    expected = (
         OffsetCommit(tp(3), 7, 42, 5, "m"),
         OffsetCommit(tp(4), 8, 2**63 - 1, -1, ""),
         OffsetCommit(tp(0, "u"), 1, 0, -1, ""),
     )
-    assert service.offsets.commits == [("g", "c", "s", wishes)]
+    assert service.offsets.commits == [("g", "c", "s", expected)]
 
 
 async def test_refusals_of_a_kind_are_grouped(service: Serving) -> None:

@@ -410,7 +410,7 @@ async def test_a_registration_of_unknown_outcome_leaves_no_orphan(cluster: Clust
         faults.inject(fault, kinds={"transact"}, where=lambda _, __, operations: operations[0].key == key)
     with pytest.raises(StoreError):
         await cluster.join("b")
-    await cluster.until("no ghost", lambda s: set(s.consumers) == {"a"}, within=5)
+    await cluster.until("no orphan", lambda s: set(s.consumers) == {"a"}, within=5)
 
 
 async def test_an_ack_that_cannot_be_written_is_rejected_with_the_reason_and_may_be_repeated(

@@ -33,7 +33,7 @@ async def settle(store: NotingStore, seconds: float = 3.0) -> None:
     store.transactions.clear()
 
 
-async def cost_of_answers(partitions: int) -> tuple[Counter[str], Counter[str]]:
+async def cost_of_acks(partitions: int) -> tuple[Counter[str], Counter[str]]:
     """(operations for one Ready, operations for one Released) in a group of that many partitions."""
     async with cluster_on("memory", ttl=100_000.0) as cluster:
         await cluster.add_topic(partitions=partitions)
@@ -62,7 +62,7 @@ async def settle_and_take(store: NotingStore, into: Counter[str]) -> None:
 
 
 async def test_a_ready_and_a_released_cost_the_same_in_a_group_ten_times_as_large() -> None:
-    small, large = await cost_of_answers(1_000), await cost_of_answers(10_000)
+    small, large = await cost_of_acks(1_000), await cost_of_acks(10_000)
     assert small == large
     ready, released = small
     # Answer and flip, with what they compare, the line of history and that of the list; then the handoff's end.

@@ -19,18 +19,18 @@ pytestmark = pytest.mark.virtual_time
 
 async def most_at_a_time(cluster: Cluster) -> tuple[int, int]:
     """The most handoffs there were in the group, and the most a single consumer was warming."""
-    under_way: dict[object, Handoff] = {}
+    in_flight: dict[object, Handoff] = {}
     most = most_warms = 0
     for event in await cluster.history():
         key = cluster.group.parse(event.entry.key if isinstance(event, PutEvent) else event.key)
         if not isinstance(key, HandoffKey):
             continue
         if isinstance(event, DeleteEvent):
-            under_way.pop(key.tp, None)
+            in_flight.pop(key.tp, None)
         else:
-            under_way[key.tp] = decode(Handoff, event.entry.value)[0]
-        warms = Counter(handoff.new_owner for handoff in under_way.values() if handoff.at is Step.WARMING)
-        most, most_warms = max(most, len(under_way)), max([most_warms, *warms.values()])
+            in_flight[key.tp] = decode(Handoff, event.entry.value)[0]
+        warms = Counter(handoff.new_owner for handoff in in_flight.values() if handoff.at is Step.WARMING)
+        most, most_warms = max(most, len(in_flight)), max([most_warms, *warms.values()])
     return most, most_warms
 
 

@@ -123,15 +123,15 @@ async def test_a_gate_that_is_drained_is_woken_by_its_own_work() -> None:
     wakes, count = Wakes(), 300
     gates = [PartitionGate(Gate(tp(number), lease), clock, changes) for number in range(count)]
     work = [ExitStack() for _ in gates]
-    for gate, under_way in zip(gates, work, strict=True):
+    for gate, in_progress in zip(gates, work, strict=True):
         gate._gate.open(1)
-        under_way.enter_context(gate.enter())
+        in_progress.enter_context(gate.enter())
     async with anyio.create_task_group() as tasks:
         for gate in gates:
             tasks.start_soon(wakes.counted, gate.drained())
         await anyio.sleep(1)
-        for under_way in work:
-            under_way.close()
+        for in_progress in work:
+            in_progress.close()
             await anyio.sleep(0.01)
     assert wakes.count <= 2 * count
 

@@ -153,8 +153,8 @@ async def test_what_was_answered_is_on_record_however_slow_it_was(cluster: Clust
     session, commits = await owner(cluster, instance, 10)
     answered = 0
     for offset in range(1, 20):
-        wishes = [OffsetCommit(one.tp, one.epoch, offset) for one in commits]
-        if await instance.offsets.commit(GROUP, "a", session, wishes) == []:
+        batch = [OffsetCommit(one.tp, one.epoch, offset) for one in commits]
+        if await instance.offsets.commit(GROUP, "a", session, batch) == []:
             answered = offset
             found = await instance.offsets.fetch(GROUP, _all(commits))
             assert {record.offset for _, record in found.offsets if record} == {answered}

@@ -139,7 +139,7 @@ async def test_rule_2_a_handoff_to_the_old_session_is_replaced(cluster: Cluster)
 # --- 5: every write compares what it decided on ------------------------------------------------------------------
 
 
-async def handoff_under_way(cluster: Cluster) -> tuple[SteppedConsumer, SteppedConsumer]:
+async def handoff_in_flight(cluster: Cluster) -> tuple[SteppedConsumer, SteppedConsumer]:
     """`a` owns the only partition and drains; `b` is asked to warm it and waits."""
     await cluster.add_topic(partitions=1)
     a = await cluster.join("a", cluster.instances["i1"], answers_release=False)
@@ -153,7 +153,7 @@ async def handoff_under_way(cluster: Cluster) -> tuple[SteppedConsumer, SteppedC
 async def test_rule_5_an_ack_of_an_earlier_handoff_changes_nothing(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await cluster.start_instance()
-    _, b = await handoff_under_way(cluster)
+    _, b = await handoff_in_flight(cluster)
     earlier = b.to_warm[tp(0)]
     b2 = await cluster.join("b", session="next", answers_warm=False)
     await b2.until("asked again", lambda c: tp(0) in c.to_warm)
@@ -168,7 +168,7 @@ async def test_rule_5_an_ack_of_an_earlier_handoff_changes_nothing(any_cluster: 
 
 async def test_rule_5_an_ack_that_arrives_after_its_handoff_was_replaced_changes_nothing(cluster: Cluster) -> None:
     faults = await cluster.start_faulty("i1")
-    _, b = await handoff_under_way(cluster)
+    _, b = await handoff_in_flight(cluster)
     key = cluster.group.handoff(tp(0))
     late = faults.inject(Delay(5.0), kinds={"transact"}, where=writes_to(key))
     async with anyio.create_task_group() as tasks:
@@ -186,7 +186,7 @@ async def test_rule_5_an_ack_that_arrives_after_its_handoff_was_replaced_changes
 
 async def test_rule_5_a_target_that_left_before_the_flip_does_not_become_the_owner(cluster: Cluster) -> None:
     faults = await cluster.start_faulty("i1")
-    _, b = await handoff_under_way(cluster)
+    _, b = await handoff_in_flight(cluster)
     late = faults.inject(Delay(5.0), kinds={"transact"}, where=writes_to(cluster.group.assignment(tp(0))))
     await b.ready(tp(0))
     await eventually(lambda: late.hits == 1)

@@ -14,7 +14,7 @@ from assigner.store import Found, Store
 from assigner.testing.counting import CountingStore
 from assigner.testing.faults import FaultyStore, Refuse
 from assigner.testing.waiting import eventually
-from tests.support.clients.state_driver import NOW, A, B, Lanes, owned, release
+from tests.support.clients.state_driver import NOW, A, B, StateDriver, owned, release
 from tests.support.cluster import Cluster, cluster_on
 
 
@@ -126,13 +126,13 @@ class SwitchedStore(CountingStore):
 
 @pytest.mark.virtual_time
 async def test_grants_of_a_new_life_are_taken_whatever_epochs_the_last_one_had() -> None:
-    client = Lanes()
-    client.hear(full=True, opening=Opening(incarnation="first"), assigned=((A, 5), (B, 5)))
+    client = StateDriver()
+    client.receive(full=True, opening=Opening(incarnation="first"), assigned=((A, 5), (B, 5)))
     client.end(A)
     client.end(B)
-    client.hear(releases=(release(B, 5),))
+    client.receive(releases=(release(B, 5),))
     client.end(B)
-    client.hear(full=True, opening=Opening(incarnation="second"), assigned=((A, 1), (B, 1)))
+    client.receive(full=True, opening=Opening(incarnation="second"), assigned=((A, 1), (B, 1)))
     assert not client.is_open(A)
     assert isinstance(client.end(A), CallRevoked)
     client.take(client.state.renewed(NOW, 30.0))
@@ -144,10 +144,10 @@ async def test_grants_of_a_new_life_are_taken_whatever_epochs_the_last_one_had()
 
 @pytest.mark.virtual_time
 async def test_rule_7_the_same_epoch_in_a_new_life_is_another_ownership() -> None:
-    client = Lanes()
-    client.hear(full=True, opening=Opening(incarnation="first"), assigned=((A, 1),))
+    client = StateDriver()
+    client.receive(full=True, opening=Opening(incarnation="first"), assigned=((A, 1),))
     client.end(A)
-    client.hear(full=True, opening=Opening(incarnation="second"), assigned=((A, 1),))
+    client.receive(full=True, opening=Opening(incarnation="second"), assigned=((A, 1),))
     client.take(client.state.renewed(NOW, 30.0))
     assert A in client.running, "the handler goes on as if nothing had happened"
     revoked = client.end(A)
@@ -158,9 +158,9 @@ async def test_rule_7_the_same_epoch_in_a_new_life_is_another_ownership() -> Non
 
 @pytest.mark.virtual_time
 async def test_in_the_same_life_a_lower_epoch_stays_stale_after_a_reconnect() -> None:
-    client = Lanes()
-    client.hear(full=True, opening=Opening(incarnation="first"), assigned=((A, 5),))
+    client = StateDriver()
+    client.receive(full=True, opening=Opening(incarnation="first"), assigned=((A, 5),))
     client.end(A)
-    client.hear(full=True, opening=Opening(incarnation="first"), assigned=((A, 4),))
+    client.receive(full=True, opening=Opening(incarnation="first"), assigned=((A, 4),))
     assert client.state.counts.stale == 1
     assert client.state.last_stale == StaleGrant(A, 4, 5)

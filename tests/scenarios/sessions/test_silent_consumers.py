@@ -26,12 +26,12 @@ async def test_a_consumer_that_stopped_renewing_is_seen_to_be_silent_by_any_inst
     await any_cluster.until_counts(lively=1, stopped=1)
     stopped.crash()
 
-    async def is_told() -> bool:
+    async def is_described() -> bool:
         told = await silences(any_cluster, "i2")
         lively, silent = told.get("lively"), told.get("stopped")
         return lively is not None and silent is not None and silent >= 3.0 > lively
 
-    await eventually(is_told, within=any_cluster.ttl, what="silent for half its TTL, while the other one is not")
+    await eventually(is_described, within=any_cluster.ttl, what="silent for half its TTL, while the other one is not")
 
 
 async def test_only_so_many_leases_are_asked_about(any_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,8 +101,8 @@ async def test_a_slow_reader_is_sent_each_standby_once_and_only_the_present_ones
     mirror = instance.mirrors.get("g")
     assert mirror
     await mirror.wait_for((await cluster.state()).revision)
-    news = await anext(commands)
-    assert (news.standbys_added, news.standbys_removed) == ((tp(0),), ())
+    update = await anext(commands)
+    assert (update.standbys_added, update.standbys_removed) == ((tp(0),), ())
     await stream.leave()
 
 

@@ -28,11 +28,11 @@ async def test_a_thousand_groups_are_listed_without_opening_one(cluster: Cluster
         await make_known(cluster.store, cluster.keys, group)
     asked = await cluster.start_instance("asked", wrap=wrap, leads=False)
 
-    async def all_are_told_of() -> bool:
+    async def all_are_listed() -> bool:
         made[0].reset()
         return sum(one.partitions for one in await asked.operations.groups()) == 3_000 and made[0].requests["list"] < 10
 
-    await eventually(all_are_told_of, within=120, every=5)
+    await eventually(all_are_listed, within=120, every=5)
     told = await asked.operations.groups()
     assert asked.mirrors.open == 0
     assert {one.leader for one in told} == {"leader"}

@@ -1,4 +1,4 @@
-"""A driver for the client's state that runs nothing by itself."""
+"""Drives the client's state machine in tests, without running the handler's calls."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from assigner.model.keys import TopicPartition
 NOW = 10.0
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
 READY, RELEASED = AckKind.READY, AckKind.RELEASED
-NOBODY: frozenset[TopicPartition] = frozenset()
+NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
 
 
-class Lanes:
-    """A driver that runs nothing by itself: the test says how and when each call ends."""
+class StateDriver:
+    """Drives the client's state and runs no calls: the test ends each call, with the outcome it chooses."""
 
     def __init__(self, *, live: bool = True, max_partitions: int = 1000) -> None:
         self.state = ClientState(max_partitions=max_partitions)
@@ -38,7 +38,7 @@ class Lanes:
                     assert tp not in self.cancelled, "cancelled twice"
                     self.cancelled.add(tp)
 
-    def hear(self, **fields: object) -> None:
+    def receive(self, **fields: object) -> None:
         self.take(self.state.apply(Commands(**fields)))  # type: ignore[arg-type]
 
     def end(self, tp: TopicPartition, outcome: Outcome | None = None) -> Call:
@@ -53,7 +53,7 @@ class Lanes:
                 self.end(tp)
 
     def own(self, tp: TopicPartition, epoch: int) -> None:
-        self.hear(assigned=((tp, epoch),))
+        self.receive(assigned=((tp, epoch),))
         self.end_all()
         assert self.is_open(tp)
 

@@ -146,7 +146,7 @@ class ScriptedAssigner(v1.KafkaAssignerBase):
         self.renewals: list[v1.RenewRequest] = []
         self.readies: list[v1.PartitionReadyRequest] = []
         self.releases: list[v1.PartitionReleasedRequest] = []
-        self.goodbyes: list[v1.DeregisterRequest] = []
+        self.deregistrations: list[v1.DeregisterRequest] = []
         self.action = v1.DeregisterAction.WAIT_FOR_DRAIN
         self.fail: dict[str, GRPCError] = {}
         """Errors by method name, until they are taken away."""
@@ -224,13 +224,13 @@ class ScriptedAssigner(v1.KafkaAssignerBase):
             )
         )
 
-    def ready_answers(self) -> list[tuple[int, str, str]]:
+    def ready_acks(self) -> list[tuple[int, str, str]]:
         return [answer for request in self.readies for answer in _answers(request, request.failure)]
 
-    def released_answers(self) -> list[tuple[int, str, str]]:
+    def released_acks(self) -> list[tuple[int, str, str]]:
         return [answer for request in self.releases for answer in _answers(request, "")]
 
-    async def hears(self, condition: Callable[[], bool]) -> None:
+    async def receives(self, condition: Callable[[], bool]) -> None:
         await eventually(condition, within=30.0, every=0.003)
 
     # --- the service -------------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ class ScriptedAssigner(v1.KafkaAssignerBase):
 
     async def deregister(self, message: v1.DeregisterRequest) -> v1.DeregisterResponse:
         await self._script("deregister")
-        self.goodbyes.append(message)
+        self.deregistrations.append(message)
         return v1.DeregisterResponse(action=self.action)
 
     def _refusals(self, message: Any) -> list[v1.Refusal]:

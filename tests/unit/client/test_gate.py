@@ -43,13 +43,13 @@ def test_nothing_slips_in_after_a_close_from_other_threads() -> None:
     gate, decides = open_gate()
     begun = threading.Barrier(5)
     entered = [0] * 4
-    under_way = [ExitStack() for _ in range(4)]
+    in_progress = [ExitStack() for _ in range(4)]
 
     def work(me: int) -> None:
         begun.wait()
         try:
             while True:
-                under_way[me].enter_context(gate.enter())
+                in_progress[me].enter_context(gate.enter())
                 entered[me] += 1
         except GateClosed:
             pass
@@ -63,6 +63,6 @@ def test_nothing_slips_in_after_a_close_from_other_threads() -> None:
     for thread in threads:
         thread.join()
     assert gate.inside == counted == sum(entered)
-    for stack in under_way:
+    for stack in in_progress:
         stack.close()
     assert gate.inside == 0

@@ -1,4 +1,4 @@
-"""What a consumer has to be told: by differences, so that telling less often never tells something wrong."""
+"""What a consumer has to be sent: by differences, so that telling less often never tells something wrong."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Scene:
     def mine(self) -> PartitionView:
         return view_of(self.state, *ME, TP)
 
-    def news(self, before: PartitionView) -> Commands | None:
+    def diff(self, before: PartitionView) -> Commands | None:
         collected = CommandBuilder(self.state)
         collected.add(TP, before, self.mine())
         return collected.commands()
@@ -70,10 +70,10 @@ def test_a_new_epoch_is_sent_although_the_owner_is_the_same() -> None:
     scene.owner(*ME, 4)
     before = scene.mine()
     scene.owner(*ME, 5)
-    news = scene.news(before)
-    assert news
-    assert news.assigned == ((TP, 5),)
-    assert not news.unassigned
+    diff = scene.diff(before)
+    assert diff
+    assert diff.assigned == ((TP, 5),)
+    assert not diff.unassigned
 
 
 def test_losing_a_partition_names_the_epoch_that_is_lost() -> None:
@@ -81,9 +81,9 @@ def test_losing_a_partition_names_the_epoch_that_is_lost() -> None:
     scene.owner(*ME, 4)
     before = scene.mine()
     scene.owner("other", "x", 5)
-    news = scene.news(before)
-    assert news
-    assert news.unassigned == ((TP, 4),)
+    diff = scene.diff(before)
+    assert diff
+    assert diff.unassigned == ((TP, 4),)
 
 
 def test_a_flip_is_sent_to_the_old_owner_as_a_release_and_not_as_a_loss() -> None:
@@ -93,28 +93,28 @@ def test_a_flip_is_sent_to_the_old_owner_as_a_release_and_not_as_a_loss() -> Non
     before = scene.mine()
     scene.owner("new", "n", 5)
     scene.handoff(ME, ("new", "n"), Step.COMPLETE, 1, 4)
-    news = scene.news(before)
-    assert news
-    assert not news.unassigned
-    assert [(release.tp, release.epoch, release.handoff_id) for release in news.releases] == [(TP, 4, "h1")]
-    told = scene.mine()
+    diff = scene.diff(before)
+    assert diff
+    assert not diff.unassigned
+    assert [(release.tp, release.epoch, release.handoff_id) for release in diff.releases] == [(TP, 4, "h1")]
+    sent = scene.mine()
     scene.no_handoff()
-    assert scene.news(told) is None
+    assert scene.diff(sent) is None
 
 
 def test_a_target_is_asked_once_and_cancelled_when_it_is_not_wanted_any_more() -> None:
     scene = Scene()
     scene.owner("old", "o", 4)
     scene.handoff(("old", "o"), ME, Step.WARMING, 1, 4)
-    news = scene.news(EMPTY_VIEW)
-    assert news
-    assert [warm.handoff_id for warm in news.warms] == ["h1"]
+    diff = scene.diff(EMPTY_VIEW)
+    assert diff
+    assert [warm.handoff_id for warm in diff.warms] == ["h1"]
     asked = scene.mine()
-    assert scene.news(asked) is None
+    assert scene.diff(asked) is None
     scene.no_handoff()
-    news = scene.news(asked)
-    assert news
-    assert [cancel.handoff_id for cancel in news.cancels] == ["h1"]
+    diff = scene.diff(asked)
+    assert diff
+    assert [cancel.handoff_id for cancel in diff.cancels] == ["h1"]
 
 
 def test_a_target_that_becomes_the_owner_is_not_sent_a_cancel() -> None:
@@ -124,10 +124,10 @@ def test_a_target_that_becomes_the_owner_is_not_sent_a_cancel() -> None:
     before = scene.mine()
     scene.owner(*ME, 5)
     scene.handoff(("old", "o"), ME, Step.COMPLETE, 1, 4)
-    news = scene.news(before)
-    assert news
-    assert news.assigned == ((TP, 5),)
-    assert not news.cancels
+    diff = scene.diff(before)
+    assert diff
+    assert diff.assigned == ((TP, 5),)
+    assert not diff.cancels
 
 
 def test_handoffs_of_upstream_without_an_id_are_distinguished() -> None:
@@ -136,12 +136,12 @@ def test_handoffs_of_upstream_without_an_id_are_distinguished() -> None:
     record = Handoff(topic="t", partition=0, old_owner="old", old_session="o", new_owner="me", new_session="s1")
     scene._put(KEYS.handoff(TP), record)
     assert scene.mine().target
-    news = scene.news(EMPTY_VIEW)
-    assert news
-    assert news.warms[0].handoff_id == ""
+    diff = scene.diff(EMPTY_VIEW)
+    assert diff
+    assert diff.warms[0].handoff_id == ""
 
 
-# --- any course of events, told at any pace ----------------------------------------------------------------------
+# --- any course of events, sent at any pace ----------------------------------------------------------------------
 
 STEPS = [Step.WARMING, Step.FAILED, Step.READY, Step.FREEZING, Step.RELEASING, Step.RELEASED, Step.COMPLETE]
 PEOPLE = [ME, ("me", "s0"), ("other", "o"), ("third", "t")]
@@ -179,20 +179,20 @@ def happen(scene: Scene, event: tuple[str, int, int], number: int) -> None:
 def test_for_any_history_and_however_rarely_views_are_sent_the_end_is_right(
     course: list[tuple[tuple[str, int, int], bool]],
 ) -> None:
-    scene, told = Scene(), EMPTY_VIEW
+    scene, sent = Scene(), EMPTY_VIEW
     releases: list[str] = []
     warms: list[str] = []
     for number, (event, tell) in enumerate(course, start=1):
         happen(scene, event, number)
         if not tell:
             continue
-        commands, told = scene.news(told), scene.mine()
+        commands, sent = scene.diff(sent), scene.mine()
         if commands:
             releases += [release.handoff_id for release in commands.releases]
             warms += [warm.handoff_id for warm in commands.warms]
             assert not (commands.assigned and commands.unassigned)
-    commands, now = scene.news(told), scene.mine()
-    if now == told:
+    commands, now = scene.diff(sent), scene.mine()
+    if now == sent:
         assert commands is None
     if commands:
         releases += [release.handoff_id for release in commands.releases]
@@ -203,7 +203,7 @@ def test_for_any_history_and_however_rarely_views_are_sent_the_end_is_right(
         assert now.target in warms
     if now.release:
         assert now.release in releases
-    fresh = scene.news(EMPTY_VIEW)
+    fresh = scene.diff(EMPTY_VIEW)
     if now.owned:
         assert fresh
         assert fresh.assigned == ((TP, now.epoch),)

@@ -1,4 +1,4 @@
-"""What a consumer is told about copies: differences of where it stands, however seldom it reads."""
+"""Commands about standby copies: the difference from the view last sent, however rarely the stream is read."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def here(scene: Scene) -> PartitionView:
     return view_of(scene.state, *ME, TP)
 
 
-def told(scene: Scene, before: PartitionView) -> Commands:
-    news = CommandBuilder(scene.state, ME[0])
-    news.add(TP, before, here(scene))
-    return news.commands() or Commands()
+def changed(scene: Scene, before: PartitionView) -> Commands:
+    builder = CommandBuilder(scene.state, ME[0])
+    builder.add(TP, before, here(scene))
+    return builder.commands() or Commands()
 
 
 def test_a_holder_stands_by_whatever_its_session() -> None:
@@ -39,8 +39,8 @@ def test_a_copy_of_another_topic_of_the_same_name_is_removed_and_added_however_l
     scene.copy(0, "me", topic_id="second")
     assert here(scene) == EMPTY_VIEW, "the config still knows the first"
     scene.put_topic("second")
-    news = told(scene, before)
-    assert (news.standbys_removed, news.standbys_added) == ((TP,), (TP,))
+    change = changed(scene, before)
+    assert (change.standbys_removed, change.standbys_added) == ((TP,), (TP,))
 
 
 def test_from_standby_to_owner_is_an_assignment_and_nothing_else() -> None:
@@ -48,9 +48,9 @@ def test_from_standby_to_owner_is_an_assignment_and_nothing_else() -> None:
     scene.copy(0, "me")
     before = here(scene)
     scene.own(0, "me")
-    news = told(scene, before)
-    assert news.assigned == ((TP, 1),)
-    assert not news.standbys_removed
+    change = changed(scene, before)
+    assert change.assigned == ((TP, 1),)
+    assert not change.standbys_removed
 
 
 def test_from_owner_to_standby_is_a_release_that_keeps_the_copy() -> None:
@@ -60,9 +60,9 @@ def test_from_owner_to_standby_is_a_release_that_keeps_the_copy() -> None:
     scene.copy(0, "b", "me")
     scene.handoff(0, "me", "b", Step.COMPLETE)
     scene.own(0, "b")
-    news = told(scene, before)
-    assert [release.standby for release in news.releases] == [True]
-    assert news.standbys_added == (TP,)
+    change = changed(scene, before)
+    assert [release.standby for release in change.releases] == [True]
+    assert change.standbys_added == (TP,)
 
 
 def test_a_release_without_a_copy_to_keep_says_so() -> None:
@@ -71,9 +71,9 @@ def test_a_release_without_a_copy_to_keep_says_so() -> None:
     before = here(scene)
     scene.handoff(0, "me", "b", Step.COMPLETE)
     scene.own(0, "b")
-    news = told(scene, before)
-    assert [release.standby for release in news.releases] == [False]
-    assert not news.standbys_added
+    change = changed(scene, before)
+    assert [release.standby for release in change.releases] == [False]
+    assert not change.standbys_added
 
 
 @settings(max_examples=150, deadline=None)
@@ -92,9 +92,9 @@ def test_a_consumer_that_applies_every_message_has_the_recorded_view(events: lis
             case "no copy":
                 scene.copy(0, "b")
             case _:
-                news = told(scene, sent)
+                change = changed(scene, sent)
                 sent = here(scene)
-                owns = bool(news.assigned) or (owns and not news.unassigned)
-                copies = bool(news.standbys_added) or (copies and not news.standbys_removed and not news.assigned)
+                owns = bool(change.assigned) or (owns and not change.unassigned)
+                copies = bool(change.standbys_added) or (copies and not change.standbys_removed and not change.assigned)
                 assert owns == sent.owned
                 assert copies == sent.standby

@@ -153,13 +153,13 @@ def test_whatever_happens_each_commit_is_handed_out_once_in_the_order_of_its_par
     queue = CommitQueue()
     added: list[PendingCommit] = []
     taken: list[PendingCommit] = []
-    under_way: list[PendingCommit] = []
+    in_flight: list[PendingCommit] = []
 
     def take(operations: int) -> list[PendingCommit]:
         batch = queue.take(Limits(operations=operations))
-        assert len({one.key for one in [*batch, *under_way]}) == len(batch) + len(under_way)
+        assert len({one.key for one in [*batch, *in_flight]}) == len(batch) + len(in_flight)
         taken.extend(batch)
-        under_way.extend(batch)
+        in_flight.extend(batch)
         return batch
 
     for what, argument in steps:
@@ -170,12 +170,12 @@ def test_whatever_happens_each_commit_is_handed_out_once_in_the_order_of_its_par
                 queue.add(fresh)
             case "take", int(operations):
                 take(operations)
-            case "end", int(number) if under_way:
-                queue.ended(under_way.pop(number % len(under_way)))
+            case "end", int(number) if in_flight:
+                queue.ended(in_flight.pop(number % len(in_flight)))
             case "withdraw", int(number) if added:
                 added[number % len(added)].withdrawn = True
-    while under_way or take(128):
-        queue.ended(under_way.pop())
+    while in_flight or take(128):
+        queue.ended(in_flight.pop())
     assert len(queue) == 0
     assert set(Counter(map(id, taken)).values()) <= {1}
     assert {id(one) for one in added if not one.withdrawn} <= {id(one) for one in taken}

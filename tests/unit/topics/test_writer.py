@@ -129,7 +129,7 @@ async def test_of_concurrent_growths_the_largest_stays(store: Store) -> None:
     assert (await fields(store))["partition_count"] == 9
 
 
-class LosingAnswers(MemoryStore):
+class LosingResponses(MemoryStore):
     """Writes, and then says that it does not know."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class LosingAnswers(MemoryStore):
 
 
 async def test_a_write_of_unknown_outcome_is_looked_up() -> None:
-    store = LosingAnswers()
+    store = LosingResponses()
     assert (await set_topic(store, KEYS, "g", config(4))).partition_count == 4
     store.lost = 1
     assert (

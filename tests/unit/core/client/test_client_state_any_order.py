@@ -19,7 +19,7 @@ from assigner.core.client.messages import (
 )
 from assigner.model.commands import CancelWarm
 from assigner.model.keys import TopicPartition
-from tests.support.clients.state_driver import NOBODY, NOW, A, B, Lanes, release, warm
+from tests.support.clients.state_driver import NO_PARTITIONS, NOW, A, B, StateDriver, release, warm
 
 PARTITIONS = st.sampled_from([A, B])
 EPOCHS = st.integers(min_value=1, max_value=8)
@@ -34,66 +34,66 @@ class AnyOrder(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.lanes = Lanes(live=False)
+        self.driver = StateDriver(live=False)
         self.released: set[Ownership] = set()
         self.handed: dict[TopicPartition, int] = {}
         self.highest_open: dict[TopicPartition, int] = {}
         self.seen = 0
 
     @rule(full=st.booleans(), assigned=PAIRS, unassigned=PAIRS)
-    def hears_of_ownership(
+    def receives_ownership(
         self,
         full: bool,
         assigned: tuple[tuple[TopicPartition, int], ...],
         unassigned: tuple[tuple[TopicPartition, int], ...],
     ) -> None:
-        self.lanes.hear(full=full, assigned=assigned, unassigned=unassigned)
+        self.driver.receive(full=full, assigned=assigned, unassigned=unassigned)
 
     @rule(full=st.booleans(), added=PLACES, removed=PLACES)
-    def hears_of_standbys(
+    def receives_standbys(
         self, full: bool, added: tuple[TopicPartition, ...], removed: tuple[TopicPartition, ...]
     ) -> None:
-        self.lanes.hear(full=full, standbys_added=added, standbys_removed=removed)
+        self.driver.receive(full=full, standbys_added=added, standbys_removed=removed)
 
     @rule(tp=PARTITIONS, handoff_id=HANDOFFS)
-    def hears_warm(self, tp: TopicPartition, handoff_id: str) -> None:
-        self.lanes.hear(warms=(warm(tp, handoff_id),))
+    def receives_warm(self, tp: TopicPartition, handoff_id: str) -> None:
+        self.driver.receive(warms=(warm(tp, handoff_id),))
 
     @rule(tp=PARTITIONS, handoff_id=HANDOFFS)
-    def hears_cancel(self, tp: TopicPartition, handoff_id: str) -> None:
-        self.lanes.hear(cancels=(CancelWarm(tp, handoff_id),))
+    def receives_cancel(self, tp: TopicPartition, handoff_id: str) -> None:
+        self.driver.receive(cancels=(CancelWarm(tp, handoff_id),))
 
     @rule(tp=PARTITIONS, epoch=EPOCHS, handoff_id=HANDOFFS)
-    def hears_release(self, tp: TopicPartition, epoch: int, handoff_id: str) -> None:
-        self.lanes.hear(releases=(release(tp, epoch, handoff_id),))
+    def receives_release(self, tp: TopicPartition, epoch: int, handoff_id: str) -> None:
+        self.driver.receive(releases=(release(tp, epoch, handoff_id),))
 
     @rule()
     def renews(self) -> None:
-        self.lanes.take(self.lanes.state.renewed(NOW, 30.0))
+        self.driver.take(self.driver.state.renewed(NOW, 30.0))
 
     @rule()
     def loses_the_lease(self) -> None:
-        self.lanes.take(self.lanes.state.lease_lost())
+        self.driver.take(self.driver.state.lease_lost())
 
     @rule()
     def loses_the_session(self) -> None:
-        self.lanes.take(self.lanes.state.session_lost("over"))
+        self.driver.take(self.driver.state.session_lost("over"))
 
-    @precondition(lambda self: self.lanes.running)
+    @precondition(lambda self: self.driver.running)
     @rule(data=st.data(), outcome=OUTCOMES)
     def a_call_ends(self, data: st.DataObject, outcome: Outcome) -> None:
-        tp = data.draw(st.sampled_from(sorted(self.lanes.running)))
-        self.lanes.end(tp, outcome)
+        tp = data.draw(st.sampled_from(sorted(self.driver.running)))
+        self.driver.end(tp, outcome)
 
     @rule(kind=st.sampled_from(list(AckKind)), refused=st.booleans())
-    def answers_are_taken(self, kind: AckKind, refused: bool) -> None:
-        sent = self.lanes.answers(kind)
-        refusals = frozenset(answer.tp for answer in sent) if refused else NOBODY
-        self.lanes.take(self.lanes.state.acknowledged(kind, sent, refusals))
+    def acks_are_accepted(self, kind: AckKind, refused: bool) -> None:
+        sent = self.driver.answers(kind)
+        refusals = frozenset(answer.tp for answer in sent) if refused else NO_PARTITIONS
+        self.driver.take(self.driver.state.acknowledged(kind, sent, refusals))
 
     @invariant()
     def the_handler_hears_a_sensible_story(self) -> None:
-        for call in self.lanes.history[self.seen :]:
+        for call in self.driver.history[self.seen :]:
             match call:
                 case CallAssigned(owned=grant):
                     assert grant not in self.released, "a released epoch came back"
@@ -103,31 +103,31 @@ class AnyOrder(RuleBasedStateMachine):
                     assert self.handed.get(grant.tp) == grant.epoch, "let go of what was not held"
                     if isinstance(call, CallRelease):
                         self.released.add(grant)
-        self.seen = len(self.lanes.history)
+        self.seen = len(self.driver.history)
 
     @invariant()
     def an_open_gate_is_of_the_epoch_the_handler_holds(self) -> None:
         for tp in (A, B):
-            gate = self.lanes.state.gate(tp)
+            gate = self.driver.state.gate(tp)
             if gate.is_open(NOW):
                 assert gate.epoch == self.handed[tp]
                 assert gate.epoch >= self.highest_open.get(tp, 0)
-                assert not isinstance(self.lanes.running.get(tp), CallAssigned | CallRelease | CallRevoked)
+                assert not isinstance(self.driver.running.get(tp), CallAssigned | CallRelease | CallRevoked)
                 self.highest_open[tp] = gate.epoch
 
     def teardown(self) -> None:
-        if hasattr(self, "lanes"):
+        if hasattr(self, "driver"):
             self.it_always_comes_to_rest()
 
     def it_always_comes_to_rest(self) -> None:
         top = max([8, *self.handed.values()]) + 1
-        self.lanes.take(self.lanes.state.renewed(NOW, 30.0))
-        self.lanes.hear(full=True, assigned=((A, top), (B, top)))
-        self.lanes.end_all()
-        assert self.lanes.state.owned(NOW) == {A: top, B: top}
-        self.lanes.take(self.lanes.state.leave("closed"))
-        self.lanes.end_all()
-        assert self.lanes.state.is_idle()
+        self.driver.take(self.driver.state.renewed(NOW, 30.0))
+        self.driver.receive(full=True, assigned=((A, top), (B, top)))
+        self.driver.end_all()
+        assert self.driver.state.owned(NOW) == {A: top, B: top}
+        self.driver.take(self.driver.state.leave("closed"))
+        self.driver.end_all()
+        assert self.driver.state.is_idle()
 
 
 TestAnyOrder = AnyOrder.TestCase

@@ -24,7 +24,7 @@ def told(samples: LoadSamples, loads: dict[int, float], now: float, topic: str =
     samples.take("g", topic, count, numbers, np.asarray(list(loads.values())), now)
 
 
-def news(samples: LoadSamples, now: float, *, write: bool = True) -> list[dict[int, float]]:
+def changes_due(samples: LoadSamples, now: float, *, write: bool = True) -> list[dict[int, float]]:
     """What is worth writing, by record; as if it were written, unless told otherwise."""
     found = []
     for one in samples.partition_changes("g", now, WALL + now):
@@ -37,22 +37,22 @@ def news(samples: LoadSamples, now: float, *, write: bool = True) -> list[dict[i
 def test_a_first_report_is_worth_writing_and_is_written_once() -> None:
     samples = LoadSamples(SETTINGS)
     told(samples, {1: 5.0}, 0)
-    assert news(samples, 60) == [{1: 5.0}]
-    assert news(samples, 120) == []
+    assert changes_due(samples, 60) == [{1: 5.0}]
+    assert changes_due(samples, 120) == []
 
 
 def test_what_could_not_be_written_is_worth_it_still() -> None:
     samples = LoadSamples(SETTINGS)
     told(samples, {1: 5.0}, 0)
-    news(samples, 60, write=False)
-    assert news(samples, 120) == [{1: 5.0}]
+    changes_due(samples, 60, write=False)
+    assert changes_due(samples, 120) == [{1: 5.0}]
 
 
 def test_a_report_is_smoothed_by_the_time_since_the_last_one() -> None:
     samples = LoadSamples(SETTINGS)
     told(samples, {0: 0.0}, 0)
     told(samples, {0: 100.0}, 60)
-    assert news(samples, 60) == [{0: pytest.approx(100 * (1 - math.exp(-1)))}]
+    assert changes_due(samples, 60) == [{0: pytest.approx(100 * (1 - math.exp(-1)))}]
 
 
 def test_reporting_more_often_does_not_count_more() -> None:
@@ -62,31 +62,31 @@ def test_reporting_more_often_does_not_count_more() -> None:
     told(rare, {0: 100.0}, 60)
     for second in range(1, 61):
         told(often, {0: 100.0}, second)
-    assert news(often, 60)[0][0] == pytest.approx(news(rare, 60)[0][0])
+    assert changes_due(often, 60)[0][0] == pytest.approx(changes_due(rare, 60)[0][0])
 
 
 def test_a_report_after_a_long_silence_is_taken_as_it_is() -> None:
     samples = LoadSamples(SETTINGS)
     told(samples, {0: 100.0}, 0)
     told(samples, {0: 1.0}, SETTINGS.stale_after + 1)
-    assert news(samples, SETTINGS.stale_after + 1) == [{0: 1.0}]
+    assert changes_due(samples, SETTINGS.stale_after + 1) == [{0: 1.0}]
 
 
 def test_jitter_is_not_worth_a_write() -> None:
     samples = LoadSamples(SETTINGS)
     told(samples, {0: 100.0, 1: 1.0}, 0)
-    news(samples, 60)
+    changes_due(samples, 60)
     for now in range(61, 180, 10):
         told(samples, {0: 100.0 + 9 * (-1) ** now, 1: 1.5}, now)
-        assert news(samples, now) == []
+        assert changes_due(samples, now) == []
 
 
 def test_a_change_past_the_threshold_takes_everything_reported_since_along() -> None:
     samples = LoadSamples(SETTINGS)
     told(samples, {0: 100.0, 1: 1.0, 2: 7.0}, 0)
-    news(samples, 0)
+    changes_due(samples, 0)
     told(samples, {0: 400.0, 1: 1.1}, 60)
-    assert [sorted(one) for one in news(samples, 60)] == [[0, 1]]
+    assert [sorted(one) for one in changes_due(samples, 60)] == [[0, 1]]
 
 
 def test_loads_that_do_not_change_are_written_before_they_are_stale() -> None:
@@ -94,7 +94,7 @@ def test_loads_that_do_not_change_are_written_before_they_are_stale() -> None:
     written = []
     for now in range(0, 1200, 10):
         told(samples, {0: 3.0}, now)
-        if now % 60 == 0 and news(samples, now):
+        if now % 60 == 0 and changes_due(samples, now):
             written.append(now)
     assert written == [0, 300, 600, 900]
 
@@ -109,21 +109,21 @@ def test_a_report_counts_from_when_it_was_made_however_late_it_is_written() -> N
 def test_a_report_too_old_to_count_is_not_written_any_more() -> None:
     samples = LoadSamples(SETTINGS)
     told(samples, {0: 3.0}, 0)
-    assert news(samples, SETTINGS.stale_after) == []
+    assert changes_due(samples, SETTINGS.stale_after) == []
 
 
 def test_a_topic_that_grew_keeps_what_is_known() -> None:
     samples = LoadSamples(SETTINGS)
     told(samples, {0: 3.0}, 0, count=1)
     told(samples, {5: 4.0}, 1, count=6)
-    assert news(samples, 1) == [{0: 3.0, 5: 4.0}]
+    assert changes_due(samples, 1) == [{0: 3.0, 5: 4.0}]
 
 
 def test_a_topic_that_shrank_loses_what_is_gone() -> None:
     samples = LoadSamples(SETTINGS)
     told(samples, {5: 4.0}, 0, count=6)
     told(samples, {0: 3.0}, 1, count=1)
-    assert news(samples, 1) == [{0: 3.0}]
+    assert changes_due(samples, 1) == [{0: 3.0}]
     assert len(samples) == 1
 
 
@@ -137,7 +137,7 @@ def test_each_block_of_a_large_topic_is_worth_a_write_of_its_own() -> None:
     ]
     for one in changes:
         samples.partitions_written("g", one, 0)
-    assert news(samples, 60) == []
+    assert changes_due(samples, 60) == []
 
 
 def test_more_partitions_of_a_group_than_the_limit_are_refused_and_the_rest_goes_on() -> None:

@@ -186,21 +186,21 @@ def test_without_copies_there_are_no_columns_of_standbys() -> None:
 # --- loads -------------------------------------------------------------------------------------------------------
 
 
-class Told(GroupLoads):
-    """Loads that are as they are told."""
+class FixedLoads(GroupLoads):
+    """Loads with fixed weights."""
 
     def __init__(self, weights: list[float] | None, busy: dict[str, float]) -> None:
         super().__init__(LoadSettings())
-        self._told = weights
-        self._told_busy = busy
+        self._fixed_weights = weights
+        self._fixed_busy = busy
         self.asked: list[tuple[str, int]] = []
 
     def weights(self, topics: object, now_wall: float) -> FloatArray | None:
         self.asked = list(topics)  # type: ignore[call-overload]
-        return None if self._told is None else np.asarray(self._told)
+        return None if self._fixed_weights is None else np.asarray(self._fixed_weights)
 
     def busy(self, consumer: str, now_wall: float) -> float:
-        return self._told_busy.get(consumer, float("nan"))
+        return self._fixed_busy.get(consumer, float("nan"))
 
 
 def loaded_scene(**options: object) -> Scene:
@@ -213,7 +213,7 @@ def loaded_scene(**options: object) -> Scene:
 
 
 def test_loads_are_passed_on_where_the_group_asks_for_them() -> None:
-    loads = Told([1.0, 2.0, 3.0], {"b": 0.5})
+    loads = FixedLoads([1.0, 2.0, 3.0], {"b": 0.5})
     problem = loaded_scene(use_loads=True).request(loads=loads).problem
     assert loads.asked == [("t", 2), ("u", 1)]
     assert problem.topics.weight is not None
@@ -225,15 +225,15 @@ def test_loads_are_passed_on_where_the_group_asks_for_them() -> None:
 def test_an_owner_of_unknown_liveness_has_no_known_load() -> None:
     scene = loaded_scene(use_loads=True)
     scene.owned("away", 0)
-    problem = scene.request(loads=Told(None, {"a": 1.0}), now=1.0).problem
+    problem = scene.request(loads=FixedLoads(None, {"a": 1.0}), now=1.0).problem
     assert problem.members.load is not None
     assert np.isnan(problem.members.load).tolist() == [False, True, True]
 
 
 @pytest.mark.parametrize("wanted", [True, False])
 def test_without_known_or_wanted_loads_all_are_equal(wanted: bool) -> None:
-    told = Told(None, {}) if wanted else Told([1.0, 2.0, 3.0], {"a": 1.0})
-    problem = loaded_scene(use_loads=wanted).request(loads=told).problem
+    loads = FixedLoads(None, {}) if wanted else FixedLoads([1.0, 2.0, 3.0], {"a": 1.0})
+    problem = loaded_scene(use_loads=wanted).request(loads=loads).problem
     assert problem.topics.weight is None
     assert problem.members.load is None
 

@@ -1,4 +1,4 @@
-"""Rollouts as arithmetic: which generation is new, who is on hold, caps, and when these wishes yield."""
+"""Rollouts as arithmetic: which generation is new, who is on hold, caps, and when these constraints yield."""
 
 from __future__ import annotations
 
@@ -136,11 +136,11 @@ def rollout(members: int, hold: Sequence[int] = (), cap: dict[int, int] | None =
     return Rollout("new", held, capped)
 
 
-def solved(owned: Sequence[int], wishes: Rollout, *, orphans: int = 0) -> tuple[list[int], int]:
+def solved(owned: Sequence[int], constraints: Rollout, *, orphans: int = 0) -> tuple[list[int], int]:
     """Sizes of the members in a plan for one topic, of which each owns so many now; and the moves."""
     owner = [m for m, count in enumerate(owned) for _ in range(count)] + [NONE] * orphans
-    given = applied(problem([len(owner)], len(owned), owner), wishes)
-    solution = solve(STRATEGY, given, wishes)
+    given = applied(problem([len(owner)], len(owned), owner), constraints)
+    solution = solve(STRATEGY, given, constraints)
     return loads(len(owned), solution.owner).tolist(), solution.explanation.moves
 
 
@@ -172,15 +172,15 @@ def test_oracles_of_other_systems(
 
 
 def test_newcomers_that_have_less_get_more_of_what_is_left_behind() -> None:
-    wishes = rollout(5, [0], dict.fromkeys(range(1, 5), 13))
-    assert solved((30, 10, 10, 0, 0), wishes, orphans=20) == ([30, 10, 10, 10, 10], 0)
+    constraints = rollout(5, [0], dict.fromkeys(range(1, 5), 13))
+    assert solved((30, 10, 10, 0, 0), constraints, orphans=20) == ([30, 10, 10, 10, 10], 0)
 
 
 def test_a_member_on_hold_for_unknown_liveness_gets_nothing_even_if_nobody_else_can_take_it() -> None:
     wanted = [[1, 0], [1, 1], [1, 1]]
     given = problem([3, 3], 3, [1, 1, 1, NONE, NONE, NONE], subscription=wanted, hold=[1])
-    wishes = rollout(3, [2], {0: 1})
-    solution = solve(STRATEGY, applied(given, wishes), wishes)
+    constraints = rollout(3, [2], {0: 1})
+    solution = solve(STRATEGY, applied(given, constraints), constraints)
     assert solution.owner.tolist() == [1, 1, 1, 2, 2, 2]
     alone = rollout(3, [], {0: 1, 2: 0})
     nobody = problem([3, 3], 3, [1, 1, 1, NONE, NONE, NONE], subscription=[[1, 0], [1, 1], [1, 0]], hold=[1])
@@ -189,17 +189,17 @@ def test_a_member_on_hold_for_unknown_liveness_gets_nothing_even_if_nobody_else_
 
 def test_what_is_pinned_to_nobody_stays_with_nobody() -> None:
     given = problem([2], 2, [NONE, NONE], pinned=[0])
-    wishes = rollout(2, [0], {1: 0})
-    assert solve(STRATEGY, applied(given, wishes), wishes).owner.tolist() == [NONE, 0]
+    constraints = rollout(2, [0], {1: 0})
+    assert solve(STRATEGY, applied(given, constraints), constraints).owner.tolist() == [NONE, 0]
 
 
 def test_a_topic_its_owner_unsubscribed_from_moves_during_a_rollout_as_ever() -> None:
     given = problem([2, 2], 2, [0, 0, 0, 0], subscription=[[1, 0], [1, 1]])
-    wishes = rollout(2, [0], {1: 2})
-    assert solve(STRATEGY, applied(given, wishes), wishes).owner.tolist() == [0, 0, 1, 1]
+    constraints = rollout(2, [0], {1: 2})
+    assert solve(STRATEGY, applied(given, constraints), constraints).owner.tolist() == [0, 0, 1, 1]
 
 
-class Asked:
+class RecordingStrategy:
     """Counts how often it is asked."""
 
     name = "asked"
@@ -213,21 +213,21 @@ class Asked:
 
 
 def test_a_strategy_is_asked_only_if_there_is_something_to_place() -> None:
-    strategy, wishes = Asked(), rollout(3, [0, 1], {2: 1})
-    settled = applied(problem([4], 3, [0, 0, 1, 1]), wishes)
-    assert solve(strategy, settled, wishes).owner.tolist() == [0, 0, 1, 1]
+    strategy, constraints = RecordingStrategy(), rollout(3, [0, 1], {2: 1})
+    settled = applied(problem([4], 3, [0, 0, 1, 1]), constraints)
+    assert solve(strategy, settled, constraints).owner.tolist() == [0, 0, 1, 1]
     assert strategy.times == 0
     copied = replace(settled, standby_count=1)
-    solve(strategy, copied, wishes)
+    solve(strategy, copied, constraints)
     assert strategy.times == 1
-    solve(strategy, applied(problem([4], 3, [0, 0, NONE, 1]), wishes), wishes)
+    solve(strategy, applied(problem([4], 3, [0, 0, NONE, 1]), constraints), constraints)
     assert strategy.times == 2
 
 
 def test_a_strategy_is_asked_three_times_at_most() -> None:
-    strategy, wishes = Asked(), rollout(2, [0], {1: 1})
+    strategy, constraints = RecordingStrategy(), rollout(2, [0], {1: 1})
     wanted = problem([3, 3], 2, subscription=[[1, 0], [1, 1]])
-    assert loads(2, solve(strategy, applied(wanted, wishes), wishes).owner).sum() == 6
+    assert loads(2, solve(strategy, applied(wanted, constraints), constraints).owner).sum() == 6
     assert strategy.times <= 3
 
 
@@ -237,9 +237,9 @@ def test_without_a_rollout_the_strategy_alone_decides() -> None:
 
 
 def test_the_explanation_is_of_the_problem_that_was_put() -> None:
-    wishes = rollout(3, [0, 1], {2: 1})
-    given = applied(problem([9], 3, [0, 0, 1, 1, *[NONE] * 5]), wishes)
-    solution = solve(STRATEGY, given, wishes)
+    constraints = rollout(3, [0, 1], {2: 1})
+    given = applied(problem([9], 3, [0, 0, 1, 1, *[NONE] * 5]), constraints)
+    solution = solve(STRATEGY, given, constraints)
     assert solution.explanation.problem is given
     assert solution.explanation.owner is solution.owner
     assert solution.explanation.moves == 0
@@ -262,8 +262,8 @@ def rolling(draw: st.DrawFn) -> tuple[Problem, Rollout]:
 def test_nothing_is_unowned_that_a_member_could_own_and_nothing_moves_that_may_stay(
     case: tuple[Problem, Rollout],
 ) -> None:
-    given, wishes = case
-    owner = solve(STRATEGY, applied(given, wishes), wishes).owner
+    given, constraints = case
+    owner = solve(STRATEGY, applied(given, constraints), constraints).owner
     members = given.members
     topic = np.repeat(np.arange(given.topics.count), given.topics.partitions)
     could = members.subscription & ~members.hold[:, None]
