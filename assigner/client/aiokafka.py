@@ -73,7 +73,7 @@ class _Partitions(Handler):
         tp = TopicPartition(partition.topic, partition.partition)
         stored = await self._committed(tp)
         if stored.metadata.isdecimal() and int(stored.metadata) > partition.epoch:
-            # An owner with a newer epoch committed: our grant is out of date, and its revocation is on its way. If the
+            # An owner with a newer epoch committed: our grant is out of date, and its revocation will follow. If the
             # assigner's store lost its data, the old epochs are still in Kafka, and an operator has to reset them.
             raise FailedPrecondition(
                 f"{partition} is behind the epoch {stored.metadata} of Kafka's committed offset; "

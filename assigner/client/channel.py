@@ -109,8 +109,8 @@ class _Channel(Channel):
         try:
             return await super()._create_connection()
         except BaseException:
-            # asyncio closes a connection whose TLS handshake is over politely: it waits for the peer's answer, and the
-            # end of the loop would cut that off.
+            # After the TLS handshake asyncio closes a connection by waiting for the peer's answer, which the end of the
+            # loop would interrupt.
             transport = _transport_of(self._connecting)
             if transport is not None:
                 transport.abort()

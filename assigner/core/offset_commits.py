@@ -30,8 +30,8 @@ MAX_WAITING = 200_000
 MAX_REVISIONS = 200_000
 """Offsets whose revisions an instance remembers."""
 FRESH = 2.0
-"""Seconds within which no owner gives up waiting for a commit. A commit that finds another in its place within them is
-the later one: its instance had not seen the other yet."""
+"""Seconds for which every owner waits for a commit. A commit that finds another in its place within them is the later
+one: its instance had not seen the other yet."""
 COMPARES = 2
 """Preconditions of each commit: the assignment and the offset."""
 
@@ -65,7 +65,7 @@ def admit(
 
 
 class PendingCommit:
-    """An admitted commit on its way to the store. `revision` is that of the assignment that admitted it, `replaces`
+    """An admitted commit that is not written yet. `revision` is that of the assignment that admitted it, `replaces`
     that of the offset it replaces (0: none)."""
 
     __slots__ = (
@@ -183,7 +183,7 @@ class CommitQueue:
         self._count = 0
 
     def __len__(self) -> int:
-        """Commits that were neither written nor given up."""
+        """How many commits were neither written nor abandoned."""
         return self._count
 
     @property
@@ -225,7 +225,7 @@ class CommitQueue:
         return taken
 
     def ended(self, pending: PendingCommit) -> None:
-        """The commit was written or given up: the partition's next one may be taken."""
+        """Record that the commit was written or abandoned: the partition's next one may be taken."""
         key = pending.key
         pending.ended = True
         self._count -= 1

@@ -134,7 +134,7 @@ class PendingWrites:
 
     @property
     def has_plan_writes(self) -> bool:
-        """Whether part of a plan is still on its way."""
+        """Whether a write of a plan is in flight."""
         return self._plan_writes > 0
 
     def concerns(self, subject: Subject) -> bool:

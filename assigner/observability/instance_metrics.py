@@ -43,8 +43,8 @@ _GAUGES: tuple[tuple[str, str, Read], ...] = (
 _COUNTERS: tuple[tuple[str, str, Read], ...] = (
     ("assigner_terms_won", "Terms won.", lambda it: it.terms_won),
     ("assigner_terms_lost", "Terms that ended against the instance's will.", lambda it: it.terms_lost),
-    ("assigner_terms_failed", "Terms given up because their work failed.", lambda it: it.term_failures),
-    ("assigner_handovers", "Groups given up so that another instance leads them.", lambda it: it.handovers),
+    ("assigner_terms_failed", "Terms ended because their work failed.", lambda it: it.term_failures),
+    ("assigner_handovers", "Groups handed over to another instance.", lambda it: it.handovers),
 )
 
 

@@ -144,7 +144,7 @@ _KEYS = (
     Key("group.release_timeout", "Seconds an old owner has to let a partition go.", rules.SECONDS, "--release-timeout"),
     Key(
         "group.balance_backoff",
-        "Seconds a partition stays put after a move of it was given up.",
+        "Seconds in which a partition is not moved for balance after a move of it was abandoned.",
         AllowedRange(least=0, most=86_400),
     ),
     Key("group.max_concurrent_handoffs", "Handoffs in flight at once in a group.", _COUNT),

@@ -25,7 +25,7 @@ Not promised:
 
 - That a write which was overwritten before its outcome was known is recognised. `change` is then applied to what
   overwrote it: an idempotent change finds itself done, and a counter may count twice.
-- That an equal record of another writer is told from ours. So further operations must follow from the record.
+- That an equal record of another writer is distinguished from ours. So further operations must follow from the record.
 - That a record which is deleted meanwhile stays deleted: absence has no revision, and a late request may create the
   record again. Where that matters, a fence names a key that the deletion takes away.
 """

@@ -1,8 +1,8 @@
 """Measures what a solution costs and achieves, from the problem and the result alone.
 
-Nothing here trusts the strategy: moves, imbalance, mismatches and cold starts are counted from the arrays. Only the
-lower bound, and whether the search for the best was given up, are the strategy's own claims. Counting takes longer than
-planning does, so each figure is worked out when somebody asks for it.
+The strategy is not trusted: moves, imbalance, mismatches and cold starts are counted from the arrays. Only the lower
+bound, and whether the search for the optimum was abandoned, are the strategy's own claims. Counting takes longer than
+planning, so each figure is computed when it is first read.
 """
 
 from __future__ import annotations

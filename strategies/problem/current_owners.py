@@ -17,7 +17,7 @@ class CurrentOwners:
     owner: IntArray
     """Per unit: the owner if it may keep the unit, else NONE."""
     fixed: BoolArray
-    """Per unit: can't move. A unit pinned to nobody is fixed too."""
+    """Per unit: can't move. A unit pinned as unowned is fixed too."""
     row: IntArray
     """Per unit: its row."""
 

@@ -1,6 +1,6 @@
 """Computes fair shares: how much of a total each member should have.
 
-Shares are real numbers in proportion to weights, within lower limits (what a member can't give up) and upper limits.
+Shares are real numbers in proportion to weights, within lower limits (fixed units) and upper limits.
 Whole partitions follow by rounding: each member gets the floor, and the remainders are assigned one by one.
 """
 

@@ -1,7 +1,7 @@
 """Turns recorded loads into what strategies take: one weight per partition, or none, for an unweighted plan.
 
 `RecordedLoads` is what the records say at a given time. `GroupLoads` is what a leader plans by: the weights in force
-are replaced only when they have shifted enough, and not too often. So the plans in between, whatever their causes, use
+are replaced only when they have shifted enough, and not too often. So all plans in between, for any cause, use
 the same weights and move nothing for load's sake.
 
 Not promised: that a load is what it was a moment ago. Loads are advice; losing them costs balance and nothing else.

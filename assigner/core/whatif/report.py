@@ -226,7 +226,7 @@ class _ReportBuilder:
             case MoveReason.OVER_CAP:
                 return f"{old} has more than its cap of {problem.members.cap[giver]}"
             case MoveReason.RULE:
-                return f"{self._strategy} puts it there whoever has it"
+                return f"{self._strategy} puts it there without regard to its owner"
             case MoveReason.SET:
                 return "it joins the other topics of its set"
             case MoveReason.LOAD:

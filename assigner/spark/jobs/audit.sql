@@ -164,7 +164,7 @@ JOIN (SELECT * FROM findings WHERE lasts_long) AS old
     AND old.run = new.run AND old.until_line > new.line
 
 -- name: overlaps
--- A pair that a run leaves as it is is told again by the next one, and is one overlap.
+-- A pair that a run leaves unchanged is logged again by the next run, and counts as one overlap.
 SELECT
     *,
     (end_us - start_us) / 1e6 AS seconds,

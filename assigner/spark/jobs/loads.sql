@@ -1,5 +1,5 @@
 -- From samples of load to a weight per partition. A sample tells what was handled since the one before it; the first of
--- a partition tells nothing, because nobody knows since when. {amount} is bytes or records, {smoothing_us} how long a
+-- a partition gives no rate, because its interval is unknown. {amount} is bytes or records, {smoothing_us} how long a
 -- rate counts, {weight} the column that becomes the weight.
 
 -- name: rates

@@ -44,7 +44,7 @@ async def _admin(addresses: Sequence[str], tls: Tls | None) -> AsyncIterator[Adm
 
 
 def is_share_complete(found: v1.DescribeGroupResponse, member: str, held: Container[TopicPartition]) -> bool:
-    """Whether a member holds all it owns, nothing is on its way to it, and nothing is left to be given away."""
+    """Whether a member holds all it owns, none is in flight to it, and it has none to hand over."""
     if found.summary is None or found.summary.unowned or not any(one.name == member for one in found.consumers):
         return False
     coming = any(one.new_owner == member for one in found.handoffs)

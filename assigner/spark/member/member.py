@@ -41,7 +41,7 @@ CLOSE_SECONDS = 2.0
 """How long a query that stops waits for a batch in flight. Spark will not finish that batch; the lease then expires."""
 PENDING_SECONDS = 0.3
 """How long a batch that is about to be planned waits for pending assignments. Spark's triggers follow the wall clock:
-the query that releases a partition and the one that gets it plan at the same moment, and without waiting nobody would
+the query that releases a partition and the one that gets it plan at the same moment, and without waiting neither would
 read the partition until the next trigger."""
 PENDING_BATCHES = 3
 """How many batches wait for the same pending assignment. Its present owner may be in a long batch."""
