@@ -73,7 +73,7 @@ class LeaseConformance:
         async def gone() -> bool:
             return isinstance(await subject.store.remaining(granted.lease), LeaseGone)
 
-        await eventually(gone, within=2 * granted.ttl + subject.patience, every=granted.ttl / 10)
+        await eventually(gone, within=2 * granted.ttl + subject.timeout, every=granted.ttl / 10)
         assert not await subject.exists("k")
 
     async def test_any_client_may_renew_and_revoke(self, subject: Subject) -> None:
@@ -165,4 +165,4 @@ class LeaseConformance:
         async def gone() -> bool:
             return not await subject.exists(name)
 
-        await eventually(gone, within=2 * subject.ttl + subject.patience, every=subject.ttl / 20)
+        await eventually(gone, within=2 * subject.ttl + subject.timeout, every=subject.ttl / 20)

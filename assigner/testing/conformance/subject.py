@@ -23,14 +23,14 @@ class Subject:
     """Prefix of the test's keys. Nothing else is written there."""
     ttl: float = 1.0
     """The shortest lease that the store grants as asked."""
-    patience: float = 10.0
+    timeout: float = 10.0
     """Timeout of every wait in seconds, apart from the TTLs of leases."""
 
-    tells_progress: bool = True
-    """Whether a quiet watch reports progress within `patience`. A server may be configured to do so rarely."""
+    reports_progress: bool = True
+    """Whether a quiet watch reports progress within `timeout`. A server may be configured to do so rarely."""
 
     def needs_progress(self) -> None:
-        if not self.tells_progress:
+        if not self.reports_progress:
             raise SkipTest("this store is set to tell quiet watches of its progress only rarely")
 
     def key(self, name: str) -> str:
@@ -53,11 +53,11 @@ class Subject:
         return [entry.key.removeprefix(self.prefix) for entry in page.entries]
 
     async def next_item(self, items: AsyncIterator[WatchItem]) -> WatchItem:
-        with anyio.fail_after(self.patience):
+        with anyio.fail_after(self.timeout):
             return await anext(items)
 
     async def next_events(self, items: AsyncIterator[WatchItem], count: int, *, extra: float = 0) -> list[Event]:
-        """Wait for the next `count` events, for `patience` plus `extra` seconds."""
+        """Wait for the next `count` events, for `timeout` plus `extra` seconds."""
         batches = await self.next_batches(items, count, extra=extra)
         return [event for batch in batches for event in batch.events]
 
@@ -65,7 +65,7 @@ class Subject:
         """Wait for the batches with the next `count` events."""
         batches: list[Batch] = []
         missing = count
-        with anyio.fail_after(self.patience + extra):
+        with anyio.fail_after(self.timeout + extra):
             while missing > 0:
                 item = await anext(items)
                 if isinstance(item, Batch):
@@ -76,7 +76,7 @@ class Subject:
 
     async def progress(self, items: AsyncIterator[WatchItem], revision: int) -> None:
         """Wait until the watch reports progress up to a revision."""
-        with anyio.fail_after(self.patience):
+        with anyio.fail_after(self.timeout):
             while True:
                 item = await anext(items)
                 if isinstance(item, Progress) and item.revision >= revision:

@@ -121,7 +121,7 @@ class WatchConformance:
                     await subject.another.put(subject.key(name), b"")
 
             tasks.start_soon(write)
-            with anyio.fail_after(subject.patience):
+            with anyio.fail_after(subject.timeout):
                 while len(seen) < len(names):
                     async with subject.store.watch(subject.prefix, start_revision=start) as items:
                         item = await anext(items)
@@ -258,7 +258,7 @@ class WatchConformance:
     async def _until_ended(subject: Subject, items: AsyncIterator[WatchItem], *, task_status: TaskStatus[None]) -> None:
         await subject.next_events(items, 1)
         task_status.started()
-        with raising(WatchEnded), anyio.fail_after(subject.patience):
+        with raising(WatchEnded), anyio.fail_after(subject.timeout):
             while True:
                 await anext(items)
 
@@ -290,7 +290,7 @@ class WatchConformance:
     @staticmethod
     async def _follow(subject: Subject, items: AsyncIterator[WatchItem], mirror: dict[str, Entry], known: int) -> None:
         """Apply events to a mirror until the key `end` appears. `known`: the mirror's revision."""
-        with anyio.fail_after(subject.patience):
+        with anyio.fail_after(subject.timeout):
             while subject.key("end") not in mirror:
                 item = await anext(items)
                 for event in item.events if isinstance(item, Batch) else ():
