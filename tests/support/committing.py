@@ -22,7 +22,7 @@ async def commit(
     epoch: int | None = None,
     at: Instance | None = None,
 ) -> list[RefusedCommit]:
-    """As the consumer, under the epochs it was told of, or under `epoch`."""
+    """As the consumer, under the epochs it was sent, or under `epoch`."""
     instance = at or consumer.instance
     assert instance
     commits = [

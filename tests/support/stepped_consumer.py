@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SteppedConsumer:
-    """A consumer that answers by itself or waits to be told: `answers_warm`, `answers_release`.
+    """A consumer that acks by itself, or when the test calls for it: `answers_warm`, `answers_release`.
 
     With `session=""` the service mints one, as for upstream's clients. Its group is the cluster's unless it says so."""
 

@@ -1,4 +1,4 @@
-"""The client against a scripted service: what the handler hears, what the gates say, what the service is told."""
+"""The client against a scripted service: the calls of the handler, the state of gates, the calls to the service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instances that take a call and never answer it: whoever has another one to turn to keeps its gates open.
+"""Instances that accept a call and never respond: a consumer that has another instance keeps its gates open.
 
 On virtual time, with the times that a client has unless told otherwise: both ends of every socket are in this process.
 """

@@ -148,7 +148,7 @@ async def test_thousands_of_partitions_are_committed_and_read_in_a_few_calls() -
 
 
 class Worker(Handler):
-    """Counts up from the committed offset, one partition at a time, and commits before it lets go."""
+    """Counts up from the committed offset, one partition at a time, and commits before it releases."""
 
     def __init__(self, began: dict[TopicPartition, list[int]]) -> None:
         self.consumer: AssignerConsumer | None = None

@@ -1,4 +1,4 @@
-"""Sessions, leases and reconnects of the client: what stays open, what shuts at once, what is told to whom."""
+"""Sessions, leases and reconnects of the client: which gates stay open, which shut, and which calls are made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumers as processes that are told to leave: they hand over where they can, and end by themselves where not."""
+"""Consumers as processes that get a signal: they hand over if they can, and end by themselves if not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `exclusive` handoff mode in full: the old owner lets go before the new one is told, or its lease is over."""
+"""The `exclusive` handoff mode: the old owner has released, or its lease is over, before the new one is notified."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.virtual_time, pytest.mark.cluster(options=OPTIONS)]
 
 
 async def one_moving(cluster: Cluster) -> tuple[SteppedConsumer, SteppedConsumer, TopicPartition]:
-    """`a` owned both partitions; one is ready at `b`, and `a` was told to release it."""
+    """`a` owned both partitions; one is ready at `b`, and `a` was asked to release it."""
     await cluster.add_topic(partitions=2)
     await cluster.start_instance()
     a = await cluster.join("a", answers_release=False)
@@ -49,7 +49,7 @@ async def steps_of(cluster: Cluster, partition: TopicPartition) -> list[str]:
 
 
 async def nobody_held_it_together(cluster: Cluster, partition: TopicPartition) -> None:
-    """By what the consumers were told: whoever owned it had let go before another one heard of it."""
+    """By what the consumers were sent: an owner had released before another one was assigned."""
     believers = [c.name for c in cluster.consumers.values() if partition in c.owned and c.ended is None]
     assert len(believers) <= 1, believers
 
@@ -220,7 +220,7 @@ async def test_a_released_partition_whose_target_left_goes_on_at_its_old_owner_w
     await a.deregister()
     await a.until("told to release", lambda c: tp(0) in c.to_release)
     c = await cluster.join("c", other, answers_warm=False)
-    # The leader sees both at once: that `a` let go, and that `b` is gone.
+    # The leader sees both at once: that `a` released, and that `b` is gone.
     faults.freeze()
     released = a.to_release[tp(0)].epoch
     await a.release(tp(0))
@@ -280,7 +280,7 @@ async def test_a_draining_consumer_hands_over_exclusively_too(cluster: Cluster) 
     b = await cluster.join("b")
     await cluster.until_counts(a=2, b=2)
     assert await a.deregister() is True
-    await a.until("closed in peace", lambda c: c.ended == "drained")
+    await a.until("closed after the drain", lambda c: c.ended == "drained")
     await cluster.until_counts(b=4)
     await b.until("owns everything", lambda c: len(c.owned) == 4)
     assert all(epoch >= 2 for epoch in b.owned.values())

@@ -1,4 +1,4 @@
-"""Every step of a handoff has its time. When it is over: reaffirm, or evict; and the partition is left in peace."""
+"""Every step of a handoff has a deadline; then the owner is reaffirmed or evicted, and the partition is in cooldown."""
 
 from __future__ import annotations
 
@@ -201,8 +201,8 @@ async def test_a_target_that_leaves_while_warming_is_replaced_by_another(cluster
     await b.deregister()
     await cluster.until_counts(c=1)
     await c.until("owns", lambda x: tp(0) in x.owned)
-    await a.until("closed in peace", lambda x: x.ended == "drained")
-    await b.until("closed in peace", lambda x: x.ended == "drained")
+    await a.until("closed after the drain", lambda x: x.ended == "drained")
+    await b.until("closed after the drain", lambda x: x.ended == "drained")
 
 
 async def test_a_new_owner_that_dies_right_after_the_flip_gives_it_back(cluster: Cluster) -> None:

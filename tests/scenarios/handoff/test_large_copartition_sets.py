@@ -1,4 +1,4 @@
-"""Co-partition sets of any size: they move, or whoever named them is told why they can't."""
+"""Co-partition sets of any size: they move, or naming them is refused with the reason."""
 
 from __future__ import annotations
 

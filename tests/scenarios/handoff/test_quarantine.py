@@ -63,7 +63,7 @@ async def test_a_partition_that_fails_enough_consumers_is_quarantined_and_shown_
     assert len(set(shown.failed)) == 2
     assert all(handoff.record.to_nobody for handoff in state.handoffs.values())
     await a.until("drained all the same", lambda c: c.ended == "drained")
-    # Left in peace, for good, whatever else happens.
+    # It stays quarantined, whatever else happens.
     await cluster.join("e", answers_warm=False)
     await anyio.sleep(200)
     assert not any(c.to_warm for c in cluster.consumers.values())

@@ -1,4 +1,4 @@
-"""Partitions that their owner has to leave and nobody else can take: they are let go, in order, and to nobody."""
+"""Partitions that their owner has to leave and no consumer can take: they are released, in order, to nobody."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_the_only_subscriber_of_a_topic_is_drained_and_asked_to_release_it
     await until_drained(a)
     released = [release.tp for commands in a.heard for release in commands.releases if not release.new_owner]
     assert sorted(released) == U, "so that work under way ends and is committed"
-    state = await cluster.until("let go", lambda s: not owned(s) and not s.handoffs)
+    state = await cluster.until("released", lambda s: not owned(s) and not s.handoffs)
     highest = state.plan.epoch_floor
     c = await cluster.join("c", topics=("u",))
     await c.until("has u", lambda c: len(c.owned) == 2)
@@ -124,7 +124,7 @@ async def test_a_new_leader_continues_a_release_to_nobody(any_cluster: Cluster) 
     await a.until("told again", lambda c: len(c.to_release) == 2)
     await a.release(*U)
     await until_drained(a)
-    await cluster.until("let go", lambda s: not owned(s) and not s.handoffs)
+    await cluster.until("released", lambda s: not owned(s) and not s.handoffs)
 
 
 async def test_a_new_process_under_the_name_gets_what_the_old_one_was_releasing(
@@ -300,7 +300,7 @@ async def test_a_topic_that_is_deleted_and_made_again_at_once_has_one_owner_at_a
         await anyio.sleep(5)
         if mode is HandoffMode.EXCLUSIVE:
             assert not set(a.owned) & set(b.owned)
-            assert sorted(a.to_release) == U, "what it was told to leave when the topic went"
+            assert sorted(a.to_release) == U, "what it was asked to release when the topic went"
             await a.release(*U)
         a.answers_release = True
         state = await cluster.until_counts(a=1, b=1)

@@ -1,7 +1,7 @@
 """The loops of an instance: one that fails is restarted and told of, and the service goes on.
 
 Each case breaks one step of one loop, once, under a group at work; then everything that an instance does is asked of
-it. A loop that keeps failing is told to /livez."""
+it. A loop that keeps failing makes /livez fail."""
 
 from __future__ import annotations
 

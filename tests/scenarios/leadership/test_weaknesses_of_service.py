@@ -33,7 +33,7 @@ def counts_of(instance: Instance) -> CountingStore:
     return instance.store
 
 
-# --- 12: ghosts --------------------------------------------------------------------------------------------------
+# --- 12: orphaned registrations ------------------------------------------------------------------------------------
 
 
 async def test_12_a_registration_that_fails_leaves_no_orphan(any_cluster: Cluster) -> None:
@@ -271,7 +271,7 @@ async def _cost_of_one_move(request: pytest.FixtureRequest, partitions: int) -> 
         before = counts_of(instance).requests.copy()
         one = next(iter(b.to_warm))
         await b.ready(one)
-        await a.until("asked to let go", lambda c: one in c.to_release)
+        await a.until("asked to release", lambda c: one in c.to_release)
         await a.release(one)
         await cluster.until("over", lambda s: one not in s.handoffs)
         return counts_of(instance).requests - before
@@ -377,7 +377,7 @@ async def test_31_the_wall_clock_may_say_what_it_likes(cluster: Cluster, years: 
     # Still warming, neither given up nor forgotten, and nobody was taken for dead.
     assert (await cluster.state()).handoffs[moved].record.old_owner == "a"
     await b.ready(moved)
-    await a.until("asked to let go", lambda c: moved in c.to_release)
+    await a.until("asked to release", lambda c: moved in c.to_release)
     await a.release(moved)
     await cluster.until_counts(a=1, b=1)
     assert not isinstance(a.ended, AssignerError)

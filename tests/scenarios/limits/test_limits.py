@@ -67,7 +67,7 @@ async def test_a_change_of_many_partitions_is_sent_in_parts(cluster: Cluster, mo
     def told(state: GroupState) -> bool:
         return len(a.owned) == 24
 
-    await cluster.until("everything is told", told)
+    await cluster.until("everything is sent", told)
     assert max(len(said.assigned) for said in a.heard) == 5
 
 

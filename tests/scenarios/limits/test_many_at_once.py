@@ -31,7 +31,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 class TellsOneByOne(FaultyStore):
-    """Its watches are as slow as etcd's under load: each change is told by itself, a millisecond after the last."""
+    """Its watches are as slow as etcd's under load: each change is delivered alone, a millisecond after the last."""
 
     def watch(self, prefix: str, *, start_revision: int) -> AbstractAsyncContextManager[AsyncIterator[WatchItem]]:
         return self._watch(prefix, start_revision)

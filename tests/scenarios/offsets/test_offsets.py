@@ -1,4 +1,4 @@
-"""Committed offsets: only the owner of the moment gets them through, and whoever comes next finds the last of them."""
+"""Committed offsets: only the present owner commits them, and the next owner reads the last ones."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def test_a_taken_over_session_is_refused_and_its_successor_goes_on_from_it
 async def moving_partition(
     cluster: Cluster, mode: HandoffMode
 ) -> tuple[SteppedConsumer, SteppedConsumer, TopicPartition]:
-    """One of `a`'s two partitions is to go to `b`, which warms it and waits to be told to say so."""
+    """One of `a`'s two partitions is to go to `b`, which warms it and acks when the test says so."""
     await cluster.set_options(handoff_mode=mode)
     a = await sole_owner(cluster, 2, answers_release=False)
     b = await cluster.join("b", answers_warm=False)
@@ -174,7 +174,7 @@ async def test_the_old_owner_commits_until_the_flip_and_not_after_it(any_cluster
 
 
 async def test_the_last_commit_before_released_is_what_the_new_owner_reads_first(any_cluster: Cluster) -> None:
-    """In an exclusive group: each commit is answered before the owner lets go, so the next one starts after it."""
+    """In an exclusive group: each commit is acknowledged before the owner releases, so the next one starts after it."""
     cluster = any_cluster
     a, b, moving = await moving_partition(cluster, HandoffMode.EXCLUSIVE)
     await b.ready(moving)

@@ -56,7 +56,7 @@ async def test_rule_5_an_owner_that_is_back_before_the_removal_keeps_its_partiti
     before = await records(cluster)
     late = await removals_on_their_way(cluster, z)
     await z.connect(other)
-    assert set(z.owned) == {tp(0), tp(1)}, "it was told that it owns them, and its gates are open"
+    assert set(z.owned) == {tp(0), tp(1)}, "it was sent that it owns them, and its gates are open"
     await anyio.sleep(2.0)
     late.remove()
     await anyio.sleep(cluster.ttl)
@@ -104,7 +104,7 @@ async def test_an_end_of_a_handoff_that_is_back_before_the_removal_keeps_its_par
     late = await removals_on_their_way(cluster, a, b)
     b.answers_warm = True
     await b.connect(other)
-    assert set(b.to_warm) | set(b.owned) or b.heard[-1].warms, "it was told to go on"
+    assert set(b.to_warm) | set(b.owned) or b.heard[-1].warms, "it was sent the next command"
     await anyio.sleep(2.0)
     late.remove()
     await b.until("owns it", lambda c: tp(0) in c.owned, within=4 * cluster.ttl)
@@ -120,7 +120,7 @@ async def test_partitions_that_exist_no_more_are_removed_while_consumers_are_reg
     await cluster.until_counts(a=4)
     await cluster.add_topic(partitions=2)
     await cluster.until_counts(a=2)
-    await a.until("was told", lambda c: set(c.owned) == {tp(0), tp(1)})
+    await a.until("was sent it", lambda c: set(c.owned) == {tp(0), tp(1)})
 
 
 async def test_an_empty_group_is_forgotten_although_the_leader_sees_nothing_for_a_while(cluster: Cluster) -> None:

@@ -83,7 +83,7 @@ async def test_the_last_consumer_to_drain_releases_everything(cluster: Cluster) 
     a = await cluster.join("a")
     before = await cluster.until_counts(a=3)
     assert await a.deregister() is False, "there is nobody to wait for"
-    await a.until("closed in peace", lambda c: c.ended == "drained")
+    await a.until("closed after the drain", lambda c: c.ended == "drained")
     await cluster.until("nobody owns anything", lambda s: not s.assignments and not s.handoffs)
     await cluster.join("b")
     after = await cluster.until_counts(b=3)

@@ -184,7 +184,7 @@ async def test_a_drain_ends_although_a_consumer_is_waited_for(cluster: Cluster) 
         await cluster.consumers[name].connect(instance)
     a = cluster.consumers["a"]
     await a.deregister()
-    await a.until("left in peace", lambda c: c.ended == "drained", within=cluster.ttl / 2)
+    await a.until("closed after the drain", lambda c: c.ended == "drained", within=cluster.ttl / 2)
 
 
 # --- what is written meanwhile -------------------------------------------------------------------------------------

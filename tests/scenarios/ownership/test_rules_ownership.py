@@ -110,7 +110,7 @@ async def test_rule_2_a_new_session_is_fenced_off_from_the_old_one_before_it_is_
     old = await cluster.join("a", session="first")
     await cluster.until_counts(a=2)
     new = await cluster.join("a", session="second")
-    await old.until("is told why", lambda c: isinstance(c.ended, Superseded))
+    await old.until("gets the reason", lambda c: isinstance(c.ended, Superseded))
     assert not new.heard[0].assigned, "granted what still belongs to the old session"
     await new.until("owns all", lambda c: len(c.owned) == 2)
     assert set(new.owned.values()) == {2}

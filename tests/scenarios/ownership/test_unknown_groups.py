@@ -1,4 +1,4 @@
-"""A name that no group bears costs next to nothing, creates nothing, and is told from one that was just created."""
+"""A name that no group bears costs next to nothing, creates nothing, and is not mistaken for a new group."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ async def test_05_a_warm_may_take_its_time_and_its_cancellation_is_sent(any_clus
     assert (await any_cluster.owners())[moved] == "a"
     await b.until("told so", lambda c: not c.to_warm)
     assert any(cancel.handoff_id == order.handoff_id for c in b.heard for cancel in c.cancels)
-    # The answer that comes too late is taken politely, and changes nothing.
+    # The late ack is idempotent: it changes nothing.
     await b.ready(moved)
     assert not (await any_cluster.state()).handoffs
     # Not at once again, from nothing, to the same consumer.
@@ -203,7 +203,7 @@ async def test_05_each_step_has_its_own_time(cluster: Cluster) -> None:
     (moved,) = b.to_warm
     await anyio.sleep(290)
     await b.ready(moved)
-    await a.until("asked to let go", lambda c: moved in c.to_release)
+    await a.until("asked to release", lambda c: moved in c.to_release)
     await anyio.sleep(50)
     assert a.ended is None
     await a.release(moved)
@@ -216,7 +216,7 @@ async def test_06_an_owner_that_does_not_release_is_evicted_before_it_is_forgott
     a, b = await moving(any_cluster)
     (moved,) = b.to_warm
     await b.ready(moved)
-    await a.until("asked to let go", lambda c: moved in c.to_release)
+    await a.until("asked to release", lambda c: moved in c.to_release)
     await a.until("evicted", lambda c: isinstance(c.ended, Evicted))
     a.renews = False
     # The handoff stays until the session is over for sure.
@@ -243,7 +243,7 @@ async def test_07_only_the_target_can_report_ready_and_only_while_it_warms(any_c
 
     order = b.to_warm[moved]
     await b.ready(moved)
-    await a.until("asked to let go", lambda c: moved in c.to_release)
+    await a.until("asked to release", lambda c: moved in c.to_release)
     flipped = await any_cluster.handoff(moved)
     b.to_warm[moved] = order
     await b.ready(moved)
@@ -266,7 +266,7 @@ async def test_08_only_the_old_owner_can_report_the_release_of_this_very_handoff
     await a.release(moved)
     assert (await any_cluster.state()).handoffs[moved].record.phase is Phase.WARMING
     await b.ready(moved)
-    await a.until("asked to let go", lambda c: moved in c.to_release)
+    await a.until("asked to release", lambda c: moved in c.to_release)
     await b.release(moved)
     assert (await any_cluster.state()).handoffs[moved].record.phase is Phase.COMPLETE
 
@@ -358,7 +358,7 @@ async def test_16_exclusively_nobody_is_assigned_before_the_other_released(any_c
     a, b = await moving(any_cluster)
     (moved,) = b.to_warm
     await b.ready(moved)
-    await a.until("asked to let go first", lambda c: moved in c.to_release)
+    await a.until("asked to release first", lambda c: moved in c.to_release)
     assert moved not in b.owned
     assert (await any_cluster.owners())[moved] == "a"
     await a.release(moved)

@@ -325,7 +325,7 @@ async def test_when_the_rollout_is_over_the_rest_is_balanced(cluster: Cluster) -
 @pytest.mark.parametrize("mode", HandoffMode)
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_deploy_in_which_anything_happens(cluster: Cluster, seed: int, mode: HandoffMode) -> None:
-    """Whoever comes, drains or crashes, in whatever order: everything is owned, and what has a living owner stays with
+    """When consumers join, drain or crash in any order, everything is owned, and what has a living owner stays with
     it as long as the rollout lasts; then it is shared evenly."""
     dice = Random(seed)
     pods = await old_fleet(cluster, 4, 13, handoff_mode=mode)

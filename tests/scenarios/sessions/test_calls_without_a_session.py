@@ -160,7 +160,7 @@ async def test_in_an_exclusive_group_no_call_goes_without_a_session(any_cluster:
 
 
 async def one_moving(cluster: Cluster) -> tuple[SteppedConsumer, SteppedConsumer]:
-    """`a` was told to release one of its two partitions and has not done so; `b` has warmed it."""
+    """`a` was asked to release one of its two partitions and has not done so; `b` has warmed it."""
     await cluster.add_topic(partitions=2)
     await cluster.start_instance()
     a = await cluster.join("a", answers_release=False)

@@ -285,7 +285,7 @@ async def test_a_drained_consumers_stream_ends_well_and_its_registration_with_it
     await cluster.join("b")
     await cluster.until_counts(a=1, b=1)
     assert await a.deregister() is True
-    await a.until("closed in peace", lambda c: c.ended == "drained")
+    await a.until("closed after the drain", lambda c: c.ended == "drained")
     await cluster.until("and gone", lambda s: set(s.consumers) == {"b"})
     assert a.heard[-1].releases or a.heard[-2].releases
 
@@ -301,7 +301,7 @@ async def test_a_draining_consumer_that_reconnects_is_still_draining(cluster: Cl
     a.crash()
     await a.connect(instance)
     await a.release(*a.to_release)
-    await a.until("closed in peace", lambda c: c.ended == "drained")
+    await a.until("closed after the drain", lambda c: c.ended == "drained")
     await b.until("owns all", lambda c: len(c.owned) == 2)
 
 

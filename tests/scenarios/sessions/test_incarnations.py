@@ -86,8 +86,8 @@ async def _lose_the_id(cluster: Cluster) -> None:
 
 @pytest.mark.virtual_time
 async def test_a_restored_backup_shows_by_its_revision_and_gets_an_id_of_its_own(cluster: Cluster) -> None:
-    """The backup has the old id. Whoever finds first that the revision went back writes another one, by which every
-    client can tell."""
+    """The backup has the old id. The instance that first finds that the revision went back writes another one, which
+    every client sees."""
     store = SwitchedStore(cluster.store)
     one, two = (Incarnation(store, cluster.keys, cluster.clock) for _ in range(2))
     before = await one.id()

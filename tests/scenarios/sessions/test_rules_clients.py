@@ -55,7 +55,7 @@ async def test_rule_3_a_client_that_says_it_renews_and_does_not_is_gone_after_it
     silent = SteppedConsumer(cluster, "a", renews=True)
     silent.renews = False
     await silent.connect(cluster.instances["i1"])
-    await silent.until("is let go", lambda c: isinstance(c.ended, NotRegistered), within=TTL + 2)
+    await silent.until("is ended", lambda c: isinstance(c.ended, NotRegistered), within=TTL + 2)
 
 
 async def test_rule_3_exclusive_groups_refuse_clients_that_do_not_renew(cluster: Cluster) -> None:

@@ -68,7 +68,7 @@ async def test_rule_2_of_two_sessions_the_newer_stays_although_the_older_gets_it
         tasks.start_soon(connect, older, any_cluster, ends)
         await session_on_record(any_cluster, "older")
         newer = await any_cluster.join("a", session="newer")
-    await eventually(lambda: bool(ends or older.ended), within=20, what="the older was told")
+    await eventually(lambda: bool(ends or older.ended), within=20, what="the older one is ended")
     assert isinstance(ends[0] if ends else older.ended, Superseded)
     await newer.until("owns everything", lambda c: len(c.owned) == 4)
     assert newer.ended is None

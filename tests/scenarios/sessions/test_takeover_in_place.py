@@ -220,7 +220,7 @@ async def test_a_handoff_that_was_ready_is_warmed_again_by_the_process_that_rejo
     await come_back(cluster, "a")
     b = await come_back(cluster, "b")
     await cluster.until_counts(a=4, b=4)
-    # Whoever was ready was another process: its state is gone.
+    # The process that was ready is another one: its state is gone.
     assert [warm.tp for c in b.heard for warm in c.warms] == [tp(4)]
 
 
@@ -273,7 +273,7 @@ async def test_fields_of_others_survive_every_rewrite(cluster: Cluster, upstream
     await b.until("asked to warm", lambda c: tp(4) in c.to_warm)
     assert (await upstream.read("handoffs/t/4"))["ticket"] == [1, 2]
     await b.ready(tp(4))
-    await a.until("asked to let go", lambda c: tp(4) in c.to_release)
+    await a.until("asked to release", lambda c: tp(4) in c.to_release)
     handoff = await upstream.read("handoffs/t/4")
     assert (handoff["ticket"], handoff["phase"]) == ([1, 2], "Complete")
     await a.release(tp(4))

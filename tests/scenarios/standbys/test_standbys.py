@@ -42,7 +42,7 @@ async def even(cluster: Cluster, *names: str) -> GroupState:
 
 
 async def told(cluster: Cluster, *consumers: SteppedConsumer) -> None:
-    """Wait until each consumer was told exactly what is on record."""
+    """Wait until each consumer was sent exactly what is on record."""
     records = await cluster.standbys()
     for consumer in consumers:
         wanted = {tp for tp, holders in records.items() if consumer.name in holders}

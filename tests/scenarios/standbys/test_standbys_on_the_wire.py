@@ -24,7 +24,7 @@ pytestmark = [
 
 
 class Noting(Handler):
-    """Keeps a copy where it is told to, and notes what it hears about each partition."""
+    """Keeps the copies it is asked to keep, and records the calls about each partition."""
 
     def __init__(self) -> None:
         self.copies: set[TopicPartition] = set()

@@ -305,7 +305,7 @@ async def test_a_deleted_topic_is_gone_with_its_offsets_and_the_others_stay(any_
     before = await keys_in(any_cluster)
     epochs = await used(any_cluster, instance, topic="t")
     removed, more = await instance.operations.delete_topic(GROUP, "t", force=True)
-    # What was owned of it goes by the leader's hand or by this call's, whoever comes first.
+    # Its ownership records are deleted by the leader or by this call, whichever is first.
     assert (removed > 0, more) == (True, False)
     assert [config.topic for config in await instance.operations.topics(GROUP)] == ["kept"]
     assert not [key for key in await keys_in(any_cluster) if "/t/" in key or key.endswith("/t")]

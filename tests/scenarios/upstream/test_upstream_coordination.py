@@ -87,7 +87,7 @@ async def test_full_handoff_lifecycle(any_cluster: Cluster) -> None:
     state = await any_cluster.until("flipped", lambda state: len(in_phase(state, Phase.COMPLETE)) == 4)
     assert state.owned["b"] == moving
     await b.until("hears of its partitions", lambda c: set(c.owned) == moving)
-    await a.until("told to let go", lambda c: set(c.to_release) == moving)
+    await a.until("asked to release", lambda c: set(c.to_release) == moving)
     assert len((await any_cluster.state()).handoffs) == 4
 
     await a.release(*moving)
@@ -226,7 +226,7 @@ async def test_draining_consumer_partitions_are_handed_off(any_cluster: Cluster)
     assert len((await any_cluster.state()).owned["a"]) == 4
     await b.ready(*b.to_warm)
     await any_cluster.until_counts(b=8)
-    await a.until("closed in peace", lambda c: c.ended == "drained")
+    await a.until("closed after the drain", lambda c: c.ended == "drained")
 
 
 async def test_draining_consumer_still_receives_handoffs_as_old_owner(any_cluster: Cluster) -> None:
@@ -244,4 +244,4 @@ async def test_draining_consumer_still_receives_handoffs_as_old_owner(any_cluste
     assert a.ended is None
     await a.release(*ALL)
     await any_cluster.until_counts(b=8)
-    await a.until("closed in peace", lambda c: c.ended == "drained")
+    await a.until("closed after the drain", lambda c: c.ended == "drained")

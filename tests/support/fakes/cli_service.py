@@ -76,7 +76,7 @@ def description(group: str = "orders") -> GroupDescription:
 
 
 class ScriptedAdministration:
-    """Answers as it is told to and remembers what it was asked."""
+    """Returns configured replies and records the requests."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []

@@ -1,4 +1,4 @@
-"""A TCP proxy between a client and a server that loses what it is told to lose."""
+"""A TCP proxy between a client and a server that drops what the test selects."""
 
 from __future__ import annotations
 

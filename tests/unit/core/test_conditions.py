@@ -1,4 +1,4 @@
-"""What is told of a group that can't mend something by itself."""
+"""The conditions of a group: problems that it can't repair by itself."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def test_while_a_partition_is_on_its_way_holders_are_only_added() -> None:
     scene.own(0, "b")
     scene.handoff(0, "a", "b", Step.COMPLETE)
     scene.settle()
-    assert scene.records() == {0: ("a", "b", "c")}, "the old owner has not let go yet"
+    assert scene.records() == {0: ("a", "b", "c")}, "the old owner has not released yet"
     scene.delete(KEYS.handoff(tp(0)))
     scene.settle()
     assert scene.records() == {0: ("a", "c")}

@@ -14,7 +14,7 @@ NAMES = ["worker", "plan"]
 
 
 def overdue(name: str) -> Scene:
-    """`name` was told long ago to let go of what is `b`'s by now."""
+    """`name` was asked long ago to release what is `b`'s by now."""
     scene = Scene(partitions=1, names="b")
     scene.put(KEYS.plan, Plan(generation=4))
     scene.join(name)

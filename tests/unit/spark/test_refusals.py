@@ -1,4 +1,4 @@
-"""What users of Spark are told when something around a query is not as it must be, as far as no JVM is needed."""
+"""The errors that users of Spark get when the environment of a query is wrong, as far as no JVM is needed."""
 
 from __future__ import annotations
 

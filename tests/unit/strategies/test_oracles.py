@@ -5,7 +5,7 @@ Left out, because they contradict our priorities or need what we do not have:
 - Kafka sticky, two topics of three on two members with exact ids: any even spread is as good (sizes are checked).
 - Kafka sticky, three members own three each of four topics of three, one new: to give the newcomer all three
   partitions of one topic is against even spread per topic. Checked for `balance: global`, where nothing moves.
-- Kafka uniform, extras to the first members in order: ours go to whoever has them already.
+- Kafka uniform, remainders to the first members in order: ours go to members that have them already.
 - Uniform2, one topic of four for A and one of three for A and B as 5/2: per topic first. Ours is 4/3 by default and
   5/2 with `balance: topic`; both are checked.
 - Kafka's cooperative rounds: there are none; a move is a handoff.

@@ -1,4 +1,4 @@
-"""What the consumer does about what it hears, event by event. Nothing here waits: time and I/O are elsewhere."""
+"""The actions of a consumer's state on each event. Nothing here waits: time and I/O are elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which topics move as one, and that the strategy is told the same."""
+"""Which topics move as one, and that the strategy gets the same sets."""
 
 from __future__ import annotations
 
