@@ -27,7 +27,7 @@ from assigner.observability.metrics import Metrics
 
 SUFFIX = ".jsonl"
 _OPEN = ".open"
-_PATIENCE = 1.0
+_POLL = 1.0
 """Seconds without new events after which the age of the open segment is checked."""
 _RETRY = 5.0
 """Seconds before a write is retried after the disk refused one."""
@@ -160,7 +160,7 @@ class EventLog:
         written."""
         with self._ready:
             if not self._batches and not self._closing:
-                self._ready.wait(_PATIENCE)
+                self._ready.wait(_POLL)
             if self._batches:
                 batch = self._batches.popleft()
                 self._waiting -= len(batch)

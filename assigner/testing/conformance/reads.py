@@ -42,7 +42,7 @@ class ReadConformance:
         assert await subject.names("a/") == ["a/", "a/1", "a/1/x", "a/2"]
         assert await subject.names("a/1") == ["a/1", "a/1/x"]
 
-    async def test_keys_of_all_kinds_of_text_come_back_as_they_were(self, subject: Subject) -> None:
+    async def test_keys_of_all_kinds_of_text_are_read_as_they_were_written(self, subject: Subject) -> None:
         for name in ODD_NAMES:
             await subject.store.put(subject.key(f"odd/{name}"), name.encode())
         page = await read_all(subject.store, subject.key("odd/"), page_size=3)
@@ -70,7 +70,7 @@ class ReadConformance:
             more, after = page.more, page.entries[-1].key
         assert seen == names
 
-    async def test_a_last_page_that_is_just_full_says_so(self, subject: Subject) -> None:
+    async def test_a_last_page_that_is_just_full_has_no_more(self, subject: Subject) -> None:
         for name in ("1", "2", "3", "4"):
             await subject.store.put(subject.key(name), b"")
         first = await subject.store.list(subject.prefix, limit=2)

@@ -60,7 +60,7 @@ class TransactionConformance:
         compares: list[Compare] = [VersionIs(key, 0), ModRevisionIs(key, 0), CreateRevisionIs(key, 0)]
         assert isinstance(await subject.store.transact(compares, []), Committed)
 
-    async def test_a_recreated_key_can_be_told_from_the_one_before(self, subject: Subject) -> None:
+    async def test_a_recreated_key_is_distinguished_from_the_one_before(self, subject: Subject) -> None:
         key = subject.key("k")
         first = (await subject.store.put(key, b"1")).revision
         await subject.store.delete(key)

@@ -130,7 +130,7 @@ class WatchConformance:
                     start = max(start, item.revision + 1)
         assert seen == names
 
-    async def test_a_quiet_watch_is_told_how_far_the_store_has_come(self, subject: Subject) -> None:
+    async def test_a_quiet_watch_reports_how_far_the_store_has_come(self, subject: Subject) -> None:
         subject.needs_progress()
         start = await subject.revision() + 1
         async with subject.store.watch(subject.key("quiet/"), start_revision=start) as items:
@@ -139,14 +139,14 @@ class WatchConformance:
             written = await subject.store.put(subject.key("loud"), b"")
             await subject.progress(items, written.revision)
 
-    async def test_a_watch_from_the_past_that_finds_nothing_says_so(self, subject: Subject) -> None:
+    async def test_a_watch_from_the_past_that_finds_nothing_reports_progress(self, subject: Subject) -> None:
         subject.needs_progress()
         start = await subject.revision() + 1
         written = await subject.store.put(subject.key("loud"), b"")
         async with subject.store.watch(subject.key("quiet/"), start_revision=start) as items:
             await subject.progress(items, written.revision)
 
-    async def test_a_watch_from_a_compacted_revision_is_told_so(self, subject: Subject) -> None:
+    async def test_a_watch_from_a_compacted_revision_raises_compacted(self, subject: Subject) -> None:
         old = (await subject.store.put(subject.key("k"), b"1")).revision
         await subject.store.put(subject.key("k"), b"2")
         last = (await subject.store.put(subject.key("k"), b"3")).revision
@@ -229,7 +229,7 @@ class WatchConformance:
             revisions = [revision_of(event) for event in batch.events]
             assert all(revisions.count(revision) == limit for revision in set(revisions))
 
-    async def test_large_values_pass_through_a_watch_whatever_they_sum_up_to(self, subject: Subject) -> None:
+    async def test_large_values_pass_through_a_watch_at_any_total_size(self, subject: Subject) -> None:
         start = await subject.revision() + 1
         value = b"v" * (subject.store.limits.value_bytes * 9 // 10)
         for number in range(6):

@@ -60,7 +60,7 @@ class WriteConformance:
         )
         assert again.revision > deleted.revision
 
-    async def test_a_delete_says_whether_there_was_something(self, subject: Subject) -> None:
+    async def test_a_delete_returns_whether_there_was_something(self, subject: Subject) -> None:
         await subject.store.put(subject.key("k"), b"1")
         assert (await subject.store.delete(subject.key("k"))).count == 1
         assert (await subject.store.delete(subject.key("k"))).count == 0
@@ -81,7 +81,7 @@ class WriteConformance:
         await subject.store.put(subject.key("large"), value)
         assert (await subject.entry("large")).value == value
 
-    async def test_large_values_are_listed_whatever_they_sum_up_to(self, subject: Subject) -> None:
+    async def test_large_values_are_listed_at_any_total_size(self, subject: Subject) -> None:
         value = b"v" * (subject.store.limits.value_bytes * 9 // 10)
         for number in range(6):
             await subject.store.put(subject.key(f"{number}"), value)
