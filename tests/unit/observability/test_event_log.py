@@ -107,7 +107,7 @@ def test_a_segment_holds_no_more_bytes_than_it_may(opened: Open, tmp_path: Path)
 def test_an_old_segment_is_completed_without_further_events(
     opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_log, "_PATIENCE", 0.01)
+    monkeypatch.setattr(event_log, "_POLL", 0.01)
     completed = threading.Event()
     complete = event_log._Segments.complete
 
