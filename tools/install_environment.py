@@ -26,28 +26,33 @@ TELL_SECONDS = 10.0
 
 def _run(*command: str | Path, quiet: bool = False) -> bool:
     """Run a command to its end; told now and then while it takes long."""
-    # Ctrl-C reaches this process alone, which then ends the command: one message instead of two tracebacks.
-    process = subprocess.Popen(
-        [str(part) for part in command],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL if quiet else None,
-        preexec_fn=_ignore_interrupts,
-    )
-    began = time.monotonic()
+    # Ctrl-C reaches this process alone, which then ends the command: one message instead of two tracebacks. So the
+    # command inherits a mask that blocks it. A `preexec_fn` that ignores it would lose a Ctrl-C that comes during the
+    # fork, because Python swallows what is raised there.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        while True:
-            try:
-                return process.wait(TELL_SECONDS) == 0
-            except subprocess.TimeoutExpired:
-                print(f"    still at it, {time.monotonic() - began:.0f} s", flush=True)
-    except BaseException:
-        process.terminate()
-        process.wait()
-        raise
+        process = subprocess.Popen(
+            [str(part) for part in command], cwd=ROOT, stdout=subprocess.DEVNULL if quiet else None
+        )
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            return _wait(process)
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _wait(process: subprocess.Popen[bytes]) -> bool:
+    """Wait for the end of a command, say now and then that it still runs, and return whether it succeeded."""
+    began = time.monotonic()
+    while True:
+        try:
+            return process.wait(TELL_SECONDS) == 0
+        except subprocess.TimeoutExpired:
+            print(f"    still at it, {time.monotonic() - began:.0f} s", flush=True)
 
 
 def _tell(number: int, what: str) -> None:

@@ -118,6 +118,6 @@ def test_an_installation_that_was_killed_at_any_point_is_made_whole_by_the_next(
 
 def test_ctrl_c_says_what_it_means_instead_of_a_traceback(checkout: Checkout) -> None:
     status = checkout.interrupt(checkout.install(), "bin/python", signal.SIGINT)
-    assert status == 130
+    assert status == 130, checkout.output
     assert "Traceback" not in checkout.output
     assert "Interrupted; the next try begins anew." in checkout.output
