@@ -51,8 +51,9 @@ def demo_settings(pace: Pace) -> Settings:
     return Settings(
         grpc=ServerSettings(port=0),
         http=HttpSettings(port=0),
-        # Short, so that a viewer does not wait for half a minute until a crash is noticed.
-        consumer_ttl=max(1.0, pace.seconds(4.0)),
+        # Short, so that a viewer does not wait for half a minute until a crash is noticed. Long enough for workers to
+        # renew in time on a busy machine, because a registration that follows a lost lease knows of no drain.
+        consumer_ttl=max(3.0, pace.seconds(4.0)),
         group=GroupOptions(debounce=pace.seconds(1.0), warm_concurrency=4, max_concurrent_handoffs=12),
         topics={GROUP: {TOPIC: PARTITIONS}},
     )
