@@ -18,8 +18,8 @@ single write, for callers that read by other means or have to wait between readi
   precondition admits one of the two: if the first took effect, the second is refused, and the record that is found is
   ours by its bytes and its lease; if the second takes effect, the first can't any more, however late it arrives.
 - **The tries are bounded** by `TRIES` and `UNKNOWN_TRIES`, because a caller is better served by an error than by a
-request that never
-  ends. The error is `StoreUnavailable` only if nothing was written for certain, otherwise `OutcomeUnknown`.
+  request that never ends. The error is `StoreUnavailable` only if nothing was written for certain, otherwise
+  `OutcomeUnknown`.
 
 Not promised:
 
