@@ -117,16 +117,21 @@ async def test_a_hundred_groups_over_three_instances_started_one_by_one_end_with
     await eventually(lambda: len(second.led) >= 45, within=60 + fleet.cluster.allowance)
     third = await fleet.join("assigner-2")
     crew = [first, second, third]
-    await eventually(
-        lambda: all(captain.leadership.statistics().misplaced == 0 for captain in crew) and bool(third.led),
-        within=90 + fleet.cluster.allowance,
-    )
-    await eventually(lambda: sum(len(captain.led) for captain in crew) == 100, within=30 + fleet.cluster.allowance)
-    await eventually(
-        lambda: all(captain.led == captain.working for captain in crew), within=30 + fleet.cluster.allowance
-    )
-    assert all(25 <= len(captain.led) <= 42 for captain in crew)
-    assert (await fleet.holders(GROUPS))[None] == 0
+
+    def are_even() -> bool:
+        # Each instance counts what it sees as misplaced, and may not have seen the third one yet.
+        return (
+            all(captain.leadership.statistics().misplaced == 0 for captain in crew)
+            and all(captain.led == captain.working for captain in crew)
+            and all(25 <= len(captain.led) <= 42 for captain in crew)
+            and sum(len(captain.led) for captain in crew) == 100
+        )
+
+    async def have_holders() -> bool:
+        return (await fleet.holders(GROUPS))[None] == 0
+
+    await eventually(are_even, within=90 + fleet.cluster.allowance)
+    await eventually(have_holders, within=30 + fleet.cluster.allowance)
 
     await third.stop()
     await eventually(lambda: first.led | second.led == set(GROUPS), within=30 + fleet.cluster.allowance)
@@ -137,7 +142,7 @@ async def test_a_hundred_groups_over_three_instances_started_one_by_one_end_with
         ),
         within=90 + fleet.cluster.allowance,
     )
-    assert (await fleet.holders(GROUPS))[None] == 0
+    await eventually(have_holders, within=30 + fleet.cluster.allowance)
 
 
 async def test_the_groups_of_a_dead_instance_go_to_their_homes_without_a_second_move(memory_fleet: Fleet) -> None:
