@@ -1,4 +1,5 @@
-"""Defines the service's interfaces, independent of gRPC: `Membership`, `Offsets`, `Administration`, and their values.
+"""Defines the service's interfaces, independent of gRPC: `Membership`, `Routers`, `Offsets`, `Administration`, and
+their values.
 
 The server translates messages to these values, and errors of `assigner.errors` to statuses. It decides nothing.
 """
@@ -24,6 +25,7 @@ from assigner.model.records import (
     Standbys,
     TopicConfig,
 )
+from assigner.model.routes import FreezeAck, TableChanges
 
 # --- consumers ---------------------------------------------------------------------------------------------------
 
@@ -122,6 +124,65 @@ class Membership(Protocol):
     async def report_load(self, group: str, name: str, session: str, report: LoadReport) -> LoadReceipt:
         """Accept the loads that a consumer measured, as a hint for the next plan. Loads of partitions that the caller
         does not own are ignored."""
+        ...
+
+
+# --- routers -----------------------------------------------------------------------------------------------------
+
+
+class RouterRegistration(msgspec.Struct, frozen=True):
+    group: str
+    name: str
+    session: str
+    """One per process, chosen by the router."""
+    loads: bool = False
+    """The router wants to be sent the published loads."""
+
+
+class RouterStream(Protocol):
+    """A router's open stream at this instance, and the table and changes to send on it."""
+
+    @property
+    def group(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def session(self) -> str: ...
+
+    @property
+    def ttl(self) -> float: ...
+
+    def updates(self) -> AsyncIterator[TableChanges]:
+        """Yield the whole table, at a revision no older than the router's own registration, then changes. Raises
+        `Superseded` or `NotRegistered` when the session is over, and `StreamReplaced` when a later stream of the
+        session is open."""
+        ...
+
+    async def leave(self) -> None:
+        """Close the stream. The session lives on until its lease ends."""
+        ...
+
+
+class Routers(Protocol):
+    """The calls of request routers: they register, renew, acknowledge freezes and leave."""
+
+    async def register(self, registration: RouterRegistration) -> RouterStream:
+        """Register a router and open its stream. Every handoff that freezes from then on waits for its ack."""
+        ...
+
+    async def renew(self, group: str, name: str, session: str) -> float:
+        """Renew the session and return its TTL, once the store has confirmed a renewal sent after this call began."""
+        ...
+
+    async def cutover_ack(self, group: str, name: str, session: str, acks: Sequence[FreezeAck]) -> list[RejectedAck]:
+        """Record that the router holds the requests of these frozen partitions back. Returns the acks that were
+        rejected; late and repeated ones are idempotent and not rejected."""
+        ...
+
+    async def deregister(self, group: str, name: str, session: str) -> None:
+        """End the session: nobody waits for the router's acks any more."""
         ...
 
 
