@@ -18,8 +18,8 @@ class Route(msgspec.Struct, frozen=True, gc=False):
     """Where the owner can be reached, as it advertised it; may be empty."""
     epoch: int
     handoff_id: str = ""
-    """The handoff that the partition is in, before the flip; empty: none. A frozen partition thaws by a higher epoch, or
-    by another handoff that has not frozen it; that the id is gone says nothing."""
+    """The handoff that the partition is in, before the flip; empty: none. A frozen partition thaws by a higher epoch
+    or by another handoff that has not frozen it; that the id is gone says nothing."""
     frozen: bool = False
     """Requests have to be held back, and that has to be acknowledged with the handoff's id."""
 
