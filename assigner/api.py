@@ -283,6 +283,18 @@ class Member(msgspec.Struct, frozen=True):
     """Seconds since its session was last renewed; None: not known."""
 
 
+class RouterMember(msgspec.Struct, frozen=True, kw_only=True):
+    """A registered router of a group."""
+
+    name: str
+    session: str
+    """The digest of its session; empty: its registration can't be read."""
+    unacked: int
+    """Partitions that are frozen and wait for its ack."""
+    silent_for: float | None = None
+    """Seconds since its session was last renewed; None: not known."""
+
+
 class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
     summary: GroupSummary
     leader_address: str
@@ -300,6 +312,8 @@ class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
     """In order of topic and partition."""
     conditions: tuple[Condition, ...] = ()
     """Facts that an operator should know of the group."""
+    routers: tuple[RouterMember, ...] = ()
+    """In order of name."""
 
 
 class Weights(msgspec.Struct, frozen=True):

@@ -76,6 +76,15 @@ class HandoffMode(str, Enum):
     """The old owner releases before the new one starts."""
 
 
+class FreezeOverdue(str, Enum):
+    """What becomes of a handoff whose freeze is past its deadline because routers have not acked it."""
+
+    ABANDON = "abandon"
+    """The old owner keeps the partition, or is evicted where it must not."""
+    PROCEED = "proceed"
+    """The handoff goes on without the missing acks: a router that has not acked may still send to the old owner."""
+
+
 class Displaced(msgspec.Struct, frozen=True, gc=False):
     """A displaced session: another one of the same name took over, and this one's lease may not have expired yet."""
 
@@ -206,6 +215,7 @@ class GroupOptions(msgspec.Struct, frozen=True, kw_only=True):
     debounce: float = 1.0
     warming_timeout: float = 300.0
     freeze_timeout: float = 10.0
+    freeze_overdue: FreezeOverdue = FreezeOverdue.ABANDON
     release_timeout: float = 60.0
     balance_backoff: float = 60.0
     """The cooldown: how long a partition is not moved for balance after a move of it was abandoned."""
@@ -285,16 +295,25 @@ class EpochFloor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Router(msgspec.Struct, frozen=True, kw_only=True):
+    """A registered router, under its lease."""
+
     router_name: str
     session: str = ANY_SESSION
     registered_at: int = 0
+    instance: str = ""
+    """The service instance at which it registered last."""
+    ttl: float = 0.0
 
 
 class RouterAck(msgspec.Struct, frozen=True, kw_only=True):
+    """A router's ack of a freeze, under the router's lease."""
+
     router_name: str
     topic: str
     partition: int
     handoff_id: str
+    session: str = ANY_SESSION
+    """The router's session. The ack of a session that is not the registered one does not count."""
     acked_at: int = 0
 
 
