@@ -27,7 +27,7 @@ class Partitioner(str, Enum):
     CRC32 = "crc32"
     """librdkafka's `consistent` and `consistent_random`, its default."""
 
-    def partition(self, key: bytes, partitions: int) -> int:
+    def partition_of(self, key: bytes, partitions: int) -> int:
         return murmur2_partition(key, partitions) if self is Partitioner.MURMUR2 else crc32_partition(key, partitions)
 
 

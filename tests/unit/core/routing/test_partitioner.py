@@ -29,7 +29,7 @@ def test_murmur2_chooses_the_java_clients_partition() -> None:
 @pytest.mark.parametrize("partitioner", Partitioner)
 def test_each_partitioner_chooses_librdkafkas_partition(partitioner: Partitioner) -> None:
     for key, said in rows(f"librdkafka_{partitioner.value}.csv"):
-        assert partitioner.partition(key, said["partitions"]) == said["partition"], (key, said)
+        assert partitioner.partition_of(key, said["partitions"]) == said["partition"], (key, said)
 
 
 def test_a_negative_hash_has_its_sign_cleared() -> None:
