@@ -75,6 +75,7 @@ __all__ = (
     "RouteOwner",
     "RoutedTopic",
     "RouterBase",
+    "RouterInfo",
     "RouterStub",
     "RoutingUpdate",
     "SetGroupOptionsRequest",
@@ -624,6 +625,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class DeregisterRouterResponse(betterproto2.Message):
+    """
+    The router is not registered any more.
+    """
+
     pass
 
 
@@ -699,6 +704,10 @@ class DescribeGroupResponse(betterproto2.Message):
 
     standbys: "list[TopicStandbys]" = betterproto2.field(
         13, betterproto2.TYPE_MESSAGE, repeated=True
+    )
+
+    routers: "list[RouterInfo]" = betterproto2.field(
+        14, betterproto2.TYPE_MESSAGE, repeated=True
     )
 
     conditions: "list[ConditionInfo]" = betterproto2.field(
@@ -877,6 +886,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class FreezeAck(betterproto2.Message):
+    """
+    A frozen partition to which the router sends nothing more, by the handoff that froze it.
+    """
+
     topic: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     partition: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
@@ -984,6 +997,13 @@ class GroupOptions(betterproto2.Message):
     )
     """
     Plan by the loads that consumers report.
+    """
+
+    freeze_overdue: "str | None" = betterproto2.field(
+        19, betterproto2.TYPE_STRING, optional=True
+    )
+    """
+    What becomes of a handoff whose freeze routers have not acknowledged in time: abandon or proceed.
     """
 
 
@@ -1725,6 +1745,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class RoutedTopic(betterproto2.Message):
+    """
+    How many partitions a topic has.
+    """
+
     topic: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     partitions: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
@@ -1769,6 +1793,35 @@ class RouteOwner(betterproto2.Message):
 
 
 default_message_pool.register_message("kafka_assigner.v1", "RouteOwner", RouteOwner)
+
+
+@dataclass(eq=False, repr=False)
+class RouterInfo(betterproto2.Message):
+    """
+    A registered router.
+    """
+
+    name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    session: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    A digest: the session itself is known to its process only. Empty: the registration could not be read.
+    """
+
+    unacked: "int" = betterproto2.field(3, betterproto2.TYPE_UINT32)
+    """
+    Frozen partitions that wait for its ack.
+    """
+
+    silent_for: "float | None" = betterproto2.field(
+        4, betterproto2.TYPE_DOUBLE, optional=True
+    )
+    """
+    Seconds since its session was last renewed, by the store's count; absent where the store did not say.
+    """
+
+
+default_message_pool.register_message("kafka_assigner.v1", "RouterInfo", RouterInfo)
 
 
 @dataclass(eq=False, repr=False)
