@@ -85,7 +85,7 @@ def test_the_default_of_librdkafka_is_crc32(kafka_broker: KafkaBroker) -> None:
     for key in keys():
         producer.produce(topic, key=key, on_delivery=lambda _, m: found.update({m.key(): m.partition()}))
     assert producer.flush(60) == 0
-    assert found == {key: Partitioner.CRC32.partition(key, 16) for key in keys()}
+    assert found == {key: Partitioner.CRC32.partition_of(key, 16) for key in keys()}
 
 
 @pytest.mark.processes
