@@ -16,9 +16,10 @@ from assigner.clock import Clock
 from assigner.logs import get_logger
 from assigner.model.names import check_name
 from assigner.server.services.admin import AdminService
-from assigner.server.services.consumers import ConsumerService, no_incarnation
+from assigner.server.services.consumers import ConsumerService
 from assigner.server.services.offsets import OffsetCalls
 from assigner.server.services.requests import Requests
+from assigner.server.services.streams import Incarnation, StreamCleanup, no_incarnation
 from assigner.server.settings import ServerSettings
 from assigner.server.transport.calls import Work, guarded
 from assigner.server.transport.codec import ReadyBytesCodec
@@ -50,7 +51,7 @@ class GrpcServer:
         clock: Clock,
         ready: Callable[[], bool],
         check_group: Callable[[str], str] = lambda name: check_name("group", name),
-        incarnation: Callable[[], Awaitable[str]] = no_incarnation,
+        incarnation: Incarnation = no_incarnation,
         supervisor: Supervisor | None = None,
     ) -> None:
         """`incarnation`: of the store, sent to consumers; empty: the store has none."""
@@ -59,7 +60,9 @@ class GrpcServer:
         self._traffic = Traffic(settings, clock)
         self._readiness = Readiness(lambda: ready() and not self._traffic.draining)
         requests = Requests(default_group, check_group)
-        self._consumers = ConsumerService(members, requests, OffsetCalls(offsets, requests), incarnation)
+        self._cleanup = StreamCleanup()
+        offset_calls = OffsetCalls(offsets, requests)
+        self._consumers = ConsumerService(members, requests, offset_calls, self._cleanup, incarnation)
         self._admin = AdminService(administration, requests)
         self._tls = TlsFiles(settings) if settings.tls_certificate else None
         self._supervisor = supervisor or Supervisor()
@@ -144,7 +147,7 @@ class GrpcServer:
         with anyio.move_on_after(_STATUS_TIMEOUT):
             await traffic.until(lambda: not traffic.peers)
         with anyio.move_on_after(_STATUS_TIMEOUT):
-            await self._consumers.cleaned_up()
+            await self._cleanup.finished()
 
     async def close(self) -> None:
         """Drain without waiting for calls, then abort the connections that are left."""
@@ -155,7 +158,7 @@ class GrpcServer:
         for peer in list(self._traffic.peers):
             peer.abort()
         await self._traffic.until(lambda: not self._traffic.peers and not self._traffic.in_progress)
-        await self._consumers.stop_cleanup()
+        await self._cleanup.stop()
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)

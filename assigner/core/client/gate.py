@@ -12,6 +12,7 @@ belong to one. `client.gate.PartitionGate` counts the work under way.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from enum import Enum
 
 from assigner.errors import AssignerError
@@ -23,6 +24,8 @@ class Shut(str, Enum):
     """Why a gate is not open."""
 
     NOT_OWNED = "not_owned"
+    NOT_YET = "not_yet"
+    """Work of a newer epoch than this consumer was granted: whoever gave it the epoch heard of it first."""
     PREPARING = "preparing"
     """The handler's `assigned` has not returned yet."""
     RELEASING = "releasing"
@@ -34,13 +37,19 @@ class Shut(str, Enum):
     """No renewal was confirmed for two thirds of the TTL."""
     CLOSED = "closed"
     """The consumer itself is closed."""
+    CROWDED = "crowded"
+    """Too much work waits for the gate to open."""
+
+
+_PASSING = frozenset({Shut.NOT_YET, Shut.PREPARING, Shut.CROWDED})
 
 
 class GateClosed(AssignerError):
     """Work on a partition that this consumer may not work on now."""
 
     def __init__(self, tp: TopicPartition, reason: Shut) -> None:
-        super().__init__(f"the gate of {tp} is shut ({reason.value}); drop the work, its owner will do it")
+        remedy = "try again" if reason in _PASSING else "drop the work, its owner will do it"
+        super().__init__(f"the gate of {tp} is shut ({reason.value}); {remedy}")
         self.tp = tp
         self.reason = reason
 
@@ -77,10 +86,12 @@ class Lease:
 class Gate:
     """Open for `epoch` while `shut` is None and the lease holds."""
 
-    __slots__ = ("_epoch_and_shut", "_lease", "tp")
+    __slots__ = ("_epoch_and_shut", "_lease", "on_change", "tp")
 
     def __init__(self, tp: TopicPartition, lease: Lease) -> None:
         self.tp = tp
+        self.on_change: Callable[[], None] | None = None
+        """Called after each opening and closing; set by who waits for one."""
         self._lease = lease
         # One reference, replaced as a whole, so that a reader on another thread never sees half a change.
         self._epoch_and_shut: tuple[int | None, Shut | None] = (None, Shut.NOT_OWNED)
@@ -115,8 +126,24 @@ class Gate:
             raise GateClosed(self.tp, shut or Shut.NOT_OWNED)
         return self._confirm(now, current, epoch)
 
+    def refuse_stale(self, epoch: int) -> None:
+        """Raise `StaleEpoch` if the gate was prepared for a later epoch than this one, open or not."""
+        current = self._epoch_and_shut[0]
+        if current is not None and epoch < current:
+            raise StaleEpoch(self.tp, epoch, current)
+
+    def may_open_for(self, epoch: int) -> bool:
+        """Whether the gate, shut for this epoch now, may open for it: the epoch is being prepared, or is newer than
+        any that this consumer knows of."""
+        current, shut = self._epoch_and_shut
+        if shut is Shut.CLOSED:
+            return False
+        return current is None or epoch > current or (epoch == current and shut is Shut.PREPARING)
+
     def _confirm(self, now: float, current: int, epoch: int | None) -> int:
         if epoch is not None and epoch != current:
+            if epoch > current:
+                raise GateClosed(self.tp, Shut.NOT_YET)
             raise StaleEpoch(self.tp, epoch, current)
         if not self._lease.holds(now):
             raise GateClosed(self.tp, Shut.LEASE_OVER)
@@ -134,5 +161,11 @@ class Gate:
     def close(self, reason: Shut) -> None:
         self._set(self._epoch_and_shut[0], reason)
 
+    def forget(self) -> None:
+        """Shut the gate and forget its epoch, because epochs are counted from the beginning again."""
+        self._set(None, Shut.NOT_OWNED)
+
     def _set(self, epoch: int | None, shut: Shut | None) -> None:
         self._epoch_and_shut = (epoch, shut)
+        if self.on_change is not None:
+            self.on_change()

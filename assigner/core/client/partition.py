@@ -81,6 +81,7 @@ class Partition:
         self.granted, self.why = None, why
         # The same number may be granted again, for another ownership.
         self.interrupted = self.handler_epoch is not None
+        self.gate.forget()
 
     def end(self, epoch: int) -> None:
         """Record that every epoch up to this one is over."""

@@ -116,6 +116,8 @@ class ClientState:
                     f"at most {self._max_partitions} are kept, subscribe to fewer topics"
                 )
             partition = self._partitions[tp] = Partition(tp, self.lease)
+            if self.over:
+                partition.gate.close(Shut.CLOSED)
         return partition
 
     def _drop_all_but(self, owned: set[TopicPartition], touched: dict[TopicPartition, Partition]) -> None:
@@ -236,7 +238,12 @@ class ClientState:
     def leave(self, reason: str) -> list[Action]:
         """The consumer closes: shut all gates and revoke every ownership."""
         self.over = True
-        return self.session_lost(reason)
+        actions = self.session_lost(reason)
+        for p in self._partitions.values():
+            if p.handler_epoch is None:
+                # Nothing is left to be released or revoked; who waits for the gate to open need not wait any longer.
+                p.gate.close(Shut.CLOSED)
+        return actions
 
     # --- what the handler did ------------------------------------------------------------------------------------
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
@@ -12,25 +10,18 @@ from grpclib.const import Handler
 from grpclib.server import Stream
 
 from assigner.api import CommandStream, Membership, RejectedAck
-from assigner.logs import get_logger
-from assigner.model.commands import Commands, Opening
+from assigner.model.commands import Opening
 from assigner.proto.kafka_assigner import v1
 from assigner.server.services.assignment_encoding import Dialect, encode, encode_refusals
 from assigner.server.services.loads import load_report
 from assigner.server.services.offsets import OffsetCalls
 from assigner.server.services.requests import Requests
+from assigner.server.services.streams import Incarnation, StreamCleanup, closing, no_incarnation
 from assigner.server.transport.calls import deliver, receive, streaming, unary
 from assigner.server.transport.http2 import PeerConnection
 from assigner.server.transport.status import reason_for
 
 PATH = "/kafka_assigner.v1.KafkaAssigner/"
-
-_log = get_logger(__name__)
-
-
-async def no_incarnation() -> str:
-    """Return the empty incarnation, for a store without one."""
-    return ""
 
 
 class ConsumerService:
@@ -39,13 +30,14 @@ class ConsumerService:
         members: Membership,
         requests: Requests,
         offsets: OffsetCalls,
-        incarnation: Callable[[], Awaitable[str]] = no_incarnation,
+        cleanup: StreamCleanup,
+        incarnation: Incarnation = no_incarnation,
     ) -> None:
+        self._cleanup = cleanup
         self._members = members
         self._incarnation = incarnation
         self._offsets = offsets
         self._requests = requests
-        self._cleanups: set[asyncio.Task[None]] = set()
 
     def __mapping__(self) -> dict[str, Handler]:
         return {
@@ -75,41 +67,18 @@ class ConsumerService:
                 dialect = Dialect(packed=request.packed, cancels=bool(registration.session), standbys=request.standbys)
                 await self._send_commands(stream, consumer, dialect, incarnation)
         finally:
-            await self._leave(consumer)
+            await self._cleanup.leave(consumer)
 
     async def _send_commands(
         self, stream: Stream[Any, Any], consumer: CommandStream, dialect: Dialect, incarnation: str
     ) -> None:
         opened = False
-        async with aclosing(_closable(consumer.commands())) as commands:
+        async with closing(consumer.commands()) as commands:
             async for change in commands:
                 if not opened:
                     opening = Opening(consumer.session, consumer.ttl, consumer.exclusive, incarnation)
                     change, opened = msgspec.structs.replace(change, opening=opening), True
                 await deliver(stream, encode(change, dialect))
-
-    async def _leave(self, consumer: CommandStream) -> None:
-        """Clean up the stream in a task of its own, because the call's task may be cancelled more than once."""
-        cleanup = asyncio.get_running_loop().create_task(consumer.leave(), name="cleanup of a stream")
-        self._cleanups.add(cleanup)
-        cleanup.add_done_callback(self._cleaned_up)
-        await asyncio.shield(cleanup)
-
-    def _cleaned_up(self, cleanup: asyncio.Task[None]) -> None:
-        self._cleanups.discard(cleanup)
-        if not cleanup.cancelled() and (error := cleanup.exception()) is not None:
-            _log.error("grpc_stream_cleanup_failed", exc_info=error)
-
-    async def cleaned_up(self) -> None:
-        """Wait until every ended stream has been cleaned up."""
-        while self._cleanups:
-            await asyncio.wait(set(self._cleanups))
-
-    async def stop_cleanup(self) -> None:
-        """Stop the cleanup of ended streams that is still running: their sessions end with their leases."""
-        for cleanup in self._cleanups:
-            cleanup.cancel()
-        await self.cleaned_up()
 
     # --- unary calls ---
 
@@ -143,14 +112,3 @@ def _reply(batch: Sequence[v1.PartitionAnswer], refused: Sequence[RejectedAck], 
     if refused and not batch:
         raise refused[0].error
     return encode_refusals((one.tp, reason_for(one.error, PATH + method)) for one in refused)
-
-
-async def _closable(commands: AsyncIterator[Commands]) -> Any:
-    """Wrap the commands in a generator, which can be closed; an iterator need not have `aclose`."""
-    try:
-        async for change in commands:
-            yield change
-    finally:
-        close: Callable[[], Any] | None = getattr(commands, "aclose", None)
-        if close is not None:
-            await close()

@@ -22,6 +22,7 @@ from assigner.server.services.admin import AdminService
 from assigner.server.services.consumers import ConsumerService
 from assigner.server.services.offsets import OffsetCalls
 from assigner.server.services.requests import Requests
+from assigner.server.services.streams import StreamCleanup
 from tests.support.fakes.fake_service import FakeAdministration, FakeMembers, FakeOffsets
 from tests.support.fakes.grpc_serving import Serving, eventually, serving, status_of
 
@@ -48,7 +49,10 @@ REQUESTS = Requests("default", lambda name: name)
 @pytest.mark.parametrize(
     ("ours", "generated"),
     [
-        (ConsumerService(FakeMembers(), REQUESTS, OffsetCalls(FakeOffsets(), REQUESTS)), v1.KafkaAssignerBase()),
+        (
+            ConsumerService(FakeMembers(), REQUESTS, OffsetCalls(FakeOffsets(), REQUESTS), StreamCleanup()),
+            v1.KafkaAssignerBase(),
+        ),
         (AdminService(FakeAdministration(), REQUESTS), v1.AdminBase()),
     ],
 )

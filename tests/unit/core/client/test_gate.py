@@ -109,3 +109,66 @@ def test_work_of_the_old_epoch_is_stale_from_the_moment_the_next_one_is_prepared
     gate.close(Shut.RELEASING)
     with pytest.raises(StaleEpoch):
         gate.check(101.0, 5)
+
+
+# --- requests with an epoch that a router heard of ---------------------------------------------------------------
+
+
+def test_work_of_an_epoch_that_is_still_to_come_is_not_stale() -> None:
+    gate, _ = open_gate(5)
+    with pytest.raises(GateClosed, match="try again") as refused:
+        gate.admit(101.0, 6)
+    assert refused.value.reason is Shut.NOT_YET
+
+
+@pytest.mark.parametrize("epoch", [5, 9])
+def test_a_gate_that_never_opened_may_open_for_any_epoch(epoch: int) -> None:
+    assert Gate(TP, Lease()).may_open_for(epoch)
+
+
+def test_a_gate_may_open_for_the_epoch_that_is_being_prepared_and_for_later_ones() -> None:
+    gate = Gate(TP, Lease())
+    gate.prepare(5)
+    assert [gate.may_open_for(epoch) for epoch in (4, 5, 6)] == [False, True, True]
+
+
+@pytest.mark.parametrize("reason", [Shut.RELEASING, Shut.RELEASED, Shut.REVOKED, Shut.LEASE_OVER])
+def test_a_gate_that_was_open_for_an_epoch_does_not_wait_for_it_again(reason: Shut) -> None:
+    gate, _ = open_gate(5)
+    gate.close(reason)
+    assert [gate.may_open_for(epoch) for epoch in (4, 5, 6)] == [False, False, True]
+
+
+def test_the_gate_of_a_closed_consumer_opens_for_no_epoch() -> None:
+    gate, _ = open_gate(5)
+    gate.close(Shut.CLOSED)
+    assert not gate.may_open_for(6)
+
+
+def test_an_earlier_epoch_is_stale_whether_the_gate_is_open_or_not() -> None:
+    gate, _ = open_gate(5)
+    with pytest.raises(StaleEpoch):
+        gate.refuse_stale(4)
+    gate.close(Shut.RELEASED)
+    with pytest.raises(StaleEpoch):
+        gate.refuse_stale(4)
+    gate.refuse_stale(5)
+
+
+def test_a_gate_that_forgot_its_epoch_counts_from_the_beginning() -> None:
+    gate, _ = open_gate(5)
+    gate.forget()
+    gate.refuse_stale(1)
+    assert gate.may_open_for(1)
+    with pytest.raises(GateClosed):
+        gate.check(101.0, 5)
+
+
+def test_each_opening_and_closing_is_told_to_who_waits_for_it() -> None:
+    gate, _ = open_gate(5)
+    told: list[Shut | None] = []
+    gate.on_change = lambda: told.append(gate.shut(101.0))
+    gate.close(Shut.RELEASING)
+    gate.prepare(7)
+    gate.open(7)
+    assert told == [Shut.RELEASING, Shut.PREPARING, None]
