@@ -5,7 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHMARKS = ("bench.imports", "bench.store", "bench.offsets", "bench.rebalance", "bench.streams", "bench.strategies")
+BENCHMARKS = (
+    "bench.imports",
+    "bench.gate",
+    "bench.store",
+    "bench.offsets",
+    "bench.rebalance",
+    "bench.streams",
+    "bench.strategies",
+)
 WITH_QUICK = ("bench.rebalance", "bench.streams", "bench.strategies")
 
 
