@@ -41,6 +41,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     renews: bool = False
     generation: str = ""
+    principal: str = ""
+    """The identity of the caller, which the session is bound to; empty: the service asks for none."""
 
 
 class CommandStream(Protocol):
@@ -101,27 +103,36 @@ class LoadReceipt(msgspec.Struct, frozen=True):
 
 
 class Membership(Protocol):
-    """The calls of consumers: they register, renew, ack, report loads and leave."""
+    """The calls of consumers: they register, renew, ack, report loads and leave.
+
+    `principal` is the identity of the caller, empty if it is not known. A session that was opened with an identity is
+    bound to it: a call of any other raises `PermissionDenied`, whether or not it names the session."""
 
     async def register(self, registration: Registration, heard: Callable[[], float]) -> CommandStream:
         """Register a consumer and open its stream. `heard` returns the time, on the service's clock, at which the peer
         was last heard from: that renews the session of a client that does not call `renew`."""
         ...
 
-    async def ready(self, group: str, name: str, session: str, acks: Sequence[Ack]) -> list[RejectedAck]: ...
+    async def ready(
+        self, group: str, name: str, session: str, acks: Sequence[Ack], *, principal: str = ""
+    ) -> list[RejectedAck]: ...
 
-    async def released(self, group: str, name: str, session: str, acks: Sequence[Ack]) -> list[RejectedAck]: ...
+    async def released(
+        self, group: str, name: str, session: str, acks: Sequence[Ack], *, principal: str = ""
+    ) -> list[RejectedAck]: ...
 
-    async def deregister(self, group: str, name: str, session: str, *, gates_closed: bool) -> bool:
+    async def deregister(self, group: str, name: str, session: str, *, gates_closed: bool, principal: str = "") -> bool:
         """Start draining, or end the session at once if the consumer's `gates_closed`. Returns whether the consumer
         should wait until its stream is closed."""
         ...
 
-    async def renew(self, group: str, name: str, session: str) -> float:
+    async def renew(self, group: str, name: str, session: str, *, principal: str = "") -> float:
         """Renew the session and return its TTL, once the store has confirmed a renewal sent after this call began."""
         ...
 
-    async def report_load(self, group: str, name: str, session: str, report: LoadReport) -> LoadReceipt:
+    async def report_load(
+        self, group: str, name: str, session: str, report: LoadReport, *, principal: str = ""
+    ) -> LoadReceipt:
         """Accept the loads that a consumer measured, as a hint for the next plan. Loads of partitions that the caller
         does not own are ignored."""
         ...
@@ -242,8 +253,11 @@ class FoundOffsets(msgspec.Struct, frozen=True):
 class Offsets(Protocol):
     """Committed offsets: commits of owners, and reads by anyone."""
 
-    async def commit(self, group: str, name: str, session: str, commits: Sequence[OffsetCommit]) -> list[RefusedCommit]:
-        """Commit offsets and return those that were refused; the others are durable when this returns."""
+    async def commit(
+        self, group: str, name: str, session: str, commits: Sequence[OffsetCommit], *, principal: str = ""
+    ) -> list[RefusedCommit]:
+        """Commit offsets and return those that were refused; the others are durable when this returns. `principal`: as
+        in `Membership`, as long as the session is registered."""
         ...
 
     async def fetch(self, group: str, wanted: WantedOffsets) -> FoundOffsets:

@@ -43,6 +43,14 @@ class FailedPrecondition(AssignerError):
     """A well-formed request that the group's state or mode forbids."""
 
 
+class Unauthenticated(AssignerError):
+    """A call without a valid identity: it shows no token, or one that has expired or was not issued for this service."""
+
+
+class PermissionDenied(AssignerError):
+    """A caller whose identity is known may not do this, or not for this group, name or session."""
+
+
 class Superseded(AssignerError):
     """Another session of the same name took over; this one must stop."""
 

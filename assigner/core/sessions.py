@@ -12,6 +12,10 @@ stays evicted, or its partitions would never become free. A call acts for the se
 only for a session that the server made up, and never in an exclusive group, where a Released or a Deregister on behalf
 of another would give a partition two owners.
 
+A session is bound to the identity that opened it, if the service knows identities: nobody else takes its name, resumes
+it or acts for it, whether or not they know the session. A registration without an identity, made where identity was
+off, is bound to the one that resumes it.
+
 The functions decide on records that were read before. What they return is written only if those records still stand.
 """
 
@@ -21,7 +25,7 @@ import msgspec
 
 from assigner.api import Registration
 from assigner.core.group import GroupState
-from assigner.errors import AssignerError, Evicted, FailedPrecondition, NotRegistered, Superseded
+from assigner.errors import AssignerError, Evicted, FailedPrecondition, NotRegistered, PermissionDenied, Superseded
 from assigner.model.names import session_digest
 from assigner.model.records import ANY_SESSION, Consumer, Displaced, GroupOptions, HandoffMode, Status, Stored
 from assigner.store import NO_LEASE
@@ -59,8 +63,10 @@ def check_mode(options: GroupOptions, registration: Registration) -> None:
         )
 
 
-def check_may_register(current: Stored[Consumer] | None, session: str, group: str) -> None:
-    """Raise `Superseded` for a session that was displaced, `Evicted` for one that was evicted."""
+def check_may_register(current: Stored[Consumer] | None, session: str, group: str, principal: str) -> None:
+    """Raise `PermissionDenied` if the name is another identity's, `Superseded` for a session that was displaced,
+    `Evicted` for one that was evicted."""
+    check_principal(current, group, principal)
     _check_not_displaced(current, session, group)
     if current and current.record.session == session and current.record.evicted:
         raise evicted(current.record)
@@ -98,6 +104,7 @@ def join(terms: RegistrationTerms) -> Consumer:
         ttl=terms.ttl,
         renews=registration.renews,
         minted=not registration.session,
+        principal=registration.principal,
     )
 
 
@@ -132,6 +139,21 @@ def may_act(consumer: Consumer, session: str) -> bool:
     return consumer.session == session or (session == ANY_SESSION and consumer.minted)
 
 
+def may_use(consumer: Consumer, principal: str) -> bool:
+    """Whether the identity may be behind this registration. Where the caller's is not known, it is nobody's that is
+    bound to one: an instance with identity off must not be a way round the others."""
+    return not consumer.principal or consumer.principal == principal
+
+
+def check_principal(current: Stored[Consumer] | None, group: str, principal: str) -> None:
+    """Raise `PermissionDenied` if the registration on record is bound to another identity."""
+    if current and not may_use(current.record, principal):
+        raise PermissionDenied(
+            f"consumer {current.record.consumer_name!r} of group {group!r} is registered by another identity than "
+            f"{principal or 'none'!r}; use its token, or another name, or wait until its session has ended"
+        )
+
+
 def check_call_mode(options: GroupOptions, group: str, name: str, session: str) -> None:
     """Raise `FailedPrecondition` for a call without a session in an exclusive group."""
     if session == ANY_SESSION and options.handoff_mode is HandoffMode.EXCLUSIVE:
@@ -141,11 +163,14 @@ def check_call_mode(options: GroupOptions, group: str, name: str, session: str) 
         )
 
 
-def authorize(current: Stored[Consumer] | None, group: str, name: str, session: str) -> Stored[Consumer]:
-    """Return the registration on record, if a call with this session acts for it.
+def authorize(
+    current: Stored[Consumer] | None, group: str, name: str, session: str, principal: str
+) -> Stored[Consumer]:
+    """Return the registration on record, if a call of this identity with this session acts for it.
 
-    Raises `Superseded` for a displaced session, `FailedPrecondition` for a call without a session, else
-    `NotRegistered`."""
+    Raises `PermissionDenied` for another identity, `Superseded` for a displaced session, `FailedPrecondition` for a
+    call without a session, else `NotRegistered`."""
+    check_principal(current, group, principal)
     if current and may_act(current.record, session):
         return current
     if current and session == ANY_SESSION:

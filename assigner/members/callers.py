@@ -21,13 +21,22 @@ async def look_up(store: Store, mirror: GroupMirror, name: str, *, fresh: bool) 
     return stored(Consumer, result.entry) if isinstance(result, Found) else None
 
 
-async def authorized(store: Store, mirror: GroupMirror, name: str, session: str) -> Stored[Consumer]:
-    """Return the registration that a call with this session acts for. Raises as `sessions.authorize` does."""
+async def authorized(store: Store, mirror: GroupMirror, name: str, session: str, principal: str) -> Stored[Consumer]:
+    """Return the registration that a call of this identity with this session acts for. Raises as `sessions.authorize`
+    does."""
+    await check_principal(store, mirror, name, principal)
     sessions.check_call_mode(mirror.state.options, mirror.group, name, session)
     found = await look_up(store, mirror, name, fresh=False)
-    if found and sessions.may_act(found.record, session):
+    if found and sessions.may_act(found.record, session) and sessions.may_use(found.record, principal):
         return found
-    return sessions.authorize(await look_up(store, mirror, name, fresh=True), mirror.group, name, session)
+    return sessions.authorize(await look_up(store, mirror, name, fresh=True), mirror.group, name, session, principal)
+
+
+async def check_principal(store: Store, mirror: GroupMirror, name: str, principal: str) -> None:
+    """Raise `PermissionDenied` if the name is registered by another identity, as far as it can be read."""
+    found = mirror.state.consumers.get(name)
+    if found and not sessions.may_use(found.record, principal):
+        sessions.check_principal(await look_up(store, mirror, name, fresh=True), mirror.group, principal)
 
 
 async def registered(store: Store, mirror: GroupMirror, name: str) -> Stored[Consumer]:

@@ -23,7 +23,7 @@ from assigner.core.sessions import RegistrationTerms
 from assigner.errors import NotRegistered, StoreError, StoreUnavailable, UnknownGroup
 from assigner.logs import get_logger
 from assigner.members.acks import HandoffAcks
-from assigner.members.callers import authorized, look_up, registered
+from assigner.members.callers import authorized, check_principal, look_up, registered
 from assigner.members.load_reports import LoadReports
 from assigner.members.streams import ConsumerStream, StreamRegistry
 from assigner.model.commands import Ack
@@ -114,7 +114,10 @@ class MemberService:
                 await self._directory.enter(mirror.group, fresh=True)
             fences = [self._group_exists(mirror.group), *await self._mode_fences(mirror, registration, fresh=fresh)]
             current = await look_up(self._store, mirror, registration.name, fresh=fresh)
-            sessions.check_may_register(current, session, mirror.group)
+            if not fresh and current and not sessions.may_use(current.record, registration.principal):
+                # The mirror may lag, and to be denied ends a client that starts.
+                current = await look_up(self._store, mirror, registration.name, fresh=True)
+            sessions.check_may_register(current, session, mirror.group, registration.principal)
             lease, ttl, granted = await self._lease(current, session)
             terms = RegistrationTerms(
                 registration=registration,
@@ -134,6 +137,7 @@ class MemberService:
                         group=mirror.group,
                         consumer=registration.name,
                         session=session_digest(session),
+                        principal=registration.principal,
                         resumed=not granted,
                         takeover=bool(record.displaced),
                     )
@@ -241,9 +245,9 @@ class MemberService:
 
     # --- staying -------------------------------------------------------------------------------------------------
 
-    async def renew(self, group: str, name: str, session: str) -> float:
+    async def renew(self, group: str, name: str, session: str, *, principal: str = "") -> float:
         async with self._mirror(group, name) as mirror:
-            consumer = await authorized(self._store, mirror, name, session)
+            consumer = await authorized(self._store, mirror, name, session, principal)
             if consumer.record.evicted:
                 raise sessions.evicted(consumer.record)
             renewed = await self._store.keep_alive(consumer.lease)
@@ -251,33 +255,40 @@ class MemberService:
                 raise NotRegistered(f"the lease of {name!r} ended; register again")
             return renewed.ttl
 
-    async def ready(self, group: str, name: str, session: str, acks: Sequence[Ack]) -> list[RejectedAck]:
+    async def ready(
+        self, group: str, name: str, session: str, acks: Sequence[Ack], *, principal: str = ""
+    ) -> list[RejectedAck]:
         async with self._mirror(group, name) as mirror:
-            consumer = await authorized(self._store, mirror, name, session)
+            consumer = await authorized(self._store, mirror, name, session, principal)
             return await self._acks.ready(mirror, consumer, self._registry.stream(group, name), acks)
 
-    async def released(self, group: str, name: str, session: str, acks: Sequence[Ack]) -> list[RejectedAck]:
+    async def released(
+        self, group: str, name: str, session: str, acks: Sequence[Ack], *, principal: str = ""
+    ) -> list[RejectedAck]:
         async with self._mirror(group, name) as mirror:
-            consumer = await authorized(self._store, mirror, name, session)
+            consumer = await authorized(self._store, mirror, name, session, principal)
             return await self._acks.released(mirror, consumer, acks)
 
-    async def report_load(self, group: str, name: str, session: str, report: LoadReport) -> LoadReceipt:
+    async def report_load(
+        self, group: str, name: str, session: str, report: LoadReport, *, principal: str = ""
+    ) -> LoadReceipt:
         async with self._mirror(group, name) as mirror:
-            consumer = await authorized(self._store, mirror, name, session)
+            consumer = await authorized(self._store, mirror, name, session, principal)
             return self._load_reports.take(mirror.state, consumer.record, report, len(self._registry))
 
     # --- leaving -------------------------------------------------------------------------------------------------
 
-    async def deregister(self, group: str, name: str, session: str, *, gates_closed: bool) -> bool:
+    async def deregister(self, group: str, name: str, session: str, *, gates_closed: bool, principal: str = "") -> bool:
         async with self._mirror(group, name) as mirror:
+            await check_principal(self._store, mirror, name, principal)
             if gates_closed and await self._end_displaced(mirror, name, session):
                 return False
 
             def check(current: Stored[Consumer] | None) -> Stored[Consumer]:
-                return sessions.authorize(current, group, name, session)
+                return sessions.authorize(current, group, name, session, principal)
 
             # Draining goes first, so that the leader does not wait for the session to come back.
-            consumer = await self._drain(mirror, await authorized(self._store, mirror, name, session), check)
+            consumer = await self._drain(mirror, await authorized(self._store, mirror, name, session, principal), check)
             if not gates_closed:
                 return sessions.has_to_wait(mirror.state, name)
             await self._store.revoke(consumer.lease)

@@ -118,6 +118,8 @@ class Consumer(msgspec.Struct, frozen=True, omit_defaults=False, kw_only=True):
     """Whether the client calls Renew; `exclusive` groups demand it."""
     minted: bool = False
     """The server made the session up for a client that named none: its calls name none either."""
+    principal: str = ""
+    """The identity that the session is bound to; empty: it registered where identity was off."""
     evicted: str = ""
     """Set by the leader: why this session has to end. Its instance stops renewing it."""
     displaced: tuple[Displaced, ...] = ()

@@ -2,7 +2,8 @@
 
 `OffsetService` admits. It decides by the group's mirror, which costs no read, and where the mirror says no it reads the
 store, because the mirror may lag behind what the owner was sent. The committer need not be registered any more: the
-assignment alone decides. Only a client that names no session must be, because its registration names its session.
+assignment alone decides. Only a client that names no session must be, because its registration names its session. While
+a name is registered, only the identity that registered it commits for it.
 
 `CommitWriter` writes, the commits of all callers together and several transactions at a time. The preconditions of a
 transaction are, for each of its commits, the assignment that admitted the commit and the offset that it replaces. When
@@ -45,7 +46,7 @@ from assigner.errors import (
     UnreadableRecord,
 )
 from assigner.logs import get_logger
-from assigner.members.callers import authorized
+from assigner.members.callers import authorized, check_principal
 from assigner.model.keys import Keys
 from assigner.model.records import ANY_SESSION, Assignment, stored
 from assigner.observability.metrics import Metrics
@@ -113,11 +114,15 @@ class OffsetService:
     async def fetch(self, group: str, wanted: WantedOffsets) -> FoundOffsets:
         return await self._reader.fetch(group, wanted)
 
-    async def commit(self, group: str, name: str, session: str, commits: Sequence[OffsetCommit]) -> list[RefusedCommit]:
+    async def commit(
+        self, group: str, name: str, session: str, commits: Sequence[OffsetCommit], *, principal: str = ""
+    ) -> list[RefusedCommit]:
         try:
             async with self._mirrors.of(group) as mirror:
                 if session == ANY_SESSION:
-                    session = (await authorized(self._store, mirror, name, session)).record.session
+                    session = (await authorized(self._store, mirror, name, session, principal)).record.session
+                else:
+                    await check_principal(self._store, mirror, name, principal)
                 await self._apply_quota(group, commits)
                 who = Committer(group, name, session)
                 pending, refused = await self._admit(mirror, who, commits)

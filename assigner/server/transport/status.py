@@ -30,6 +30,8 @@ STATUSES: dict[type[errors.AssignerError], Status] = {
     errors.SourceUnavailable: Status.UNAVAILABLE,
     errors.UnknownGroup: Status.NOT_FOUND,
     errors.FailedPrecondition: Status.FAILED_PRECONDITION,
+    errors.Unauthenticated: Status.UNAUTHENTICATED,
+    errors.PermissionDenied: Status.PERMISSION_DENIED,
     errors.Superseded: Status.ABORTED,
     # Not ABORTED, which ends a client permanently: the session is still registered, maybe by this process only.
     errors.StreamReplaced: Status.UNAVAILABLE,

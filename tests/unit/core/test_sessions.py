@@ -11,7 +11,7 @@ from assigner.api import Registration
 from assigner.core import sessions
 from assigner.core.group import GroupState
 from assigner.core.sessions import RegistrationTerms
-from assigner.errors import Evicted, FailedPrecondition, NotRegistered, Superseded
+from assigner.errors import Evicted, FailedPrecondition, NotRegistered, PermissionDenied, Superseded
 from assigner.model.keys import Keys, TopicPartition
 from assigner.model.names import session_digest
 from assigner.model.records import (
@@ -112,25 +112,25 @@ def test_no_session_is_displaced_by_itself() -> None:
 
 
 def test_a_takeover_does_not_inherit_an_eviction() -> None:
-    sessions.check_may_register(on_record("s0", evicted="did not release"), "s1", "g")
+    sessions.check_may_register(on_record("s0", evicted="did not release"), "s1", "g", "")
     assert sessions.register(on_record("s0", evicted="did not release"), terms("s1")).evicted == ""
 
 
 @pytest.mark.parametrize("session", ["s1", "s2"])
 def test_anyone_may_resume_or_take_over(session: str) -> None:
-    sessions.check_may_register(None, session, "g")
-    sessions.check_may_register(on_record("s1"), session, "g")
+    sessions.check_may_register(None, session, "g", "")
+    sessions.check_may_register(on_record("s1"), session, "g", "")
 
 
 def test_a_displaced_session_may_not_register_again() -> None:
     current = on_record("s1", address="host:1", displaced=(Displaced("s0", 98),))
     with pytest.raises(Superseded, match=f"at host:1.*'c' in group 'g'.*{session_digest('s1')}"):
-        sessions.check_may_register(current, "s0", "g")
+        sessions.check_may_register(current, "s0", "g", "")
 
 
 def test_an_evicted_session_may_not_register_again() -> None:
     with pytest.raises(Evicted, match="it did not release; register anew"):
-        sessions.check_may_register(on_record("s1", evicted="did not release"), "s1", "g")
+        sessions.check_may_register(on_record("s1", evicted="did not release"), "s1", "g", "")
 
 
 @pytest.mark.parametrize(
@@ -183,30 +183,30 @@ def test_a_call_without_a_session_may_act_for_a_registration_that_knows_none() -
 
 def test_a_call_of_the_session_on_record_is_authorized() -> None:
     current = on_record("s1")
-    assert sessions.authorize(current, "g", "c", "s1") is current
+    assert sessions.authorize(current, "g", "c", "s1", "") is current
 
 
 def test_an_evicted_session_is_still_itself() -> None:
     current = on_record("s1", evicted="did not release")
-    assert sessions.authorize(current, "g", "c", "s1") is current
+    assert sessions.authorize(current, "g", "c", "s1", "") is current
 
 
 def test_a_call_of_a_displaced_session_names_the_newer_one() -> None:
     with pytest.raises(Superseded, match=session_digest("s1")):
-        sessions.authorize(on_record("s1", displaced=(Displaced("s0", 98),)), "g", "c", "s0")
+        sessions.authorize(on_record("s1", displaced=(Displaced("s0", 98),)), "g", "c", "s0", "")
 
 
 @pytest.mark.parametrize("current", [None, on_record("s1")], ids=["nobody registered", "another session did"])
 def test_a_call_of_an_unknown_session_has_to_register_first(current: Stored[Consumer] | None) -> None:
     with pytest.raises(NotRegistered, match=f"with session {session_digest('s9')}; register first"):
-        sessions.authorize(current, "g", "c", "s9")
+        sessions.authorize(current, "g", "c", "s9", "")
 
 
 def test_a_call_without_a_session_has_to_name_it_if_there_is_one() -> None:
     with pytest.raises(FailedPrecondition, match="name that session"):
-        sessions.authorize(on_record("s1"), "g", "c", ANY_SESSION)
+        sessions.authorize(on_record("s1"), "g", "c", ANY_SESSION, "")
     with pytest.raises(NotRegistered, match="in group 'g'; register first"):
-        sessions.authorize(None, "g", "c", ANY_SESSION)
+        sessions.authorize(None, "g", "c", ANY_SESSION, "")
 
 
 def test_an_operator_acts_for_whatever_session_is_registered() -> None:
@@ -228,6 +228,53 @@ def test_a_stream_is_only_for_the_session_on_record() -> None:
     sessions.check_on_record(on_record("s1"), "s1", "g")
     with pytest.raises(Superseded):
         sessions.check_on_record(on_record("s2"), "s1", "g")
+
+
+# --- identities --------------------------------------------------------------------------------------------------
+
+OWN, ANOTHER, NOBODY = "acme/worker", "evil/worker", ""
+
+
+def test_a_session_is_bound_to_the_identity_that_registers_it() -> None:
+    assert sessions.register(None, terms(principal=OWN)).principal == OWN
+    assert sessions.register(on_record("s0", principal=OWN), terms("s1", principal=OWN)).principal == OWN
+
+
+@pytest.mark.parametrize("session", ["s1", "s2", ANY_SESSION])
+@pytest.mark.parametrize("principal", [ANOTHER, NOBODY])
+@pytest.mark.parametrize("record", [{}, {"minted": True}, {"evicted": "slow"}, {"status": Status.DRAINING}], ids=str)
+def test_no_other_identity_registers_or_acts_for_a_session_whether_or_not_it_knows_it(
+    record: dict[str, Any], principal: str, session: str
+) -> None:
+    current = on_record("s1", principal=OWN, **record)
+    with pytest.raises(PermissionDenied, match="another identity"):
+        sessions.check_may_register(current, session, "g", principal)
+    with pytest.raises(PermissionDenied, match="another identity"):
+        sessions.authorize(current, "g", "c", session, principal)
+
+
+def test_a_denial_does_not_name_the_identity_or_the_session_of_the_other() -> None:
+    with pytest.raises(PermissionDenied) as caught:
+        sessions.authorize(on_record("the-session", principal=OWN), "g", "c", "s9", ANOTHER)
+    assert OWN not in str(caught.value)
+    assert "the-session" not in str(caught.value)
+
+
+def test_the_identity_alone_is_not_enough_to_act_for_a_session() -> None:
+    with pytest.raises(NotRegistered):
+        sessions.authorize(on_record("s1", principal=OWN), "g", "c", "s2", OWN)
+
+
+def test_the_identity_of_a_session_may_resume_it_and_may_take_over_its_name() -> None:
+    for session in ("s1", "s2"):
+        sessions.check_may_register(on_record("s1", principal=OWN), session, "g", OWN)
+
+
+def test_a_session_from_before_identities_is_bound_when_it_resumes() -> None:
+    before = on_record("s1")
+    sessions.check_may_register(before, "s1", "g", OWN)
+    assert sessions.authorize(before, "g", "c", "s1", OWN) is before
+    assert sessions.register(before, terms("s1", principal=OWN)).principal == OWN
 
 
 # --- leaving -----------------------------------------------------------------------------------------------------
