@@ -17,30 +17,29 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from assigner.aio.wakeup import Wakeup
-from assigner.client.gate import PartitionGate
+from assigner.client.gate import ADMIT_WITHIN
+from assigner.client.handler import Handler
+from assigner.client.runner import Runner
 from assigner.clock import SystemClock
-from assigner.core.client.gate import Gate, Lease
 from assigner.model.keys import TopicPartition
 
+TP = TopicPartition("orders", 3)
 EPOCH = 5
 AIM_US = 2.0
 
 
-class Gates(msgspec.Struct, frozen=True):
-    """The gate of one partition, and the lease that it is open under."""
+class Owner:
+    """The part of a consumer that admits requests, with one partition whose gate is open."""
 
-    requests: PartitionGate
-    state: Gate
-    lease: Lease
-
-
-def open_gate() -> Gates:
-    clock, lease = SystemClock(), Lease()
-    lease.renewed(clock.now(), 3_600.0)
-    state = Gate(TopicPartition("orders", 3), lease)
-    state.open(EPOCH)
-    return Gates(PartitionGate(state, clock, Wakeup()), state, lease)
+    def __init__(self) -> None:
+        clock = SystemClock()
+        runner = Runner(Handler(), clock, handler_concurrency=1, warm_concurrency=1)
+        self.lease = runner.state.lease
+        self.lease.renewed(clock.now(), 3_600.0)
+        self.state = runner.state.gate(TP)
+        self.state.open(EPOCH)
+        self.gate = runner.gate(TP)
+        self.requests = runner.requests
 
 
 class Nothing:
@@ -60,35 +59,43 @@ class Nothing:
 # --- the ways --------------------------------------------------------------------------------------------------------
 
 
-async def empty_block(gate: PartitionGate, times: int) -> None:
+async def empty_block(owner: Owner, times: int) -> None:
     for _ in range(times):
         async with Nothing():
             pass
 
 
-async def admit(gate: PartitionGate, times: int) -> None:
+async def admit(owner: Owner, times: int) -> None:
     for _ in range(times):
-        gate.admit(EPOCH)
+        owner.gate.admit(EPOCH)
 
 
-async def enter(gate: PartitionGate, times: int) -> None:
+async def enter(owner: Owner, times: int) -> None:
     for _ in range(times):
-        with gate.enter(EPOCH):
+        with owner.gate.enter(EPOCH):
             pass
 
 
-async def entering(gate: PartitionGate, times: int) -> None:
+async def entering(owner: Owner, times: int) -> None:
     for _ in range(times):
-        async with gate.entering(EPOCH):
+        async with owner.gate.entering(EPOCH):
+            pass
+
+
+async def entering_by_name(owner: Owner, times: int) -> None:
+    """What `AssignerConsumer.entering` does: find the gate, then enter it."""
+    for _ in range(times):
+        async with owner.requests.entering(TopicPartition(TP.topic, TP.partition), EPOCH, ADMIT_WITHIN):
             pass
 
 
 PEER = "empty `async with`"
-WAYS: dict[str, Callable[[PartitionGate, int], Awaitable[None]]] = {
+WAYS: dict[str, Callable[[Owner, int], Awaitable[None]]] = {
     PEER: empty_block,
     "`gate.admit(epoch)`": admit,
     "`with gate.enter(epoch)`": enter,
     "`async with gate.entering(epoch)`": entering,
+    "`async with consumer.entering(topic, partition, epoch)`": entering_by_name,
 }
 
 
@@ -100,12 +107,12 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 async def measure(*, runs: int, times: int) -> dict[str, Cost]:
-    gate = open_gate().requests
+    owner = Owner()
     spent: dict[str, list[float]] = {name: [] for name in WAYS}
     for _ in range(runs):
         for name, way in WAYS.items():
             began = time.thread_time()
-            await way(gate, times)
+            await way(owner, times)
             spent[name].append((time.thread_time() - began) / times * 1e6)
     return {name: Cost(min(figures), statistics.median(figures)) for name, figures in spent.items()}
 
@@ -128,7 +135,7 @@ def main() -> None:
     options = parser.parse_args()
     costs = asyncio.run(measure(runs=options.runs, times=options.times))
     console = Console()
-    console.width = max(console.width, 100)
+    console.width = max(console.width, 120)
     console.print(table(costs, runs=options.runs, times=options.times))
 
 

@@ -17,7 +17,7 @@ import math
 import signal
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Self
 
@@ -26,7 +26,7 @@ import msgspec
 
 from assigner.aio.supervision import report_failure
 from assigner.client.channel import Dialer, Unavailable, parse_addresses
-from assigner.client.gate import PartitionGate
+from assigner.client.gate import ADMIT_WITHIN, PartitionGate
 from assigner.client.handler import Handler, warn_of_misspelt
 from assigner.client.offsets import CommittedOffset, OffsetAndMetadata, Owned, commit, committed, tp_of
 from assigner.client.rpc import Identity
@@ -218,6 +218,13 @@ class AssignerConsumer:
         """The gate of any partition, owned or not. It stays the same object for the consumer's lifetime."""
         return self._runner.gate(TopicPartition(topic, partition))
 
+    def entering(
+        self, topic: str, partition: int, epoch: int, *, within: float = ADMIT_WITHIN
+    ) -> AbstractAsyncContextManager[int]:
+        """Admit a request that a router sent under `epoch`, as `entering` of the partition's gate does, whatever
+        partition the request names: it may wait for one that is not known here yet, and none is remembered for it."""
+        return self._runner.requests.entering(TopicPartition(topic, partition), epoch, within)
+
     @property
     def partitions(self) -> dict[TopicPartition, int]:
         """Partitions that may be worked on now, with their epochs."""
@@ -270,6 +277,11 @@ class AssignerConsumer:
     @property
     def session(self) -> str:
         return self._session.identity.session
+
+    @property
+    def group(self) -> str:
+        """The group's name; empty: the service's default group."""
+        return self._session.identity.group
 
     @property
     def name(self) -> str:

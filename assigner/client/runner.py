@@ -15,6 +15,7 @@ from assigner.aio.wakeup import Wakeup
 from assigner.client.gate import PartitionGate
 from assigner.client.handler import Handler
 from assigner.client.handler_tasks import HandlerTasks
+from assigner.client.request_gates import RequestGates
 from assigner.clock import Clock
 from assigner.core.client.messages import AckKind, Action, Outcome
 from assigner.core.client.state import ClientState
@@ -40,6 +41,7 @@ class Runner:
         self._concurrency = (handler_concurrency, warm_concurrency)
         self._handler_tasks: HandlerTasks | None = None
         self._gates: dict[TopicPartition, PartitionGate] = {}
+        self.requests = RequestGates(self.state, clock, self.gate)
         self._unlogged_stale = 0
         self._log_stale_from = -math.inf
 
@@ -117,6 +119,7 @@ class Runner:
     def _perform(self, actions: list[Action]) -> None:
         if self._handler_tasks is not None:
             self._handler_tasks.perform(actions)
+        self.requests.changed()
         self.changes.notify()
 
     # --- waiting ---------------------------------------------------------------------------------------------------

@@ -53,6 +53,11 @@ class GateClosed(AssignerError):
         self.tp = tp
         self.reason = reason
 
+    @property
+    def is_passing(self) -> bool:
+        """Whether the gate may soon admit the same work, without a change of the owner."""
+        return self.reason in _PASSING
+
 
 class StaleEpoch(AssignerError):
     """Work that began under an ownership which is over."""

@@ -437,6 +437,10 @@ class ClientState:
     def gate(self, tp: TopicPartition) -> Gate:
         return self._partition(tp).gate
 
+    def knows(self, tp: TopicPartition) -> bool:
+        """Whether the service has ever named this partition to the consumer, or the program asked for its gate."""
+        return tp in self._partitions
+
     def is_idle(self) -> bool:
         """Nothing is running and the handler holds nothing."""
         return not self._busy

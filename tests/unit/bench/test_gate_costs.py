@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from assigner.client.gate import PartitionGate
 from assigner.core.client.gate import GateClosed, Shut, StaleEpoch
 from bench import gate
 
@@ -33,18 +32,18 @@ def test_costs_are_compared_with_those_of_the_empty_block() -> None:
 
 @pytest.mark.parametrize("way", ADMISSIONS.values(), ids=ADMISSIONS)
 async def test_what_is_measured_refuses_what_a_gate_has_to_refuse(
-    way: Callable[[PartitionGate, int], Awaitable[None]],
+    way: Callable[[gate.Owner, int], Awaitable[None]],
 ) -> None:
-    one = gate.open_gate()
-    await way(one.requests, 3)
-    assert one.requests.inside == 0
+    owner = gate.Owner()
+    await way(owner, 3)
+    assert owner.gate.inside == 0
 
-    one.state.open(gate.EPOCH + 1)
+    owner.state.open(gate.EPOCH + 1)
     with pytest.raises(StaleEpoch):
-        await way(one.requests, 1)
+        await way(owner, 1)
 
-    one.state.open(gate.EPOCH)
-    one.lease.end()
+    owner.state.open(gate.EPOCH)
+    owner.lease.end()
     with pytest.raises(GateClosed) as refused:
-        await way(one.requests, 1)
+        await way(owner, 1)
     assert refused.value.reason is Shut.LEASE_OVER
