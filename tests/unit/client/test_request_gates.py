@@ -54,6 +54,7 @@ async def requests() -> Requests:
 async def test_a_request_for_an_unknown_partition_waits_until_it_is_assigned(requests: Requests) -> None:
     async with anyio.create_task_group() as work:
         requests.runner.begin(work)
+        began = requests.clock.now()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(requests.send)
             await anyio.wait_all_tasks_blocked()
@@ -62,6 +63,7 @@ async def test_a_request_for_an_unknown_partition_waits_until_it_is_assigned(req
             await anyio.wait_all_tasks_blocked()
             assert requests.runner.requests.waiting == 1
             requests.assign(5)
+        assert requests.clock.now() == began
         assert requests.admitted == [5]
         work.cancel_scope.cancel()
 
