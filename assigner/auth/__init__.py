@@ -6,6 +6,8 @@
 - `tokens`: verifies signed tokens; `issuing` signs them.
 - `keys`: the public keys that tokens are verified with, and the key files of `issuing`.
 - `certificates`: principals for the certificates that TLS clients show.
+- `authenticator`: who makes a call: what the service asks, for the token and the certificate of each call.
+- `failed_verifications`: limits the signatures that an address may have verified in vain.
 - `reload`: keeps the content of files up to date, and the last good content when they break.
 
 `identity`, `actions` and `rules` import no library, so every layer may use them. PyJWT and cryptography are imported in
