@@ -15,6 +15,7 @@ from assigner.api import Administration, Membership, Offsets
 from assigner.clock import Clock
 from assigner.logs import get_logger
 from assigner.model.names import check_name
+from assigner.server.access import Access, current_call
 from assigner.server.services.admin import AdminService
 from assigner.server.services.consumers import ConsumerService
 from assigner.server.services.offsets import OffsetCalls
@@ -53,13 +54,15 @@ class GrpcServer:
         check_group: Callable[[str], str] = lambda name: check_name("group", name),
         incarnation: Incarnation = no_incarnation,
         supervisor: Supervisor | None = None,
+        access: Access | None = None,
     ) -> None:
-        """`incarnation`: of the store, sent to consumers; empty: the store has none."""
+        """`incarnation`: of the store, sent to consumers; empty: the store has none. `access`: who may call; by default
+        everybody."""
         check_exposure(settings)
         self._settings = settings
-        self._traffic = Traffic(settings, clock)
+        self._traffic = Traffic(settings, clock, access)
         self._readiness = Readiness(lambda: ready() and not self._traffic.draining)
-        requests = Requests(default_group, check_group)
+        requests = Requests(default_group, check_group, current_call)
         self._cleanup = StreamCleanup()
         offset_calls = OffsetCalls(offsets, requests)
         self._consumers = ConsumerService(members, requests, offset_calls, self._cleanup, incarnation)

@@ -68,7 +68,8 @@ class AdminService:
 
     async def list_groups(self, request: v1.ListGroupsRequest) -> bytes:
         reply = message_class("ListGroupsResponse")()
-        async for summary in in_steps(await self._administration.groups()):
+        groups = [one for one in await self._administration.groups() if self._requests.may_see(one.group)]
+        async for summary in in_steps(groups):
             reply.groups.add(**summary_fields(summary))
         return cast(bytes, reply.SerializeToString())
 

@@ -84,26 +84,33 @@ class ConsumerService:
 
     async def ready(self, request: v1.PartitionReadyRequest) -> bytes:
         asked = self._requests.acks(request, request.failure)
-        refused = await self._members.ready(asked.group, asked.name, asked.session, asked.acks)
+        refused = await self._members.ready(
+            asked.group, asked.name, asked.session, asked.acks, principal=self._requests.principal
+        )
         return _reply(request.batch, refused, "PartitionReady")
 
     async def released(self, request: v1.PartitionReleasedRequest) -> bytes:
         asked = self._requests.acks(request, "")
-        refused = await self._members.released(asked.group, asked.name, asked.session, asked.acks)
+        refused = await self._members.released(
+            asked.group, asked.name, asked.session, asked.acks, principal=self._requests.principal
+        )
         return _reply(request.batch, refused, "PartitionReleased")
 
     async def deregister(self, request: v1.DeregisterRequest) -> v1.DeregisterResponse:
         who = self._requests.caller(request)
-        wait = await self._members.deregister(*who, gates_closed=request.gates_closed)
+        wait = await self._members.deregister(
+            *who, gates_closed=request.gates_closed, principal=self._requests.principal
+        )
         action = v1.DeregisterAction.WAIT_FOR_DRAIN if wait else v1.DeregisterAction.SHUTDOWN_NOW
         return v1.DeregisterResponse(action=action)
 
     async def renew(self, request: v1.RenewRequest) -> v1.RenewResponse:
-        ttl = await self._members.renew(*self._requests.caller(request))
+        ttl = await self._members.renew(*self._requests.caller(request), principal=self._requests.principal)
         return v1.RenewResponse(ttl_ms=round(ttl * 1000))
 
     async def report_load(self, request: v1.ReportLoadRequest) -> v1.ReportLoadResponse:
-        receipt = await self._members.report_load(*self._requests.caller(request), load_report(request))
+        who = self._requests.caller(request)
+        receipt = await self._members.report_load(*who, load_report(request), principal=self._requests.principal)
         return v1.ReportLoadResponse(taken=receipt.taken, next_report_ms=round(receipt.next_report * 1000))
 
 

@@ -49,7 +49,8 @@ class OffsetCalls:
 
     async def commit(self, request: v1.CommitOffsetsRequest) -> bytes:
         requested = commits(request)
-        refused = await self._offsets.commit(*self._requests.caller(request), requested)
+        who = self._requests.caller(request)
+        refused = await self._offsets.commit(*who, requested, principal=self._requests.principal)
         response = message_class("CommitOffsetsResponse")(committed=len(requested) - len(refused))
         for part in _in_parts(_by_reason(refused)):
             for one in part:

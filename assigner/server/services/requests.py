@@ -16,6 +16,7 @@ from assigner.model.keys import TopicPartition
 from assigner.model.names import check_name, check_topic
 from assigner.model.records import GroupOptions, HandoffMode
 from assigner.proto.kafka_assigner import v1
+from assigner.server.access import AdmittedCall, unchecked_call
 
 MAX_FAILURE = 1_000
 """Characters of a failure's text that are kept."""
@@ -47,18 +48,42 @@ class RequestedAcks(msgspec.Struct, frozen=True):
 
 
 class Requests:
-    """Reads requests by the service's rules for group names and with its default group."""
+    """Reads requests by the service's rules for group names and with its default group, and checks whether their caller
+    may name the group and, where it acts as a consumer, the consumer."""
 
-    def __init__(self, default_group: str, check_group: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        default_group: str,
+        check_group: Callable[[str], str],
+        call: Callable[[], AdmittedCall] = unchecked_call,
+    ) -> None:
+        """`call`: returns the call that is being worked for."""
         self._default_group = default_group
         self._check_group = check_group
+        self._call = call
 
     def group(self, name: str) -> str:
+        """Return the group that a request names. Raises `PermissionDenied` if it is not one of the caller's."""
+        group = self._group(name)
+        self._call().check(group)
+        return group
+
+    def _group(self, name: str) -> str:
         return self._check_group(name) if name else self._default_group
 
     def caller(self, request: Identified) -> Caller:
-        name = check_name("consumer_name", request.consumer_name)
-        return self.group(request.group), name, _optional("session", request.session)
+        """Return whom a request acts for. Raises `PermissionDenied` if the caller may not be that consumer."""
+        name, group = check_name("consumer_name", request.consumer_name), self._group(request.group)
+        self._call().check(group, name)
+        return group, name, _optional("session", request.session)
+
+    @property
+    def principal(self) -> str:
+        """The identity of the caller; empty: it is not known."""
+        return self._call().identity
+
+    def may_see(self, group: str) -> bool:
+        return self._call().may_see(group)
 
     def registration(self, request: v1.RegisterRequest) -> Registration:
         group, name, session = self.caller(request)
@@ -73,6 +98,7 @@ class Requests:
             address=_optional("address", request.address),
             renews=request.renews,
             generation=_optional("generation", request.generation),
+            principal=self.principal,
         )
 
     def acks(self, request: v1.PartitionReadyRequest | v1.PartitionReleasedRequest, failure: str) -> RequestedAcks:

@@ -25,7 +25,10 @@ from h2.errors import ErrorCodes
 from h2.exceptions import H2Error
 
 from assigner.aio.supervision import report_failure
+from assigner.auth.rules import Denial, DenialKind
 from assigner.errors import InvalidInput, LimitReached, TooSlow
+from assigner.logs import get_logger
+from assigner.server.access import AdmittedCall, error_of, work_for
 from assigner.server.transport.fair_turns import ConnectionShare
 from assigner.server.transport.send_buffers import Unread
 from assigner.server.transport.status import ERROR_KEY, CallStatus, short, status_of
@@ -50,14 +53,25 @@ _STATUS_TIMEOUT = 5.0
 """Seconds for sending the status of a failed call; a connection that takes none is aborted."""
 _PIECE = 64 * 1024
 """Bytes of a stream that are written at once; the peer must read each piece within the slow consumer's timeout."""
+_REFUSED_FOR = {
+    DenialKind.UNAUTHENTICATED: RefusalReason.UNAUTHENTICATED,
+    DenialKind.DENIED: RefusalReason.PERMISSION_DENIED,
+}
+_DENIALS = {
+    Status.UNAUTHENTICATED: DenialKind.UNAUTHENTICATED,
+    Status.PERMISSION_DENIED: DenialKind.DENIED,
+}
+
+_log = get_logger(__name__)
 
 
 class Call:
     """One call in progress."""
 
-    def __init__(self, *, streaming: bool, deadline: float) -> None:
+    def __init__(self, *, streaming: bool, deadline: float, admitted: AdmittedCall) -> None:
         """`deadline`: on anyio's clock. It is enforced here, because grpclib logs each expired deadline as an error."""
         self.streaming = streaming
+        self.admitted = admitted
         self._scope = anyio.CancelScope(deadline=deadline)
         self._ending: CallStatus | None = None
 
@@ -80,17 +94,43 @@ def guarded(method: str, work: Work, *, streaming: bool = False) -> Work:
 
     async def run(stream: Stream[Any, Any]) -> None:
         http2 = cast(CallStream, stream._stream)
+        admitted = http2.call.admitted
+        work_for(admitted)
         try:
             async with cast(Any, http2.connection).admin if few else nullcontext():
                 await http2.traffic.turns.take(http2.share, urgent=urgent)
                 await http2.call.run(work, stream)
+            _audit(admitted, "done")
         except H2Error:
             # The peer reset the stream while we were writing to it.
             raise CallStatus(Status.CANCELLED, "the call was cancelled", "") from None
         except Exception as error:  # noqa: BLE001 - for any error, the caller gets a status
-            await _send_status(stream, http2, status_of(error, method))
+            status = status_of(error, method)
+            _audit(admitted, status.error or status.status.name)
+            _note_denial(http2, status)
+            await _send_status(stream, http2, status)
 
     return run
+
+
+def _note_denial(http2: CallStream, status: CallStatus) -> None:
+    kind = _DENIALS.get(status.status)
+    if kind is not None:
+        http2.traffic.refuse(_REFUSED_FOR[kind])
+        http2.call.admitted.note_denial(kind, status.message or "")
+
+
+def _audit(call: AdmittedCall, outcome: str) -> None:
+    """Log an operator's change, also one that failed: it may have been done all the same."""
+    if call.changes:
+        _log.info(
+            "operator_call",
+            principal=call.identity,
+            action=call.action.value,
+            group=call.group,
+            peer=call.peer,
+            outcome=outcome,
+        )
 
 
 async def _send_status(stream: Stream[Any, Any], http2: CallStream, status: CallStatus) -> None:
@@ -169,6 +209,7 @@ class ConnectionCalls(AbstractHandler):
     """Accepts the calls of one connection, or refuses them with a status."""
 
     def __init__(self, traffic: Traffic, methods: dict[str, Handler], codec: CodecBase) -> None:
+        self.owner = traffic.access.connection(None, "")
         self._traffic = traffic
         self._methods = methods
         self._codec = codec
@@ -186,9 +227,9 @@ class ConnectionCalls(AbstractHandler):
 
     def accept(self, stream: Http2Stream, headers: Headers, release_stream: Callable[[], None]) -> None:
         self.ever_called = True
-        refusal = self._refusal(headers)
-        if refusal is not None:
-            reason, status = refusal
+        admitted = self._refusal(headers) or self._admit(headers)
+        if not isinstance(admitted, AdmittedCall):
+            reason, status = admitted
             if reason is not None:
                 self._traffic.refuse(reason)
             release_stream()
@@ -200,6 +241,7 @@ class ConnectionCalls(AbstractHandler):
         call = Call(
             streaming=method.cardinality.server_streaming,
             deadline=math.inf if deadline is None else anyio.current_time() + deadline.time_remaining(),
+            admitted=admitted,
         )
         headers = [one for one in headers if one[0] != _TIMEOUT]
         mine = cast(CallStream, stream)
@@ -261,6 +303,17 @@ class ConnectionCalls(AbstractHandler):
             return None, CallStatus(Status.UNIMPLEMENTED, text, "")
         return None
 
+    def _admit(self, headers: Headers) -> AdmittedCall | tuple[RefusalReason, CallStatus]:
+        """Ask whose call it is and whether they may make it, last: it is what costs most of all refusals."""
+        fields: dict[str, str] = {}
+        for name, value in headers:
+            # A header that is there twice counts as one with a comma, which no token has.
+            fields[name] = f"{fields[name]},{value}" if name in fields else value
+        found = self.owner.admit(fields[":path"], fields)
+        if isinstance(found, Denial):
+            return _REFUSED_FOR[found.kind], status_of(error_of(found), fields[":path"])
+        return found
+
     def _full(self) -> tuple[RefusalReason, CallStatus] | None:
         """The refusal if there is no room for another call. Cancelled calls that have not ended yet count too, so that
         opening and resetting streams gains a peer nothing."""
@@ -283,6 +336,13 @@ class ConnectionCalls(AbstractHandler):
         for call, _ in list(self._tasks.values()):
             if call.streaming or not streaming_only:
                 call.end(status)
+
+    def end_unauthorized(self) -> None:
+        """End the streams whose credentials have expired, unless newer ones were shown over the connection."""
+        for call, _ in list(self._tasks.values()):
+            error = call.admitted.ended() if call.streaming else None
+            if error is not None:
+                call.end(status_of(error, call.admitted.action.value))
 
     def cancel(self, stream: Http2Stream) -> None:
         """Cancel the call of a stream that the peer reset."""

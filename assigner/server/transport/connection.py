@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 from grpclib.config import Configuration
 from grpclib.const import Handler
@@ -115,6 +116,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
         if bound_reading is not None:
             bound_reading(high=_TLS_UNREAD)
         self._processor = Processor(self._calls, self._connection)
+        self._calls.owner = self._traffic.access.connection(*_shown_by(self._transport))
         self._connection.flush()
         self._traffic.arrived(self)
         if self._slot is None or not self._slot.held:
@@ -271,6 +273,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
         self._ticked, self._control_frames, self._oversized, self._connection.frames_sent = now, 0, 0, 0
         if self._sent_goaway or self._connection.is_closing() or (not late and self._overdue(now)):
             return
+        self._calls.end_unauthorized()
         if self._share.consumers or now - self._pinged >= self._settings.ping_timeout / 3:
             # Pings renew the leases of consumers; other connections need a keepalive less often.
             self._pinged = now
@@ -374,3 +377,11 @@ def _speaks_http2(transport: asyncio.BaseTransport) -> bool:
     """Whether the client negotiated HTTP/2 by ALPN. Without TLS there is no ALPN, and HTTP/2 is assumed."""
     secured = transport.get_extra_info("ssl_object")
     return secured is None or secured.selected_alpn_protocol() == "h2"
+
+
+def _shown_by(transport: asyncio.BaseTransport) -> tuple[Mapping[str, Any] | None, str]:
+    """The certificate that the peer has shown, None if it has not, and its address."""
+    secured, address = transport.get_extra_info("ssl_object"), transport.get_extra_info("peername")
+    # Without a verified certificate it is an empty dictionary.
+    certificate = secured.getpeercert() if secured is not None else None
+    return certificate or None, str(address[0]) if isinstance(address, tuple) else ""

@@ -15,6 +15,7 @@ import msgspec
 from grpclib.const import Status
 
 from assigner.clock import Clock
+from assigner.server.access import Access
 from assigner.server.settings import ServerSettings
 from assigner.server.transport.admission import Admission
 from assigner.server.transport.fair_turns import FairTurns
@@ -44,6 +45,8 @@ class RefusalReason(str, Enum):
     UNREAD_ANSWERS = "unread_answers"
     PROTOCOL = "protocol"
     DRAINING = "draining"
+    UNAUTHENTICATED = "unauthenticated"
+    PERMISSION_DENIED = "permission_denied"
     FILES = "files"
     ACCEPT = "accept"
 
@@ -59,6 +62,8 @@ class ServerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     unsent_bytes: int
     """Waiting in the send buffers of all connections."""
     refused: dict[str, int]
+    denied: dict[tuple[str, str], int] = {}
+    """Calls that were denied, by kind and claim."""
     tls_reloads: int = 0
     tls_reload_failures: int = 0
 
@@ -78,7 +83,9 @@ class Peer(Protocol):
 
 
 class Traffic:
-    def __init__(self, settings: ServerSettings, clock: Clock) -> None:
+    def __init__(self, settings: ServerSettings, clock: Clock, access: Access | None = None) -> None:
+        """`access`: who may call; by default everybody."""
+        self.access = access or Access()
         self.settings = settings
         self.clock = clock
         self.turns = FairTurns()
@@ -134,4 +141,5 @@ class Traffic:
             waiting=len(self.turns),
             unsent_bytes=sum(peer.unsent_bytes() for peer in self.peers),
             refused={reason.value: self._refused[reason] for reason in RefusalReason},
+            denied=dict(self.access.denials),
         )

@@ -76,10 +76,14 @@ class FakeMembers:
             stream.put(self.opening)
         return stream
 
-    async def ready(self, group: str, name: str, session: str, acks: Sequence[Ack]) -> list[api.RejectedAck]:
+    async def ready(
+        self, group: str, name: str, session: str, acks: Sequence[Ack], *, principal: str = ""
+    ) -> list[api.RejectedAck]:
         return await self._answer("ready", group, name, session, acks)
 
-    async def released(self, group: str, name: str, session: str, acks: Sequence[Ack]) -> list[api.RejectedAck]:
+    async def released(
+        self, group: str, name: str, session: str, acks: Sequence[Ack], *, principal: str = ""
+    ) -> list[api.RejectedAck]:
         return await self._answer("released", group, name, session, acks)
 
     async def _answer(
@@ -92,13 +96,13 @@ class FakeMembers:
             await self.slow_answers.wait()
         return self.refusals
 
-    async def deregister(self, group: str, name: str, session: str, *, gates_closed: bool) -> bool:
+    async def deregister(self, group: str, name: str, session: str, *, gates_closed: bool, principal: str = "") -> bool:
         if name not in self.streams:
             raise NotRegistered(f"consumer {name!r} is not registered; register first")
         self.deregistered.append((group, name, session, gates_closed))
         return self.wait_for_drain
 
-    async def renew(self, group: str, name: str, session: str) -> float:
+    async def renew(self, group: str, name: str, session: str, *, principal: str = "") -> float:
         self.renewing.set()
         await self.gate.wait()
         if self.fails is not None:
@@ -106,7 +110,9 @@ class FakeMembers:
         self.renewed.append((group, name, session))
         return 30.0
 
-    async def report_load(self, group: str, name: str, session: str, report: api.LoadReport) -> api.LoadReceipt:
+    async def report_load(
+        self, group: str, name: str, session: str, report: api.LoadReport, *, principal: str = ""
+    ) -> api.LoadReceipt:
         self.reported.append((group, name, session, report))
         return api.LoadReceipt(sum(len(told.partitions) for told in report.topics), 15.0)
 
@@ -199,7 +205,7 @@ class FakeOffsets:
         self.found = api.FoundOffsets(())
 
     async def commit(
-        self, group: str, name: str, session: str, commits: Sequence[api.OffsetCommit]
+        self, group: str, name: str, session: str, commits: Sequence[api.OffsetCommit], *, principal: str = ""
     ) -> list[api.RefusedCommit]:
         self.commits.append((group, name, session, tuple(commits)))
         return self.refused

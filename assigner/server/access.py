@@ -1,0 +1,225 @@
+"""Decides who makes a call and whether they may, and records what was denied.
+
+What a token or a certificate says is checked when a call arrives, before there is a task for it, so that a refusal is
+cheap: who calls, the role, and that the connection is theirs. Group and name are checked when the request is read, by
+the `AdmittedCall` that the call runs with. Sessions are none of this module's business: see `assigner.core.sessions`.
+
+A connection belongs to the first principal that made a call over it. Another one's token on it is refused: what reads
+and writes one connection is one process, or a proxy that must not mix its clients.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from assigner.auth import rules
+from assigner.auth.actions import REQUIREMENTS, Action, action_of
+from assigner.auth.identity import Principal
+from assigner.auth.rules import Denial, DenialKind, Resource, denied
+from assigner.errors import AssignerError, PermissionDenied, Unauthenticated
+from assigner.logs import get_logger
+
+EXPIRY_GRACE = 30.0
+"""Seconds that a stream may outlive its token, for the clocks and the renewals of those who issue them."""
+SESSION = "session"
+"""What a denial counts as that is about no claim, but about a session which another identity opened."""
+_CLAIMS = frozenset({"", "aud", "exp", "iat", "nbf", "sub", "org", "groups", "names", "roles", "kid", "alg", "san"})
+"""Claims that are counted by name, besides."""
+
+_log = get_logger(__name__)
+
+
+class Authenticates(Protocol):
+    """Says who a caller is, by what its call and its connection show."""
+
+    def authenticate(
+        self,
+        metadata: Mapping[str, str],
+        peer_certificate: Mapping[str, Any] | None,
+        peer_address: str,
+        now: float,
+    ) -> Principal | Denial | None:
+        """Return the caller; a `Denial` for credentials that are not valid; None: the call shows none."""
+        ...
+
+
+class Access:
+    """The rules of one server: how callers are recognized, and whether they have to be."""
+
+    def __init__(
+        self,
+        authenticator: Authenticates | None = None,
+        *,
+        required: bool = True,
+        wall: Callable[[], float] = lambda: 0.0,
+        grace: float = EXPIRY_GRACE,
+    ) -> None:
+        """Without an authenticator identity is off: whoever reaches the port may make every call. `required`: a call
+        must show an identity; else one that shows none may do everything that is not bound to somebody's."""
+        self.authenticator = authenticator
+        self.required = required
+        self.wall = wall
+        self.grace = grace
+        self.denials: Counter[tuple[str, str]] = Counter()
+        """By kind and claim."""
+
+    def connection(self, certificate: Mapping[str, Any] | None, address: str) -> ConnectionOwner:
+        return ConnectionOwner(self, certificate, address)
+
+    def note(self, denial: Denial, action: Action | None, principal: Principal | None, **facts: str | None) -> None:
+        claim = denial.claim if denial.claim in _CLAIMS or denial.claim == SESSION else "other"
+        self.denials[denial.kind.value, claim] += 1
+        _log.warning(
+            "call_denied",
+            principal=principal.identity if principal else "",
+            action=action.value if action else "",
+            **{name: value for name, value in facts.items() if value is not None},
+            kind=denial.kind.value,
+            claim=denial.claim,
+            reason=denial.message,
+        )
+
+
+class ConnectionOwner:
+    """The principal that a connection belongs to, as far as its calls have shown one."""
+
+    def __init__(self, access: Access, certificate: Mapping[str, Any] | None, address: str) -> None:
+        self._access = access
+        self._certificate = certificate
+        self._address = address
+        self._newest: Principal | None = None
+        """By the credentials that were shown last."""
+
+    def admit(self, path: str, metadata: Mapping[str, str]) -> AdmittedCall | Denial:
+        """Admit a call before its request is read, or say why not."""
+        access, action = self._access, action_of(path)
+        found: Principal | Denial | None = None
+        if access.authenticator is not None and action is not None and not REQUIREMENTS[action].is_open:
+            found = access.authenticator.authenticate(metadata, self._certificate, self._address, access.wall())
+        principal = found if isinstance(found, Principal) else None
+        denial = found if isinstance(found, Denial) else self._refusal(principal, action)
+        if denial is not None:
+            access.note(denial, action, principal, peer=self._address)
+            return denial
+        assert action is not None
+        self._newest = principal or self._newest
+        return AdmittedCall(access, self, principal, action, self._address)
+
+    def _refusal(self, principal: Principal | None, action: Action | None) -> Denial | None:
+        access = self._access
+        if action is None or (access.authenticator is not None and (principal is not None or access.required)):
+            denial = rules.decide_role(principal, action, access.wall())
+            if denial is not None:
+                return denial
+        if principal is not None and self._newest is not None and principal.identity != self._newest.identity:
+            return denied(
+                "sub", f"this connection is another principal's than {principal.identity!r}; open one of your own"
+            )
+        return None
+
+    @property
+    def newest(self) -> Principal | None:
+        return self._newest
+
+
+class AdmittedCall:
+    """A call whose caller and role are accepted; what it is about is checked when the request is read."""
+
+    __slots__ = ("_access", "_denial", "_owner", "_resource", "action", "peer", "principal")
+
+    def __init__(
+        self, access: Access, owner: ConnectionOwner | None, principal: Principal | None, action: Action, peer: str
+    ) -> None:
+        self.principal = principal
+        self.action = action
+        self.peer = peer
+        """The address that it came from."""
+        self._access = access
+        self._owner = owner
+        self._resource: Resource | None = None
+        self._denial: Denial | None = None
+
+    @property
+    def identity(self) -> str:
+        """What a session that the call opens is bound to; empty: the caller is not known."""
+        return self.principal.identity if self.principal is not None else ""
+
+    @property
+    def group(self) -> str:
+        """The group that the call is about, once that was checked."""
+        return (self._resource.group if self._resource else None) or ""
+
+    @property
+    def changes(self) -> bool:
+        """Whether it is an operator's change, which is audited."""
+        return REQUIREMENTS[self.action].changes
+
+    def check(self, group: str, name: str | None = None) -> None:
+        """Raise `PermissionDenied` or `Unauthenticated` if the caller may not do this to the group, or as `name`."""
+        self._resource = Resource(group, name)
+        if not self._is_checked():
+            return
+        self._denial = self._decide(self.principal, self._access.wall())
+        if self._denial is not None:
+            raise error_of(self._denial)
+
+    def may_see(self, group: str) -> bool:
+        """Whether the group belongs into an answer that lists groups."""
+        return self.principal is None or rules.may_see(self.principal, group)
+
+    def ended(self) -> AssignerError | None:
+        """Why a stream has to end: neither its own credentials nor the newest of its connection allow it any more.
+        What has expired counts for the grace time still."""
+        if not self._is_checked() or self._owner is None:
+            return None
+        then = self._access.wall() - self._access.grace
+        denial = self._decide(self.principal, then)
+        if denial is None or self._decide(self._owner.newest, then) is None:
+            return None
+        self._denial = denial
+        return error_of(denial)
+
+    def note_denial(self, kind: DenialKind, message: str) -> None:
+        """Record that the call ended with a denial: by its claims, or else by the session that it named."""
+        denial = self._denial or Denial(kind, SESSION, message)
+        name = self._resource.name if self._resource else None
+        self._access.note(denial, self.action, self.principal, group=self.group, name=name, peer=self.peer)
+
+    def _decide(self, principal: Principal | None, now: float) -> Denial | None:
+        if self._resource is None:
+            return rules.decide_role(principal, self.action, now)
+        return rules.decide(principal, self.action, self._resource, now)
+
+    def _is_checked(self) -> bool:
+        return self._access.authenticator is not None and (self.principal is not None or self._access.required)
+
+
+def error_of(denial: Denial) -> AssignerError:
+    match denial.kind:
+        case DenialKind.UNAUTHENTICATED:
+            return Unauthenticated(denial.message)
+        case DenialKind.DENIED:
+            return PermissionDenied(denial.message)
+
+
+# --- the call that a task works for ------------------------------------------------------------------------------
+
+_current: ContextVar[AdmittedCall] = ContextVar("assigner.server.access")
+
+
+def work_for(call: AdmittedCall) -> None:
+    """Let `current_call` return this call in the present task."""
+    _current.set(call)
+
+
+def current_call() -> AdmittedCall:
+    """Return the call that the present task works for. Raises `LookupError` outside of calls."""
+    return _current.get()
+
+
+def unchecked_call() -> AdmittedCall:
+    """Return a call that may do everything, for code that reads requests without a server."""
+    return AdmittedCall(Access(), None, None, Action.CHECK_HEALTH, "")
