@@ -11,12 +11,12 @@ and writes one connection is one process, or a proxy that must not mix its clien
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from typing import Any, Protocol
 
 from assigner.auth import rules
 from assigner.auth.actions import REQUIREMENTS, Action, action_of
+from assigner.auth.authenticator import Authenticator, PeerCertificate
 from assigner.auth.identity import Principal
 from assigner.auth.rules import Denial, DenialKind, Resource, denied
 from assigner.errors import AssignerError, PermissionDenied, Unauthenticated
@@ -26,24 +26,12 @@ EXPIRY_GRACE = 30.0
 """Seconds that a stream may outlive its token, for the clocks and the renewals of those who issue them."""
 SESSION = "session"
 """What a denial counts as that is about no claim, but about a session which another identity opened."""
-_CLAIMS = frozenset({"", "aud", "exp", "iat", "nbf", "sub", "org", "groups", "names", "roles", "kid", "alg", "san"})
+_CLAIMS = frozenset(
+    {"", "aud", "exp", "iat", "nbf", "sub", "org", "groups", "names", "roles", "kid", "alg", "crit", "certificate"}
+)
 """Claims that are counted by name, besides."""
 
 _log = get_logger(__name__)
-
-
-class Authenticates(Protocol):
-    """Says who a caller is, by what its call and its connection show."""
-
-    def authenticate(
-        self,
-        metadata: Mapping[str, str],
-        peer_certificate: Mapping[str, Any] | None,
-        peer_address: str,
-        now: float,
-    ) -> Principal | Denial | None:
-        """Return the caller; a `Denial` for credentials that are not valid; None: the call shows none."""
-        ...
 
 
 class Access:
@@ -51,7 +39,7 @@ class Access:
 
     def __init__(
         self,
-        authenticator: Authenticates | None = None,
+        authenticator: Authenticator | None = None,
         *,
         required: bool = True,
         wall: Callable[[], float] = lambda: 0.0,
@@ -66,7 +54,7 @@ class Access:
         self.denials: Counter[tuple[str, str]] = Counter()
         """By kind and claim."""
 
-    def connection(self, certificate: Mapping[str, Any] | None, address: str) -> ConnectionOwner:
+    def connection(self, certificate: PeerCertificate | None, address: str) -> ConnectionOwner:
         return ConnectionOwner(self, certificate, address)
 
     def note(self, denial: Denial, action: Action | None, principal: Principal | None, **facts: str | None) -> None:
@@ -86,14 +74,14 @@ class Access:
 class ConnectionOwner:
     """The principal that a connection belongs to, as far as its calls have shown one."""
 
-    def __init__(self, access: Access, certificate: Mapping[str, Any] | None, address: str) -> None:
+    def __init__(self, access: Access, certificate: PeerCertificate | None, address: str) -> None:
         self._access = access
         self._certificate = certificate
         self._address = address
         self._newest: Principal | None = None
         """By the credentials that were shown last."""
 
-    def admit(self, path: str, metadata: Mapping[str, str]) -> AdmittedCall | Denial:
+    def admit(self, path: str, metadata: Iterable[tuple[str, str]]) -> AdmittedCall | Denial:
         """Admit a call before its request is read, or say why not."""
         access, action = self._access, action_of(path)
         found: Principal | Denial | None = None

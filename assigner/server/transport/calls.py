@@ -305,13 +305,10 @@ class ConnectionCalls(AbstractHandler):
 
     def _admit(self, headers: Headers) -> AdmittedCall | tuple[RefusalReason, CallStatus]:
         """Ask whose call it is and whether they may make it, last: it is what costs most of all refusals."""
-        fields: dict[str, str] = {}
-        for name, value in headers:
-            # A header that is there twice counts as one with a comma, which no token has.
-            fields[name] = f"{fields[name]},{value}" if name in fields else value
-        found = self.owner.admit(fields[":path"], fields)
+        path = dict(headers)[":path"]
+        found = self.owner.admit(path, headers)
         if isinstance(found, Denial):
-            return _REFUSED_FOR[found.kind], status_of(error_of(found), fields[":path"])
+            return _REFUSED_FOR[found.kind], status_of(error_of(found), path)
         return found
 
     def _full(self) -> tuple[RefusalReason, CallStatus] | None:
