@@ -148,6 +148,8 @@ class RouterRegistration(msgspec.Struct, frozen=True):
     """One per process, chosen by the router."""
     loads: bool = False
     """The router wants to be sent the published loads."""
+    principal: str = ""
+    """The identity of the caller, which the session is bound to; empty: the service asks for none."""
 
 
 class RouterStream(Protocol):
@@ -177,22 +179,25 @@ class RouterStream(Protocol):
 
 
 class Routers(Protocol):
-    """The calls of request routers: they register, renew, acknowledge freezes and leave."""
+    """The calls of request routers: they register, renew, acknowledge freezes and leave. `principal`: as in
+    `Membership`."""
 
     async def register(self, registration: RouterRegistration) -> RouterStream:
         """Register a router and open its stream. Every handoff that freezes from then on waits for its ack."""
         ...
 
-    async def renew(self, group: str, name: str, session: str) -> float:
+    async def renew(self, group: str, name: str, session: str, *, principal: str = "") -> float:
         """Renew the session and return its TTL, once the store has confirmed a renewal sent after this call began."""
         ...
 
-    async def cutover_ack(self, group: str, name: str, session: str, acks: Sequence[FreezeAck]) -> list[RejectedAck]:
+    async def cutover_ack(
+        self, group: str, name: str, session: str, acks: Sequence[FreezeAck], *, principal: str = ""
+    ) -> list[RejectedAck]:
         """Record that the router holds the requests of these frozen partitions back. Returns the acks that were
         rejected; late and repeated ones are idempotent and not rejected."""
         ...
 
-    async def deregister(self, group: str, name: str, session: str) -> None:
+    async def deregister(self, group: str, name: str, session: str, *, principal: str = "") -> None:
         """End the session: nobody waits for the router's acks any more."""
         ...
 

@@ -36,7 +36,7 @@ from assigner.leader.terms import Coordinators
 from assigner.logs import get_logger
 from assigner.members.load_reports import LoadReports
 from assigner.members.registration import MemberService
-from assigner.members.streams import StreamRegistry
+from assigner.members.streams import ConsumerStreams
 from assigner.observability.event_log import EventLog
 from assigner.observability.instance_metrics import InstanceSnapshot
 from assigner.observability.metrics import GroupSnapshot, Metrics, snapshot
@@ -101,7 +101,7 @@ class Instance:
         self.incarnation = Incarnation(self.store, self.keys, self.clock)
         self.directory = await stack.enter_async_context(self._directory().running())
         self.mirrors = await stack.enter_async_context(self._mirrors().running())
-        self.registry = StreamRegistry(max_streams=settings.grpc.max_streams)
+        self.registry = ConsumerStreams(max_streams=settings.grpc.max_streams)
         self.topics = self._group_topics()
         stack.push_async_callback(shielded, self.topics.close, _CLOSE_WITHIN)
         self.load_reports = LoadReports(self.store, self.keys, self.clock, self.metrics, settings.loads)

@@ -12,7 +12,7 @@ from assigner.core.group import GroupState
 from assigner.core.standby_copies import holds_copy, is_standby
 from assigner.model.commands import CancelWarm, Commands, Release, Warm
 from assigner.model.keys import TopicPartition
-from assigner.model.records import Handoff, Step
+from assigner.model.records import Step
 
 
 class PartitionView(msgspec.Struct, frozen=True, gc=False):
@@ -59,15 +59,10 @@ def _ownership(state: GroupState, name: str, session: str, tp: TopicPartition) -
     return PartitionView(
         owned,
         held.epoch if owned and held else 0,
-        _identity(record) if ours_to_take else "",
+        record.identity if ours_to_take else "",
         ours_to_take and step is Step.WARMING,
-        _identity(record) if ours_to_leave and step in (Step.COMPLETE, Step.RELEASING) else "",
+        record.identity if ours_to_leave and step in (Step.COMPLETE, Step.RELEASING) else "",
     )
-
-
-def _identity(handoff: Handoff) -> str:
-    """The handoff's id. Handoffs of the upstream service have none; their two owners identify them for an ack."""
-    return handoff.handoff_id or f"{handoff.old_owner}>{handoff.new_owner}"
 
 
 class CommandBuilder:

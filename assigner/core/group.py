@@ -100,6 +100,9 @@ class GroupState:
         self.standbys: dict[TopicPartition, Stored[Standbys]] = {}
         self.topics: dict[str, Stored[TopicConfig]] = {}
         self.routers: dict[str, Stored[Router]] = {}
+        self.displaced_routers: dict[RouterKey, Stored[Router]] = {}
+        """Sessions of routers that lost their name, until their leases have ended."""
+        self.unreadable_routers: set[RouterKey] = set()
         self.acks: dict[TopicPartition, dict[str, Stored[RouterAck]]] = {}
         self.stored_options: Stored[GroupOptions] | None = None
         self.stored_plan: Stored[Plan] | None = None
@@ -141,8 +144,14 @@ class GroupState:
     def is_idle(self) -> bool:
         """Whether the group has no consumers, no records about partitions, and nothing unreadable to report."""
         return not (
-            self.consumers or self.assignments or self.handoffs or self.standbys or self.routers or self.unreadable
+            self.consumers or self.assignments or self.handoffs or self.standbys or self.has_routers or self.unreadable
         )
+
+    @property
+    def has_routers(self) -> bool:
+        """Whether a router is registered, or was and may still be at work, or may be because its record can't be
+        read."""
+        return bool(self.routers or self.displaced_routers or self.unreadable_routers)
 
     def partitions(self) -> int:
         return sum(topic.record.partition_count for topic in self.topics.values())
@@ -250,7 +259,10 @@ class GroupState:
                 return _swap(self.topics, topic, record)
             case StandbyKey(tp):
                 return self._store_standbys(tp, record)
-            case RouterKey(name):
+            case RouterKey(name, displaced):
+                (self.unreadable_routers.add if unreadable else self.unreadable_routers.discard)(key)
+                if displaced:
+                    return _swap(self.displaced_routers, key, record)
                 return _swap(self.routers, name, record)
             case OptionsKey():
                 before_options, self.stored_options = self.stored_options, record
@@ -344,6 +356,12 @@ def _check_identity(key: GroupKey, record: Any) -> None:
         case ConsumerKey(name):
             if record.consumer_name != name or not 0 < record.capacity < float("inf"):
                 raise UnreadableRecord(f"not a registration of consumer {name} with a positive capacity")
+        case RouterKey(name):
+            if record.router_name != name:
+                raise UnreadableRecord(f"not a registration of router {name}")
+        case AckKey(tp, router):
+            if (record.router_name, record.topic, record.partition) != (router, tp.topic, tp.partition):
+                raise UnreadableRecord(f"not an ack of router {router} about {tp}")
         case _:
             pass
 

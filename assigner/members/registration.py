@@ -25,7 +25,7 @@ from assigner.logs import get_logger
 from assigner.members.acks import HandoffAcks
 from assigner.members.callers import authorized, check_principal, look_up, registered
 from assigner.members.load_reports import LoadReports
-from assigner.members.streams import ConsumerStream, StreamRegistry
+from assigner.members.streams import ConsumerStream, ConsumerStreams
 from assigner.model.commands import Ack
 from assigner.model.keys import Keys
 from assigner.model.names import session_digest
@@ -33,8 +33,9 @@ from assigner.model.records import Consumer, Stored, encode
 from assigner.storage.batch_writer import BatchWriter
 from assigner.storage.groups import GroupDirectory
 from assigner.storage.mirror import GroupMirror, Mirrors
-from assigner.storage.update import Lost, Swapped, Updated, swap, update
-from assigner.store import Compare, Exists, Found, LeaseGone, Put, Renewed, Store, unchanged
+from assigner.storage.update import Updated, update
+from assigner.store import Compare, Exists, LeaseGone, Put, Store, unchanged
+from assigner.streams.leases import SessionLeases
 
 TRIES = 8
 EnsureTopics = Callable[[str, Sequence[str]], Awaitable[None]]
@@ -50,7 +51,7 @@ class MemberService:
         keys: Keys,
         directory: GroupDirectory,
         mirrors: Mirrors,
-        registry: StreamRegistry,
+        registry: ConsumerStreams,
         clock: Clock,
         *,
         instance: str,
@@ -66,7 +67,7 @@ class MemberService:
         self._registry = registry
         self._clock = clock
         self._instance = instance
-        self._ttl = ttl
+        self._leases = SessionLeases(store, ttl)
         self._ensure_topics = ensure_topics
         self._load_reports = load_reports
         self._supervisor = supervisor or Supervisor()
@@ -97,7 +98,7 @@ class MemberService:
             mirror = await resources.enter_async_context(self._mirrors.of(registration.group))
             consumer = await self._enter(mirror, registration)
             # A drained consumer has handed everything over: its session need not live until its TTL.
-            end_session = partial(self._revoke, consumer.lease)
+            end_session = partial(self._leases.revoke, consumer.lease)
             stream = self._registry.open(mirror, consumer.record, resources, end_session)
         if not registration.renews:
             self._start_renewing(stream, consumer.lease, heard)
@@ -118,7 +119,7 @@ class MemberService:
                 # The mirror may lag, and to be denied ends a client that starts.
                 current = await look_up(self._store, mirror, registration.name, fresh=True)
             sessions.check_may_register(current, session, mirror.group, registration.principal)
-            lease, ttl, granted = await self._lease(current, session)
+            lease, ttl, granted = await self._leases.lease(sessions.lease_to_resume(current, session))
             terms = RegistrationTerms(
                 registration=registration,
                 session=session,
@@ -129,7 +130,7 @@ class MemberService:
             record = sessions.register(current, terms)
             put = Put(key, current.encode(record) if current else encode(record), lease)
             try:
-                revision = await self._put(put, current.mod_revision if current else 0, fences, granted=granted)
+                revision = await self._leases.put(put, current.mod_revision if current else 0, fences, granted=granted)
                 if revision:
                     await mirror.wait_for(revision)
                     log.info(
@@ -146,10 +147,10 @@ class MemberService:
                 # A takeover may have been written all the same. It holds all that is known of the sessions it
                 # displaced, so it must not be ended: the client resumes it, or it ends with its lease.
                 if granted and current is None:
-                    await self._revoke(lease)
+                    await self._leases.revoke(lease)
                 raise
             if granted:
-                await self._revoke(lease)
+                await self._leases.revoke(lease)
         raise StoreUnavailable(f"consumer {registration.name!r} is being registered by others too; try again")
 
     async def _mode_fences(self, mirror: GroupMirror, registration: Registration, *, fresh: bool) -> list[Compare]:
@@ -167,38 +168,6 @@ class MemberService:
     def _group_exists(self, group: str) -> Compare:
         """The fence that fails when the group is being deleted: then it is no longer in the index."""
         return Exists(self._keys.group_index(group))
-
-    async def _put(self, put: Put, revision: int, fences: Sequence[Compare], *, granted: bool) -> int:
-        """Write the registration in place of the one at `revision`. Returns the revision of the write, 0 if it lost.
-
-        `granted`: the lease was granted for this registration. A record with that lease is then this registration, even
-        if another writer, such as an operator who drains it, changed it before our write's outcome was known."""
-        result = await swap(self._store, put, revision, fences=fences)
-        match result:
-            case Swapped():
-                return result.revision
-            case Lost(found=Found(entry=entry), doubtful=True) if granted and entry.lease == put.lease:
-                return entry.mod_revision
-            case _:
-                return 0
-
-    async def _revoke(self, lease: int) -> None:
-        """Revoke a lease that is no longer needed; otherwise an orphaned registration would live until its TTL."""
-        with anyio.CancelScope(shield=True), anyio.move_on_after(2.0):
-            try:
-                await self._store.revoke(lease)
-            except StoreError as error:
-                log.info("lease_revocation_failed", lease=lease, error=str(error))
-
-    async def _lease(self, current: Stored[Consumer] | None, session: str) -> tuple[int, float, bool]:
-        """Choose the lease to register under, the session's own if it is alive: (lease, TTL, whether it is new)."""
-        lease = sessions.lease_to_resume(current, session)
-        if lease:
-            renewed = await self._store.keep_alive(lease)
-            if isinstance(renewed, Renewed):
-                return lease, renewed.ttl, False
-        granted = await self._store.grant(self._ttl)
-        return granted.lease, granted.ttl, True
 
     def _start_renewing(self, stream: ConsumerStream, lease: int, heard: Callable[[], float]) -> None:
         assert self._tasks is not None

@@ -1,8 +1,7 @@
 """Sends each consumer the changes that concern it, over the streams at this instance, from the group mirrors.
 
-A stream's outbox is the set of partitions that may look different to its consumer by now. When the stream is ready to
-send, each is compared with what was last sent. So a slow consumer gets coalesced changes, no consumer waits for
-another, and memory is bounded by the partitions that a consumer is involved in.
+A stream's outbox holds the partitions that may look different to its consumer by now. When the stream is ready to send,
+each is compared with what was last sent. So memory is bounded by the partitions that a consumer is involved in.
 
 Not promised: that a consumer is sent every state in between; it is sent the last one, in the order of the fields of
 `Commands`.
@@ -13,20 +12,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 
-import anyio
-
 from assigner.core import sessions
 from assigner.core.consumer_view import EMPTY_VIEW, CommandBuilder, PartitionView, view_of
 from assigner.core.group import Change
-from assigner.errors import AssignerError, LimitReached, StreamReplaced
+from assigner.errors import AssignerError
 from assigner.model.commands import Commands
 from assigner.model.keys import AssignmentKey, ConsumerKey, HandoffKey, StandbyKey, TopicKey, TopicPartition
 from assigner.model.records import Consumer, HandoffMode
 from assigner.storage.mirror import GroupMirror
+from assigner.streams.outbox import Outbox
+from assigner.streams.registry import GroupDispatcher, StreamRegistry
 
 MOST_AT_ONCE = 5_000
 """Partitions in one set of commands."""
-MAX_STREAMS = 50_000
 
 
 class ConsumerStream:
@@ -55,9 +53,7 @@ class ConsumerStream:
         self._remove = remove
         self._left = False
         self._sent: dict[TopicPartition, PartitionView] = {}
-        self._dirty: set[TopicPartition] = set()
-        self._wake = anyio.Event()
-        self._ended: AssignerError | None = None
+        self._outbox = Outbox(MOST_AT_ONCE)
 
     @property
     def exclusive(self) -> bool:
@@ -66,41 +62,36 @@ class ConsumerStream:
     @property
     def backlog(self) -> int:
         """How many partitions are in the outbox."""
-        return len(self._dirty)
+        return len(self._outbox)
 
     def touch(self, tp: TopicPartition) -> None:
         """Put a partition into the outbox."""
-        self._dirty.add(tp)
-        self._wake.set()
+        self._outbox.add(tp)
 
     def end(self, error: AssignerError) -> None:
         """End the stream with this error. The first one counts."""
-        if self._ended is None:
-            self._ended = error
-            self._wake.set()
+        self._outbox.end(error)
 
     def drained(self) -> None:
         """End the stream with OK, once its outbox is empty."""
         self.is_drained = True
-        self._wake.set()
+        self._outbox.notify()
 
     async def commands(self) -> AsyncIterator[Commands]:
-        self._dirty.clear()
+        self._outbox.clear()
         state = self._mirror.state
         everything = state.touching(self.name) | state.copies.get(self.name, set())
         yield self._changes(sorted(everything), full=True) or Commands(full=True)
         while True:
-            self._wake = anyio.Event()
-            if self._ended:
-                raise self._ended
-            if self._dirty:
-                changes = self._changes(self._take())
+            mark = self._outbox.look()
+            if self._outbox:
+                changes = self._changes(self._outbox.take())
                 if changes:
                     yield changes
             elif self.is_drained:
                 return
             else:
-                await self._wake.wait()
+                await self._outbox.news(mark)
 
     async def leave(self) -> None:
         if self._left:
@@ -110,14 +101,6 @@ class ConsumerStream:
         async with self._resources:
             if self.is_drained:
                 await self._end_session()
-
-    def _take(self) -> list[TopicPartition]:
-        if len(self._dirty) <= MOST_AT_ONCE:
-            taken, self._dirty = self._dirty, set()
-            return sorted(taken)
-        part = sorted(self._dirty)[:MOST_AT_ONCE]
-        self._dirty.difference_update(part)
-        return part
 
     def _changes(self, tps: Iterable[TopicPartition], *, full: bool = False) -> Commands | None:
         """Build the commands that lead the consumer from what it was last sent to what is mirrored now."""
@@ -137,14 +120,7 @@ class ConsumerStream:
         return builder.commands(full=full)
 
 
-class GroupDispatcher:
-    """Listens to one group's mirror, and puts each change into the outboxes of the streams it concerns."""
-
-    def __init__(self, mirror: GroupMirror) -> None:
-        self.mirror = mirror
-        self.streams: dict[str, ConsumerStream] = {}
-        """Consumer name -> its stream."""
-
+class ConsumerDispatcher(GroupDispatcher[ConsumerStream]):
     def changed(self, changes: Sequence[Change]) -> None:
         if not self.streams:
             return
@@ -199,36 +175,9 @@ def _ends(change: Change) -> set[str]:
     return names
 
 
-class StreamRegistry:
-    """The streams that are open at this instance: one per consumer name, for the session on record only.
-
-    A newer stream replaces an older one of the same name, and the older one's end never touches the newer. Where both
-    are of one session, the older ends with `StreamReplaced`, upon which a client connects again: the registry can't
-    know which of the two the process still reads, because a call may arrive long after one that was sent later.
-    """
-
-    def __init__(self, *, max_streams: int = MAX_STREAMS) -> None:
-        self._max_streams = max_streams
-        self._dispatchers: dict[str, GroupDispatcher] = {}
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def streams(self) -> Iterable[ConsumerStream]:
-        return [stream for dispatcher in self._dispatchers.values() for stream in dispatcher.streams.values()]
-
-    def stream(self, group: str, name: str) -> ConsumerStream | None:
-        dispatcher = self._dispatchers.get(group)
-        return dispatcher.streams.get(name) if dispatcher else None
-
-    @property
-    def backlog(self) -> int:
-        return sum(stream.backlog for stream in self.streams())
-
-    def check_room(self) -> None:
-        if self._count >= self._max_streams:
-            raise LimitReached(f"this instance serves {self._max_streams} streams already; connect to another one")
+class ConsumerStreams(StreamRegistry[ConsumerStream]):
+    def _dispatcher_of(self, mirror: GroupMirror) -> ConsumerDispatcher:
+        return ConsumerDispatcher(mirror)
 
     def open(
         self,
@@ -243,30 +192,9 @@ class StreamRegistry:
         name, session = consumer.consumer_name, consumer.session
         current = mirror.state.consumers.get(name)
         sessions.check_on_record(current, session, mirror.group)
-        dispatcher = self._dispatchers.get(mirror.group)
-        if dispatcher is None:
-            dispatcher = self._dispatchers[mirror.group] = GroupDispatcher(mirror)
-            mirror.listen(dispatcher)
-        before = dispatcher.streams.get(name)
-        if before:
-            before.end(
-                sessions.superseded(mirror.group, current.record)
-                if current and before.session != session
-                else StreamReplaced(f"a later stream of {name!r} took this one's place; connect again")
-            )
-        else:
-            self._count += 1
-        stream = ConsumerStream(mirror, consumer, resources.pop_all(), end_session, self._remove)
-        dispatcher.streams[name] = stream
-        dispatcher.check_session(stream)
-        return stream
 
-    def _remove(self, stream: ConsumerStream) -> None:
-        if self.stream(stream.group, stream.name) is not stream:
-            return
-        dispatcher = self._dispatchers[stream.group]
-        del dispatcher.streams[stream.name]
-        self._count -= 1
-        if not dispatcher.streams:
-            dispatcher.mirror.unlisten(dispatcher)
-            del self._dispatchers[stream.group]
+        def make() -> ConsumerStream:
+            return ConsumerStream(mirror, consumer, resources.pop_all(), end_session, self.remove)
+
+        superseded = sessions.superseded(mirror.group, current.record) if current else None
+        return self.replace(mirror, name, session, superseded, make)

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from assigner.errors import InvalidName
-from assigner.model.names import check_name
+from assigner.model.names import check_name, session_digest
 
 DEFAULT_ROOT = "/kafka-assigner/"
 INCARNATION = "~incarnation"
@@ -98,6 +98,8 @@ class LeaderKey(msgspec.Struct, frozen=True):
 
 class RouterKey(msgspec.Struct, frozen=True, gc=False):
     name: str
+    displaced: str = ""
+    """The digest of the session, if it lost the name to another one and its lease may not have ended yet."""
 
 
 class AckKey(msgspec.Struct, frozen=True, gc=False):
@@ -163,6 +165,10 @@ class GroupKeys:
     def router(self, name: str) -> str:
         return self.routers + encode_segment(name)
 
+    def displaced_router(self, name: str, session: str) -> str:
+        """The key of a router's session that lost the name; it lives as long as the session's lease does."""
+        return f"{self.router(name)}/{session_digest(session)}"
+
     def ack(self, tp: TopicPartition, router: str) -> str:
         return f"{self.prefix}handoff_acks/{encode_segment(tp.topic)}/{tp.partition}/{encode_segment(router)}"
 
@@ -187,6 +193,8 @@ class GroupKeys:
                 return AckKey(tp, decode_segment(router)) if tp else None
             case "routers", [name] if name:
                 return RouterKey(decode_segment(name))
+            case "routers", [name, session] if name and session:
+                return RouterKey(decode_segment(name), session)
             case "config", ["group"]:
                 return _OPTIONS
             case "plan", []:

@@ -166,6 +166,25 @@ class Handoff(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The new owner held a standby copy."""
 
     @property
+    def identity(self) -> str:
+        """The handoff's id. Handoffs of the upstream service have none; their two owners identify them for an ack."""
+        return self.handoff_id or f"{self.old_owner}>{self.new_owner}"
+
+    @property
+    def freezes(self) -> bool:
+        """Whether routers hold the partition's requests back: from the first step of the phase Ready to the flip."""
+        return self.at.phase is Phase.READY
+
+    @property
+    def awaits_routers(self) -> bool:
+        """Whether it goes on when the routers have acked the freeze; an ack that is late changes nothing."""
+        return self.at in (Step.READY, Step.FREEZING)
+
+    @property
+    def is_flipped(self) -> bool:
+        return self.at is Step.COMPLETE
+
+    @property
     def to_nobody(self) -> bool:
         """Whether the old owner releases and no consumer takes over."""
         return not self.new_owner
@@ -305,6 +324,10 @@ class Router(msgspec.Struct, frozen=True, kw_only=True):
     instance: str = ""
     """The service instance at which it registered last."""
     ttl: float = 0.0
+    principal: str = ""
+    """The identity that the session is bound to; empty: it registered where identity was off."""
+    displaced: tuple[str, ...] = ()
+    """Digests of sessions that lost the name to a later one: they never get it back."""
 
 
 class RouterAck(msgspec.Struct, frozen=True, kw_only=True):
@@ -316,6 +339,8 @@ class RouterAck(msgspec.Struct, frozen=True, kw_only=True):
     handoff_id: str
     session: str = ANY_SESSION
     """The router's session. The ack of a session that is not the registered one does not count."""
+    epoch: int = 0
+    """The epoch of the old owner, under which the partition is frozen."""
     acked_at: int = 0
 
 

@@ -13,10 +13,11 @@ from assigner.core.client import partition
 from assigner.core.client.gate import Lease
 from assigner.core.client.state import ClientState
 from assigner.core.consumer_view import CommandBuilder
-from assigner.members.streams import ConsumerStream, StreamRegistry
+from assigner.members.streams import ConsumerStream
 from assigner.model.commands import Release
 from assigner.model.keys import TopicPartition
 from assigner.storage.mirror import GroupMirror
+from assigner.streams.registry import StreamRegistry
 from tests.chaos.ablation.mutations import Patch
 
 
@@ -79,7 +80,7 @@ def an_outbox_keeps_every_event(patch: Patch) -> None:
 
     def changed(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        self._dirty = _EveryEvent()
+        self._outbox.waiting = _EveryEvent()
 
     patch.setattr(ConsumerStream, "__init__", changed)
 

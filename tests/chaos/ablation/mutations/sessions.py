@@ -55,7 +55,7 @@ def exclusive_takes_everybody(patch: Patch) -> None:
 
 def renew_is_answered_without_asking(patch: Patch) -> None:
     async def changed(self: MemberService, group: str, name: str, session: str) -> float:
-        return self._ttl
+        return self._leases.ttl
 
     patch.setattr(MemberService, "renew", changed)
 
