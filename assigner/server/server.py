@@ -67,7 +67,7 @@ class GrpcServer:
         offset_calls = OffsetCalls(offsets, requests)
         self._consumers = ConsumerService(members, requests, offset_calls, self._cleanup, incarnation)
         self._admin = AdminService(administration, requests)
-        self._tls = TlsFiles(settings) if settings.tls_certificate else None
+        self._tls = TlsFiles(settings, clock) if settings.tls_certificate else None
         self._supervisor = supervisor or Supervisor()
         self._background: set[asyncio.Task[None]] = set()
         self._listener: Listener | None = None
@@ -83,8 +83,8 @@ class GrpcServer:
         methods = self._methods()
         codec = ReadyBytesCodec(settings.max_batch, lambda: traffic.refuse(RefusalReason.BATCH_SIZE))
         if self._tls is not None:
-            await self._tls.load()
-            self._run("grpc certificates", self._tls.watch)
+            await self._tls.files.load()
+            self._run("grpc certificates", self._tls.files.watch)
         self._run("grpc readiness", self._watch_readiness)
         self._fit_into_files()
         listener = Listener(
@@ -181,7 +181,8 @@ class GrpcServer:
         counted = self._traffic.statistics()
         if self._tls is None:
             return counted
-        return msgspec.structs.replace(counted, tls_reloads=self._tls.reloads, tls_reload_failures=self._tls.failures)
+        files = self._tls.files
+        return msgspec.structs.replace(counted, tls_reloads=files.reloads, tls_reload_failures=files.failures)
 
 
 def _guarded(path: str, handler: Handler) -> Work:

@@ -144,7 +144,7 @@ async def test_a_broken_new_file_is_reported_and_the_old_certificate_kept(
         files.issue(authority)
         await eventually(lambda: service.server.statistics().tls_reloads >= 1)
         assert await renewed(service, trusting(authority))
-    failures = [str(record.msg) for record in caplog.records if "tls_reload_failed" in str(record.msg)]
+    failures = [str(record.msg) for record in caplog.records if "files_reload_failed" in str(record.msg)]
     assert str(files.certificate) in failures[0]
 
 
