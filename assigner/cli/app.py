@@ -32,6 +32,7 @@ COMMANDS = {
     "pipeline": "pipeline:pipeline",
     "consume": "consume:consume",
     "config": "config:config",
+    "token": "token:token",
     "demo": "demo:demo",
 }
 
