@@ -86,6 +86,7 @@ class Service:
             check_group=instance.keys.check_group,
             incarnation=instance.incarnation.id,
             supervisor=instance.supervisor,
+            auth=self.settings.auth,
         )
         await self.server.start()
         stack.push_async_callback(shielded, self.server.close, _CLOSE_WITHIN)

@@ -13,14 +13,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
 from assigner.auth import rules
 from assigner.auth.actions import REQUIREMENTS, Action, action_of
-from assigner.auth.authenticator import Authenticator, PeerCertificate
 from assigner.auth.identity import Principal
 from assigner.auth.rules import Denial, DenialKind, Resource, denied
-from assigner.errors import AssignerError, PermissionDenied, Unauthenticated
+from assigner.clock import Clock
+from assigner.errors import AssignerError, InvalidInput, PermissionDenied, Unauthenticated
 from assigner.logs import get_logger
+from assigner.server.settings import AuthSettings, ServerSettings, is_loopback
+
+if TYPE_CHECKING:
+    # PyJWT and cryptography take longer to import than the rest of the server: only where they are used.
+    from assigner.auth.authenticator import Authenticator, PeerCertificate
 
 EXPIRY_GRACE = 30.0
 """Seconds that a stream may outlive its token, for the clocks and the renewals of those who issue them."""
@@ -32,6 +38,38 @@ _CLAIMS = frozenset(
 """Claims that are counted by name, besides."""
 
 _log = get_logger(__name__)
+
+
+def check_identity(auth: AuthSettings, server: ServerSettings) -> None:
+    """Raise `InvalidInput` for settings that require an identity which nobody can show."""
+    if auth.certificates and not server.tls_client_ca:
+        raise InvalidInput(
+            "auth.certificates is set, and no client is asked for a certificate; set grpc.tls_client_ca too"
+        )
+    if auth.recognizes or not is_required(auth, server):
+        return
+    why = "auth.required is set" if auth.required else f"host {server.host!r} can be reached from outside"
+    raise InvalidInput(
+        f"{why}, and no caller can be recognized: set auth.keys to the public keys of your tokens (`assigner token "
+        "keygen` makes a pair) or auth.certificates to a file of rules; or, if whoever reaches the port may make every "
+        "call, say so: --auth-required false (auth.required)"
+    )
+
+
+def is_required(auth: AuthSettings, server: ServerSettings) -> bool:
+    return not is_loopback(server.host) if auth.required is None else auth.required
+
+
+def access_by(auth: AuthSettings, server: ServerSettings, clock: Clock) -> Access:
+    """Make the rules that the settings ask for. Nothing is read yet."""
+    if not auth.recognizes:
+        return Access()
+    from assigner.auth.authenticator import Authenticator
+
+    authenticator = Authenticator(
+        keys=auth.keys, certificates=auth.certificates, clock=clock, interval=auth.reload_interval
+    )
+    return Access(authenticator, required=is_required(auth, server), wall=clock.wall)
 
 
 class Access:
@@ -53,6 +91,13 @@ class Access:
         self.grace = grace
         self.denials: Counter[tuple[str, str]] = Counter()
         """By kind and claim."""
+
+    @property
+    def mode(self) -> str:
+        """How identity is used, for people."""
+        if self.authenticator is None:
+            return "off"
+        return "required" if self.required else "optional"
 
     def connection(self, certificate: PeerCertificate | None, address: str) -> ConnectionOwner:
         return ConnectionOwner(self, certificate, address)

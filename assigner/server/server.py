@@ -13,15 +13,16 @@ from grpclib.const import Handler
 from assigner.aio.supervision import Supervisor
 from assigner.api import Administration, Membership, Offsets
 from assigner.clock import Clock
+from assigner.errors import InvalidInput
 from assigner.logs import get_logger
 from assigner.model.names import check_name
-from assigner.server.access import Access, current_call
+from assigner.server.access import access_by, check_identity, current_call
 from assigner.server.services.admin import AdminService
 from assigner.server.services.consumers import ConsumerService
 from assigner.server.services.offsets import OffsetCalls
 from assigner.server.services.requests import Requests
 from assigner.server.services.streams import Incarnation, StreamCleanup, no_incarnation
-from assigner.server.settings import ServerSettings
+from assigner.server.settings import AuthSettings, ServerSettings
 from assigner.server.transport.calls import Work, guarded
 from assigner.server.transport.codec import ReadyBytesCodec
 from assigner.server.transport.connection import PeerProtocol
@@ -54,13 +55,14 @@ class GrpcServer:
         check_group: Callable[[str], str] = lambda name: check_name("group", name),
         incarnation: Incarnation = no_incarnation,
         supervisor: Supervisor | None = None,
-        access: Access | None = None,
+        auth: AuthSettings = AuthSettings(required=False),  # noqa: B008  (frozen)
     ) -> None:
-        """`incarnation`: of the store, sent to consumers; empty: the store has none. `access`: who may call; by default
-        everybody."""
-        check_exposure(settings)
+        """`incarnation`: of the store, sent to consumers; empty: the store has none. `auth`: how callers are
+        recognized; by default they are not, and may make every call."""
+        _check_openness(settings, auth)
         self._settings = settings
-        self._traffic = Traffic(settings, clock, access)
+        self._access = access_by(auth, settings, clock)
+        self._traffic = Traffic(settings, clock, self._access)
         self._readiness = Readiness(lambda: ready() and not self._traffic.draining)
         requests = Requests(default_group, check_group, current_call)
         self._cleanup = StreamCleanup()
@@ -85,6 +87,9 @@ class GrpcServer:
         if self._tls is not None:
             await self._tls.files.load()
             self._run("grpc certificates", self._tls.files.watch)
+        if self._access.authenticator is not None:
+            await self._access.authenticator.load()
+            self._run("keys and certificate rules", self._access.authenticator.watch)
         self._run("grpc readiness", self._watch_readiness)
         self._fit_into_files()
         listener = Listener(
@@ -95,7 +100,13 @@ class GrpcServer:
         await listener.start(settings.host, settings.port, settings.backlog)
         self._listener = listener
         self._port = listener.port
-        _log.info("grpc_listening", host=settings.host, port=self._port, tls=self._tls is not None)
+        _log.info(
+            "grpc_listening",
+            host=settings.host,
+            port=self._port,
+            tls=self._tls is not None,
+            identity=self._access.mode,
+        )
 
     def _fit_into_files(self) -> None:
         """Lower the limit of connections to the number of files that the process may open."""
@@ -183,6 +194,22 @@ class GrpcServer:
             return counted
         files = self._tls.files
         return msgspec.structs.replace(counted, tls_reloads=files.reloads, tls_reload_failures=files.failures)
+
+
+def _check_openness(settings: ServerSettings, auth: AuthSettings) -> None:
+    """Raise `InvalidInput` with all that keeps the server from being open to others."""
+    checks: tuple[Callable[[], None], ...] = (
+        lambda: check_exposure(settings),
+        lambda: check_identity(auth, settings),
+    )
+    problems = []
+    for check in checks:
+        try:
+            check()
+        except InvalidInput as error:
+            problems.append(str(error))
+    if problems:
+        raise InvalidInput("; also, ".join(problems))
 
 
 def _guarded(path: str, handler: Handler) -> Work:

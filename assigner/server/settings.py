@@ -1,7 +1,9 @@
-"""Settings of the gRPC server: where it listens, and every limit it enforces. Times in seconds, sizes in bytes."""
+"""Settings of the gRPC server: where it listens, every limit it enforces, and how it knows who calls. Times in
+seconds, sizes in bytes."""
 
 from __future__ import annotations
 
+import ipaddress
 import math
 from enum import Enum
 
@@ -92,3 +94,29 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise InvalidInput("tls_certificate and tls_key go together; set both or none")
         if self.tls_client_ca and not self.tls_certificate:
             raise InvalidInput("tls_client_ca needs tls_certificate and tls_key too")
+
+
+class AuthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    required: bool | None = None
+    """Whether every call must show an identity; None: where others than this machine can connect."""
+    keys: tuple[str, ...] = ()
+    """Files or folders with the public keys that tokens are verified with."""
+    certificates: str = ""
+    """A file with the rules that make principals of TLS client certificates."""
+    reload_interval: float = 5.0
+    """How often these files are checked for a change."""
+
+    @property
+    def recognizes(self) -> bool:
+        """Whether any caller can be recognized; else identity is off."""
+        return bool(self.keys or self.certificates)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to the host."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

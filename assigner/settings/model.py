@@ -19,7 +19,7 @@ from assigner.logs import LogSettings
 from assigner.model.keys import DEFAULT_ROOT, Keys
 from assigner.model.records import GroupOptions
 from assigner.observability.event_log import EventSettings
-from assigner.server.settings import ServerSettings
+from assigner.server.settings import AuthSettings, ServerSettings
 from assigner.web import HttpSettings
 
 _ANYWHERE = frozenset({"", "0.0.0.0", "::", "[::]", "*"})
@@ -92,6 +92,8 @@ class Settings(Section, frozen=True, kw_only=True):
     instance: InstanceSection = msgspec.field(default_factory=InstanceSection)
     store: StoreSection = StoreSection()
     grpc: ServerSettings = ServerSettings()
+    auth: AuthSettings = AuthSettings()
+    """How callers of gRPC are recognized."""
     http: HttpSettings = HttpSettings()
     group: GroupOptions = GroupOptions()
     """Options of a group that has none of its own."""
