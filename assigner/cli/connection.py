@@ -6,6 +6,7 @@ import difflib
 import functools
 import ssl
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
@@ -34,6 +35,7 @@ class ServiceTarget(msgspec.Struct, frozen=True):
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
+    token_file: str | None = None
 
     @property
     def as_json(self) -> bool:
@@ -50,6 +52,9 @@ class ServiceTarget(msgspec.Struct, frozen=True):
             return tls_context_from_files(self.tls_ca or "", self.tls_cert or "", self.tls_key or "")
         except InvalidInput as error:
             raise click.UsageError(f"{error}; check the --tls options") from error
+
+    def token(self) -> Path | None:
+        return Path(self.token_file) if self.token_file else None
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -68,7 +73,7 @@ def call_service(
     """
 
     async def run() -> R:
-        async with AdminClient([target.address], tls=target.ssl_context(), timeout=target.timeout) as admin:
+        async with _admin_client(target) as admin:
             try:
                 return await request(admin)
             except AssignerError as error:
@@ -81,6 +86,14 @@ def call_service(
         target.address, target.timeout, as_json=target.as_json, tls=target.uses_tls, certified=bool(target.tls_cert)
     ):
         return anyio.run(run)
+
+
+def _admin_client(target: ServiceTarget) -> AdminClient:
+    tls, token = target.ssl_context(), target.token()
+    try:
+        return AdminClient([target.address], tls=tls, token=token, timeout=target.timeout)
+    except InvalidInput as error:
+        raise click.UsageError(f"{error}; check --token-file") from error
 
 
 def _cause(error: AssignerError) -> Exception:
@@ -143,6 +156,12 @@ _OPTIONS = (
     click.option("--tls-ca", envvar="ASSIGNER_TLS_CA", metavar="FILE", help="Use TLS and trust these CAs."),
     click.option("--tls-cert", envvar="ASSIGNER_TLS_CERT", metavar="FILE", help="Client certificate."),
     click.option("--tls-key", envvar="ASSIGNER_TLS_KEY", metavar="FILE", help="Private key of --tls-cert."),
+    click.option(
+        "--token-file",
+        envvar="ASSIGNER_TOKEN_FILE",
+        metavar="FILE",
+        help="Token to show; the file is read again when it changes.",
+    ),
 )
 
 

@@ -28,8 +28,8 @@ REFUSED, USAGE, UNREACHABLE, TIMED_OUT = 1, 2, 3, 4
 _REMEDIES = {
     Status.NOT_FOUND: "`assigner groups` lists what there is",
     Status.UNIMPLEMENTED: "the server is older than this command; upgrade it",
-    Status.UNAUTHENTICATED: "pass --tls-cert and --tls-key",
-    Status.PERMISSION_DENIED: "this certificate may not do that",
+    Status.UNAUTHENTICATED: "pass --token-file, or --tls-cert and --tls-key",
+    Status.PERMISSION_DENIED: "another token or certificate may be allowed to",
     Status.RESOURCE_EXHAUSTED: "a limit of the server was reached; see its metrics",
 }
 

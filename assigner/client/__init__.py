@@ -8,8 +8,8 @@ Consumers, operators' programs and the Spark source use it to talk to the servic
 at one address after another, by one `registration` at a time: a stream, renewals and acks. `rpc` makes a consumer's
 calls over a `channel`, which opens connections and names errors; `assignment_decoding` turns the stream's messages
 into `model.commands`. `runner` feeds them to `core.client.state`, which decides, and `handler_tasks` calls the handler
-as the state says. `admin` is the operators' client, `tls` builds TLS contexts, `aiokafka` reads Kafka for the
-partitions that are owned.
+as the state says. `admin` is the operators' client, `tls` builds TLS contexts, `token` holds what calls show to be
+recognized, `aiokafka` reads Kafka for the partitions that are owned.
 
 Not promised: that an effect which begins behind an open gate ends before the lease does. Give the epoch to the sink.
 """
@@ -24,7 +24,15 @@ from assigner.client.offsets import CommitFailed, CommittedOffset, Fenced, Offse
 from assigner.client.session import Ending, Timing
 from assigner.core.client.gate import GateClosed, Shut, StaleEpoch
 from assigner.core.client.messages import Ownership
-from assigner.errors import Evicted, InvalidInput, InvalidName, Superseded, UnknownTopic
+from assigner.errors import (
+    Evicted,
+    InvalidInput,
+    InvalidName,
+    PermissionDenied,
+    Superseded,
+    Unauthenticated,
+    UnknownTopic,
+)
 from assigner.model.commands import Release, Warm
 from assigner.model.keys import TopicPartition
 
@@ -57,12 +65,14 @@ __all__ = [
     "OffsetAndMetadata",
     "Ownership",
     "PartitionGate",
+    "PermissionDenied",
     "Release",
     "Shut",
     "StaleEpoch",
     "Superseded",
     "Timing",
     "TopicPartition",
+    "Unauthenticated",
     "Unavailable",
     "UnknownTopic",
     "Warm",

@@ -30,6 +30,7 @@ from assigner.client.channel import (
 from assigner.client.offsets import CommittedOffset, committed
 from assigner.client.rpc import ConsumerRpc, Identity
 from assigner.client.tls import tls_context
+from assigner.client.token import Token, token_source
 from assigner.model.keys import TopicPartition
 from assigner.proto.kafka_assigner import v1
 from assigner.proto.runtime import message_class
@@ -55,13 +56,14 @@ class AdminClient:
         addresses: str | Sequence[str],
         *,
         tls: ssl.SSLContext | bool | None = None,
+        token: Token | None = None,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> None:
-        """`addresses`: `host:port` of one or more instances, a list or separated by commas. `timeout`: seconds that one
-        instance has for one call."""
+        """`addresses`: `host:port` of one or more instances, a list or separated by commas. `token`: what calls show
+        to be recognized, as that of `AssignerConsumer`. `timeout`: seconds that one instance has for one call."""
         self.timeout = timeout
         self._addresses = parse_addresses(addresses)
-        self._dialer = Dialer(tls_context(tls), KEEPALIVE, KEEPALIVE)
+        self._dialer = Dialer(tls_context(tls), KEEPALIVE, KEEPALIVE, token_source(token))
         self._turn = 0
         self._channel: Channel | None = None
 

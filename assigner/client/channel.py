@@ -9,6 +9,7 @@ Not promised: that a call which failed as `Unavailable` had no effect.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import ssl
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,12 +28,16 @@ from grpclib.protocol import H2Protocol
 from h2.exceptions import H2Error
 
 from assigner import errors
+from assigner.client.token import TokenSource
 from assigner.errors import AssignerError, InvalidInput
+from assigner.logs import get_logger
 from assigner.model.defaults import GRPC_PORT
 
 _ERROR_KEY = "assigner-error"
 """Trailing metadata: which error it was, where several share a status."""
 _M = TypeVar("_M")
+
+_log = get_logger(__name__)
 
 
 class Unavailable(AssignerError):
@@ -80,6 +85,8 @@ class Dialer(msgspec.Struct, frozen=True):
     keepalive: float
     """Seconds between pings."""
     keepalive_timeout: float
+    token: TokenSource | None = None
+    """What every call carries."""
 
     def dial(self, address: Address) -> Channel:
         """Make a channel that connects at its first call, and notices a peer that stopped responding."""
@@ -93,13 +100,31 @@ class Dialer(msgspec.Struct, frozen=True):
             _http2_max_pings_without_data=0,
             _http2_min_sent_ping_interval_without_data=self.keepalive / 2,
         )
-        return _Channel(address.host, address.port, codec=Codec(), ssl=self.tls, config=config)
+        if self.token is not None and self.tls is None and not _is_loopback(address.host):
+            _log.warning("token_sent_without_tls", address=str(address), remedy="set `tls`: it can be read on its way")
+        channel = _Channel(address.host, address.port, codec=Codec(), ssl=self.tls, config=config)
+        channel.token = self.token
+        return channel
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class _Channel(Channel):
-    """A channel that leaves no socket behind when it is cancelled while it connects."""
+    """A channel whose calls carry the client's token, and that leaves no socket behind when it is cancelled while it
+    connects."""
 
+    token: TokenSource | None = None
     _connecting: H2Protocol | None = None
+
+    def request(self, *args: Any, **options: Any) -> Stream[Any, Any]:
+        if self.token is not None:
+            options["metadata"] = {"authorization": f"Bearer {self.token.current()}"}
+        return super().request(*args, **options)
 
     def _protocol_factory(self) -> H2Protocol:
         self._connecting = super()._protocol_factory()
@@ -223,6 +248,8 @@ _REFUSALS: dict[str, type[AssignerError]] = {
         errors.UnknownTopic,
         errors.UnknownGroup,
         errors.FailedPrecondition,
+        errors.Unauthenticated,
+        errors.PermissionDenied,
         errors.Superseded,
         errors.Evicted,
     )
@@ -232,8 +259,8 @@ _STATUSES: dict[Status, type[AssignerError]] = {
     Status.OUT_OF_RANGE: InvalidInput,
     Status.NOT_FOUND: errors.NotRegistered,
     Status.FAILED_PRECONDITION: errors.FailedPrecondition,
-    Status.PERMISSION_DENIED: errors.FailedPrecondition,
-    Status.UNAUTHENTICATED: errors.FailedPrecondition,
+    Status.PERMISSION_DENIED: errors.PermissionDenied,
+    Status.UNAUTHENTICATED: errors.Unauthenticated,
     Status.UNIMPLEMENTED: errors.FailedPrecondition,
     Status.ABORTED: errors.Superseded,
 }

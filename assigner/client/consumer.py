@@ -33,6 +33,7 @@ from assigner.client.rpc import Identity
 from assigner.client.runner import Runner
 from assigner.client.session import Ending, Session, Timing, new_session
 from assigner.client.tls import tls_context
+from assigner.client.token import Token, token_source
 from assigner.clock import Clock, SystemClock
 from assigner.core.client.messages import CallWarm, Ownership
 from assigner.errors import AssignerError, InvalidInput
@@ -89,6 +90,7 @@ class AssignerConsumer:
         advertised_address: str = "",
         generation: str = "",
         tls: ssl.SSLContext | bool | None = None,
+        token: Token | None = None,
         clock: Clock | None = None,
         connect_timeout: float | None = None,
         warm_concurrency: int = 10,
@@ -97,8 +99,9 @@ class AssignerConsumer:
         timing: Timing = Timing(),  # noqa: B008  (frozen)
     ) -> None:
         """`addresses`: `host:port` of one or more instances. `group` may be empty for the service's default group,
-        and `topics` for every topic of the group. `connect_timeout`: seconds to get registered for the first time;
-        None: for as long as it takes."""
+        and `topics` for every topic of the group. `token`: what the consumer shows to be recognized: a text, a
+        `pathlib.Path` of a file, which is read again when it changes, or a function. `connect_timeout`: seconds to get
+        registered for the first time; None: for as long as it takes."""
         warn_of_misspelt(handler)
         self._clock = clock or SystemClock()
         self._timing = timing
@@ -117,7 +120,7 @@ class AssignerConsumer:
             generation=generation,
         )
         parsed = parse_addresses(addresses)
-        dialer = Dialer(tls_context(tls), timing.keepalive, timing.keepalive_timeout)
+        dialer = Dialer(tls_context(tls), timing.keepalive, timing.keepalive_timeout, token_source(token))
         self._session = Session(
             parsed, identity, dialer, self._clock, self._runner, timing, rejoin=rejoin_after_eviction
         )

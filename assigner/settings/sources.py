@@ -30,6 +30,7 @@ CLI_ONLY = frozenset(
         "ASSIGNER_TLS",
         "ASSIGNER_TLS_CA",
         "ASSIGNER_TLS_CERT",
+        "ASSIGNER_TOKEN_FILE",
         "ASSIGNER_TLS_KEY",
     }
 )

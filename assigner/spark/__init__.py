@@ -43,18 +43,20 @@ def register(spark: SparkSession) -> None:
     warn_of_shared_directories(spark)
 
 
-def drain(query: StreamingQuery, timeout: float = 120.0, *, tls: Tls | None = None) -> None:
+def drain(query: StreamingQuery, timeout: float = 120.0, *, tls: Tls | None = None, token_file: str = "") -> None:
     """Finish the running batch, hand all partitions over, then stop the query."""
     from assigner.spark import query_drain
 
-    query_drain.drain(query, timeout, tls=tls)
+    query_drain.drain(query, timeout, tls=tls, token_file=token_file)
 
 
-def drain_on_sigterm(*queries: StreamingQuery, timeout: float = 120.0, tls: Tls | None = None) -> None:
+def drain_on_sigterm(
+    *queries: StreamingQuery, timeout: float = 120.0, tls: Tls | None = None, token_file: str = ""
+) -> None:
     """Drain the query when the driver gets SIGTERM. Call it from the main thread."""
     from assigner.spark import query_drain
 
-    query_drain.drain_on_sigterm(*queries, timeout=timeout, tls=tls)
+    query_drain.drain_on_sigterm(*queries, timeout=timeout, tls=tls, token_file=token_file)
 
 
 __all__ = ["drain", "drain_on_sigterm", "register"]

@@ -58,6 +58,7 @@ _KNOWN = {
         "tlsCa",
         "tlsCert",
         "tlsKey",
+        "tokenFile",
     )
 }
 _REMEDIES = {
@@ -143,6 +144,8 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     rack: str = ""
     generation: str = ""
     tls: Tls | None = None
+    token_file: str = ""
+    """The token that the member shows to the assigner; read on the driver, again whenever it changes."""
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -182,6 +185,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         rack=read.text("rack"),
         generation=read.text("generation"),
         tls=read.tls(),
+        token_file=read.text("tokenFile"),
     )
 
 

@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,20 +51,24 @@ class NotDrained(AssignerError):
     """The timeout was too short. The query still runs, and handoffs that began go on."""
 
 
-def drain(query: StreamingQuery, timeout: float = 120.0, *, tls: Tls | None = None) -> None:
-    """Drain a query; returns when it has stopped and owns nothing. `tls`: as in the source's options."""
+def drain(query: StreamingQuery, timeout: float = 120.0, *, tls: Tls | None = None, token_file: str = "") -> None:
+    """Drain a query; returns when it has stopped and owns nothing. `tls`, `token_file`: as in the source's options."""
     deadline = time.monotonic() + timeout
     members = _wait(lambda: _members_of(query), query, deadline, "has not planned a batch yet")
     for member in members:
-        _request_drain(member, tls)
-    _wait(lambda: all(_has_left(member, tls) for member in members), query, deadline, "still owns partitions")
+        _request_drain(member, tls, token_file)
+    _wait(
+        lambda: all(_has_left(member, tls, token_file) for member in members), query, deadline, "still owns partitions"
+    )
     # The batch that follows the last release is empty, and must not be cut short either.
     _wait(lambda: _holds_nothing(query), query, deadline, "is still in its last batch")
     query.stop()
     _log.info("query_drained", query=str(query.id))
 
 
-def drain_on_sigterm(*queries: StreamingQuery, timeout: float = 120.0, tls: Tls | None = None) -> None:
+def drain_on_sigterm(
+    *queries: StreamingQuery, timeout: float = 120.0, tls: Tls | None = None, token_file: str = ""
+) -> None:
     """Drain when the driver gets SIGTERM; `awaitTermination` then returns. Call it from the main thread."""
     # A driver may receive the signal more than once: a pod from its node, a process group from its terminal.
     once = threading.Lock()
@@ -72,15 +77,15 @@ def drain_on_sigterm(*queries: StreamingQuery, timeout: float = 120.0, tls: Tls 
         if once.acquire(blocking=False):
             # On other threads: the main thread, which runs this handler, may be in the middle of a call to the JVM.
             for query in queries:
-                threading.Thread(target=_drain_or_stop, args=(query, timeout, tls), name="drain").start()
+                threading.Thread(target=_drain_or_stop, args=(query, timeout, tls, token_file), name="drain").start()
 
     signal.signal(signal.SIGTERM, drain_all)
     on_sigterm_of_jvm(drain_all)
 
 
-def _drain_or_stop(query: StreamingQuery, timeout: float, tls: Tls | None) -> None:
+def _drain_or_stop(query: StreamingQuery, timeout: float, tls: Tls | None, token_file: str) -> None:
     try:
-        drain(query, timeout, tls=tls)
+        drain(query, timeout, tls=tls, token_file=token_file)
     except AssignerError as error:
         _log.warning("query_drain_failed", error=str(error))
         query.stop()
@@ -132,11 +137,12 @@ def _parsed(value: Any) -> Any:
 # --- the member ------------------------------------------------------------------------------------------------------
 
 
-def _request_drain(member: MemberAddress, tls: Tls | None) -> None:
+def _request_drain(member: MemberAddress, tls: Tls | None, token_file: str) -> None:
     if member.host == socket.gethostname() and _is_runner(member.pid):
         os.kill(member.pid, DRAIN_SIGNAL)
     else:
-        anyio.run(ask_to_drain, member.assigner.split(","), tls, member.group, member.member)
+        ask = partial(ask_to_drain, token_file=token_file)
+        anyio.run(ask, member.assigner.split(","), tls, member.group, member.member)
 
 
 def _is_runner(pid: int) -> bool:
@@ -147,8 +153,9 @@ def _is_runner(pid: int) -> bool:
         return False
 
 
-def _has_left(member: MemberAddress, tls: Tls | None) -> bool:
-    found = anyio.run(describe_at, member.assigner.split(","), tls, member.group)
+def _has_left(member: MemberAddress, tls: Tls | None, token_file: str) -> bool:
+    describe = partial(describe_at, token_file=token_file)
+    found = anyio.run(describe, member.assigner.split(","), tls, member.group)
     return not any(one.name == member.member and one.session == member.session for one in found.consumers)
 
 

@@ -179,6 +179,7 @@ async def _consume(
         capacity=options["capacity"],
         rack=options["rack"],
         tls=target.ssl_context(),
+        token=target.token(),
         connect_timeout=target.timeout,
     )
     signals: list[signal.Signals] = []

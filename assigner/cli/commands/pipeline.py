@@ -140,6 +140,7 @@ def _verdict(broken: int) -> Text:
 @click.option("--tls-ca", envvar="ASSIGNER_TLS_CA", metavar="FILE", help="Publish over TLS; trust these authorities.")
 @click.option("--tls-cert", envvar="ASSIGNER_TLS_CERT", metavar="FILE", help="Certificate to show.")
 @click.option("--tls-key", envvar="ASSIGNER_TLS_KEY", metavar="FILE", help="Key of that certificate.")
+@click.option("--token-file", envvar="ASSIGNER_TOKEN_FILE", metavar="FILE", help="Token to show.")
 @runs_on_spark
 def loads(
     job: Job, of: str, by: str, smoothing: float, address: str | None, group: str | None, valid_for: float, **tls: Any

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Container, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from assigner.client import AdminClient, TopicPartition, Unavailable
 from assigner.errors import AssignerError, UnreadableRecord
@@ -11,27 +12,37 @@ from assigner.proto.kafka_assigner import v1
 from assigner.spark.options import Tls
 
 
-async def describe_at(addresses: Sequence[str], tls: Tls | None, group: str) -> v1.DescribeGroupResponse:
-    async with _admin(addresses, tls) as admin:
+async def describe_at(
+    addresses: Sequence[str], tls: Tls | None, group: str, *, token_file: str = ""
+) -> v1.DescribeGroupResponse:
+    async with _admin(addresses, tls, token_file) as admin:
         return await admin.describe_group(group)
 
 
-async def ask_to_drain(addresses: Sequence[str], tls: Tls | None, group: str, member: str) -> None:
-    async with _admin(addresses, tls) as admin:
+async def ask_to_drain(
+    addresses: Sequence[str], tls: Tls | None, group: str, member: str, *, token_file: str = ""
+) -> None:
+    async with _admin(addresses, tls, token_file) as admin:
         await admin.drain(group, member)
 
 
 async def committed_at(
-    addresses: Sequence[str], tls: Tls | None, group: str, partitions: Sequence[TopicPartition]
+    addresses: Sequence[str],
+    tls: Tls | None,
+    group: str,
+    partitions: Sequence[TopicPartition],
+    *,
+    token_file: str = "",
 ) -> dict[TopicPartition, int]:
     """Fetch the group's committed offsets; partitions without one are left out."""
-    async with _admin(addresses, tls) as admin:
+    async with _admin(addresses, tls, token_file) as admin:
         return {tp: found.offset for tp, found in (await admin.committed(group, partitions)).items()}
 
 
 @asynccontextmanager
-async def _admin(addresses: Sequence[str], tls: Tls | None) -> AsyncIterator[AdminClient]:
-    async with AdminClient(addresses, tls=tls.context() if tls is not None else None) as admin:
+async def _admin(addresses: Sequence[str], tls: Tls | None, token_file: str) -> AsyncIterator[AdminClient]:
+    token = Path(token_file) if token_file else None
+    async with AdminClient(addresses, tls=tls.context() if tls is not None else None, token=token) as admin:
         try:
             yield admin
         except UnreadableRecord:

@@ -16,6 +16,7 @@ import os
 import socket
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -94,6 +95,7 @@ class QueryMember(Handler):
             generation=options.generation,
             advertised_address=f"{socket.gethostname()}/{os.getpid()}",
             tls=options.tls.context() if options.tls is not None else None,
+            token=Path(options.token_file) if options.token_file else None,
             connect_timeout=options.assigner_timeout,
             timing=Timing(close_timeout=CLOSE_SECONDS, drain_timeout=None),
         )
@@ -309,7 +311,7 @@ class QueryMember(Handler):
         options = self._options
         while whole or not self._held:
             self._raise_failure()
-            found = await describe_at(options.assigner, options.tls, options.group)
+            found = await describe_at(options.assigner, options.tls, options.group, token_file=options.token_file)
             if is_share_complete(found, options.member, self._held):
                 return
             await anyio.sleep(_POLL_SECONDS)

@@ -7,6 +7,7 @@ yet processed, can be read without disturbing it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import anyio
 import pyarrow as pa
@@ -44,7 +45,8 @@ class BatchReader(DataSourceReader):
             return {}
         from assigner.spark.member.admin_calls import committed_at
 
-        return anyio.run(committed_at, options.assigner, options.tls, options.group, partitions)
+        fetch = partial(committed_at, token_file=options.token_file)
+        return anyio.run(fetch, options.assigner, options.tls, options.group, partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark passes an empty partition if there is none.
