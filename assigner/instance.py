@@ -42,6 +42,8 @@ from assigner.observability.instance_metrics import InstanceSnapshot
 from assigner.observability.metrics import GroupSnapshot, Metrics, snapshot
 from assigner.offsets.commit import OffsetService
 from assigner.offsets.reset import OffsetReset
+from assigner.routers.registration import RouterService
+from assigner.routers.streams import RouterStreams
 from assigner.settings import Settings
 from assigner.storage.groups import GroupDirectory, check_not_shared, discover
 from assigner.storage.health import StoreHealth
@@ -106,6 +108,8 @@ class Instance:
         stack.push_async_callback(shielded, self.topics.close, _CLOSE_WITHIN)
         self.load_reports = LoadReports(self.store, self.keys, self.clock, self.metrics, settings.loads)
         self.members = await stack.enter_async_context(self._membership().running())
+        self.router_streams = RouterStreams(max_streams=settings.grpc.max_streams)
+        self.routers = await stack.enter_async_context(self._router_service().running())
         loads = LoadOperations(self.store, self.keys, self.mirrors, self.clock)
         offsets = OffsetService(
             self.store,
@@ -233,6 +237,21 @@ class Instance:
             supervisor=self.supervisor,
         )
 
+    def _router_service(self) -> RouterService:
+        return RouterService(
+            self.store,
+            self.keys,
+            self.directory,
+            self.mirrors,
+            self.router_streams,
+            self.clock,
+            self.metrics,
+            instance=self.name,
+            ttl=self.settings.consumer_ttl,
+            loads_interval=self.settings.loads.interval,
+            supervisor=self.supervisor,
+        )
+
     # --- leading -------------------------------------------------------------------------------------------------
 
     async def lead(self, address: str) -> None:
@@ -352,13 +371,14 @@ class Instance:
 
     def snapshots(self) -> list[GroupSnapshot]:
         self.metrics.streams(len(self.registry))
+        self.metrics.router_streams(len(self.router_streams))
         return [snapshot(mirror.state, mirror.group in self.coordinators.leading) for mirror in self.mirrors.groups()]
 
     def _watch_depths(self) -> None:
         active = self.coordinators.active
-        self.metrics.watch_depth("outboxes", lambda: self.registry.backlog)
+        self.metrics.watch_depth("outboxes", lambda: self.registry.backlog + self.router_streams.backlog)
         self.metrics.watch_depth("loads", lambda: len(self.load_reports))
-        self.metrics.watch_depth("acks", lambda: self.members.waiting_writes)
+        self.metrics.watch_depth("acks", lambda: self.members.waiting_writes + self.routers.waiting_writes)
         self.metrics.watch_depth("offsets", lambda: self.offsets.waiting)
         self.metrics.watch_depth("writes", lambda: sum(c.statistics()["writing"] for c in active.values()))
         self.metrics.watch_depth("moves", lambda: sum(c.statistics()["queued_moves"] for c in active.values()))

@@ -80,6 +80,7 @@ class Service:
             instance.members,
             instance.operations,
             instance.offsets,
+            instance.routers,
             default_group=self.settings.default_group,
             clock=instance.clock,
             ready=lambda: not instance.problems(),

@@ -17,7 +17,7 @@ from assigner.core.group import Change
 from assigner.core.writes import Moved
 from assigner.errors import StoreError, UnreadableRecord
 from assigner.model.keys import HandoffKey, TopicPartition
-from assigner.model.records import History, Move, Step, decode, encode
+from assigner.model.records import History, Move, Phase, Step, decode, encode
 from assigner.observability.metrics import Metrics
 from assigner.store import Compare, Found, Put, Store
 
@@ -89,6 +89,8 @@ class HandoffTimes:
         self._clock = clock
         self._metrics = metrics
         self._since: dict[TopicPartition, tuple[Step, float]] = {}
+        self._frozen: dict[TopicPartition, float] = {}
+        """Partitions that routers hold requests of back -> since when."""
 
     def observe(self, change: Change) -> None:
         if not isinstance(change.key, HandoffKey):
@@ -96,6 +98,10 @@ class HandoffTimes:
         tp = change.key.tp
         now = self._clock.now()
         step = change.after.record.at if change.after else None
+        if step is Step.FREEZING:
+            self._frozen.setdefault(tp, now)
+        elif (step is None or step.phase is not Phase.READY) and tp in self._frozen:
+            self._metrics.thawed(now - self._frozen.pop(tp))
         before = self._since.get(tp)
         if before and before[0] is not step:
             self._metrics.handoff_step(before[0], now - before[1])

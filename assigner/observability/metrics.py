@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 
 from assigner import __version__
 from assigner.core.group import GroupState
+from assigner.core.routers.quorum import required
 from assigner.model.records import Cause, Status, Step
 from assigner.observability.instance_metrics import InstanceSnapshot, instance_families
 
@@ -52,6 +53,8 @@ class GroupSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     handoffs: Mapping[Step, int] = {}
     unreadable: int = 0
     standbys: int = 0
+    routers: int = 0
+    frozen: int = 0
     owned: Mapping[str, int] = {}
     """Partitions per consumer; read only with `per_consumer`."""
 
@@ -120,6 +123,15 @@ class Metrics:
             ["group"],
             registry=registry,
         )
+        self._freeze_acks = Counter(
+            "assigner_freeze_acks", "Acks of freezes taken from routers.", ["group", "outcome"], registry=registry
+        )
+        self._freezes_overdue = Counter(
+            "assigner_freezes_overdue",
+            "Freezes that routers did not ack in time, by what became of them.",
+            ["group", "outcome"],
+            registry=registry,
+        )
         self._load_reports = Counter(
             "assigner_load_reports", "Reports of load taken from consumers.", ["group"], registry=registry
         )
@@ -157,6 +169,7 @@ class Metrics:
             return Histogram(name, says, list(labels), buckets=buckets, registry=self.registry)
 
         self._steps = histogram("assigner_handoff_step_seconds", "Time a handoff spent in a step.", ["step"])
+        self._frozen = histogram("assigner_freeze_seconds", "Time a partition was frozen at routers.", buckets=_FAST)
         self._rebalances = histogram("assigner_rebalance_seconds", "From the first change to the plan's last write.")
         self._plans = histogram("assigner_plan_seconds", "Time the strategy took.", buckets=_FAST)
         self._store = histogram(
@@ -166,6 +179,7 @@ class Metrics:
 
     def _declare_gauges(self) -> None:
         self._streams = Gauge("assigner_streams", "Open consumer streams.", registry=self.registry)
+        self._router_streams = Gauge("assigner_router_streams", "Open router streams.", registry=self.registry)
         self._connections = Gauge("assigner_connections", "Open gRPC connections.", registry=self.registry)
         self._depth = Gauge("assigner_queue_depth", "Items waiting.", ["queue"], registry=self.registry)
         build = Gauge("assigner_build_info", "The running version; always 1.", ["version"], registry=self.registry)
@@ -190,6 +204,14 @@ class Metrics:
 
     def warm_failed(self, group: str) -> None:
         self._warm_failures.labels(self._groups.label(group)).inc()
+
+    def freezes_acked(self, group: str, *, accepted: int, rejected: int) -> None:
+        for outcome, count in (("accepted", accepted), ("rejected", rejected)):
+            self._freeze_acks.labels(self._groups.label(group), outcome).inc(count)
+
+    def freeze_overdue(self, group: str, outcome: str) -> None:
+        """Count a freeze past its deadline. `outcome`: abandon or proceed."""
+        self._freezes_overdue.labels(self._groups.label(group), outcome).inc()
 
     def unreadable(self, group: str) -> None:
         self._unreadable.labels(self._groups.label(group)).inc()
@@ -230,6 +252,10 @@ class Metrics:
     def handoff_step(self, step: Step, seconds: float) -> None:
         self._steps.labels(step.value).observe(seconds)
 
+    def thawed(self, seconds: float) -> None:
+        """Observe how long a partition was frozen at routers."""
+        self._frozen.observe(seconds)
+
     def rebalanced(self, seconds: float) -> None:
         self._rebalances.observe(seconds)
 
@@ -248,6 +274,9 @@ class Metrics:
 
     def streams(self, count: int) -> None:
         self._streams.set(count)
+
+    def router_streams(self, count: int) -> None:
+        self._router_streams.set(count)
 
     def connections(self, count: int) -> None:
         self._connections.set(count)
@@ -332,6 +361,8 @@ def _added(one: GroupSnapshot, other: GroupSnapshot) -> GroupSnapshot:
         handoffs=_summed(one.handoffs, other.handoffs),
         unreadable=one.unreadable + other.unreadable,
         standbys=one.standbys + other.standbys,
+        routers=one.routers + other.routers,
+        frozen=one.frozen + other.frozen,
     )
 
 
@@ -355,6 +386,8 @@ _PLAIN: tuple[tuple[str, str, Callable[[GroupSnapshot], int]], ...] = (
     ("assigner_group_partitions_owned_max", "Of the consumer with the most.", lambda group: group.owned_max),
     ("assigner_group_imbalance", "Most minus fewest, as the strategy counts it.", lambda group: group.imbalance),
     ("assigner_group_standbys", "Standby copies on registered consumers.", lambda group: group.standbys),
+    ("assigner_group_routers", "Routers that freezes wait for.", lambda group: group.routers),
+    ("assigner_group_partitions_frozen", "Partitions whose requests routers hold back.", lambda group: group.frozen),
     (
         "assigner_group_records_unreadable",
         "Records that can't be decoded.",
@@ -429,5 +462,7 @@ def snapshot(state: GroupState, is_leader: bool) -> GroupSnapshot:
         handoffs=collections.Counter(handoff.record.at for handoff in state.handoffs.values()),
         unreadable=len(state.unreadable),
         standbys=sum(len(state.copies.get(name, ())) for name in state.consumers),
+        routers=len(required(state)),
+        frozen=sum(handoff.record.freezes for handoff in state.handoffs.values()) if state.has_routers else 0,
         owned=owned,
     )

@@ -11,7 +11,7 @@ from grpclib._typing import IServable
 from grpclib.const import Handler
 
 from assigner.aio.supervision import Supervisor
-from assigner.api import Administration, Membership, Offsets
+from assigner.api import Administration, Membership, Offsets, Routers
 from assigner.clock import Clock
 from assigner.errors import InvalidInput
 from assigner.logs import get_logger
@@ -21,6 +21,7 @@ from assigner.server.services.admin import AdminService
 from assigner.server.services.consumers import ConsumerService
 from assigner.server.services.offsets import OffsetCalls
 from assigner.server.services.requests import Requests
+from assigner.server.services.routers import RouterCalls
 from assigner.server.services.streams import Incarnation, StreamCleanup, no_incarnation
 from assigner.server.settings import AuthSettings, ServerSettings
 from assigner.server.transport.calls import Work, guarded
@@ -48,6 +49,7 @@ class GrpcServer:
         members: Membership,
         administration: Administration,
         offsets: Offsets,
+        routers: Routers,
         *,
         default_group: str,
         clock: Clock,
@@ -68,6 +70,7 @@ class GrpcServer:
         self._cleanup = StreamCleanup()
         offset_calls = OffsetCalls(offsets, requests)
         self._consumers = ConsumerService(members, requests, offset_calls, self._cleanup, incarnation)
+        self._routers = RouterCalls(routers, requests, self._cleanup, incarnation)
         self._admin = AdminService(administration, requests)
         self._tls = TlsFiles(settings, clock) if settings.tls_certificate else None
         self._supervisor = supervisor or Supervisor()
@@ -123,7 +126,7 @@ class GrpcServer:
             )
 
     def _methods(self) -> dict[str, Handler]:
-        services: list[IServable] = [self._consumers, self._admin]
+        services: list[IServable] = [self._consumers, self._routers, self._admin]
         services.append(health_service(self._readiness, services))
         if reflects(self._settings):
             services = with_reflection(services)

@@ -125,11 +125,6 @@ def authorize(current: Stored[Router] | None, group: str, name: str, session: st
     raise not_registered(group, name, session)
 
 
-def displaced_session(state: GroupState, name: str, session: str) -> Stored[Router] | None:
-    """The record of a session that lost its name and whose lease may not have ended."""
-    return state.displaced_routers.get(RouterKey(name, session_digest(session)))
-
-
 # --- the end of a session ----------------------------------------------------------------------------------------
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import msgspec
 
-from assigner.api import Registration
+from assigner.api import Registration, RouterRegistration
 from assigner.errors import InvalidInput
 from assigner.logs.printable import one_line
 from assigner.model.commands import Ack
 from assigner.model.keys import TopicPartition
 from assigner.model.names import check_name, check_topic
 from assigner.model.records import GroupOptions, HandoffMode
+from assigner.model.routes import FreezeAck
 from assigner.proto.kafka_assigner import v1
 from assigner.server.access import AdmittedCall, unchecked_call
 
@@ -28,7 +29,7 @@ MAX_NESTING = 20
 _MAX_CAPACITY = 1e9
 
 Caller = tuple[str, str, str]
-"""Group, consumer, session."""
+"""Group, consumer or router, session."""
 Identified = (
     v1.RegisterRequest
     | v1.PartitionReadyRequest
@@ -38,6 +39,8 @@ Identified = (
     | v1.ReportLoadRequest
     | v1.CommitOffsetsRequest
 )
+
+IdentifiedRouter = v1.RegisterRouterRequest | v1.RenewRouterRequest | v1.CutoverAckRequest | v1.DeregisterRouterRequest
 
 
 class RequestedAcks(msgspec.Struct, frozen=True):
@@ -110,6 +113,23 @@ class Requests:
             raise InvalidInput("partition is required")
         return RequestedAcks(*self.caller(request), tuple(acks))
 
+    # --- routers ---
+
+    def router(self, request: IdentifiedRouter) -> Caller:
+        """Return the router that a request acts for. Raises `PermissionDenied` if the caller may not be that router."""
+        name, group = check_name("router_name", request.router_name), self._group(request.group)
+        self._call().check(group, name)
+        return group, name, check_name("session", request.session)
+
+    def router_registration(self, request: v1.RegisterRouterRequest) -> RouterRegistration:
+        group, name, session = self.router(request)
+        return RouterRegistration(group, name, session, request.loads, self.principal)
+
+    def freeze_acks(self, request: v1.CutoverAckRequest) -> tuple[FreezeAck, ...]:
+        if not request.acks:
+            raise InvalidInput("acks is empty; name the frozen partitions that are acknowledged")
+        return tuple(_freeze_ack(one) for one in request.acks)
+
 
 def _batch(batch: Iterable[v1.PartitionAnswer]) -> Iterator[Ack]:
     for position, one in enumerate(batch):
@@ -121,6 +141,11 @@ def _batch(batch: Iterable[v1.PartitionAnswer]) -> Iterator[Ack]:
 def _ack(partition: v1.TopicPartition, handoff_id: str, failure: str) -> Ack:
     tp = TopicPartition(check_topic(partition.topic), check_partition(partition.partition))
     return Ack(tp, _optional("handoff_id", handoff_id), one_line(failure[:MAX_FAILURE])[:MAX_FAILURE])
+
+
+def _freeze_ack(one: v1.FreezeAck) -> FreezeAck:
+    tp = TopicPartition(check_topic(one.topic), check_partition(one.partition))
+    return FreezeAck(tp, check_name("handoff_id", one.handoff_id))
 
 
 def check_partition(partition: int) -> int:

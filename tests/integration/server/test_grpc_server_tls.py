@@ -17,6 +17,7 @@ from assigner.model.commands import Commands
 from assigner.model.keys import TopicPartition
 from assigner.proto.kafka_assigner import v1
 from assigner.server import GrpcServer, ServerSettings
+from tests.support.fakes.fake_routers import FakeRouters
 from tests.support.fakes.fake_service import FakeAdministration, FakeMembers, FakeOffsets
 from tests.support.fakes.grpc_serving import Serving, eventually, serving
 from tests.support.network.raw_http2 import RawPeer
@@ -166,6 +167,7 @@ def server(**settings: Any) -> GrpcServer:
         FakeMembers(),
         FakeAdministration(),
         FakeOffsets(),
+        FakeRouters(),
         default_group="default",
         clock=SystemClock(),
         ready=lambda: True,

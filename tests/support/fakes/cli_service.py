@@ -37,6 +37,7 @@ from assigner.model.records import (
 )
 from assigner.server.server import GrpcServer
 from assigner.server.settings import ServerSettings
+from tests.support.fakes.fake_routers import FakeRouters
 from tests.support.fakes.fake_service import FakeOffsets
 
 
@@ -185,6 +186,7 @@ def serving(
         cast(Membership, None),
         administration,
         offsets or FakeOffsets(),
+        FakeRouters(),
         default_group="default",
         clock=SystemClock(),
         ready=lambda: True,

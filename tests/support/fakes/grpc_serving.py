@@ -16,6 +16,7 @@ from assigner.clock import SystemClock
 from assigner.model.keys import Keys
 from assigner.proto.kafka_assigner import v1
 from assigner.server import GrpcServer, ServerSettings
+from tests.support.fakes.fake_routers import FakeRouters
 from tests.support.fakes.fake_service import FakeAdministration, FakeConsumerStream, FakeMembers, FakeOffsets
 
 ROOMY = Configuration(http2_connection_window_size=64 * 1024 * 1024, http2_stream_window_size=1024 * 1024)
@@ -25,9 +26,15 @@ class Serving:
     """A running server and its clients."""
 
     def __init__(
-        self, server: GrpcServer, members: FakeMembers, administration: FakeAdministration, offsets: FakeOffsets
+        self,
+        server: GrpcServer,
+        members: FakeMembers,
+        administration: FakeAdministration,
+        offsets: FakeOffsets,
+        routers: FakeRouters,
     ) -> None:
         self.server = server
+        self.routers = routers
         self.members = members
         self.administration = administration
         self.offsets = offsets
@@ -41,6 +48,9 @@ class Serving:
 
     def consumer(self, **options: Any) -> v1.KafkaAssignerStub:
         return v1.KafkaAssignerStub(self.channel(**options))
+
+    def router(self, **options: Any) -> v1.RouterStub:
+        return v1.RouterStub(self.channel(**options))
 
     def admin(self) -> v1.AdminStub:
         return v1.AdminStub(self.channel())
@@ -60,18 +70,20 @@ class Serving:
 @asynccontextmanager
 async def serving(ready: Callable[[], bool] = lambda: True, **settings: Any) -> AsyncIterator[Serving]:
     members, administration, offsets = FakeMembers(), FakeAdministration(), FakeOffsets()
+    routers = FakeRouters()
     server = GrpcServer(
         ServerSettings(port=0, **settings),
         members,
         administration,
         offsets,
+        routers,
         default_group="default",
         clock=SystemClock(),
         ready=ready,
         check_group=Keys().check_group,
     )
     await server.start()
-    running = Serving(server, members, administration, offsets)
+    running = Serving(server, members, administration, offsets, routers)
     try:
         yield running
     finally:

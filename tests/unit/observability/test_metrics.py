@@ -51,6 +51,12 @@ NAMES = {
     "assigner_warm_actives": {"group"},
     "assigner_cold_actives": {"group"},
     "assigner_group_standbys": {"group"},
+    "assigner_group_routers": {"group"},
+    "assigner_group_partitions_frozen": {"group"},
+    "assigner_freeze_acks": {"group", "outcome"},
+    "assigner_freeze_seconds": set(),
+    "assigner_freezes_overdue": {"group", "outcome"},
+    "assigner_router_streams": set(),
     "assigner_groups": set(),
     "assigner_groups_led": set(),
     "assigner_groups_misplaced": set(),
@@ -90,6 +96,10 @@ def busy(metrics: Metrics) -> Metrics:
     metrics.observe("transact", 0.003, "conflict")
     metrics.loop_lag(0.001)
     metrics.streams(2)
+    metrics.router_streams(2)
+    metrics.freezes_acked("g", accepted=2, rejected=1)
+    metrics.freeze_overdue("g", "abandon")
+    metrics.thawed(0.1)
     metrics.connections(1)
     metrics.watch_depth("outbox", lambda: 7)
     metrics.instance = lambda: InstanceSnapshot(tasks=3, restarts={"mirror": 1})

@@ -1,0 +1,231 @@
+"""Sends each router the routing table of its group, and then what changes, over the streams at this instance.
+
+The table is read from the group's mirror, which shows the router's own registration already: a freeze that was decided
+without the router is in it. It is sent in parts, so that a hundred thousand partitions hold nobody up; what changes
+meanwhile is sent after it. All its parts carry the revision at which it was begun, because each row is at least that
+new. After that the outbox holds the partitions that may look different by now, and the stream sends their present rows.
+
+Not promised: that a router is sent every state in between. It is sent the last one, at least once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from itertools import islice
+
+import anyio.lowlevel
+import msgspec
+
+from assigner.core.group import Change, GroupState
+from assigner.core.routers import sessions
+from assigner.core.routers.route_view import route_of, topic_count, touched, touched_topic
+from assigner.errors import AssignerError
+from assigner.model.keys import PlanKey, RouterKey, TopicPartition
+from assigner.model.records import Router
+from assigner.model.routes import PublishedLoads, Route, TableChanges
+from assigner.storage.mirror import GroupMirror
+from assigner.streams.outbox import Outbox
+from assigner.streams.registry import GroupDispatcher, StreamRegistry
+
+MOST_AT_ONCE = 2_000
+"""Partitions in one update."""
+
+Rows = list[tuple[TopicPartition, Route]]
+
+
+class RoutingStream:
+    """One open stream; see `assigner.api.RouterStream`. The registry opens it; `leave` frees its resources."""
+
+    def __init__(
+        self,
+        mirror: GroupMirror,
+        router: Router,
+        resources: AsyncExitStack,
+        remove: Callable[[RoutingStream], None],
+        *,
+        wants_loads: bool,
+    ) -> None:
+        """`resources`: what the stream needs while it is open, the group's mirror above all. `remove` is called when it
+        is left."""
+        self.group = mirror.group
+        self.name = router.router_name
+        self.session = router.session
+        self.ttl = router.ttl
+        self.wants_loads = wants_loads
+        self._mirror = mirror
+        self._resources = resources
+        self._remove = remove
+        self._left = False
+        self._outbox = Outbox(MOST_AT_ONCE)
+        self._topics: set[str] = set()
+        """Topics whose partition count may have changed."""
+        self._generation = -1
+        """The plan that was named last."""
+        self._loads: tuple[PublishedLoads, ...] | None = None
+        """To be sent; None: nothing new."""
+        self._loads_valid_for = 0.0
+
+    @property
+    def backlog(self) -> int:
+        """How many partitions are in the outbox."""
+        return len(self._outbox)
+
+    def touch(self, tps: Iterable[TopicPartition]) -> None:
+        """Put partitions into the outbox."""
+        self._outbox.add_all(tps)
+
+    def touch_topic(self, topic: str) -> None:
+        self._topics.add(topic)
+        self._outbox.notify()
+
+    def look_again(self) -> None:
+        """Have the stream see whether there is another plan."""
+        self._outbox.notify()
+
+    def publish(self, loads: Sequence[PublishedLoads], valid_for: float) -> None:
+        """Replace the loads that are to be sent."""
+        self._loads, self._loads_valid_for = tuple(loads), valid_for
+        self._outbox.notify()
+
+    def end(self, error: AssignerError) -> None:
+        """End the stream with this error. The first one counts."""
+        self._outbox.end(error)
+
+    async def updates(self) -> AsyncIterator[TableChanges]:
+        self._outbox.look()
+        async for part in self._table():
+            yield part
+            self._outbox.look()
+        while True:
+            mark = self._outbox.look()
+            changes = self._changes()
+            if changes:
+                yield changes
+            else:
+                await self._outbox.news(mark)
+
+    async def leave(self) -> None:
+        if self._left:
+            return
+        self._left = True
+        self._remove(self)
+        await self._resources.aclose()
+
+    # --- the table -----------------------------------------------------------------------------------------------
+
+    async def _table(self) -> AsyncIterator[TableChanges]:
+        state = self._mirror.state
+        self._outbox.clear()
+        self._topics.clear()
+        revision, self._generation = state.revision, state.plan.generation
+        topics = tuple((topic, config.record.partition_count) for topic, config in state.topics.items())
+        part = TableChanges(full=True, revision=revision, generation=self._generation, topics=topics)
+        async for tps in _in_parts(state):
+            # The part before is sent once it is known not to be the last.
+            rows = [(tp, route) for tp in tps if (route := route_of(state, tp))]
+            yield msgspec.structs.replace(part, more=True)
+            part = TableChanges(revision=revision, generation=self._generation, routes=tuple(rows))
+        yield part
+
+    # --- changes -------------------------------------------------------------------------------------------------
+
+    def _changes(self) -> TableChanges | None:
+        """Take what is new; None: nothing is."""
+        state = self._mirror.state
+        generation = state.plan.generation
+        if not (self._outbox or self._topics or self._loads is not None or generation != self._generation):
+            return None
+        rows: Rows = []
+        unowned: list[TopicPartition] = []
+        for tp in self._outbox.take():
+            route = route_of(state, tp)
+            if route:
+                rows.append((tp, route))
+            else:
+                unowned.append(tp)
+        counts = [(topic, topic_count(state, topic)) for topic in sorted(self._topics)]
+        self._topics.clear()
+        loads, self._loads = self._loads or (), None
+        self._generation = generation
+        return TableChanges(
+            revision=state.revision,
+            generation=generation,
+            routes=tuple(rows),
+            unowned=tuple(unowned),
+            topics=tuple((topic, count) for topic, count in counts if count is not None),
+            loads=loads,
+            loads_valid_for=self._loads_valid_for if loads else 0.0,
+        )
+
+
+async def _in_parts(state: GroupState) -> AsyncIterator[list[TopicPartition]]:
+    """All partitions that have an owner, each topic's in order, in parts between which other tasks run."""
+    by_topic: dict[str, list[int]] = {}
+    owned = iter(list(state.assignments))
+    while some := list(islice(owned, MOST_AT_ONCE)):
+        for tp in some:
+            by_topic.setdefault(tp.topic, []).append(tp.partition)
+        await anyio.lowlevel.checkpoint()
+    for topic in sorted(by_topic):
+        numbers = sorted(by_topic[topic])
+        for first in range(0, len(numbers), MOST_AT_ONCE):
+            yield [TopicPartition(topic, number) for number in numbers[first : first + MOST_AT_ONCE]]
+            await anyio.lowlevel.checkpoint()
+
+
+# --- the streams of an instance ----------------------------------------------------------------------------------
+
+
+class RouterDispatcher(GroupDispatcher[RoutingStream]):
+    def changed(self, changes: Sequence[Change]) -> None:
+        streams = self.streams.values()
+        for change in changes:
+            match change.key:
+                case RouterKey(name):
+                    if name in self.streams:
+                        self.check_session(self.streams[name])
+                case PlanKey():
+                    for stream in streams:
+                        stream.look_again()
+                case _:
+                    self._tell(change)
+
+    def _tell(self, change: Change) -> None:
+        tps, topic = touched(self.mirror.state, change), touched_topic(change)
+        for stream in self.streams.values() if tps or topic else ():
+            if tps:
+                stream.touch(tps)
+            if topic:
+                stream.touch_topic(topic)
+
+    def check_session(self, stream: RoutingStream) -> None:
+        error = sessions.ended(self.mirror.state, stream.name, stream.session)
+        if error:
+            stream.end(error)
+
+
+class RouterStreams(StreamRegistry[RoutingStream]):
+    def _dispatcher_of(self, mirror: GroupMirror) -> RouterDispatcher:
+        return RouterDispatcher(mirror)
+
+    def open(
+        self, mirror: GroupMirror, router: Router, resources: AsyncExitStack, *, wants_loads: bool
+    ) -> RoutingStream:
+        """Open the router's stream, which from then on owns what is in `resources` (see `RoutingStream`). Raises if its
+        session is over by now; the stream of the one that has the name is left alone."""
+        name, session = router.router_name, router.session
+        sessions.check_on_record(mirror.state, name, session)
+
+        def make() -> RoutingStream:
+            return RoutingStream(mirror, router, resources.pop_all(), self.remove, wants_loads=wants_loads)
+
+        return self.replace(mirror, name, session, sessions.superseded(mirror.group, router), make)
+
+    def wanting_loads(self) -> dict[str, list[RoutingStream]]:
+        """The streams that asked for loads, by group."""
+        found: dict[str, list[RoutingStream]] = {}
+        for stream in self.streams():
+            if stream.wants_loads:
+                found.setdefault(stream.group, []).append(stream)
+        return found
