@@ -20,6 +20,7 @@ from assigner.errors import AssignerError
 from assigner.instance import Instance
 from assigner.leader.leadership import LeadershipSettings
 from assigner.logs import get_logger
+from assigner.observability.identity_metrics import IdentityFiles, IdentitySnapshot
 from assigner.observability.metrics import GroupSnapshot
 from assigner.server import GrpcServer, ServerSettings
 from assigner.settings import Settings
@@ -92,6 +93,7 @@ class Service:
         await self.server.start()
         stack.push_async_callback(shielded, self.server.close, _CLOSE_WITHIN)
         instance.metrics.snapshots = self._snapshots
+        instance.metrics.identity = self._identity
 
     def _snapshots(self) -> list[GroupSnapshot]:
         """Take the snapshots of a scrape: the groups, and what the server counted since the last one."""
@@ -101,6 +103,21 @@ class Service:
             self.instance.metrics.refused(reason, count - self._refused.get(reason, 0))
         self._refused = dict(served.refused)
         return self.instance.snapshots()
+
+    def _identity(self) -> IdentitySnapshot:
+        access = self.server.access
+        if access.authenticator is None:
+            return IdentitySnapshot(denied=dict(access.denials))
+        found = access.authenticator.statistics()
+        states = {"keys": found.keys, "certificates": found.certificates}
+        tokens = found.tokens
+        return IdentitySnapshot(
+            denied=dict(access.denials),
+            files={
+                what: IdentityFiles(state.age, state.reloads, state.failures) for what, state in states.items() if state
+            },
+            tokens={"verified": tokens.verified, "forged": tokens.forged, "limited": tokens.limited} if tokens else {},
+        )
 
     async def _lead(self) -> None:
         with self.liveness.essential("leadership"):

@@ -26,6 +26,7 @@ from assigner import __version__
 from assigner.core.group import GroupState
 from assigner.core.routers.quorum import required
 from assigner.model.records import Cause, Status, Step
+from assigner.observability.identity_metrics import IdentitySnapshot, identity_families
 from assigner.observability.instance_metrics import InstanceSnapshot, instance_families
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -90,6 +91,8 @@ class Metrics:
         self.snapshots = snapshots
         self.instance: Callable[[], InstanceSnapshot] = InstanceSnapshot
         """Called on the event loop at each scrape, as `snapshots` is."""
+        self.identity: Callable[[], IdentitySnapshot] = IdentitySnapshot
+        """Called in the same way."""
         self.per_consumer = per_consumer
         self._groups = BoundedNames(max_groups)
         self._reasons = BoundedNames(MAX_REASONS)
@@ -301,7 +304,7 @@ class Metrics:
         for queue, read in self._depths.items():
             self._depth.labels(queue).set(read())
         gathered = gather(self.snapshots(), self._groups)
-        return _Scrape(self.registry, gathered, self.instance(), self.per_consumer)
+        return _Scrape(self.registry, gathered, self.instance(), self.identity(), self.per_consumer)
 
 
 class _Scrape(Collector):
@@ -312,11 +315,13 @@ class _Scrape(Collector):
         registry: CollectorRegistry,
         groups: Mapping[str, GroupSnapshot],
         instance: InstanceSnapshot,
+        identity: IdentitySnapshot,
         per_consumer: bool,
     ) -> None:
         self._registry = registry
         self._groups = groups
         self._instance = instance
+        self._identity = identity
         self._per_consumer = per_consumer
 
     def collect(self) -> Iterator[Metric]:
@@ -325,6 +330,7 @@ class _Scrape(Collector):
             family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
             yield family
         yield from instance_families(self._instance)
+        yield from identity_families(self._identity)
         yield from group_families(self._groups, per_consumer=self._per_consumer)
 
     def encode(self) -> bytes:

@@ -16,7 +16,7 @@ from assigner.clock import Clock
 from assigner.errors import InvalidInput
 from assigner.logs import get_logger
 from assigner.model.names import check_name
-from assigner.server.access import access_by, check_identity, current_call
+from assigner.server.access import Access, access_by, check_identity, current_call
 from assigner.server.services.admin import AdminService
 from assigner.server.services.consumers import ConsumerService
 from assigner.server.services.offsets import OffsetCalls
@@ -182,6 +182,10 @@ class GrpcServer:
         self._background.clear()
         await self._listener.wait_closed()
         self._listener = None
+
+    @property
+    def access(self) -> Access:
+        return self._access
 
     @property
     def open_connections(self) -> int:

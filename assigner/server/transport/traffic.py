@@ -62,8 +62,6 @@ class ServerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     unsent_bytes: int
     """Waiting in the send buffers of all connections."""
     refused: dict[str, int]
-    denied: dict[tuple[str, str], int] = {}
-    """Calls that were denied, by kind and claim."""
     tls_reloads: int = 0
     tls_reload_failures: int = 0
 
@@ -141,5 +139,4 @@ class Traffic:
             waiting=len(self.turns),
             unsent_bytes=sum(peer.unsent_bytes() for peer in self.peers),
             refused={reason.value: self._refused[reason] for reason in RefusalReason},
-            denied=dict(self.access.denials),
         )

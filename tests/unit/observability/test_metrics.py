@@ -9,12 +9,18 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from assigner.model.records import Cause, Status, Step
+from assigner.observability.identity_metrics import IdentityFiles, IdentitySnapshot
 from assigner.observability.instance_metrics import InstanceSnapshot
 from assigner.observability.metrics import OTHER, BoundedNames, GroupSnapshot, Metrics, gather
 
 PAGE = Path(__file__).parents[3] / "docs/reference/metrics.md"
 
 NAMES = {
+    "assigner_auth_denied": {"kind", "claim"},
+    "assigner_auth_files_age_seconds": {"files"},
+    "assigner_auth_reload_failures": {"files"},
+    "assigner_auth_reloads": {"files"},
+    "assigner_auth_tokens": {"outcome"},
     "assigner_build_info": {"version"},
     "assigner_connections": set(),
     "assigner_consumer_partitions": {"group", "consumer"},
@@ -103,6 +109,9 @@ def busy(metrics: Metrics) -> Metrics:
     metrics.connections(1)
     metrics.watch_depth("outbox", lambda: 7)
     metrics.instance = lambda: InstanceSnapshot(tasks=3, restarts={"mirror": 1})
+    metrics.identity = lambda: IdentitySnapshot(
+        denied={("denied", "groups"): 2}, files={"keys": IdentityFiles(1.5, 3, 1)}, tokens={"forged": 4}
+    )
     return metrics
 
 
