@@ -11,7 +11,7 @@ STORE ?= memory
 GRPC_PORT ?= 50051
 HTTP_PORT ?= 8080
 # Worker processes for the tests. One is long busy with the tests that start Spark; the others mostly wait for timers.
-JOBS ?= 6
+JOBS ?= 8
 # With groups, pytest-xdist does not go on after a worker died, and waits for ever: so the run ends there.
 WORKERS = -n $(JOBS) --dist loadgroup --max-worker-restart 0
 # How long `make soak` churns and `make chaos-processes` kills.
