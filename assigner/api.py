@@ -310,6 +310,8 @@ class RouterMember(msgspec.Struct, frozen=True, kw_only=True):
     """The digest of its session; empty: its registration can't be read."""
     unacked: int
     """Partitions that are frozen and wait for its ack."""
+    principal: str = ""
+    """The identity that its session is bound to."""
     silent_for: float | None = None
     """Seconds since its session was last renewed; None: not known."""
 

@@ -74,6 +74,7 @@ def _titled(title: str, body: Table, when_empty: str) -> RenderableType:
 
 
 def _consumers(reply: DescribeGroupResponse) -> Table:
+    bound = any(one.principal for one in reply.consumers)
     columns = (
         "name",
         "status",
@@ -88,6 +89,7 @@ def _consumers(reply: DescribeGroupResponse) -> Table:
         "topics",
         "instance",
         "session",
+        *(["identity"] if bound else []),
     )
     rows = [
         (
@@ -104,6 +106,7 @@ def _consumers(reply: DescribeGroupResponse) -> Table:
             ",".join(one.topics) or "all",
             one.instance,
             one.session,
+            *([one.principal] if bound else []),
         )
         for one in reply.consumers
     ]

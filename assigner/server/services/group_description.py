@@ -108,6 +108,7 @@ def _member(member: Member) -> dict[str, Any]:
         "generation": consumer.generation,
         "registered_at": consumer.registered_at,
         "standbys": member.standbys,
+        "principal": consumer.principal,
         **({} if member.silent_for is None else {"silent_for": member.silent_for}),
     }
 

@@ -446,6 +446,11 @@ class ConsumerInfo(betterproto2.Message):
     Seconds since its session was last renewed, by the store's count; absent where the store did not say.
     """
 
+    principal: "str" = betterproto2.field(21, betterproto2.TYPE_STRING)
+    """
+    The identity that its session is bound to; empty: it registered where identity was off.
+    """
+
 
 default_message_pool.register_message("kafka_assigner.v1", "ConsumerInfo", ConsumerInfo)
 
@@ -1818,6 +1823,11 @@ class RouterInfo(betterproto2.Message):
     )
     """
     Seconds since its session was last renewed, by the store's count; absent where the store did not say.
+    """
+
+    principal: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
+    """
+    The identity that its session is bound to; empty: it registered where identity was off.
     """
 
 
