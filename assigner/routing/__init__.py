@@ -9,6 +9,9 @@ implementation of it: it holds requests back in the stash of `stash`, within lim
 registered, at one address after another, by one `registration` at a time: a stream, renewals and acks. `rpc` makes the
 calls, `route_decoding` reads the tables, `cutovers` performs what `core.routing` decides.
 
+Between routers and owners: `headers` says how a target travels, `admission` admits a request by it at its owner, and
+`retries` decides what is sent again. `aiohttp` and `grpclib` do both for these libraries; they are imported by name.
+
 Not promised: that a request which was let through arrives before its partition moves on, if the process is stopped in
 between. It carries the epoch, and the gate of the owner refuses it then; `Router.newer_than` waits for the next owner.
 """
@@ -22,6 +25,7 @@ from assigner.model.keys import TopicPartition
 from assigner.model.routes import Route
 from assigner.routing.executor import CutoverExecutor
 from assigner.routing.handler import CutoverHandler, RouterClosed, Target
+from assigner.routing.retries import MaybeServed, NotServed, Retries
 from assigner.routing.router import Router, RouterStatistics
 from assigner.routing.stash import RequestCounts, StashBound, StashLimits, StashOverflow
 
@@ -30,8 +34,11 @@ __all__ = [
     "CutoverHandler",
     "InvalidInput",
     "InvalidName",
+    "MaybeServed",
+    "NotServed",
     "Partitioner",
     "RequestCounts",
+    "Retries",
     "Route",
     "Router",
     "RouterClosed",

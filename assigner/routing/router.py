@@ -247,6 +247,11 @@ class Router:
         return self._permit.holds(self._clock.now())
 
     @property
+    def group(self) -> str:
+        """The group's name; empty: the service's default group."""
+        return self._session.identity.group
+
+    @property
     def name(self) -> str:
         return self._session.identity.name
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 SOURCES = [path for name in ("assigner", "backends") for path in (ROOT / name).rglob("*.py")]
 # Class -> its attributes in use.
 IN_USE: dict[type, set[str]] = {
-    Stream: {"_stream", "_send_trailing_metadata_done"},
+    Stream: {"_cardinality", "_send_trailing_metadata_done", "_stream"},
     Http2Stream: {"_transport", "_h2_connection"},
     Connection: {"_transport"},
     Channel: {"_protocol"},

@@ -1,0 +1,231 @@
+"""Admits routed requests in an aiohttp server, and sends requests to the owners of their partitions with aiohttp.
+
+Needs aiohttp, and is imported by name: `assigner.routing` does not import it.
+
+    app = web.Application(middlewares=[routed(consumer, exempt=["/healthz"])])
+
+A request that is refused is answered with the header `assigner-refused` and JSON: 421 Misdirected Request if somebody
+else owns its partition, which is what that status is for (RFC 9110, 15.5.20: not done here, may be tried elsewhere);
+503 with Retry-After if its gate may open soon; 400 if its headers say no target.
+
+    async with RoutedSession(router) as session, session.request("GET", "orders", key, "/carts/7") as response:
+        cart = await response.json()
+
+Not promised: an order among requests of a key that are in flight at once. Who needs one waits for each answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Any, Final, Self
+
+import aiohttp
+from aiohttp import web
+from aiohttp.client_middlewares import ClientHandlerType
+from aiohttp.typedefs import Handler, Middleware
+from multidict import CIMultiDict
+
+from assigner.client.consumer import AssignerConsumer
+from assigner.client.gate import ADMIT_WITHIN
+from assigner.errors import AssignerError
+from assigner.routing.admission import NotAdmitted, Remedy, RequestAdmission
+from assigner.routing.handler import Target
+from assigner.routing.headers import REFUSED, headers_of
+from assigner.routing.retries import RequestRouter, Retries, Setback, Tries
+
+ROUTED: Final = "assigner.routed"
+"""The key of a request under which its `RequestTarget` is."""
+CONNECTIONS_PER_OWNER = 100
+_RETRY_AFTER = "1"
+_STATUSES = {Remedy.LOOK_AGAIN: 421, Remedy.COME_AGAIN: 503, Remedy.NONE: 400}
+
+
+# --- the owner's side ------------------------------------------------------------------------------------------------
+
+
+def routed(
+    consumer: AssignerConsumer, *, exempt: Collection[str] = (), within: float = ADMIT_WITHIN, required: bool = True
+) -> Middleware:
+    """Make a middleware that admits each request through the gate of its partition, and counts it as in progress until
+    the handler has returned: a release waits for it. The handler finds the target as `request[ROUTED]`.
+
+    `exempt`: paths that need no target, such as those of probes. `within`: seconds that a request waits for a gate that
+    is about to open. `required=False`: requests without a target are let through, and have no `request[ROUTED]`.
+
+    The body is read before the request is admitted, up to the application's `client_max_size`, so that a release never
+    waits for a slow sender."""
+    admission = RequestAdmission(consumer, within=within, required=required)
+    free = frozenset(exempt)
+
+    @web.middleware
+    async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path in free:
+            return await handler(request)
+        await request.read()
+        async with AsyncExitStack() as admitted:
+            try:
+                target = await admission.admit(request.headers.items(), admitted)
+            except NotAdmitted as refusal:
+                return _refused(refusal)
+            if target is not None:
+                request[ROUTED] = target
+            return _begun(await handler(request))
+
+    return admit
+
+
+def _begun(response: web.StreamResponse) -> web.StreamResponse:
+    """The answer to a request that was begun. A handler that passes another owner's answer on may have copied the
+    header that denies it."""
+    if not response.prepared:
+        response.headers.pop(REFUSED, None)
+    return response
+
+
+def _refused(refusal: NotAdmitted) -> web.Response:
+    headers = {REFUSED: refusal.reason, "Cache-Control": "no-store"}
+    if refusal.remedy is Remedy.COME_AGAIN:
+        headers["Retry-After"] = _RETRY_AFTER
+    body = {"reason": refusal.reason, "error": str(refusal)}
+    return web.json_response(body, status=_STATUSES[refusal.remedy], headers=headers)
+
+
+# --- the router's side -----------------------------------------------------------------------------------------------
+
+
+class RoutedSession:
+    """An aiohttp session whose requests go to the owners of their partitions, as an async context manager."""
+
+    def __init__(
+        self,
+        router: RequestRouter,
+        *,
+        scheme: str = "http",
+        retries: Retries = Retries(),  # noqa: B008  (frozen)
+        **session: Any,
+    ) -> None:
+        """`session`: arguments of `aiohttp.ClientSession`. Unless they have a connector, each owner gets up to 100
+        connections, so that one that hangs leaves the others theirs."""
+        self._router = router
+        self._scheme = scheme
+        self._retries = retries.check()
+        self._options = session
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        options = dict(self._options)
+        options["middlewares"] = (*options.pop("middlewares", ()), _send_once)
+        if "connector" not in options:
+            options["connector"] = aiohttp.TCPConnector(limit=0, limit_per_host=CONNECTIONS_PER_OWNER)
+        self._session = aiohttp.ClientSession(**options)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def request(
+        self,
+        method: str,
+        topic: str,
+        key: bytes | str | None,
+        path: str,
+        *,
+        idempotent: bool | None = None,
+        size: int | None = None,
+        **options: Any,
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Send a request to the owner of the key's partition: `async with session.request(...) as response`. It is in
+        flight while the block lasts, so read the response in there. `key`: None for a request without one, which any
+        owner may serve.
+
+        What the owner refused, and what could not be connected, is sent again as `Retries` says, to the owner of then;
+        what was sent and not answered only if it is `idempotent`: None means GET, HEAD and OPTIONS. `size`: its bytes,
+        for the stash's limits; None: those of `data`. `options`: arguments of `aiohttp.ClientSession.request`.
+        Redirects are not followed unless they say so.
+
+        Raises `NotServed` if nothing was done, `MaybeServed` if that is not known, what `Router.route` raises before
+        anything was sent, and `TimeoutError` when the session's timeout is over, after which nothing is known."""
+        if idempotent is None:
+            idempotent = method.upper() in ("GET", "HEAD", "OPTIONS")
+        data = options.get("data")
+        if size is None:
+            size = len(data) if isinstance(data, str | bytes | bytearray | memoryview) else 0
+        options.setdefault("allow_redirects", False)
+        return self._request(method, topic, key, path, idempotent, size, options)
+
+    @asynccontextmanager
+    async def _request(
+        self,
+        method: str,
+        topic: str,
+        key: bytes | str | None,
+        path: str,
+        idempotent: bool,
+        size: int,
+        options: Mapping[str, Any],
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        tries = Tries(self._router, self._retries, topic, key, size=size, idempotent=idempotent)
+        repeatable = _is_repeatable(options.get("data"))
+        while True:
+            async with tries.next() as target:
+                answer = await self._send(target, method, path, options)
+                if isinstance(answer, aiohttp.ClientResponse):
+                    async with answer:
+                        yield answer
+                    return
+            await tries.after(target, answer, repeatable=repeatable)
+
+    async def _send(
+        self, target: Target, method: str, path: str, options: Mapping[str, Any]
+    ) -> aiohttp.ClientResponse | Setback:
+        if self._session is None:
+            raise RuntimeError("a RoutedSession sends inside its block: `async with RoutedSession(router) as session`")
+        if not target.address:
+            text = f"{target.owner} has no address; give its AssignerConsumer an advertised_address"
+            return Setback("no_address", text, Remedy.NONE)
+        url = f"{self._scheme}://{target.address}/{path.removeprefix('/')}"
+        headers = CIMultiDict(options.get("headers") or ())
+        headers.update(headers_of(target, self._router.group))
+        try:
+            response = await self._session.request(method, url, **{**options, "headers": headers})
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            return Setback("not_connected", str(error))
+        except _Lost as error:
+            return Setback("connection_lost", str(error), maybe_done=True)
+        return await _refusal_in(response) or response
+
+
+class _Lost(AssignerError):
+    """The connection was lost after it was made."""
+
+
+async def _send_once(request: aiohttp.ClientRequest, handler: ClientHandlerType) -> aiohttp.ClientResponse:
+    """Keeps aiohttp from sending a request again by itself, as it does with idempotent methods, PUT and DELETE among
+    them: the caller is to say what is idempotent."""
+    try:
+        return await handler(request)
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise _Lost(str(error) or type(error).__name__) from error
+
+
+async def _refusal_in(response: aiohttp.ClientResponse) -> Setback | None:
+    reason = response.headers.get(REFUSED)
+    if reason is None:
+        return None
+    async with response:
+        text = (await response.content.read(1_000)).decode(errors="replace")
+    remedy = next((remedy for remedy, status in _STATUSES.items() if status == response.status), Remedy.NONE)
+    pause = response.headers.get("Retry-After", "")
+    return Setback(reason, text, remedy, pause=float(pause) if pause.isdecimal() else 0.0)
+
+
+def _is_repeatable(data: Any) -> bool:
+    """Whether a body can be sent again: a form or a stream is used up by the first try."""
+    return data is None or isinstance(data, str | bytes | bytearray | memoryview | Mapping)

@@ -1,0 +1,132 @@
+"""Decides whether a request that its owner did not serve is sent again, and waits until that makes sense.
+
+Sent again is what certainly was not done: the owner said so, or could not be connected to. A connection that was lost
+after the request was sent says nothing, so only a request whose caller calls it idempotent is sent again then.
+
+Not promised: that a request is done at most once if its caller calls it idempotent.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+import anyio
+import msgspec
+
+from assigner.errors import AssignerError, InvalidInput
+from assigner.routing.admission import Remedy
+from assigner.routing.handler import Target
+
+
+class RequestRouter(Protocol):
+    """What the senders of requests use of a `Router`."""
+
+    @property
+    def group(self) -> str: ...
+
+    def route(self, topic: str, key: bytes | str, *, size: int = 0) -> AbstractAsyncContextManager[Target]: ...
+
+    def pick(self, topic: str, *, size: int = 0) -> AbstractAsyncContextManager[Target]: ...
+
+    async def newer_than(self, target: Target, *, within: float = ...) -> bool: ...
+
+
+class Retries(msgspec.Struct, frozen=True, kw_only=True):
+    """How often, and for how long, a request is sent that no owner has taken."""
+
+    tries: int = 50
+    within: float = 30.0
+    """Seconds from the first try, the last wait included; what the stash holds back before a try is not."""
+    first_pause: float = 0.05
+    """Seconds before the second try, unless the router hears of a newer route earlier; doubled each time."""
+    longest_pause: float = 1.0
+
+    def check(self) -> Retries:
+        """Raise `InvalidInput` if a number allows no request or no pause."""
+        if self.tries < 1 or self.within < 0 or not 0 < self.first_pause <= self.longest_pause:
+            raise InvalidInput(f"{self} allows no try; tries must be 1 or more, pauses above 0 and the longest no less")
+        return self
+
+
+class Setback(msgspec.Struct, frozen=True):
+    """Why a try did not end with an answer to the request."""
+
+    reason: str
+    """As in the header `assigner-refused`, or a word of ours."""
+    message: str
+    remedy: Remedy = Remedy.LOOK_AGAIN
+    maybe_done: bool = False
+    """The request was sent, and what became of it is not known."""
+    pause: float = 0.0
+    """Seconds that the owner asks for."""
+
+
+class NotServed(AssignerError):
+    """No owner took the request, and nothing of it was done. It may be sent again."""
+
+    def __init__(self, target: Target, setback: Setback, tries: int) -> None:
+        where = f"{target.topic}/{target.partition}@{target.epoch} at {target.owner}"
+        super().__init__(f"no owner served the request after {tries} tries, the last for {where}: {setback.message}")
+        self.target = target
+        self.reason = setback.reason
+        self.tries = tries
+
+
+class MaybeServed(AssignerError):
+    """The request was sent, and no answer came: it may have been done or not. Send it again only if doing it twice is
+    harmless."""
+
+    def __init__(self, target: Target, setback: Setback, tries: int) -> None:
+        where = f"{target.topic}/{target.partition}@{target.epoch} to {target.owner}"
+        super().__init__(f"the request sent for {where} may have been done, try {tries}: {setback.message}")
+        self.target = target
+        self.reason = setback.reason
+        self.tries = tries
+
+
+class Tries:
+    """Of one request."""
+
+    def __init__(
+        self,
+        router: RequestRouter,
+        retries: Retries,
+        topic: str,
+        key: bytes | str | None,
+        *,
+        size: int,
+        idempotent: bool,
+    ) -> None:
+        """`key`: None for a request without one, which any partition may serve."""
+        self._router = router
+        self._topic = topic
+        self._key = key
+        self._size = size
+        self._retries = retries
+        self._idempotent = idempotent
+        self._until = anyio.current_time() + retries.within
+        self._pause = retries.first_pause
+        self._maybe_done = False
+        self.count = 0
+
+    def next(self) -> AbstractAsyncContextManager[Target]:
+        """The next try: a block that gives its target, in which the request counts as in flight."""
+        if self._key is None:
+            return self._router.pick(self._topic, size=self._size)
+        return self._router.route(self._topic, self._key, size=self._size)
+
+    async def after(self, target: Target, setback: Setback, *, repeatable: bool = True) -> None:
+        """Wait until another try makes sense. Raises `NotServed` or `MaybeServed` when there is to be none; not
+        `repeatable`: the request can't be sent again, because its body is used up. To be called when the request is no
+        longer in flight, so that its partition can move meanwhile."""
+        self.count += 1
+        self._maybe_done |= setback.maybe_done
+        left = self._until - anyio.current_time()
+        goes_on = repeatable and setback.remedy is not Remedy.NONE and self.count < self._retries.tries and left > 0
+        if not goes_on or (setback.maybe_done and not self._idempotent):
+            raise (MaybeServed if self._maybe_done else NotServed)(target, setback, self.count)
+        # A newer route ends each pause.
+        pause = min(max(self._pause, setback.pause), self._retries.longest_pause, left)
+        self._pause = min(2 * self._pause, self._retries.longest_pause)
+        await self._router.newer_than(target, within=pause)
