@@ -166,19 +166,23 @@ class Transitions:
             operations.append(Put(self._keys.handoff(tp), encode(handoff, current.extra if current else None)))
         return Write(Purpose.HANDOFF, _unique(compares), tuple(operations), tuple(tps), cleanup=self._acks(tps))
 
-    def advance(self, tps: Partitions, step: Step) -> Write:
+    def advance(self, tps: Partitions, step: Step, unacked: tuple[str, ...] = ()) -> Write:
+        """Move handoffs to their next step. `unacked`: routers that are not waited for any more."""
         compares: list[Compare] = []
         operations: list[Operation] = []
         for tp in tps:
             handoff = self._state.handoffs[tp]
             compares += self._unchanged(tp)
-            moved = msgspec.structs.replace(handoff.record, step=step, phase=step.phase)
+            named = unacked or handoff.record.unacked
+            moved = msgspec.structs.replace(handoff.record, step=step, phase=step.phase, unacked=named)
             operations.append(Put(handoff.key, handoff.encode(moved)))
         return Write(Purpose.ADVANCE, _unique(compares), tuple(operations), tuple(tps))
 
-    def flip(self, tps: Partitions, target: Stored[Consumer], *, released: bool) -> Write:
+    def flip(
+        self, tps: Partitions, target: Stored[Consumer], *, released: bool, unacked: tuple[str, ...] = ()
+    ) -> Write:
         """Cut over: make the new owner the owner. Unless the old owner has `released`, the handoff stays, complete,
-        until it does."""
+        until it does. `unacked`: routers that are not waited for any more."""
         compares: list[Compare] = [
             self._liveness.registration_unchanged(target.record.consumer_name),
             *self._mode_unchanged(),
@@ -198,7 +202,8 @@ class Transitions:
                 step = Step.COMPLETE
                 done = msgspec.structs.replace(handoff.record, step=step, phase=step.phase, epoch=assignment.epoch)
                 operations.append(Put(handoff.key, handoff.encode(done)))
-            moves.append(self._moved(tp, assignment, handoff.record.cause))
+            moved = self._moved(tp, assignment, handoff.record.cause)
+            moves.append(msgspec.structs.replace(moved, unacked=unacked or handoff.record.unacked))
         return Write(Purpose.FLIP, _unique(compares), tuple(operations), tuple(tps), tuple(moves), self._acks(tps))
 
     def reassert_owner(self, tps: Partitions) -> Write:
@@ -221,6 +226,19 @@ class Transitions:
             operations.append(self._put_assignment(tp, owner))
             operations += self._end_handoff(tp)
         return Write(Purpose.REASSERT_OWNER, _unique(compares), tuple(operations), tuple(tps), cleanup=self._acks(tps))
+
+    def reaffirm_owner(self, tp: TopicPartition) -> Write:
+        """Give the owner of a partition without a handoff a higher epoch."""
+        held = self._state.assignments[tp]
+        compares = [*self._unchanged(tp), *self._owner_unchanged(tp)]
+        owner = msgspec.structs.replace(held.record, epoch=self.next_epoch(tp))
+        put = Put(held.key, held.encode(owner))
+        return Write(Purpose.REASSERT_OWNER, _unique(compares), (put,), (tp,), cleanup=self._acks((tp,)))
+
+    def drop_acks(self, tp: TopicPartition) -> Write:
+        """Delete acks of a handoff that is over. They were left out where it ended, or its deletion was not ours."""
+        acks = self._acks((tp,))[: self._state.limits.operations]
+        return Write(Purpose.DROP_ACKS, tuple(self._unchanged(tp)), acks, (tp,))
 
     def finish(self, tps: Partitions) -> Write:
         """Delete handoffs that no consumer has to ack any more."""

@@ -27,6 +27,7 @@ class Purpose(Enum):
     FLIP = "flip"
     REASSERT_OWNER = "reassert_owner"
     FINISH = "finish"
+    DROP_ACKS = "drop_acks"
     EVICT = "evict"
     PLAN = "plan"
     CONDITIONS = "conditions"
@@ -62,6 +63,8 @@ class Moved(msgspec.Struct, frozen=True, gc=False):
     """The new owner held a copy."""
     cold: bool = False
     """It did not, while a registered consumer did."""
+    unacked: tuple[str, ...] = ()
+    """Routers that had not acked the freeze."""
 
 
 class Write(msgspec.Struct, frozen=True, eq=False, gc=False):

@@ -326,6 +326,7 @@ class Coordinator:
             epoch=move.epoch,
             generation=generation,
             warm=move.warm,
+            **({"unacked": ",".join(move.unacked)} if move.unacked else {}),
         )
 
     def _report_unreadable(self) -> None:
@@ -342,6 +343,8 @@ class Coordinator:
             self._metrics.evicted(self.group)
         elif note.event == "warm_failed":
             self._metrics.warm_failed(self.group)
+        elif note.event == "freeze_overdue":
+            self._metrics.freeze_overdue(self.group, self._mirror.state.options.freeze_overdue.value)
         self._log.warning(
             note.event, partition=str(note.tp) if note.tp else "", consumer=note.consumer, reason=note.reason
         )

@@ -56,6 +56,7 @@ class HistoryWriter:
                 generation=generation,
                 epoch=moved.epoch,
                 warm=moved.warm,
+                unacked=moved.unacked,
             )
         )
         self._added.notify()

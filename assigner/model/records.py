@@ -164,6 +164,8 @@ class Handoff(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     failure: str = ""
     warm: bool = False
     """The new owner held a standby copy."""
+    unacked: tuple[str, ...] = ()
+    """Routers without whose acks it went on, because the freeze was overdue."""
 
     @property
     def identity(self) -> str:
@@ -357,6 +359,8 @@ class Move(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     epoch: int
     warm: bool = False
     """The new owner held a standby copy."""
+    unacked: tuple[str, ...] = ()
+    """Routers that had not acked the freeze."""
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):

@@ -150,6 +150,10 @@ _KEYS = (
     ),
     Key("group.warming_timeout", "Seconds a new owner has to warm a partition.", rules.SECONDS, "--warming-timeout"),
     Key("group.freeze_timeout", "Seconds routers have to acknowledge a freeze.", rules.SECONDS),
+    Key(
+        "group.freeze_overdue",
+        "When routers have not acknowledged a freeze in time: `abandon` the move, or `proceed` without them.",
+    ),
     Key("group.release_timeout", "Seconds an old owner has to let a partition go.", rules.SECONDS, "--release-timeout"),
     Key(
         "group.balance_backoff",

@@ -41,6 +41,7 @@ _KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
     "debounce": (float, "seconds"),
     "warming_timeout": (float, "seconds"),
     "freeze_timeout": (float, "seconds"),
+    "freeze_overdue": (str, "abandon or proceed"),
     "release_timeout": (float, "seconds"),
     "balance_backoff": (float, "seconds"),
     "max_concurrent_handoffs": (_count, "a number"),

@@ -21,6 +21,7 @@ from assigner.core.coordination.plan_cycle import PlanCycle
 from assigner.core.coordination.publishing import PlanPublisher
 from assigner.core.coordination.removal import OwnershipRemoval
 from assigner.core.group import Change, GroupState
+from assigner.core.handoff.deleted_freezes import DeletedFreezes
 from assigner.core.handoff.progress import HandoffProgress
 from assigner.core.handoff.warm_failures import WarmFailures
 from assigner.core.leader_context import LeaderContext
@@ -88,7 +89,8 @@ class Coordination:
         self._removal = OwnershipRemoval(context, self._publisher)
         self._lease_checks = LeaseChecks(self.liveness, self._work)
         self._progress = HandoffProgress(context, self._failures, self._units, self._removal.add)
-        self._reconciler = PartitionReconciler(context, self._progress, self._failures, self._removal)
+        self._freezes = DeletedFreezes(state)
+        self._reconciler = PartitionReconciler(context, self._progress, self._failures, self._removal, self._freezes)
         self.loads = LoadTrigger(state, self._work)
         self._plans = PlanCycle(context, self._failures, self.loads, self._partitions)
         self._execution = PlanExecution(context, self._units, self._in_flight, self._plans.must_stay)
@@ -138,6 +140,8 @@ class Coordination:
                 self._publisher.refused(write, now)
             case Purpose.BUMP_EPOCH | Purpose.ADVANCE | Purpose.FLIP | Purpose.REASSERT_OWNER | Purpose.FINISH:
                 pass  # Examined again by the retry above.
+            case Purpose.DROP_ACKS:
+                pass  # As well.
             case Purpose.EVICT | Purpose.ACK:
                 pass  # The handoff's deadline brings the eviction up again; acks are not the leader's.
             case _:
@@ -314,6 +318,7 @@ class Coordination:
         match change.key:
             case HandoffKey(tp):
                 self._in_flight.observe(change)
+                self._freezes.observe(change)
                 self._partition_changed(tp)
             case AssignmentKey(tp) | AckKey(tp, _):
                 self._partition_changed(tp)

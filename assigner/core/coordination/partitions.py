@@ -1,8 +1,9 @@
 """Examines one partition: compares its records with its topic and its owner, and decides the write it needs, if any.
 
 In the order of precedence: records that can't be read, or that are being written, are left alone; partitions that do
-not exist any more are removed; a recreated topic gets new epochs; a handoff in flight is advanced; and an owner that is
-gone or leaving is a reason to plan. A partition is examined whenever one of its records changes, and by each resync.
+not exist any more are removed; a recreated topic gets new epochs; a handoff in flight is advanced; a partition that
+routers hold frozen without one is thawed; and an owner that is gone or leaving is a reason to plan. A partition is
+examined whenever one of its records changes, and by each resync.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 from typing import assert_never
 
 from assigner.core.coordination.removal import OwnershipRemoval
+from assigner.core.handoff.deleted_freezes import DeletedFreezes
 from assigner.core.handoff.progress import HandoffProgress
 from assigner.core.handoff.warm_failures import WarmFailures
 from assigner.core.leader_context import LeaderContext
 from assigner.core.liveness import SessionState
+from assigner.core.work_queue import Note
 from assigner.core.writes import Write
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, Cause, HandoffMode, Status, Step
@@ -21,7 +24,12 @@ from assigner.model.records import Assignment, Cause, HandoffMode, Status, Step
 
 class PartitionReconciler:
     def __init__(
-        self, context: LeaderContext, progress: HandoffProgress, failures: WarmFailures, removal: OwnershipRemoval
+        self,
+        context: LeaderContext,
+        progress: HandoffProgress,
+        failures: WarmFailures,
+        removal: OwnershipRemoval,
+        freezes: DeletedFreezes,
     ) -> None:
         self._context = context
         self._state = context.state
@@ -32,6 +40,7 @@ class PartitionReconciler:
         self._progress = progress
         self._failures = failures
         self._removal = removal
+        self._freezes = freezes
 
     def reconcile(self, tp: TopicPartition, now: float, wall: float) -> Write | None:
         topic = self._state.topics.get(tp.topic)
@@ -45,6 +54,10 @@ class PartitionReconciler:
         if handoff:
             return self._progress.advance(tp, now, wall)
         self._progress.deadlines.disarm(tp)
+        if self._freezes.is_stuck(tp):
+            return self._thaw(tp, now)
+        if tp in self._state.acks:
+            return self._transitions.drop_acks(tp)
         if held is None:
             if tp not in self._failures.quarantined:
                 self._work.want_plan(Cause.TOPIC_GREW, now)
@@ -68,6 +81,15 @@ class PartitionReconciler:
         if held or handoff or tp in self._state.standbys:
             self._removal.add((tp,))
         return None
+
+    def _thaw(self, tp: TopicPartition, now: float) -> Write | None:
+        """Give the owner another epoch, so that routers send to it again. One that is gone is left to a plan, whose
+        next owner gets a higher epoch anyway."""
+        held = self._state.assignments[tp].record
+        if self._liveness.owner_state(held, now) is not SessionState.ALIVE:
+            return self._check_owner(tp, held, now)
+        self._work.note(Note("frozen_handoff_deleted", tp, held.owner, "its owner gets another epoch, so routers thaw"))
+        return self._transitions.reaffirm_owner(tp)
 
     def _check_owner(self, tp: TopicPartition, held: Assignment, now: float) -> Write | None:
         owner = self._liveness.owner_state(held, now)

@@ -14,12 +14,14 @@ groups. The record is in the store, so every edge is a write, and each edge is d
     released          -> (deleted)   the flip of an exclusive group, with its new assignment: `lifecycle._forward`
     ready, freezing   -> complete    the flip of an overlap group, with its new assignment: `lifecycle._forward`
     complete          -> (deleted)   the old owner's Released: `acks.released`; or it is gone: `lifecycle._after_flip`
+    ready, freezing   -> the same    also without all acks, overdue and the group's choice: `lifecycle._goes_on`
     any               -> (deleted)   overdue or void, so the old owner stays: `lifecycle._overdue`, `next_action`
 
 So a Release is decided in `lifecycle`, turned into a write by `progress` and `core.transitions`, derived for the old
 owner's stream in `core.consumer_view`, and sent by `assigner.members`.
 
 In order: `lifecycle` (what a handoff needs next, and its deadlines), `progress` (the write that does it), `acks` (what
-consumers' acks do), `warm_failures` (who failed to warm what, and the quarantine). May import `planning` and what is
-below it. Not promised: that a handoff ends by a flip. It may be abandoned at any step.
+consumers' acks do), `warm_failures` (who failed to warm what, and the quarantine), `deleted_freezes` (handoffs that
+others deleted while routers held requests back). Which routers must ack is for `core.routers.quorum` to say. May
+import `planning` and what is below it. Not promised: that a handoff ends by a flip. It may be abandoned at any step.
 """

@@ -14,9 +14,10 @@ from enum import Enum
 
 from assigner.core.group import GroupState
 from assigner.core.liveness import SessionLiveness, SessionState
+from assigner.core.routers.quorum import missing_of_all
 from assigner.core.work_queue import Schedule
 from assigner.model.keys import TopicPartition
-from assigner.model.records import Cause, Handoff, HandoffMode, Status, Step
+from assigner.model.records import Cause, FreezeOverdue, Handoff, HandoffMode, Status, Step
 
 
 class HandoffAction(Enum):
@@ -91,9 +92,9 @@ def next_action(
         return HandoffAction.ASSIGN
     if old is SessionState.REPLACED:
         return HandoffAction.BUMP_EPOCH if step is Step.WARMING else HandoffAction.ASSIGN
-    if overdue:
+    if overdue and not _goes_on(state, tps, step):
         return _overdue(state, handoff, old)
-    return _forward(state, tps, step)
+    return _forward(state, tps, step, without_acks=overdue)
 
 
 def _names_the_owner(state: GroupState, tp: TopicPartition) -> bool:
@@ -130,26 +131,26 @@ def _release_to_nobody(
     return HandoffAction.WAIT
 
 
-def _forward(state: GroupState, tps: Sequence[TopicPartition], step: Step) -> HandoffAction:
+def _goes_on(state: GroupState, tps: Sequence[TopicPartition], step: Step) -> bool:
+    """Whether a handoff past its deadline goes on: it froze, and the acks are complete, or not insisted on."""
+    if step is not Step.FREEZING:
+        return False
+    return state.options.freeze_overdue is FreezeOverdue.PROCEED or not missing_of_all(state, tps)
+
+
+def _forward(state: GroupState, tps: Sequence[TopicPartition], step: Step, *, without_acks: bool) -> HandoffAction:
     exclusive = state.options.handoff_mode is HandoffMode.EXCLUSIVE
     match step:
         case Step.WARMING | Step.FAILED | Step.RELEASING | Step.COMPLETE:
             return HandoffAction.WAIT
-        case Step.READY if state.routers:
+        case Step.READY if state.has_routers:
             return HandoffAction.FREEZE
-        case Step.FREEZING if not all(_acknowledged(state, tp) for tp in tps):
+        case Step.FREEZING if not without_acks and missing_of_all(state, tps):
             return HandoffAction.WAIT
         case Step.READY | Step.FREEZING:
             return HandoffAction.RELEASE if exclusive else HandoffAction.FLIP
         case Step.RELEASED:
             return HandoffAction.FLIP_RELEASED
-
-
-def _acknowledged(state: GroupState, tp: TopicPartition) -> bool:
-    """Whether every registered router has acked this very handoff."""
-    wanted = state.handoffs[tp].record.handoff_id
-    acks = state.acks.get(tp, {})
-    return all(router in acks and acks[router].record.handoff_id == wanted for router in state.routers)
 
 
 def _overdue(state: GroupState, handoff: Handoff, old: SessionState) -> HandoffAction:

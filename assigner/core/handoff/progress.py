@@ -15,6 +15,7 @@ from assigner.core.leader_context import LeaderContext
 from assigner.core.liveness import SessionState
 from assigner.core.planning.copartitions import CopartitionUnits
 from assigner.core.planning.request import rollout_of
+from assigner.core.routers.quorum import listed, missing_of_all
 from assigner.core.standby_copies import holders
 from assigner.core.work_queue import Note, Timer
 from assigner.core.writes import ConsumerSubject, Write
@@ -22,6 +23,11 @@ from assigner.model.keys import TopicPartition
 from assigner.model.records import Cause, Consumer, Handoff, Step, Stored
 
 Partitions = tuple[TopicPartition, ...]
+
+
+_ENDS_OF_FREEZES = frozenset(
+    {HandoffAction.RELEASE, HandoffAction.FLIP, HandoffAction.REASSERT_OWNER, HandoffAction.EVICT}
+)
 
 
 class HandoffProgress:
@@ -52,12 +58,26 @@ class HandoffProgress:
             return None
         step = slowest([self._state.handoffs[other].record.at for other in tps])
         self.deadlines.arm(tp, handoff.handoff_id, step, timeout(self._state, step), now)
-        action = next_action(self._state, self._liveness, tps, overdue=self.deadlines.overdue(tp), now=now)
-        return self._carry_out(action, tps, handoff, now, wall)
+        overdue = self.deadlines.overdue(tp)
+        action = next_action(self._state, self._liveness, tps, overdue=overdue, now=now)
+        silent = self._silent_routers(tps, step) if overdue and action in _ENDS_OF_FREEZES else ()
+        if silent:
+            self._work.note(Note("freeze_overdue", tps[0], handoff.old_owner, _unacked(silent)))
+        return self._carry_out(action, tps, handoff, silent, now, wall)
+
+    def _silent_routers(self, tps: Partitions, step: Step) -> tuple[str, ...]:
+        return tuple(missing_of_all(self._state, tps)) if step is Step.FREEZING else ()
 
     def _carry_out(
-        self, action: HandoffAction, tps: Partitions, handoff: Handoff, now: float, wall: float
+        self,
+        action: HandoffAction,
+        tps: Partitions,
+        handoff: Handoff,
+        silent: tuple[str, ...],
+        now: float,
+        wall: float,
     ) -> Write | None:
+        """`silent`: routers that have not acked an overdue freeze, which ends now."""
         target = self._state.consumers.get(handoff.new_owner)
         match action:
             case HandoffAction.WAIT:
@@ -65,10 +85,10 @@ class HandoffProgress:
             case HandoffAction.FREEZE:
                 return self._transitions.advance(tps, Step.FREEZING)
             case HandoffAction.RELEASE:
-                return self._transitions.advance(tps, Step.RELEASING)
+                return self._transitions.advance(tps, Step.RELEASING, silent)
             case HandoffAction.FLIP | HandoffAction.FLIP_RELEASED:
                 released = action is HandoffAction.FLIP_RELEASED
-                return self._transitions.flip(tps, target, released=released) if target else None
+                return self._transitions.flip(tps, target, released=released, unacked=silent) if target else None
             case HandoffAction.ASSIGN:
                 return self._transitions.assign(tps, target, handoff.cause) if target else None
             case HandoffAction.BUMP_EPOCH:
@@ -80,9 +100,9 @@ class HandoffProgress:
             case HandoffAction.RETRY_ELSEWHERE:
                 return self._retry_elsewhere(tps, handoff, now, wall)
             case HandoffAction.REASSERT_OWNER:
-                return self._abandon(tps, handoff, now, wall)
+                return self._abandon(tps, handoff, now, wall, silent)
             case HandoffAction.EVICT:
-                return self._evict(tps[0], handoff, now)
+                return self._evict(tps[0], handoff, now, silent)
             case HandoffAction.REMOVE:
                 self._remove(tps)
                 return None
@@ -156,7 +176,9 @@ class HandoffProgress:
         name = consumer.record.consumer_name
         return len(self._state.touching(name)) / consumer.record.capacity, name
 
-    def _abandon(self, tps: Partitions, handoff: Handoff, now: float, wall: float) -> Write:
+    def _abandon(
+        self, tps: Partitions, handoff: Handoff, now: float, wall: float, silent: tuple[str, ...] = ()
+    ) -> Write:
         """Abandon the move: the old owner keeps the partition, then in cooldown, or releases it if it is leaving."""
         if handoff.at is Step.COMPLETE:
             self._work.want_plan(Cause.LEFT, now)
@@ -164,18 +186,23 @@ class HandoffProgress:
         if all(self._liveness.is_leaving(self._state.assignments[tp].record) for tp in tps):
             self._work.note(Note("partition_orphaned", tps[0], handoff.old_owner, "nobody could take over"))
             return self._transitions.release_to_nobody(tps, handoff.cause, int(wall))
-        self._work.note(Note("move_abandoned", tps[0], handoff.new_owner, handoff.failure or "deadline"))
+        reason = _unacked(silent) if silent else handoff.failure or "deadline"
+        self._work.note(Note("move_abandoned", tps[0], handoff.new_owner, reason))
         for tp in tps:
             self._work.cooldowns.set(tp, now + self._state.options.balance_backoff)
         if self._old_session_state(handoff, now) is SessionState.DEAD:
             return self._transitions.finish(tps)
         return self._transitions.reassert_owner(tps)
 
-    def _evict(self, tp: TopicPartition, handoff: Handoff, now: float) -> Write | None:
+    def _evict(self, tp: TopicPartition, handoff: Handoff, now: float, silent: tuple[str, ...] = ()) -> Write | None:
         consumer = self._state.consumers[handoff.old_owner]
         self.deadlines.restart(tp, timeout(self._state, handoff.at), now)
         if self._pending.concerns(ConsumerSubject(handoff.old_owner)):
             return None
-        reason = f"did not release {tp} in time"
+        reason = f"could not hand {tp} over: {_unacked(silent)}" if silent else f"did not release {tp} in time"
         self._work.note(Note("consumer_evicted", tp, handoff.old_owner, reason))
         return self._transitions.evict(consumer, reason)
+
+
+def _unacked(silent: tuple[str, ...]) -> str:
+    return f"routers have not acknowledged the freeze in time: {listed(silent)}"

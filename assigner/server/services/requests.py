@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from enum import Enum
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -14,7 +15,7 @@ from assigner.logs.printable import one_line
 from assigner.model.commands import Ack
 from assigner.model.keys import TopicPartition
 from assigner.model.names import check_name, check_topic
-from assigner.model.records import GroupOptions, HandoffMode
+from assigner.model.records import FreezeOverdue, GroupOptions, HandoffMode
 from assigner.model.routes import FreezeAck
 from assigner.proto.kafka_assigner import v1
 from assigner.server.access import AdmittedCall, unchecked_call
@@ -27,6 +28,7 @@ MAX_STRATEGY_OPTIONS = 16 * 1024
 """Bytes of JSON; they are stored with the group and read with every plan."""
 MAX_NESTING = 20
 _MAX_CAPACITY = 1e9
+E = TypeVar("E", bound=Enum)
 
 Caller = tuple[str, str, str]
 """Group, consumer or router, session."""
@@ -199,7 +201,9 @@ def option_changes(options: v1.GroupOptions | None) -> dict[str, Any]:
     if options.strategy_options is not None:
         changes["strategy_options"] = _json_object(options.strategy_options)
     if options.handoff_mode is not None:
-        changes["handoff_mode"] = _handoff_mode(options.handoff_mode)
+        changes["handoff_mode"] = _one_of(HandoffMode, "handoff_mode", options.handoff_mode)
+    if options.freeze_overdue is not None:
+        changes["freeze_overdue"] = _one_of(FreezeOverdue, "freeze_overdue", options.freeze_overdue)
     if options.clear_copartitioned:
         changes["copartitioned"] = ()
     if options.copartitioned:
@@ -233,12 +237,12 @@ def _too_deep() -> InvalidInput:
     return InvalidInput(f"strategy_options is nested more than {MAX_NESTING} levels deep; flatten it")
 
 
-def _handoff_mode(mode: str) -> HandoffMode:
+def _one_of(kind: type[E], name: str, value: str) -> E:
     try:
-        return HandoffMode(mode)
+        return kind(value)
     except ValueError:
-        known = ", ".join(known.value for known in HandoffMode)
-        raise InvalidInput(f"handoff_mode {mode!r} is unknown; use one of: {known}") from None
+        known = ", ".join(str(known.value) for known in kind)
+        raise InvalidInput(f"{name} {value!r} is unknown; use one of: {known}") from None
 
 
 def _topics(entry: str) -> tuple[str, ...]:
@@ -254,5 +258,6 @@ def options_message(options: GroupOptions) -> v1.GroupOptions:
         **plain,
         strategy_options=msgspec.json.encode(options.strategy_options).decode(),
         handoff_mode=options.handoff_mode.value,
+        freeze_overdue=options.freeze_overdue.value,
         copartitioned=[",".join(topics) for topics in options.copartitioned],
     )
