@@ -12,10 +12,11 @@ from grpclib.client import Channel
 from grpclib.config import Configuration
 from grpclib.exceptions import GRPCError
 
-from assigner.clock import SystemClock
+from assigner.clock import Clock, SystemClock
 from assigner.model.keys import Keys
 from assigner.proto.kafka_assigner import v1
 from assigner.server import GrpcServer, ServerSettings
+from assigner.server.settings import AuthSettings
 from tests.support.fakes.fake_routers import FakeRouters
 from tests.support.fakes.fake_service import FakeAdministration, FakeConsumerStream, FakeMembers, FakeOffsets
 
@@ -68,7 +69,12 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(ready: Callable[[], bool] = lambda: True, **settings: Any) -> AsyncIterator[Serving]:
+async def serving(
+    ready: Callable[[], bool] = lambda: True,
+    auth: AuthSettings = AuthSettings(required=False),  # noqa: B008  (frozen)
+    clock: Clock | None = None,
+    **settings: Any,
+) -> AsyncIterator[Serving]:
     members, administration, offsets = FakeMembers(), FakeAdministration(), FakeOffsets()
     routers = FakeRouters()
     server = GrpcServer(
@@ -78,9 +84,10 @@ async def serving(ready: Callable[[], bool] = lambda: True, **settings: Any) -> 
         offsets,
         routers,
         default_group="default",
-        clock=SystemClock(),
+        clock=clock or SystemClock(),
         ready=ready,
         check_group=Keys().check_group,
+        auth=auth,
     )
     await server.start()
     running = Serving(server, members, administration, offsets, routers)
