@@ -15,7 +15,8 @@ from assigner.errors import FailedPrecondition, InvalidInput, InvalidName
 from assigner.proto.kafka_assigner import v1
 from assigner.testing.waiting import eventually
 from tests.support.clients.recording_handler import Recorder, consuming, owns
-from tests.support.fakes.scripted_assigner import TOPIC, UNAVAILABLE, Refusal, ScriptedAssigner, ScriptedStream, packed
+from tests.support.fakes.scripted_assigner import TOPIC, ScriptedAssigner, ScriptedStream, packed
+from tests.support.fakes.scripted_service import UNAVAILABLE, Refusal
 
 # --- registering ---------------------------------------------------------------------------------------------------
 

@@ -18,15 +18,8 @@ from assigner.errors import FailedPrecondition
 from assigner.proto.kafka_assigner import v1
 from assigner.testing.waiting import eventually
 from tests.support.clients.recording_handler import QUICK, Recorder, consuming, owns
-from tests.support.fakes.scripted_assigner import (
-    EVICTED,
-    NOT_REGISTERED,
-    SUPERSEDED,
-    TOPIC,
-    UNAVAILABLE,
-    ScriptedAssigner,
-    ScriptedStream,
-)
+from tests.support.fakes.scripted_assigner import TOPIC, ScriptedAssigner, ScriptedStream
+from tests.support.fakes.scripted_service import EVICTED, NOT_REGISTERED, SUPERSEDED, UNAVAILABLE
 
 pytestmark = pytest.mark.virtual_time(sockets="local")
 WHO = Identity(group="g", name="n", session="s", topics=(), capacity=1.0, rack="", address="", generation="")
