@@ -81,28 +81,34 @@ def request_of(headers: Iterable[tuple[str, str | bytes]]) -> RequestTarget | No
     for name in _REQUIRED:
         if name not in found:
             raise MalformedTarget(f"the header {name} is missing; a request that is routed has {', '.join(_REQUIRED)}")
-    try:
-        return RequestTarget(
-            group=_name(GROUP, found[GROUP]) if GROUP in found else "",
-            owner=_name(OWNER, found[OWNER]),
-            topic=check_topic(found[TOPIC]),
-            partition=_number(PARTITION, found[PARTITION], _MAX_PARTITION),
-            epoch=_number(EPOCH, found[EPOCH], _MAX_EPOCH),
-        )
-    except InvalidName as error:
-        raise MalformedTarget(str(error)) from None
+    return RequestTarget(
+        group=_name(GROUP, found[GROUP]) if GROUP in found else "",
+        owner=_name(OWNER, found[OWNER]),
+        topic=_topic(found[TOPIC]),
+        partition=_number(PARTITION, found[PARTITION], _MAX_PARTITION),
+        epoch=_number(EPOCH, found[EPOCH], _MAX_EPOCH),
+    )
 
 
 def _name(header: str, value: str) -> str:
     try:
-        return check_name(header, unquote(value, errors="strict"))
+        return check_name(f"the header {header}", unquote(value, errors="strict"))
     except UnicodeDecodeError:
         raise MalformedTarget(f"the header {header} is {value[:40]!r}; percent-encode the name's UTF-8") from None
+    except InvalidName as error:
+        raise MalformedTarget(str(error)) from None
+
+
+def _topic(value: str) -> str:
+    try:
+        return check_topic(value)
+    except InvalidName as error:
+        raise MalformedTarget(f"the header {TOPIC}: {error}") from None
 
 
 def _number(header: str, value: str, most: int) -> int:
     # The only form that `headers_of` writes: digits, and no sign, blank or leading zero.
     number = int(value) if value.isascii() and value.isdecimal() and len(value) <= len(str(most)) else -1
-    if str(number) != value or number > most:
+    if number < 0 or number > most or str(number) != value:
         raise MalformedTarget(f"the header {header} is {value[:40]!r}; it must be a whole number from 0 to {most}")
     return number
