@@ -4,7 +4,7 @@
 shorter ones, one after the other. Here belongs what gives a figure for people to judge; what must hold is a test. In
 the order of reading:
 
-1. One part by itself: `store`, `offsets`, `encoding`, `imports`, `gate`.
+1. One part by itself: `store`, `offsets`, `encoding`, `imports`, `gate`, `auth`.
 2. The whole service: `rebalance`, whose consumers run in a process of their own (`consumers`), and `streams`, whose
    consumer streams are opened by another process (`open_streams`). Both watch the event loop with `lag`. `attacks`
    measures what hostile peers cost.

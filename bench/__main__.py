@@ -8,6 +8,7 @@ import sys
 BENCHMARKS = (
     "bench.imports",
     "bench.gate",
+    "bench.auth",
     "bench.store",
     "bench.offsets",
     "bench.rebalance",

@@ -34,8 +34,8 @@ from assigner.auth.rules import Denial, unauthenticated
 from assigner.errors import AssignerError, InvalidInput
 
 MAX_BYTES = 1024 * 1024
-MOST_RULES = 1_000
-"""Rules of a file: all of them may be compared for a certificate that is new."""
+MOST_RULES = 500
+"""Rules of a file: all of them are compared for a certificate that is new, which takes the event loop's time."""
 REMEMBERED = 4_096
 """Certificates' names whose rule is remembered."""
 CLAIM = "certificate"
