@@ -113,7 +113,9 @@ class GroupDeletion:
         for branch, what in ((keys.consumers, "consumers"), (keys.routers, "routers")):
             entries = (await self._store.list(branch, limit=_NAMED + 1)).entries
             if entries:
-                names = [repr(decode_segment(entry.key[len(branch) :])) for entry in entries]
+                # A router that lost its name has its key below that name.
+                segments = dict.fromkeys(entry.key[len(branch) :].partition("/")[0] for entry in entries)
+                names = [repr(decode_segment(segment)) for segment in segments]
                 more = " and more" if len(names) > _NAMED else ""
                 raise FailedPrecondition(
                     f"{what} of group {keys.group!r} are registered: {', '.join(names[:_NAMED])}{more}; "

@@ -6,7 +6,7 @@ serves every call.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -17,10 +17,11 @@ from assigner.admin.deletion import GroupDeletion
 from assigner.admin.group_options import check_options
 from assigner.admin.loads import LoadOperations
 from assigner.aio.wakeup import Wakeup
-from assigner.api import GroupDescription, GroupSummary, LoadDescription, Member, PartitionOwner, Weights
+from assigner.api import GroupDescription, GroupSummary, LoadDescription, Member, PartitionOwner, RouterMember, Weights
 from assigner.core.conditions import conditions, not_renewing
 from assigner.core.group import GroupState
 from assigner.core.planning.request import flat_partitions
+from assigner.core.routers.quorum import missing, unacked
 from assigner.errors import (
     FailedPrecondition,
     InvalidInput,
@@ -32,7 +33,19 @@ from assigner.leader.history import read_history
 from assigner.leader.summaries import summary
 from assigner.members.registration import MemberService
 from assigner.model.keys import Keys, TopicPartition, decode_segment
-from assigner.model.records import GroupIndex, GroupOptions, HandoffMode, Step, Stored, TopicConfig, decode
+from assigner.model.names import session_digest
+from assigner.model.records import (
+    Consumer,
+    GroupIndex,
+    GroupOptions,
+    Handoff,
+    HandoffMode,
+    Router,
+    Step,
+    Stored,
+    TopicConfig,
+    decode,
+)
 from assigner.offsets.reset import OffsetReset
 from assigner.storage.groups import GroupDirectory
 from assigner.storage.mirror import GroupMirror, Mirrors
@@ -42,6 +55,10 @@ from assigner.store import Remaining, Store, read_all
 LIST_TOGETHER = 16
 MOST_SILENCES = 500
 """Consumers of a described group whose leases are read; each costs a request to the store."""
+Registered = tuple[str, int, float]
+"""A name, its lease and the lease's TTL."""
+Silences = Mapping[str, float]
+"""Name -> seconds since the last renewal, where the store told."""
 SetTopic = Callable[[str, TopicConfig, bool], Awaitable[TopicConfig]]
 """(group, config, force)"""
 
@@ -118,7 +135,8 @@ class Operations:
         await self._directory.check(group)
         async with self._mirrors.of(group) as mirror:
             history = await read_history(self._store, self._keys.history(group))
-            silent = await self._silences(mirror.state)
+            silent = await self._silences(_leases(mirror.state.consumers))
+            silent_routers = await self._silences(_leases(mirror.state.routers))
             state = mirror.state
             return GroupDescription(
                 summary=summary(state),
@@ -128,18 +146,19 @@ class Operations:
                 members=_members(state, silent),
                 topics=tuple(state.topics[topic].record for topic in sorted(state.topics)),
                 ownership=_ownership(state),
-                handoffs=tuple(state.handoffs[tp].record for tp in sorted(state.handoffs)),
+                handoffs=tuple(_with_missing_acks(state, tp) for tp in sorted(state.handoffs)),
                 quarantined=state.plan.quarantined,
                 standbys=tuple(state.standbys[tp].record for tp in sorted(state.standbys)),
                 unreadable=tuple(f"{key}: {why}" for key, why in sorted(state.unreadable.items())),
                 history=history,
                 conditions=conditions(state),
+                routers=_routers(state, silent_routers),
             )
 
-    async def _silences(self, state: GroupState) -> dict[str, float]:
-        """Compute the seconds since each consumer last renewed, at any instance, from the remaining TTL of its
-        lease."""
-        leases = [(name, one.lease, one.record.ttl) for name, one in sorted(state.consumers.items())]
+    async def _silences(self, registered: Iterable[Registered]) -> Silences:
+        """Compute the seconds since each consumer or router last renewed, at any instance, from the remaining TTL of
+        its lease."""
+        leases = sorted(registered)
         found: dict[str, float] = {}
         limiter = anyio.CapacityLimiter(LIST_TOGETHER)
 
@@ -317,6 +336,28 @@ def _members(state: GroupState, silent: Mapping[str, float]) -> tuple[Member, ..
         )
         for name in sorted(state.consumers)
     )
+
+
+def _leases(registered: Mapping[str, Stored[Consumer] | Stored[Router]]) -> list[Registered]:
+    return [(name, one.lease, one.record.ttl) for name, one in registered.items()]
+
+
+def _routers(state: GroupState, silent: Silences) -> tuple[RouterMember, ...]:
+    """All routers that freezes wait for. One whose registration can't be read has no session to show."""
+    found: list[RouterMember] = []
+    for name, count in unacked(state).items():
+        router = state.routers.get(name)
+        session = session_digest(router.record.session) if router else ""
+        found.append(RouterMember(name=name, session=session, unacked=count, silent_for=silent.get(name)))
+    return tuple(found)
+
+
+def _with_missing_acks(state: GroupState, tp: TopicPartition) -> Handoff:
+    """The handoff, with the routers that it waits for."""
+    handoff = state.handoffs[tp].record
+    if not (state.has_routers and handoff.awaits_routers):
+        return handoff
+    return msgspec.structs.replace(handoff, unacked=tuple(missing(state, tp)))
 
 
 def _ownership(state: GroupState) -> tuple[PartitionOwner, ...]:

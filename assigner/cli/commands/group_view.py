@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -52,6 +52,8 @@ def _sections(reply: DescribeGroupResponse) -> Iterator[RenderableType]:
     if reply.leader_address:
         yield Text(f"leader at {one_line(reply.leader_address)}; epochs above {reply.epoch_floor}", "dim")
     yield _titled("consumers", _consumers(reply), "no consumer is registered")
+    if reply.routers:
+        yield _titled("routers", _routers(reply), "")
     yield _titled("ownership", _ownership(reply), "nothing is owned")
     if reply.standbys:
         yield _titled("standbys", _standbys(reply), "")
@@ -119,6 +121,19 @@ def _status(one: ConsumerInfo) -> Text:
     return Text(one.status, _STATUS_STYLE.get(one.status, ""))
 
 
+def _routers(reply: DescribeGroupResponse) -> Table:
+    rows = [
+        (
+            one.name,
+            Text(str(one.unacked), "yellow") if one.unacked else one.unacked,
+            "" if one.silent_for is None else f"{one.silent_for:.0f} s ago",
+            one.session or Text("unreadable, or lost its name", "red"),
+        )
+        for one in reply.routers
+    ]
+    return table("", ("name", "frozen, not acked", "last seen", "session"), rows)
+
+
 def _ownership(reply: DescribeGroupResponse) -> Table:
     counts = {topic.name: topic.partitions for topic in reply.topics}
     rows: list[tuple[Any, ...]] = []
@@ -158,12 +173,13 @@ def _handoffs(reply: DescribeGroupResponse) -> Table:
             one.old_owner,
             _with_standby_mark(one.new_owner or "nobody", one.warm),
             one.step,
+            _named_routers(one.unacked),
             one.cause,
             _utc_time(one.started_at),
         )
         for one in reply.handoffs
     ]
-    return table("", ("partition", "from", "to", "step", "cause", "since"), rows)
+    return table("", ("partition", "from", "to", "step", "not acked by", "cause", "since"), rows)
 
 
 def _conditions(reply: DescribeGroupResponse) -> Table:
@@ -185,10 +201,15 @@ def _history(reply: DescribeGroupResponse) -> Table:
             one.cause,
             one.generation,
             one.epoch,
+            _named_routers(one.unacked),
         )
         for one in reply.history[-_HISTORY_LINES:]
     ]
-    return table("", ("at", "partition", "from", "to", "cause", "generation", "epoch"), rows)
+    return table("", ("at", "partition", "from", "to", "cause", "generation", "epoch", "not acked by"), rows)
+
+
+def _named_routers(names: Sequence[str]) -> str:
+    return ", ".join(map(one_line, names))
 
 
 def _with_standby_mark(name: str, warm: bool) -> str:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from itertools import islice
 from typing import Any, TypeVar, cast
 
-from assigner.api import GroupDescription, GroupSummary, Member
+from assigner.api import GroupDescription, GroupSummary, Member, RouterMember
 from assigner.model.names import session_digest
 from assigner.model.records import Handoff, Move, Quarantined, TopicConfig
 from assigner.proto.runtime import message_class
@@ -42,6 +42,8 @@ async def described(group: GroupDescription) -> bytes:
     reply.owners.extend(numbers)
     async for handoff in in_steps(group.handoffs):
         reply.handoffs.add(**_handoff(handoff))
+    for router in group.routers:
+        reply.routers.add(**_router(router))
     async for one in in_steps(group.quarantined):
         reply.quarantined.add(**_quarantined(one))
     for condition in group.conditions:
@@ -124,6 +126,16 @@ def _handoff(handoff: Handoff) -> dict[str, Any]:
         "cause": handoff.cause.value,
         "started_at": handoff.started_at,
         "warm": handoff.warm,
+        "unacked": handoff.unacked,
+    }
+
+
+def _router(router: RouterMember) -> dict[str, Any]:
+    return {
+        "name": router.name,
+        "session": router.session,
+        "unacked": router.unacked,
+        **({} if router.silent_for is None else {"silent_for": router.silent_for}),
     }
 
 
@@ -142,4 +154,5 @@ def _move(move: Move) -> dict[str, Any]:
         "generation": move.generation,
         "epoch": move.epoch,
         "warm": move.warm,
+        "unacked": move.unacked,
     }

@@ -1070,6 +1070,13 @@ class HandoffInfo(betterproto2.Message):
     The new owner held a standby copy.
     """
 
+    unacked: "list[str]" = betterproto2.field(
+        10, betterproto2.TYPE_STRING, repeated=True
+    )
+    """
+    Routers whose acks the frozen partition waits for, or without which it went on.
+    """
+
 
 default_message_pool.register_message("kafka_assigner.v1", "HandoffInfo", HandoffInfo)
 
@@ -1159,6 +1166,13 @@ class MoveInfo(betterproto2.Message):
     warm: "bool" = betterproto2.field(9, betterproto2.TYPE_BOOL)
     """
     The new owner held a standby copy.
+    """
+
+    unacked: "list[str]" = betterproto2.field(
+        10, betterproto2.TYPE_STRING, repeated=True
+    )
+    """
+    Routers that had not acknowledged the freeze when the partition moved.
     """
 
 
