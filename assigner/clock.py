@@ -1,7 +1,7 @@
 """Defines `Clock`, the only source of time in the service.
 
 `now()` only ever moves forward and counts suspension, so that a deadline set before the machine slept is over
-after it. `wall()` is for people to read; nothing is decided by it. Sleeping is anyio's business, not the clock's.
+after it. `wall()` is for people to read, and for the ends of tokens and certificates, which others wrote by theirs. Sleeping is anyio's business, not the clock's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Clock(Protocol):
         ...
 
     def wall(self) -> float:
-        """Unix time in seconds, for display."""
+        """Unix time in seconds, for display and for what others date by it."""
         ...
 
 
