@@ -46,6 +46,7 @@ from assigner.testing.faults import FaultyStore
 from assigner.testing.waiting import eventually
 from tests.support.servers.etcd import RunningEtcd
 from tests.support.stepped_consumer import SteppedConsumer
+from tests.support.stepped_router import SteppedRouter
 
 R = TypeVar("R", bound=msgspec.Struct)
 GROUP = "g"
@@ -338,6 +339,12 @@ class Cluster:
         self.consumers[name] = consumer
         await consumer.connect(instance)
         return consumer
+
+    async def route(self, name: str, instance: Instance | None = None, **how: Any) -> SteppedRouter:
+        """Register a router and run it. See `SteppedRouter` for `how`."""
+        router = SteppedRouter(self, name, **how)
+        await router.connect(instance or next(iter(self.instances.values())))
+        return router
 
 
 class _Wrapping:
