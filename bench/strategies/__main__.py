@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from assigner.strategy import Problem
+from bench.sheets import Sheet, page, terminal, write_between
 from bench.strategies.cells import Grid, Row
 from bench.strategies.contestants import Contestant, kafkas, models, ours
 from bench.strategies.grid import (
@@ -37,15 +38,7 @@ from bench.strategies.grid import (
 )
 from bench.strategies.kafka_assignors import KafkaAssignors, unavailable
 from bench.strategies.memory import SHAPES, Peak, peaks
-from bench.strategies.sheets import (
-    Sheet,
-    cells_sheet,
-    grid_sheets,
-    memory_sheet,
-    page,
-    terminal,
-    write_between,
-)
+from bench.strategies.sheets import cells_sheet, grid_sheets, memory_sheet
 from bench.strategies.targets import SMALL, Size, Target, targets, targets_sheet
 from bench.strategies.timed_calls import Effort
 from tools.install_kafka import KAFKA_VERSION
@@ -164,7 +157,7 @@ def _write(found: Found, options: argparse.Namespace) -> None:
     if options.markdown:
         remarks = " ".join(found.remarks())
         tables = "\n".join(page(sheet) for sheet in found.sheets(cells=False))
-        write_between(Path(options.markdown), f"{remarks}\n\n{tables}")
+        write_between(Path(options.markdown), "strategies", f"{remarks}\n\n{tables}")
 
 
 def main() -> None:

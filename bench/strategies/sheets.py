@@ -1,57 +1,18 @@
-"""What was measured, as tables: the same for a terminal and for a page."""
+"""The tables of what was measured."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
-from rich.table import Table
-
+from bench.sheets import Sheet
 from bench.strategies.cells import Row
 from bench.strategies.contestants import GLOBAL, STICKY, UNIFORM
 from bench.strategies.grid import Operation
 from bench.strategies.memory import MOST_MB, Peak
 
-BEGIN = "<!-- strategies: begin -->"
-END = "<!-- strategies: end -->"
-
 Cells = dict[str, dict[str, dict[str, Row]]]
 """By group, operation and contestant."""
-
-
-@dataclass(frozen=True)
-class Sheet:
-    title: str
-    note: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
-def terminal(sheet: Sheet) -> Table:
-    table = Table(title=sheet.title, caption=sheet.note, title_justify="left", caption_justify="left")
-    for number, column in enumerate(sheet.header):
-        table.add_column(column, justify="right" if number else "left")
-    for row in sheet.rows:
-        table.add_row(*row)
-    return table
-
-
-def page(sheet: Sheet) -> str:
-    rule = ["---"] + ["---:"] * (len(sheet.header) - 1)
-    lines = [sheet.header, rule, *sheet.rows]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"### {sheet.title}\n\n{sheet.note}\n\n{table}\n"
-
-
-def write_between(path: Path, text: str) -> None:
-    """Replace what stands between the two marks on a page."""
-    before, begin, rest = path.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{path} has no {BEGIN} ... {END}; add both lines where the tables belong")
-    path.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}")
 
 
 # --- the grid --------------------------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ import msgspec
 
 from assigner.strategy import IntArray, Problem
 from assigner.strategy.explanation import Explanation
+from bench.sheets import Sheet
 from bench.strategies.contestants import GLOBAL, STICKY, UNIFORM, Contestant
 from bench.strategies.grid import Operation, Shape, changed, fresh, members_before
-from bench.strategies.sheets import Sheet
 from bench.strategies.timed_calls import ONCE, Effort, Failed
 
 OPERATIONS = (Operation.FULL, Operation.JOIN_ONE, Operation.LEAVE_ONE)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
 from itertools import product
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -19,6 +18,7 @@ from rich.console import Console
 
 from assigner.strategies.problem.validation import check
 from assigner.strategy import NONE, IntArray, Problem, Topics
+from bench.sheets import Sheet, terminal
 from bench.strategies.__main__ import shape_of
 from bench.strategies.bounds import Balance, fewest_moves, imbalance
 from bench.strategies.cells import Grid, Row
@@ -39,7 +39,7 @@ from bench.strategies.grid import (
 from bench.strategies.memory import peaks
 from bench.strategies.models import faust, faust_with_standbys, upstream
 from bench.strategies.racks import fewest_mismatches
-from bench.strategies.sheets import BEGIN, END, Sheet, cells_sheet, grid_sheets, page, terminal, write_between
+from bench.strategies.sheets import cells_sheet, grid_sheets
 from bench.strategies.targets import Target
 from bench.strategies.timed_calls import ONCE, Answer, Effort, Failed, timed
 from tests.support.strategies.problems import loads, problem, problems, topic_of
@@ -348,20 +348,6 @@ def test_a_target_is_met_or_not() -> None:
     assert [word for word in target.verdicts() if word in ("yes", "NO")] == ["yes", "yes", "NO"]
     without_kafka = Target(10, "FULL", "nothing owned", {GLOBAL: 9.0, STICKY: 9.0}, {GLOBAL: 0, STICKY: 0})
     assert [word for word in without_kafka.verdicts() if word in ("yes", "NO")] == []
-
-
-def test_the_page_is_rewritten_between_its_marks_only(tmp_path: Path) -> None:
-    path = tmp_path / "page.md"
-    path.write_text(f"above\n{BEGIN}\nold\n{END}\nbelow\n")
-    write_between(path, page(Sheet("Title", "note", ["a", "b"], [["1", "2"]])))
-    text = path.read_text()
-    assert text.startswith("above\n")
-    assert text.endswith("below\n")
-    assert "| 1 | 2 |" in text
-    assert "old" not in text
-    path.write_text("no marks")
-    with pytest.raises(ValueError, match="has no"):
-        write_between(path, "")
 
 
 def test_shapes_are_read_from_the_command_line() -> None:
