@@ -58,6 +58,7 @@ class SteppedConsumer:
             **registration,
         )
         self.session = self._registration.session
+        self.principal = self._registration.principal
         self._scope: anyio.CancelScope | None = None
         self.instance: Instance | None = None
         self.hears = True
@@ -123,7 +124,7 @@ class SteppedConsumer:
             await anyio.sleep(self.cluster.ttl / 4)
             try:
                 assert self.instance is not None
-                await self.instance.members.renew(self.group, self.name, self.session)
+                await self.instance.members.renew(self.group, self.name, self.session, principal=self.principal)
             except AssignerError:
                 continue
 
@@ -132,8 +133,11 @@ class SteppedConsumer:
         answers = [Ack(tp, self.to_warm[tp].handoff_id if tp in self.to_warm else "", failure) for tp in tps]
         for tp in tps:
             self.to_warm.pop(tp, None)
-        for refused in await self.instance.members.ready(self.group, self.name, self.session, answers):
-            raise refused.error
+        refused = await self.instance.members.ready(
+            self.group, self.name, self.session, answers, principal=self.principal
+        )
+        for one in refused:
+            raise one.error
 
     async def release(self, *tps: TopicPartition) -> None:
         assert self.instance is not None
@@ -141,8 +145,11 @@ class SteppedConsumer:
         for tp in tps:
             if tp in self.to_release and self.to_release.pop(tp).epoch == self.owned.get(tp):
                 self.owned.pop(tp, None)
-        for refused in await self.instance.members.released(self.group, self.name, self.session, answers):
-            raise refused.error
+        refused = await self.instance.members.released(
+            self.group, self.name, self.session, answers, principal=self.principal
+        )
+        for one in refused:
+            raise one.error
 
     def crash(self) -> None:
         """The process is gone: no more answers, no more renewals. Its lease runs out by itself."""
@@ -151,7 +158,9 @@ class SteppedConsumer:
 
     async def deregister(self, *, gates_closed: bool = False) -> bool:
         assert self.instance is not None
-        return await self.instance.members.deregister(self.group, self.name, self.session, gates_closed=gates_closed)
+        return await self.instance.members.deregister(
+            self.group, self.name, self.session, gates_closed=gates_closed, principal=self.principal
+        )
 
     async def until(self, what: str, holds: Callable[[SteppedConsumer], bool], within: float | None = None) -> None:
         within = (within or self.cluster.patience) + self.cluster.allowance

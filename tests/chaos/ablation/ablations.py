@@ -26,6 +26,7 @@ from tests.scenarios.ownership import test_outages as outages
 from tests.scenarios.ownership import test_rules_ownership as ownership
 from tests.scenarios.ownership import test_rules_planning as planning
 from tests.scenarios.sessions import test_calls_without_a_session as calls
+from tests.scenarios.sessions import test_identities as identities
 from tests.scenarios.sessions import test_incarnations as incarnations
 from tests.scenarios.sessions import test_rules_clients as clients
 from tests.scenarios.sessions import test_session_races as races
@@ -394,6 +395,19 @@ ABLATIONS: tuple[Ablation, ...] = (
         sessions.any_session_will_do,
         calls.test_rule_17_a_call_without_a_session_does_nothing_for_a_consumer_that_has_one,
         {"call": "Deregister with closed gates"},
+    ),
+    Ablation(
+        17,
+        "a session is not bound to the identity that opened it",
+        sessions.sessions_are_not_bound_to_identities,
+        identities.test_rule_17_another_identity_takes_neither_the_name_nor_the_session,
+        {"who": "evil/worker", "session": "the-session"},
+    ),
+    Ablation(
+        17,
+        "a call acts for a session of another identity",
+        sessions.calls_do_not_look_at_identities,
+        identities.test_rule_17_another_identity_can_not_ack_the_release_of_what_an_owner_still_holds,
     ),
     Ablation(
         17,

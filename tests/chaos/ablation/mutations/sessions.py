@@ -36,6 +36,23 @@ def any_session_will_do(patch: Patch) -> None:
     patch.setattr(sessions, "may_act", lambda consumer, session: True)
 
 
+def sessions_are_not_bound_to_identities(patch: Patch) -> None:
+    patch.setattr(sessions, "may_use", lambda consumer, principal: True)
+
+
+def calls_do_not_look_at_identities(patch: Patch) -> None:
+    original = sessions.authorize
+
+    def changed(current: Any, group: str, name: str, session: str, principal: str) -> Any:
+        return original(current, group, name, session, current.record.principal if current else principal)
+
+    async def unchecked(*_: object) -> None:
+        """Let every identity through."""
+
+    patch.setattr(sessions, "authorize", changed)
+    patch.setattr("assigner.members.callers.check_principal", unchecked)
+
+
 def any_session_takes_the_stream(patch: Patch) -> None:
     patch.setattr(sessions, "check_on_record", lambda current, session, group: None)
 
@@ -54,7 +71,7 @@ def exclusive_takes_everybody(patch: Patch) -> None:
 
 
 def renew_is_answered_without_asking(patch: Patch) -> None:
-    async def changed(self: MemberService, group: str, name: str, session: str) -> float:
+    async def changed(self: MemberService, group: str, name: str, session: str, *, principal: str = "") -> float:
         return self._leases.ttl
 
     patch.setattr(MemberService, "renew", changed)
@@ -79,8 +96,8 @@ def draining_drops_the_lease(patch: Patch) -> None:
 def leaving_revokes_at_once(patch: Patch) -> None:
     original = MemberService.deregister
 
-    async def changed(self: MemberService, group: str, name: str, session: str, *, gates_closed: bool) -> bool:
-        return await original(self, group, name, session, gates_closed=True)
+    async def changed(self: MemberService, group: str, name: str, session: str, **how: Any) -> bool:
+        return await original(self, group, name, session, **{**how, "gates_closed": True})
 
     patch.setattr(MemberService, "deregister", changed)
 
