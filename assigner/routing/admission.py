@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
+from contextvars import ContextVar
 from enum import Enum
 
 from assigner.client.consumer import AssignerConsumer
 from assigner.client.gate import ADMIT_WITHIN
 from assigner.core.client.gate import GateClosed, StaleEpoch
 from assigner.errors import AssignerError
-from assigner.routing.headers import OWNER, MalformedTarget, RequestTarget, request_of
+from assigner.routing.headers import OWNER, MalformedTarget, RequestTarget, target_of
 
 
 class Remedy(Enum):
@@ -41,6 +42,17 @@ class NotAdmitted(AssignerError):
         self.remedy = remedy
 
 
+_target: ContextVar[RequestTarget | None] = ContextVar("assigner_request_target", default=None)
+
+
+def request_target() -> RequestTarget:
+    """The target of the request that is being handled. Raises `LookupError` if it has none."""
+    target = _target.get()
+    if target is None:
+        raise LookupError("this request has no target; ask only in the handler of a request that a router sent")
+    return target
+
+
 class RequestAdmission:
     """Of one consumer. On the consumer's event loop only."""
 
@@ -51,37 +63,37 @@ class RequestAdmission:
         self._within = within
         self._required = required
 
-    async def admit(self, headers: Iterable[tuple[str, str | bytes]], admitted: AsyncExitStack) -> RequestTarget | None:
-        """Admit a request by its headers, and count it as in progress until `admitted` is left. None: it has no target
-        and needs none. Raises `NotAdmitted`.
+    async def admit(self, headers: Iterable[tuple[str, str | bytes]], admitted: AsyncExitStack) -> None:
+        """Admit a request by its headers, and count it as in progress until `admitted` is left; until then the task
+        finds its target by `request_target`. Raises `NotAdmitted`.
 
         The request begins after this has returned: what the gate says later is no refusal any more."""
-        request = self._request_of(headers)
-        if request is not None:
-            await self._enter(request, admitted)
-        return request
+        target = self._target_of(headers)
+        if target is not None:
+            await self._enter(target, admitted)
+            admitted.callback(_target.reset, _target.set(target))
 
-    def _request_of(self, headers: Iterable[tuple[str, str | bytes]]) -> RequestTarget | None:
+    def _target_of(self, headers: Iterable[tuple[str, str | bytes]]) -> RequestTarget | None:
         try:
-            request = request_of(headers)
+            target = target_of(headers)
         except MalformedTarget as error:
             raise NotAdmitted("malformed_target", Remedy.NONE, str(error)) from error
-        if request is None and self._required:
+        if target is None and self._required:
             raise NotAdmitted(
                 "no_target", Remedy.NONE, f"the request has no header {OWNER}; send it by way of a router"
             )
-        return request
+        return target
 
-    async def _enter(self, request: RequestTarget, admitted: AsyncExitStack) -> None:
+    async def _enter(self, target: RequestTarget, admitted: AsyncExitStack) -> None:
         consumer = self._consumer
-        if request.owner != consumer.name:
+        if target.owner != consumer.name:
             # Addresses are used again: the owner that was meant may be gone, and its address this consumer's.
-            text = f"the request is for {request.owner}, and this is {consumer.name}; look again who owns its partition"
+            text = f"the request is for {target.owner}, and this is {consumer.name}; look again who owns its partition"
             raise NotAdmitted("other_owner", Remedy.LOOK_AGAIN, text)
-        if request.group and consumer.group and request.group != consumer.group:
-            text = f"the request is for the group {request.group}, and this is a consumer of {consumer.group}"
+        if target.group and consumer.group and target.group != consumer.group:
+            text = f"the request is for the group {target.group}, and this is a consumer of {consumer.group}"
             raise NotAdmitted("other_group", Remedy.NONE, f"{text}; send it by way of a router of that group")
-        entering = consumer.entering(request.topic, request.partition, request.epoch, within=self._within)
+        entering = consumer.entering(target.topic, target.partition, target.epoch, within=self._within)
         try:
             await admitted.enter_async_context(entering)
         except StaleEpoch as error:

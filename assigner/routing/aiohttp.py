@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import aiohttp
 from aiohttp import web
@@ -30,13 +30,13 @@ from multidict import CIMultiDict
 from assigner.client.consumer import AssignerConsumer
 from assigner.client.gate import ADMIT_WITHIN
 from assigner.errors import AssignerError
-from assigner.routing.admission import NotAdmitted, Remedy, RequestAdmission
+from assigner.routing.admission import NotAdmitted, Remedy, RequestAdmission, request_target
 from assigner.routing.handler import Target
 from assigner.routing.headers import REFUSED, headers_of
 from assigner.routing.retries import RequestRouter, Retries, Setback, Tries
 
-ROUTED: Final = "assigner.routed"
-"""The key of a request under which its `RequestTarget` is."""
+__all__ = ["RoutedSession", "request_target", "routed"]
+
 CONNECTIONS_PER_OWNER = 100
 _RETRY_AFTER = "1"
 _STATUSES = {Remedy.LOOK_AGAIN: 421, Remedy.COME_AGAIN: 503, Remedy.NONE: 400}
@@ -49,10 +49,10 @@ def routed(
     consumer: AssignerConsumer, *, exempt: Collection[str] = (), within: float = ADMIT_WITHIN, required: bool = True
 ) -> Middleware:
     """Make a middleware that admits each request through the gate of its partition, and counts it as in progress until
-    the handler has returned: a release waits for it. The handler finds the target as `request[ROUTED]`.
+    the handler has returned: a release waits for it. The handler finds the target by `request_target`.
 
     `exempt`: paths that need no target, such as those of probes. `within`: seconds that a request waits for a gate that
-    is about to open. `required=False`: requests without a target are let through, and have no `request[ROUTED]`.
+    is about to open. `required=False`: requests without a target are let through.
 
     The body is read before the request is admitted, up to the application's `client_max_size`, so that a release never
     waits for a slow sender."""
@@ -66,11 +66,9 @@ def routed(
         await request.read()
         async with AsyncExitStack() as admitted:
             try:
-                target = await admission.admit(request.headers.items(), admitted)
+                await admission.admit(request.headers.items(), admitted)
             except NotAdmitted as refusal:
                 return _refused(refusal)
-            if target is not None:
-                request[ROUTED] = target
             return _begun(await handler(request))
 
     return admit

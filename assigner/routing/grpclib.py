@@ -33,10 +33,12 @@ from h2.exceptions import H2Error
 from assigner.client.channel import Address, close_channel, parse_address
 from assigner.client.consumer import AssignerConsumer
 from assigner.client.gate import ADMIT_WITHIN
-from assigner.routing.admission import NotAdmitted, Remedy, RequestAdmission
+from assigner.routing.admission import NotAdmitted, Remedy, RequestAdmission, request_target
 from assigner.routing.handler import Target
-from assigner.routing.headers import REFUSED, RequestTarget, headers_of
+from assigner.routing.headers import REFUSED, headers_of
 from assigner.routing.retries import RequestRouter, Retries, Setback, Tries
+
+__all__ = ["RoutedChannels", "admit_routed", "request_target"]
 
 _T = TypeVar("_T")
 _STATUSES = {
@@ -44,7 +46,6 @@ _STATUSES = {
     Remedy.COME_AGAIN: Status.UNAVAILABLE,
     Remedy.NONE: Status.INVALID_ARGUMENT,
 }
-_target: ContextVar[RequestTarget | None] = ContextVar("assigner_request_target", default=None)
 _outgoing: ContextVar[_Outgoing | None] = ContextVar("assigner_outgoing_call", default=None)
 
 
@@ -82,24 +83,15 @@ def admit_routed(
                 stream = cast(Stream[Any, Any], _Received(stream, await stream.recv_message()))
             async with AsyncExitStack() as admitted:
                 try:
-                    target = await admission.admit(metadata.items(), admitted)
+                    await admission.admit(metadata.items(), admitted)
                 except NotAdmitted as refusal:
                     await _refuse(stream, refusal)
                     return
-                _target.set(target)
                 await handler(stream)
 
         event.method_func = admitted_handler
 
     listen(server, RecvRequest, on_request)
-
-
-def request_target() -> RequestTarget:
-    """The target of the call that is being handled. Raises `LookupError` if it came without one."""
-    target = _target.get()
-    if target is None:
-        raise LookupError("this call has no target; ask only in the handler of a call that a router sent")
-    return target
 
 
 async def _refuse(stream: Stream[Any, Any], refusal: NotAdmitted) -> None:

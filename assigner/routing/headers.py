@@ -63,7 +63,7 @@ def headers_of(target: Target, group: str = "") -> dict[str, str]:
     return headers
 
 
-def request_of(headers: Iterable[tuple[str, str | bytes]]) -> RequestTarget | None:
+def target_of(headers: Iterable[tuple[str, str | bytes]]) -> RequestTarget | None:
     """Read the target from all headers of a request. None: it has none of these headers.
 
     Raises `MalformedTarget` if a header is missing, comes twice or breaks its rule."""

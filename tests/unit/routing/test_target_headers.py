@@ -20,7 +20,7 @@ from assigner.routing.headers import (
     MalformedTarget,
     RequestTarget,
     headers_of,
-    request_of,
+    target_of,
 )
 
 HEADERS = {GROUP: "billing", OWNER: "worker-1", TOPIC: "orders", PARTITION: "3", EPOCH: "7"}
@@ -48,29 +48,29 @@ topics = st.text(string.ascii_letters + string.digits + "._-", min_size=1, max_s
 def test_what_is_written_is_read_again(owner: str, group: str, topic: str, partition: int, epoch: int) -> None:
     headers = headers_of(Target(topic, partition, owner, "h:1", epoch), group)
     assert all(value.isascii() and value.isprintable() and value == value.strip() for value in headers.values())
-    assert request_of(headers.items()) == RequestTarget(group, owner, topic, partition, epoch)
+    assert target_of(headers.items()) == RequestTarget(group, owner, topic, partition, epoch)
 
 
 def test_names_of_headers_may_be_in_any_case_and_others_do_not_matter() -> None:
     headers: list[tuple[str, str | bytes]] = [("Host", "h:1"), ("x-bin", b"\xff")]
     headers += [(name.title(), value) for name, value in HEADERS.items()]
-    assert request_of(headers) == RequestTarget("billing", "worker-1", "orders", 3, 7)
+    assert target_of(headers) == RequestTarget("billing", "worker-1", "orders", 3, 7)
 
 
 def test_a_request_without_these_headers_has_no_target() -> None:
-    assert request_of([("host", "h:1"), ("assigner-error", "x")]) is None
+    assert target_of([("host", "h:1"), ("assigner-error", "x")]) is None
 
 
 @pytest.mark.parametrize("name", [OWNER, TOPIC, PARTITION, EPOCH])
 def test_a_missing_header_is_named(name: str) -> None:
     with pytest.raises(MalformedTarget, match=f"{name} is missing"):
-        request_of((one, value) for one, value in HEADERS.items() if one != name)
+        target_of((one, value) for one, value in HEADERS.items() if one != name)
 
 
 @pytest.mark.parametrize("name", HEADERS)
 def test_a_header_that_comes_twice_is_refused_even_with_the_same_value(name: str) -> None:
     with pytest.raises(MalformedTarget, match=f"{name} comes twice"):
-        request_of([*HEADERS.items(), (name.upper(), HEADERS[name])])
+        target_of([*HEADERS.items(), (name.upper(), HEADERS[name])])
 
 
 @pytest.mark.parametrize(
@@ -97,5 +97,5 @@ def test_a_header_that_comes_twice_is_refused_even_with_the_same_value(name: str
 )
 def test_a_header_that_breaks_its_rule_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(MalformedTarget, match=name) as refused:
-        request_of((HEADERS | {name: value}).items())
+        target_of((HEADERS | {name: value}).items())
     assert len(str(refused.value)) < 500
