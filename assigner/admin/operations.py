@@ -348,7 +348,10 @@ def _routers(state: GroupState, silent: Silences) -> tuple[RouterMember, ...]:
     for name, count in unacked(state).items():
         router = state.routers.get(name)
         session = session_digest(router.record.session) if router else ""
-        found.append(RouterMember(name=name, session=session, unacked=count, silent_for=silent.get(name)))
+        principal = router.record.principal if router else ""
+        found.append(
+            RouterMember(name=name, session=session, unacked=count, principal=principal, silent_for=silent.get(name))
+        )
     return tuple(found)
 
 

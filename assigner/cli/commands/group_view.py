@@ -122,16 +122,18 @@ def _status(one: ConsumerInfo) -> Text:
 
 
 def _routers(reply: DescribeGroupResponse) -> Table:
+    bound = any(one.principal for one in reply.routers)
     rows = [
         (
             one.name,
             Text(str(one.unacked), "yellow") if one.unacked else one.unacked,
             "" if one.silent_for is None else f"{one.silent_for:.0f} s ago",
             one.session or Text("unreadable, or lost its name", "red"),
+            *([one.principal] if bound else []),
         )
         for one in reply.routers
     ]
-    return table("", ("name", "frozen, not acked", "last seen", "session"), rows)
+    return table("", ("name", "frozen, not acked", "last seen", "session", *(["identity"] if bound else [])), rows)
 
 
 def _ownership(reply: DescribeGroupResponse) -> Table:

@@ -135,6 +135,7 @@ def _router(router: RouterMember) -> dict[str, Any]:
         "name": router.name,
         "session": router.session,
         "unacked": router.unacked,
+        "principal": router.principal,
         **({} if router.silent_for is None else {"silent_for": router.silent_for}),
     }
 
