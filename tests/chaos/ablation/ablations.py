@@ -25,6 +25,7 @@ from tests.scenarios.ownership import test_epoch_floor as floor
 from tests.scenarios.ownership import test_outages as outages
 from tests.scenarios.ownership import test_rules_ownership as ownership
 from tests.scenarios.ownership import test_rules_planning as planning
+from tests.scenarios.routing import test_router_identities as router_identities
 from tests.scenarios.sessions import test_calls_without_a_session as calls
 from tests.scenarios.sessions import test_identities as identities
 from tests.scenarios.sessions import test_incarnations as incarnations
@@ -408,6 +409,13 @@ ABLATIONS: tuple[Ablation, ...] = (
         "a call acts for a session of another identity",
         sessions.calls_do_not_look_at_identities,
         identities.test_rule_17_another_identity_can_not_ack_the_release_of_what_an_owner_still_holds,
+    ),
+    Ablation(
+        17,
+        "a router's session is not bound to the identity that opened it",
+        sessions.routers_are_not_bound_to_identities,
+        router_identities.test_rule_17_another_identity_does_nothing_for_a_router_whether_or_not_it_knows_the_session,
+        {"call": "CutoverAck", "who": "evil/edge", "session": "the-session"},
     ),
     Ablation(
         17,

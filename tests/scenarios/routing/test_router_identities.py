@@ -60,7 +60,7 @@ async def started(cluster: Cluster) -> Instance:
 @pytest.mark.parametrize("session", [SESSION, "another-one"])
 @pytest.mark.parametrize("who", [OTHER, UNKNOWN])
 @pytest.mark.parametrize("call", CALLS)
-async def test_another_identity_does_nothing_for_a_router_whether_or_not_it_knows_the_session(
+async def test_rule_17_another_identity_does_nothing_for_a_router_whether_or_not_it_knows_the_session(
     any_cluster: Cluster, call: str, who: str, session: str
 ) -> None:
     instance = await started(any_cluster)

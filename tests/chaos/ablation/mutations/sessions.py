@@ -11,6 +11,7 @@ from assigner.api import Registration
 from assigner.backends.election.instance_lease import Hold, InstanceLease
 from assigner.core import sessions
 from assigner.core.liveness import SessionLiveness, SessionState
+from assigner.core.routers import sessions as router_sessions
 from assigner.members.registration import MemberService
 from assigner.members.streams import ConsumerStream
 from assigner.model.records import GroupOptions
@@ -51,6 +52,10 @@ def calls_do_not_look_at_identities(patch: Patch) -> None:
 
     patch.setattr(sessions, "authorize", changed)
     patch.setattr("assigner.members.callers.check_principal", unchecked)
+
+
+def routers_are_not_bound_to_identities(patch: Patch) -> None:
+    patch.setattr(router_sessions, "may_use", lambda router, principal: True)
 
 
 def any_session_takes_the_stream(patch: Patch) -> None:
