@@ -17,8 +17,9 @@ import numpy as np
 from bench.cutover.course import SECOND, Action
 from bench.cutover.recording import Happened, Outcome, Recording, Sent, Served
 
-BETWEEN_REQUESTS = SECOND // 4
-"""A pod that leaves may have served a partition's last request so long before, because they come one by one."""
+LAST_SERVED = SECOND
+"""A pod that leaves may have served a partition's last request so long before: requests come only now and then, and a
+busy machine holds them up."""
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -195,7 +196,7 @@ def _handovers(served: Sequence[Served], happened: Sequence[Happened]) -> Handov
 def _cause(old: str, stopped: int, happened: Iterable[Happened]) -> Action:
     """Why a partition left its owner, who served it until then."""
     for step in happened:
-        if step.pod == old and step.action is not Action.JOIN and step.at <= stopped + BETWEEN_REQUESTS:
+        if step.pod == old and step.action is not Action.JOIN and step.at <= stopped + LAST_SERVED:
             return step.action
     return Action.JOIN
 

@@ -33,6 +33,8 @@ PATIENCE = 40.0
 NOTICED = SECOND // 1000
 """A request that had its target sooner was not held back."""
 COME_AGAIN = 0.02
+LOOK_AGAIN = 1.0
+"""Seconds after which a request is sent again though no other owner is known: the same one may have come back."""
 
 
 def keys(source: int) -> list[str]:
@@ -123,10 +125,10 @@ class Source:
                     await backlog.behind(partial(asyncio.sleep, COME_AGAIN))
                 case Verdict.STALE:
                     progress.refused += 1
-                    await backlog.behind(partial(self._router.newer_than, target, within=PATIENCE))
+                    await backlog.behind(partial(self._router.newer_than, target, within=LOOK_AGAIN))
                 case None:
                     progress.waited += 1
-                    await backlog.behind(partial(self._router.newer_than, target, within=PATIENCE))
+                    await backlog.behind(partial(self._router.newer_than, target, within=LOOK_AGAIN))
 
 
 class Backlog:

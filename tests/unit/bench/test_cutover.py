@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from io import StringIO
 from itertools import pairwise
@@ -11,11 +12,13 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from assigner.core.routing.partitioner import murmur2_partition
 from bench.cutover.analysis import Findings, Move, analyse, handovers, lost, order, windows
 from bench.cutover.course import COURSE, FIRST_PODS, PARTITIONS, QUICK, SECOND, USUAL, Action, requests
 from bench.cutover.kafka_group import sent as sent_of_records
 from bench.cutover.recording import Happened, Journal, Outcome, Recording, Sent, Served, served_in
 from bench.cutover.report import MUST_BE_NONE, broken, middle, report
+from bench.cutover.router import Backlog, keys
 from bench.sheets import terminal
 
 MS = SECOND // 1000
@@ -241,3 +244,40 @@ def test_the_tables_show_every_contestant_with_medians_of_its_runs() -> None:
 def _with_pause(milliseconds: int) -> Findings:
     moved = [served(0, 0), served(1, 2 + milliseconds, "b", 2)]
     return analyse(recording([sent(0, 0), sent(1, 1)], moved, Happened(0, Action.JOIN, "b")))
+
+
+# --- the order of what is sent again ---------------------------------------------------------------------------------
+
+
+async def test_requests_go_on_in_their_order_when_what_they_waited_for_has_passed() -> None:
+    backlog, passed, gone_on = Backlog(), asyncio.Event(), list[int]()
+
+    async def refused(number: int) -> None:
+        await backlog.behind(passed.wait)
+        gone_on.append(number)
+
+    async def later(number: int) -> None:
+        await backlog.turn()
+        gone_on.append(number)
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in (0, 1):
+            tasks.create_task(refused(number))
+        await asyncio.sleep(0)
+        tasks.create_task(later(2))
+        await asyncio.sleep(0)
+        assert gone_on == []
+        passed.set()
+        # Others come in every turn of the loop from here on.
+        for number in range(3, 10):
+            tasks.create_task(later(number))
+            await asyncio.sleep(0)
+    assert gone_on == list(range(10))
+    assert not await backlog.turn()
+
+
+def test_each_source_has_a_key_of_its_own_for_each_partition() -> None:
+    first, second = keys(0), keys(1)
+    assert not set(first) & set(second)
+    for partition in range(PARTITIONS):
+        assert murmur2_partition(first[partition].encode(), PARTITIONS) == partition
