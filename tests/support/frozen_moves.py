@@ -5,7 +5,8 @@ from __future__ import annotations
 from assigner.core.group import GroupState
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Step
-from tests.support.cluster import Cluster
+from assigner.testing.waiting import eventually
+from tests.support.cluster import GROUP, Cluster
 from tests.support.stepped_consumer import SteppedConsumer
 
 
@@ -14,11 +15,18 @@ async def warm_at_b(cluster: Cluster, *, partitions: int = 2) -> tuple[SteppedCo
     await cluster.add_topic(partitions=partitions)
     if not cluster.instances:
         await cluster.start_instance()
+    await until_led(cluster)
     a = await cluster.join("a", address="10.0.0.1:1")
     await cluster.until_counts(a=partitions)
     b = await cluster.join("b", answers_warm=False, address="10.0.0.2:1")
     await b.until("asked to warm", lambda c: len(c.to_warm) == partitions // 2)
     return a, b
+
+
+async def until_led(cluster: Cluster) -> None:
+    """Wait until the group is led, so that its leader sees everybody join: then nobody who dies has a grace period."""
+    leads = [one.coordinators.leading for one in cluster.instances.values()]
+    await eventually(lambda: any(GROUP in one for one in leads), within=cluster.patience, what="led")
 
 
 async def moving(cluster: Cluster) -> tuple[SteppedConsumer, SteppedConsumer, TopicPartition]:
