@@ -221,9 +221,9 @@ def _describe(message: Any, order: Warm | Release) -> int:
 # --- replies -------------------------------------------------------------------------------------------------------
 
 
-def encode_refusals(refusals: Iterable[tuple[TopicPartition, str]]) -> bytes:
-    """Encode a PartitionReadyResponse or a PartitionReleasedResponse: both have the same fields."""
-    reply = message_class("PartitionReadyResponse")()
+def encode_refusals(refusals: Iterable[tuple[TopicPartition, str]], response: str = "PartitionReadyResponse") -> bytes:
+    """Encode a response of refusals. PartitionReadyResponse and PartitionReleasedResponse have the same fields."""
+    reply = message_class(response)()
     for tp, reason in refusals:
         refusal = reply.refusals.add(reason=reason)
         _place(refusal.partition, tp)

@@ -78,7 +78,8 @@ class RouterCalls:
     async def cutover_ack(self, request: v1.CutoverAckRequest) -> bytes:
         who, acks = self._requests.router(request), self._requests.freeze_acks(request)
         refused = await self._routers.cutover_ack(*who, acks, principal=self._requests.principal)
-        return encode_refusals((one.tp, reason_for(one.error, PATH + "CutoverAck")) for one in refused)
+        reasons = [(one.tp, reason_for(one.error, PATH + "CutoverAck")) for one in refused]
+        return encode_refusals(reasons, "CutoverAckResponse")
 
     async def deregister(self, request: v1.DeregisterRouterRequest) -> v1.DeregisterRouterResponse:
         await self._routers.deregister(*self._requests.router(request), principal=self._requests.principal)
