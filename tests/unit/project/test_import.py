@@ -57,6 +57,12 @@ def test_a_name_that_the_client_does_not_have_is_named() -> None:
         _ = assigner.client.Admin  # type: ignore[attr-defined]
 
 
+def test_a_router_imports_no_more_than_a_consumer_does() -> None:
+    imported = modules_after("from assigner.routing import Router")
+    assert "assigner.proto.runtime" in imported
+    assert imported & (HEAVY | FOR_OPERATORS | PACKAGE_READERS) == set()
+
+
 def modules_after(statement: str) -> set[str]:
     """The modules that a fresh interpreter holds once it has run the statement."""
     program = f"{statement}; import sys; print(*sys.modules)"
