@@ -120,6 +120,7 @@ FORGED = {
     "no kid": (SIGNER.token(header={"kid": ...}), "kid"),
     "kid is a number": (SIGNER.token(header={"kid": 1}), "kid"),
     "kid is empty": (SIGNER.token(header={"kid": ""}), "kid"),
+    "kid is a list": (SIGNER.token(header={"kid": [SIGNER.kid]}), "kid"),
     "two kids": (
         SIGNER.sign(
             f'{{"alg":"EdDSA","kid":"{STRANGER.kid}","kid":"{SIGNER.kid}"}}'.encode(),
