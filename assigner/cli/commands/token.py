@@ -215,7 +215,7 @@ def _validity(begins: float | None, ends: float, now: float) -> str:
 
 def _span(seconds: float) -> str:
     """A duration in its two largest units, such as `29 d 23 h`."""
-    rest, parts = max(0, round(seconds)), []
+    rest, parts = max(0, int(seconds)), []
     for unit, size in sorted(_UNITS.items(), key=lambda one: -one[1]):
         count, rest = divmod(rest, size)
         if count:
