@@ -53,8 +53,8 @@ class _Lane:
         """Where requests go while the lane is open, or went before."""
         self.flight: _Flight | None = None
         """Of `route`."""
-        self.flights: list[_Flight] = []
-        """Those with requests in flight, of any epoch; few, as long as requests end."""
+        self.flights: list[_Flight] | None = None
+        """Those with requests in flight, of any epoch; few, as long as requests end. None: the lane was never used."""
         self.queue: StashQueue | None = None
         self.drained: asyncio.Event | None = None
         """Set when a flight has ended; exists while a drain waits for that."""
@@ -64,13 +64,15 @@ class _Lane:
         if flight is None or flight.route is not route:
             flight = self.flight = _Flight(self.tp, route)
         if flight.count == 0:
+            if self.flights is None:
+                self.flights = []
             self.flights.append(flight)
         flight.count += 1
         return flight
 
     def end(self, flight: _Flight) -> None:
         flight.count -= 1
-        if flight.count == 0:
+        if flight.count == 0 and self.flights is not None:
             self.flights.remove(flight)
             if self.drained is not None:
                 self.drained.set()
@@ -79,7 +81,7 @@ class _Lane:
         """Whether requests are in flight to the last owner. One that hangs at an owner before that delays nothing."""
         last = self.route
         return last is not None and any(
-            one.route.owner == last.owner or one.route.epoch >= last.epoch for one in self.flights
+            one.route.owner == last.owner or one.route.epoch >= last.epoch for one in self.flights or ()
         )
 
 

@@ -52,23 +52,38 @@ def succeeding(held: Route | None, shown: Route) -> Route:
 
 
 class _Rebuild:
-    """A whole table that is being received, or that is older than the one in use."""
+    """A whole table that is being received, or that is older than the one in use.
 
-    def __init__(self, held: _Rows, unowned: dict[TopicPartition, Route]) -> None:
+    It is compared with the one in use row by row as it arrives, so that little is left to do when it is complete."""
+
+    def __init__(self, held: _Rows, unowned: dict[TopicPartition, Route], *, anew: bool) -> None:
+        """`anew`: it is of another incarnation, whose epochs are not compared with those that are held."""
         self.complete = False
         self.routes: _Rows = {}
         self.topics: dict[str, int] = {}
+        self.changed: dict[TopicPartition, RowChange] = {}
         self.size = 0
         self._held = held
         self._unowned = unowned
+        self._anew = anew
 
     def put(self, tp: TopicPartition, shown: Route) -> None:
-        rows = self.routes.setdefault(tp.topic, {})
-        held = self._held.get(tp.topic, {}).get(tp.partition) or self._unowned.get(tp)
-        self.size += tp.partition not in rows
-        rows[tp.partition] = succeeding(held, shown)
+        rows = self.routes.get(tp.topic)
+        if rows is None:
+            rows = self.routes[tp.topic] = {}
+        if tp.partition not in rows:
+            self.size += 1
+        of_topic = self._held.get(tp.topic)
+        held = of_topic.get(tp.partition) if of_topic is not None else None
+        route = shown if self._anew else succeeding(held or self._unowned.get(tp), shown)
+        rows[tp.partition] = route
+        if route.frozen or route != held:
+            self.changed[tp] = RowChange(tp, held, route)
+        else:
+            self.changed.pop(tp, None)
 
     def drop(self, tp: TopicPartition) -> None:
+        self.changed.pop(tp, None)
         if self.routes.get(tp.topic, {}).pop(tp.partition, None) is not None:
             self.size -= 1
 
@@ -150,8 +165,7 @@ class RoutingTable:
         self._opened = True
         told = changes.opening.incarnation if changes.opening is not None else ""
         self._next_incarnation = told or self.incarnation
-        # The epochs of another incarnation are not compared with those that are held.
-        self._rebuild = _Rebuild(self._routes, self._unowned) if not self._begins_anew else _Rebuild({}, {})
+        self._rebuild = _Rebuild(self._routes, self._unowned, anew=self._begins_anew)
 
     @property
     def _begins_anew(self) -> bool:
@@ -178,13 +192,7 @@ class RoutingTable:
     def _adopt(self, rebuild: _Rebuild) -> list[RowChange]:
         before, self._routes, self._size = self._routes, rebuild.routes, rebuild.size
         self._topics = {topic: count for topic, count in rebuild.topics.items() if count}
-        rows: list[RowChange] = []
-        for topic, routes in rebuild.routes.items():
-            held = before.get(topic, {})
-            for partition, route in routes.items():
-                known = held.get(partition)
-                if route is not known and (route.frozen or route != known):
-                    rows.append(RowChange(TopicPartition(topic, partition), known, route))
+        rows = list(rebuild.changed.values())
         for topic, held in before.items():
             lost = held.keys() - rebuild.routes.get(topic, {}).keys()
             rows += [self._lost(TopicPartition(topic, partition), held[partition]) for partition in lost]
