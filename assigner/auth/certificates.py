@@ -85,6 +85,7 @@ class CertificateRules:
         self._allowed = allowed
         self._denied = denied
         self._decide = lru_cache(REMEMBERED)(self._look_up)
+        self._denial = lru_cache(REMEMBERED)(self._denial_of)
 
     def decide(self, certificate: Mapping[str, Any]) -> Principal | Denial:
         """Decide who shows the certificate, which is as `getpeercert()` of its connection gives it."""
@@ -95,8 +96,7 @@ class CertificateRules:
 
     def denies(self, certificate: Mapping[str, Any]) -> Denial | None:
         """The denial if a `[[deny]]` names the certificate."""
-        names = names_of(certificate)
-        return self._denial(names.all) if self._denied else None
+        return self._denial(names_of(certificate).all) if self._denied else None
 
     def _look_up(self, names: CertificateNames) -> Principal | Denial:
         denial = self._denial(names.all)
@@ -112,7 +112,7 @@ class CertificateRules:
                     return _named(allowed, name)
         return unauthenticated(CLAIM, f"no [[allow]] names certificate {names.own[0]!r}; add a rule for it")
 
-    def _denial(self, names: tuple[str, ...]) -> Denial | None:
+    def _denial_of(self, names: tuple[str, ...]) -> Denial | None:
         for name in names:
             if matches_any(self._denied, name):
                 return unauthenticated(CLAIM, f"a [[deny]] names certificate {name!r}; use another certificate")
@@ -146,10 +146,12 @@ def _end(certificate: Mapping[str, Any]) -> float | None:
 def read_rules(path: str) -> CertificateRules:
     """Read the rules of the file. Raises `InvalidInput` if one can't be used: none of them counts then."""
     try:
+        if not Path(path).is_file():
+            raise InvalidInput(f"can't read the certificate rules in {path}: there is no such file")
         with Path(path).open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise InvalidInput(f"can't read the certificate rules in {path}: {error.strerror}; check the file") from error
+        raise InvalidInput(f"can't read the certificate rules in {path}: {error.strerror}; check its mode") from error
     if len(content) > MAX_BYTES:
         raise InvalidInput(f"the certificate rules in {path} are longer than {MAX_BYTES} bytes; use `*` in `who`")
     try:

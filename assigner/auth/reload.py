@@ -148,8 +148,8 @@ def fingerprint(paths: Sequence[str]) -> _Fingerprint:
     for path in paths:
         try:
             found += [(str(file), _identity(file)) for file in files_of(path)[: MOST_ENTRIES + 1]]
-        except OSError as error:
-            found.append((path, f"unreadable {error.errno}"))
+        except (OSError, ValueError) as error:
+            found.append((path, f"unreadable {error}"))
     return tuple(found)
 
 
@@ -161,5 +161,5 @@ def _identity(file: Path) -> str:
         with file.open("rb") as opened:
             content = opened.read(COMPARED_BYTES)
         return f"{file.stat().st_size} {hashlib.blake2b(content, digest_size=16).hexdigest()}"
-    except OSError as error:
-        return f"unreadable {error.errno}"
+    except (OSError, ValueError) as error:
+        return f"unreadable {error}"

@@ -52,6 +52,8 @@ _URL_SAFE = bytes.maketrans(b"-_+/=", b"+/!!!")
 _FIELD = re.compile(r"(?:field `|at `\$\.)(\w+)")
 _SHOWN = 60
 """Characters of a peer's own text that a denial repeats."""
+_REASON = 300
+"""Characters of a reason that may hold such text."""
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -253,7 +255,7 @@ def _principal(claims: Claims) -> Principal | Denial:
             expires=claims.exp + LEEWAY,
         )
     except AssignerError as error:
-        return unauthenticated(_wrong_claim(claims), str(error))
+        return unauthenticated(_wrong_claim(claims), _short(str(error), _REASON))
 
 
 def _wrong_claim(claims: Claims) -> str:
@@ -288,5 +290,5 @@ def _unknown_key(kid: str) -> Denial:
     )
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+def _short(text: str, most: int = _SHOWN) -> str:
+    return text if len(text) <= most else text[:most] + "..."

@@ -93,6 +93,12 @@ async def test_a_certificate_without_a_rule_is_refused(place: Place) -> None:
     assert "no [[allow]]" in place.refusal(certificate={"subjectAltName": (("DNS", "other"),)})
 
 
+async def test_paths_that_are_none_are_refused() -> None:
+    for impossible in ({"keys": ["a\0b"]}, {"certificates": "a\0b"}):
+        with pytest.raises(InvalidInput, match="no such file"):
+            await Authenticator(clock=SystemClock(), **impossible).load()
+
+
 @pytest.mark.parametrize("scheme", ["Bearer ", "bearer ", "BEARER ", " Bearer  "])
 async def test_the_schemes_case_and_blanks_do_not_matter(place: Place, scheme: str) -> None:
     assert place.name(scheme + SIGNER.token()) == "worker-1"
@@ -151,7 +157,7 @@ async def test_without_rules_a_certificate_says_nothing(place: Place) -> None:
 async def test_files_that_can_not_be_used_stop_the_start(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="no such file"):
         await Authenticator(keys=[str(tmp_path / "none")], clock=SystemClock()).load()
-    with pytest.raises(InvalidInput, match="No such file"):
+    with pytest.raises(InvalidInput, match="no such file"):
         await Authenticator(certificates=str(tmp_path / "none"), clock=SystemClock()).load()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -165,9 +166,17 @@ def test_a_file_with_a_wrong_rule_is_refused_with_its_name(tmp_path: Path, text:
     assert said in str(refused.value)
 
 
-def test_a_missing_file_and_one_that_is_not_text_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="No such file"):
+def test_a_pipe_in_place_of_the_file_is_refused_and_blocks_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rules.toml")
+    with pytest.raises(InvalidInput, match="no such file"):
         read_rules(str(tmp_path / "rules.toml"))
+
+
+def test_a_missing_file_and_one_that_is_not_text_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="no such file"):
+        read_rules(str(tmp_path / "rules.toml"))
+    with pytest.raises(InvalidInput, match="no such file"):
+        read_rules("a\0b")
     (tmp_path / "rules.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidInput, match="wrong"):
         read_rules(str(tmp_path / "rules.toml"))

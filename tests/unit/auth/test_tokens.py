@@ -154,6 +154,7 @@ def test_a_message_does_not_repeat_endless_text() -> None:
     assert len(Service().refusal(SIGNER.token(header={"alg": "x" * 3000})).message) < 200
     assert len(Service().refusal(SIGNER.token(header={"kid": "x" * 3000})).message) < 250
     assert len(Service().refusal(SIGNER.token(aud="x" * 3000)).message) < 200
+    assert len(Service().refusal(SIGNER.token(roles=["x" * 3000])).message) < 400
 
 
 # --- form --------------------------------------------------------------------------------------------------------
