@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -22,6 +22,7 @@ import msgspec
 from assigner.api import GroupDescription
 from assigner.demo.ownership_changes import OwnershipChanges
 from assigner.demo.snapshot import EventLine, ProcessStates, Snapshot, snapshot_of
+from assigner.demo.traffic import GROUP, PARTITIONS, TOPIC
 from assigner.embedded import EmbeddedAssigner
 from assigner.errors import AssignerError
 from assigner.model.records import GroupOptions
@@ -31,7 +32,6 @@ from assigner.settings import HttpSettings, Settings
 
 T = TypeVar("T")
 
-GROUP, TOPIC, PARTITIONS = "demo", "events", 64
 NAMES = ("worker-1", "worker-2", "worker-3", "worker-4")
 MAX_LINES = 200
 
@@ -62,10 +62,12 @@ def demo_settings(pace: Pace) -> Settings:
 class DemoEnvironment:
     """The service and the workers of the demo. Leaving the context kills every process that it started."""
 
-    def __init__(self, pace: Pace) -> None:
+    names: tuple[str, ...] = NAMES
+
+    def __init__(self, pace: Pace, settings: Settings | None = None) -> None:
         self.pace = pace
         self.title = ""
-        self._embedded = EmbeddedAssigner(demo_settings(pace))
+        self._embedded = EmbeddedAssigner(settings or demo_settings(pace))
         self._workers: dict[str, anyio.abc.Process] = {}
         self._processes = ProcessStates()
         self._began = 0.0
@@ -82,12 +84,16 @@ class DemoEnvironment:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with anyio.CancelScope(shield=True):
-            for process in self._workers.values():
-                with suppress(ProcessLookupError):
-                    process.kill()
-            for process in self._workers.values():
-                await process.wait()
+            await self._end(self._workers.values())
             await anyio.to_thread.run_sync(self._embedded.close)
+
+    async def _end(self, processes: Collection[anyio.abc.Process]) -> None:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                process.kill()
+        with anyio.CancelScope(shield=True):
+            for process in processes:
+                await process.wait()
 
     # --- what the script does ------------------------------------------------------------------------------------
 
@@ -136,7 +142,7 @@ class DemoEnvironment:
         return snapshot_of(
             self._description,
             PARTITIONS,
-            NAMES,
+            self.names,
             self._processes,
             at=self.now(),
             title=self.title,

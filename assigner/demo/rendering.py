@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from assigner.demo.snapshot import Cell, EventLine, Moving, Snapshot, State, Worker
+from assigner.demo.traffic import Traffic
 
 WIDTH = 100
 COLUMNS = 16
@@ -18,6 +19,7 @@ LOG_LINES = 9
 MOVING_LINES = 8
 _COLOURS = ("dodger_blue2", "dark_orange", "green3", "medium_purple1", "deep_pink2", "gold3")
 _NO_OWNER = "grey30"
+_BARS = " ▁▂▃▄▅▆▇█"
 _STATE_STYLE = {
     State.WAITING: "dim",
     State.READY: "green",
@@ -30,14 +32,16 @@ _STEP_STYLE = {"warming": "yellow", "complete": "green", "failed": "red"}
 
 def render(snapshot: Snapshot) -> RenderableType:
     colours = {worker.name: _COLOURS[index % len(_COLOURS)] for index, worker in enumerate(snapshot.workers)}
+    traffic = snapshot.traffic
     upper = _side_by_side(
         _panel("partitions by owner", _grid(snapshot.cells, colours)),
-        _panel("workers", _workers(snapshot.workers, colours)),
+        _panel("workers" if traffic is None else "pods", _workers(snapshot.workers, colours)),
     )
-    lower = _side_by_side(
-        _panel(f"handoffs in flight: {len(snapshot.moving)}", _moving(snapshot.moving, colours)),
-        _panel("what happened", _log(snapshot.lines)),
-    )
+    if traffic is None:
+        left = _panel(f"handoffs in flight: {len(snapshot.moving)}", _moving(snapshot.moving, colours))
+    else:
+        left = _panel(f"routers; handoffs in flight: {len(snapshot.moving)}", _routers(traffic))
+    lower = _side_by_side(left, _panel("what happened", _log(snapshot.lines)))
     return Group(_headline(snapshot), upper, lower, _legend())
 
 
@@ -53,6 +57,41 @@ def _headline(snapshot: Snapshot) -> RenderableType:
     )
     title = Text(snapshot.title, "bold white")
     return Panel(Group(title, facts), title="Kafka Assigner", border_style="blue", width=WIDTH)
+
+
+def _routers(traffic: Traffic) -> RenderableType:
+    """The routers, then all requests together, in as many lines as handoffs have."""
+    table = Table.grid(padding=(0, 1))
+    headings = ("", "req/s", "in flight", "stashed", "frozen")
+    for name in headings:
+        table.add_column(justify="right" if name else "left")
+    table.add_row(*(Text(name, "dim") for name in headings))
+    for router in traffic.routers:
+        counts = router.counts
+        busy = (counts.in_flight, counts.stashed, counts.frozen)
+        table.add_row(
+            Text(router.name, "cyan" if router.present else "dim strike"),
+            Text(f"{router.per_second:.0f}"),
+            *(Text(str(number), "yellow" if number and place else "") for place, number in enumerate(busy)),
+        )
+    rows = 1 + len(traffic.routers)
+    lost = traffic.total("lost") + traffic.total("refused")
+    totals = Text.assemble(
+        ("answered ", "dim"),
+        (f"{traffic.total('answered'):,}", "bold"),
+        ("   sent again ", "dim"),
+        (str(traffic.total("again")), "bold"),
+        ("   lost ", "dim"),
+        (str(lost), "bold red" if lost else "bold green"),
+    )
+    height = MOVING_LINES - 3
+    return Group(table, *(Text("") for _ in range(height - rows)), totals, Text(""), _sparkline(traffic), Text(""))
+
+
+def _sparkline(traffic: Traffic) -> Text:
+    highest = max(traffic.history, default=0.0) or 1.0
+    bars = "".join(_BARS[round(value / highest * (len(_BARS) - 1))] for value in traffic.history)
+    return Text.assemble((bars, "cyan"), (f" {traffic.per_second:.0f}/s", "bold"))
 
 
 def _panel(title: str, body: RenderableType) -> Panel:

@@ -1,8 +1,9 @@
-"""Runs the demo's script of four steps. Each acts, waits for its result, and then pauses for the viewer."""
+"""Runs the script of a demo, step by step. Each acts, waits for its result, and then pauses for the viewer."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -18,19 +19,22 @@ class StepFailed(Exception):
     """A step's condition did not come true in time."""
 
 
-class DemoStep(msgspec.Struct, frozen=True):
+E = TypeVar("E", bound=DemoEnvironment)
+
+
+class DemoStep(msgspec.Struct, Generic[E], frozen=True):
     title: str
-    action: Callable[[DemoEnvironment], Awaitable[None]]
+    action: Callable[[E], Awaitable[None]]
     until: Callable[[Snapshot], bool]
     linger: float
     """The shortest duration of the step in seconds, at normal speed."""
 
 
-def _states(snapshot: Snapshot) -> dict[str, State]:
+def states(snapshot: Snapshot) -> dict[str, State]:
     return {worker.name: worker.state for worker in snapshot.workers}
 
 
-def _settled(snapshot: Snapshot, *ready: str) -> bool:
+def settled(snapshot: Snapshot, *ready: str) -> bool:
     """Whether the named workers own all partitions evenly and no handoff is in flight."""
     owned = {worker.name: worker.owned for worker in snapshot.workers}
     shares = [owned[name] for name in ready]
@@ -40,40 +44,40 @@ def _settled(snapshot: Snapshot, *ready: str) -> bool:
 
 ONE, TWO, THREE, FOUR = NAMES
 
-STEPS = (
+STEPS: tuple[DemoStep[DemoEnvironment], ...] = (
     DemoStep(
         "Three workers start and share 64 partitions",
         lambda environment: environment.start(ONE, TWO, THREE),
-        lambda snapshot: _settled(snapshot, ONE, TWO, THREE),
+        lambda snapshot: settled(snapshot, ONE, TWO, THREE),
         10,
     ),
     DemoStep(
         "A fourth joins: a quarter moves, each partition warmed before it changes hands",
         lambda environment: environment.start(FOUR),
-        lambda snapshot: _settled(snapshot, *NAMES),
+        lambda snapshot: settled(snapshot, *NAMES),
         18,
     ),
     DemoStep(
         "worker-2 is killed: when its lease is over, its partitions go to the others",
         lambda environment: environment.kill(TWO),
-        lambda snapshot: _settled(snapshot, ONE, THREE, FOUR),
+        lambda snapshot: settled(snapshot, ONE, THREE, FOUR),
         15,
     ),
     DemoStep(
         "worker-1 drains: everything is handed over before it leaves",
         lambda environment: environment.drain(ONE),
-        lambda snapshot: _settled(snapshot, THREE, FOUR) and _states(snapshot)[ONE] is State.GONE,
+        lambda snapshot: settled(snapshot, THREE, FOUR) and states(snapshot)[ONE] is State.GONE,
         16,
     ),
 )
 
 
 async def run_script(
-    environment: DemoEnvironment, sleep: Callable[[float], Awaitable[None]]
+    environment: E, steps: Sequence[DemoStep[E]], sleep: Callable[[float], Awaitable[None]]
 ) -> AsyncIterator[Snapshot]:
     """Run all steps, and yield a few snapshots per second. Raises `StepFailed`."""
-    for number, step in enumerate(STEPS, 1):
-        environment.title = f"{number}/{len(STEPS)}  {step.title}"
+    for number, step in enumerate(steps, 1):
+        environment.title = f"{number}/{len(steps)}  {step.title}"
         began = environment.now()
         await step.action(environment)
         snapshot = await environment.take_snapshot()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import anyio
@@ -14,27 +14,36 @@ from assigner import logs
 from assigner.demo import recording
 from assigner.demo.environment import DemoEnvironment, Pace
 from assigner.demo.rendering import render
-from assigner.demo.script import run_script
+from assigner.demo.routed_environment import RoutedEnvironment
+from assigner.demo.routed_script import ROUTED_STEPS
+from assigner.demo.script import STEPS, DemoStep, E, run_script
 from assigner.demo.snapshot import Snapshot
 from assigner.logs import LogLevel, LogSettings
 
 RECORDED_FRAMES = 12
 
 
-async def show(pace: Pace, console: Console, record: Path | None = None) -> list[Snapshot]:
+async def show(
+    pace: Pace, console: Console, record: Path | None = None, *, with_routers: bool = False
+) -> list[Snapshot]:
     """Run the demo, and return the snapshots that were displayed."""
     # The service logs in this process; its lines would break the display.
     logs.configure(LogSettings(level=LogLevel.ERROR), io.StringIO())
     snapshots: list[Snapshot] = []
     try:
         with Live(console=console, auto_refresh=False, transient=False) as live:
-            async with DemoEnvironment(pace) as environment:
-                async for snapshot in run_script(environment, anyio.sleep):
-                    if console.is_terminal:
-                        live.update(render(snapshot), refresh=True)
-                    elif not snapshots or snapshot.title != snapshots[-1].title:
-                        _print_last(snapshots, console)
-                    snapshots.append(snapshot)
+
+            def display(snapshot: Snapshot) -> None:
+                if console.is_terminal:
+                    live.update(render(snapshot), refresh=True)
+                elif not snapshots or snapshot.title != snapshots[-1].title:
+                    _print_last(snapshots, console)
+                snapshots.append(snapshot)
+
+            if with_routers:
+                await _run(RoutedEnvironment(pace), ROUTED_STEPS, display)
+            else:
+                await _run(DemoEnvironment(pace), STEPS, display)
     finally:
         logs.close()
     if not console.is_terminal:
@@ -42,6 +51,12 @@ async def show(pace: Pace, console: Console, record: Path | None = None) -> list
     if record is not None:
         recording.save(selection(snapshots, RECORDED_FRAMES), record)
     return snapshots
+
+
+async def _run(environment: E, steps: Sequence[DemoStep[E]], display: Callable[[Snapshot], None]) -> None:
+    async with environment:
+        async for snapshot in run_script(environment, steps, anyio.sleep):
+            display(snapshot)
 
 
 def _print_last(snapshots: Sequence[Snapshot], console: Console) -> None:

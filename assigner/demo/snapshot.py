@@ -8,6 +8,7 @@ from enum import Enum
 import msgspec
 
 from assigner.api import GroupDescription
+from assigner.demo.traffic import Traffic
 from assigner.model.records import Status, Step
 
 
@@ -64,6 +65,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[EventLine, ...] = ()
     generation: int = 0
     moves: int = 0
+    traffic: Traffic | None = None
+    """Of the demo with routers."""
 
     @property
     def unowned(self) -> int:

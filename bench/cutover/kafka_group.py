@@ -35,6 +35,7 @@ from bench.cutover.course import (
 )
 from bench.cutover.recording import Happened, Outcome, Recording, Sent, Served, served_in
 from tests.support.servers.kafka import KafkaBroker
+from tests.support.servers.mock_kafka import LOGGED
 from tools import install_kafka
 
 SOURCE = Path(__file__).with_name("KafkaPods.java")
@@ -137,7 +138,7 @@ class Records(threading.Thread):
 
     def __init__(self, bootstrap: str, rate: int, seconds: float, start_at: int) -> None:
         super().__init__(name="records", daemon=True)
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1})
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1, **LOGGED})
         self._rate, self._seconds, self._start_at = rate, seconds, start_at
         self.scheduled: list[tuple[str, int, int, int]] = []
         """Key, sequence, partition, and when it was due."""

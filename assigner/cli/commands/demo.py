@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -19,14 +20,15 @@ from assigner.demo.show import show
     "--speed", type=click.FloatRange(min=0.2, max=20), default=1.0, show_default=True, help="2: twice as fast."
 )
 @click.option("--wait/--no-wait", default=True, help="Pause between the scenes, or start the next one at once.")
+@click.option("--routers", is_flag=True, help="Pods that serve requests, and routers that lose none of them.")
 @click.option("--record", type=click.Path(path_type=Path), metavar="FILE", help="Save it as .svg or .txt.")
-def demo(speed: float, wait: bool, record: Path | None) -> None:
+def demo(speed: float, wait: bool, routers: bool, record: Path | None) -> None:
     """Watch workers join, die and drain for a minute."""
     pace = Pace(speed=speed, hold=wait)
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(highlight=False, width=100)
     try:
-        anyio.run(show, pace, console, record)
+        anyio.run(partial(show, pace, console, record, with_routers=routers))
     except StepFailed as error:
         raise Failure(REFUSED, str(error), kind="demo_failed") from error
     except KeyboardInterrupt:
