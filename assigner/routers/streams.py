@@ -28,7 +28,7 @@ from assigner.storage.mirror import GroupMirror
 from assigner.streams.outbox import Outbox
 from assigner.streams.registry import GroupDispatcher, StreamRegistry
 
-MOST_AT_ONCE = 2_000
+MOST_AT_ONCE = 1_000
 """Partitions in one update."""
 
 Rows = list[tuple[TopicPartition, Route]]

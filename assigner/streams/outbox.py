@@ -7,6 +7,7 @@ changes, no reader waits for another, and memory is bounded by the partitions of
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from assigner.aio.wakeup import Wakeup
 from assigner.errors import AssignerError
@@ -36,11 +37,11 @@ class Outbox:
         self.waiting.clear()
 
     def take(self) -> list[TopicPartition]:
-        """Take partitions out, in order."""
+        """Take partitions out, in order. Of too many, any: to sort them all for each part would take too long."""
         if len(self.waiting) <= self._most:
             taken, self.waiting = self.waiting, set()
             return sorted(taken)
-        part = sorted(self.waiting)[: self._most]
+        part = sorted(islice(self.waiting, self._most))
         self.waiting.difference_update(part)
         return part
 
