@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 
 from bench.cutover.analysis import Findings, Latencies, Spread
-from bench.cutover.course import COURSE, Action, Effort
+from bench.cutover.course import PARTITIONS, Action, Effort
 from bench.sheets import Sheet
 
 MUST_BE_NONE = {
@@ -84,33 +84,47 @@ def _middle(spreads: Iterable[Spread | None]) -> Spread | None:
 
 def report(found: Sequence[Findings], effort: Effort, runs: int) -> list[Sheet]:
     """`found`: one for each contestant."""
-    return [_counts(found, effort, runs), _pauses(found), _latencies(found)]
+    return [_faults(found, effort, runs), _pauses(found), _latencies(found), _waits(found, effort)]
 
 
-def _counts(found: Sequence[Findings], effort: Effort, runs: int) -> Sheet:
+def _faults(found: Sequence[Findings], effort: Effort, runs: int) -> Sheet:
     course = ", ".join(f"{step.action.value} at {step.at:g} s" for step in effort.steps)
     note = (
-        f"{effort.rate:,} a second in all, {len(COURSE)} steps: {course}. Runs: {runs}; counts are of all of them. "
-        f"A pod's lease: {effort.ttl:g} s. Load: average before and after."
+        f"{effort.rate:,} requests a second over {PARTITIONS} partitions; {course}. Runs: {runs}; counts are of all of them "
+        "together, times are medians. Load: the average before and after."
     )
-    header = (
-        "contestant", "requests", "moves", "lost", "stale", "by two", "out of order", "twice",
-        "in flight to the killed", "failed", "refused, sent again", "waited for the dead", "held back",
-        "longest, ms", "load",
-    )  # fmt: skip
+    header = ("contestant", "requests", "moves", "lost", "stale", "two owners", "out of order", "twice", "load")
     rows = [
         (
             one.contestant,
-            f"{one.requests:,}",
-            *map(str, (one.moves, one.lost, one.stale, one.doubled, one.disordered, one.repeated)),
-            *map(str, (one.cut, one.failed, one.refused)),
-            *(f"{number:,}" for number in (one.waited, one.stashed)),
-            f"{1000 * one.longest_stash:,.0f}",
+            *(f"{number:,}" for number in (one.requests, one.moves)),
+            *(f"{getattr(one, fault):,}" for fault in MUST_BE_NONE),
             f"{one.load[0]:.1f}, {one.load[1]:.1f}",
         )
         for one in found
     ]
-    return Sheet("Requests", note, header, rows)
+    return Sheet("What must not be", note, header, rows)
+
+
+def _waits(found: Sequence[Findings], effort: Effort) -> Sheet:
+    note = (
+        "In flight to the killed: failed by a typed error, and not repeated. Waited for the dead: its lease is "
+        f"{effort.ttl:g} s. Held back: in the routers' stash while a partition moved."
+    )
+    header = (
+        "contestant", "in flight to the killed", "failed otherwise", "refused, sent again", "waited for the dead",
+        "held back", "longest, ms",
+    )  # fmt: skip
+    rows = [
+        (
+            one.contestant,
+            *(f"{number:,}" for number in (one.cut, one.failed, one.refused, one.waited, one.stashed)),
+            f"{1000 * one.longest_stash:,.0f}",
+        )
+        for one in found
+        if one.stashed or one.waited or one.cut or one.failed
+    ]
+    return Sheet("What waited, failed or was sent again", note, header, rows)
 
 
 def _pauses(found: Sequence[Findings]) -> Sheet:

@@ -193,11 +193,15 @@ async def main(number: int, assigners: list[str]) -> None:
         gc.collect()
         gc.freeze()
         await source.make(int(words[1]), int(words[2]), float(words[3]))
-        statistics = router.statistics()
+        said = router.statistics()
     encode = msgspec.json.Encoder().encode
     for one in source.sent:
         print(encode(one).decode())
-    print(f"done {statistics}", flush=True)
+    print(
+        f"done router-{number}: {said.held} held back, {said.acked} acks, {said.overdue_drains} overdue drains, "
+        f"{said.lapses} lapses, {said.overflowed} overflows",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -238,7 +238,7 @@ def test_the_tables_show_every_contestant_with_medians_of_its_runs() -> None:
     assert "30.0" in shown
     assert " 50.0" not in shown
     assert shown.count("ours") == shown.count("peer") == 3
-    assert "400 a second" in shown
+    assert "400 requests a second" in shown
 
 
 def _with_pause(milliseconds: int) -> Findings:
