@@ -256,7 +256,7 @@ async def test_a_release_does_not_wait_for_a_sender_whose_body_has_not_come() ->
             tasks.start_soon(send)
             await began.wait()
             async with group.owner("b") as new:
-                await old.consumer.drain()
+                await old.consumer.drain(timeout=20)
                 await owns(new, 0)
                 may_send.set()
         assert statuses == [421]
