@@ -90,8 +90,8 @@ def report(found: Sequence[Findings], effort: Effort, runs: int) -> list[Sheet]:
 def _faults(found: Sequence[Findings], effort: Effort, runs: int) -> Sheet:
     course = ", ".join(f"{step.action.value} at {step.at:g} s" for step in effort.steps)
     note = (
-        f"{effort.rate:,} requests a second over {PARTITIONS} partitions; {course}. Runs: {runs}; counts are of all of them "
-        "together, times are medians. Load: the average before and after."
+        f"{effort.rate:,} requests a second over {PARTITIONS} partitions; {course}. Runs: {runs}; counts are of all "
+        "of them together, times are medians. Load: the average before and after."
     )
     header = ("contestant", "requests", "moves", "lost", "stale", "two owners", "out of order", "twice", "load")
     rows = [
