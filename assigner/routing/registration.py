@@ -140,8 +140,6 @@ class RegisteredRouter:
         if applied.completed:
             self._has_table = True
             state.permit.completed()
-            # The service may have lost the acks of another session of it, or of this one.
-            state.cutovers.reassert()
         elif state.table.is_behind and not was_behind:
             self._spawn(self._watch_lag)
         state.publish(changes)

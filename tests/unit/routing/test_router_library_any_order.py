@@ -246,7 +246,22 @@ class Course:
                 raise error
 
 
-courses = st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, PARTITIONS - 1)), max_size=60)
+PHRASES = [
+    ["begin", "freeze", "tell"],
+    ["request", "begin", "freeze", "tell", "request"],
+    ["ack", "flip", "tell"],
+    ["end", "ack", "flip", "request", "tell"],
+    ["pass a lease", "renew", "register", "renew"],
+]
+"""What random operations alone would seldom say."""
+
+
+def spoken(words: list[tuple[list[str], int]]) -> list[tuple[str, int]]:
+    return [(word, partition) for phrase, partition in words for word in phrase]
+
+
+phrases = st.sampled_from([*PHRASES, *([one] for one in OPERATIONS)])
+courses = st.lists(st.tuples(phrases, st.integers(0, PARTITIONS - 1)), max_size=30).map(spoken)
 ROUTABLE = [("register", 0), ("renew", 0)]
 
 
