@@ -326,7 +326,7 @@ class Coordinator:
             epoch=move.epoch,
             generation=generation,
             warm=move.warm,
-            **({"unacked": ",".join(move.unacked)} if move.unacked else {}),
+            unacked=list(move.unacked),
         )
 
     def _report_unreadable(self) -> None:

@@ -130,7 +130,7 @@ class RouterService:
                     # The table that follows is at least as new: every freeze that did not wait for this router is in.
                     await mirror.wait_for(revision)
                     log.info(
-                        "router_registered",
+                        "router_session_registered",
                         group=mirror.group,
                         router=name,
                         session=session_digest(session),
@@ -207,7 +207,7 @@ class RouterService:
         async with self._mirror(group, name, session) as mirror:
             router = await self._own_registration(mirror, name, session, principal)
             await self._store.revoke(router.lease)
-            log.info("router_deregistered", group=group, router=name, session=session_digest(session))
+            log.info("router_session_deregistered", group=group, router=name, session=session_digest(session))
 
     async def _own_registration(self, mirror: GroupMirror, name: str, session: str, principal: str) -> Stored[Router]:
         """The session's registration, also if it lost its name: freezes may still wait for it."""

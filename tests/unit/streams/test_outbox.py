@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import anyio
 import pytest
 
@@ -36,7 +38,12 @@ def test_no_more_are_taken_at_once_than_allowed_and_none_is_lost() -> None:
 
 async def test_what_comes_between_a_look_and_the_wait_ends_the_wait() -> None:
     outbox = Outbox(10)
-    for news in (lambda: outbox.add(tps(1)[0]), lambda: outbox.add_all(tps(2)), outbox.notify):
+    ways: list[Callable[[], None]] = [
+        lambda: outbox.add(TopicPartition("t", 1)),
+        lambda: outbox.add_all(tps(2)),
+        outbox.notify,
+    ]
+    for news in ways:
         mark = outbox.look()
         news()
         with anyio.fail_after(1):
