@@ -181,7 +181,7 @@ async def test_an_act_that_never_ends_fails_by_name() -> None:
         pass
 
     with pytest.raises(StepFailed, match=STEPS[0].title):
-        async for _ in run_script(EmptyStage(), STEPS, at_once):  # type: ignore[type-var]
+        async for _ in run_script(EmptyStage(), STEPS, at_once):  # type: ignore[misc]
             pass
 
 
