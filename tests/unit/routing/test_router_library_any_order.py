@@ -252,6 +252,7 @@ PHRASES = [
     ["ack", "flip", "tell"],
     ["end", "ack", "flip", "request", "tell"],
     ["pass a lease", "renew", "register", "renew"],
+    ["begin", "freeze", "pass a lease", "flip", "request"],
 ]
 """What random operations alone would seldom say."""
 
