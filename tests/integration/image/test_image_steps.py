@@ -113,7 +113,8 @@ def test_the_service_in_the_image_is_reached_from_outside_of_it(installed: Path,
     grpc_port, http_port = free_port(), free_port()
     environment = {**image_environment(installed), "ASSIGNER_HTTP_PORT": str(http_port)}
     program, *arguments = FINAL.only("ENTRYPOINT").words()
-    command = [str(installed / "bin" / program), *arguments, "--grpc-port", str(grpc_port), "--insecure"]
+    command = [str(installed / "bin" / program), *arguments, "--grpc-port", str(grpc_port)]
+    command += ["--insecure", "--auth-required", "false"]
     service = ServerProcess(command, tmp_path / "service.log", environment)
     try:
         service.wait_until(lambda: answers(f"http://127.0.0.2:{http_port}/readyz"), READY_SECONDS)
@@ -124,7 +125,7 @@ def test_the_service_in_the_image_is_reached_from_outside_of_it(installed: Path,
         service.kill()
 
 
-def test_the_image_does_not_serve_others_without_tls_unless_insecure_is_set(installed: Path) -> None:
+def test_the_image_does_not_serve_others_without_tls_and_identities_unless_told_to(installed: Path) -> None:
     program, *arguments = FINAL.only("ENTRYPOINT").words()
     command = [str(installed / "bin" / program), *arguments, "--grpc-port", "0", "--http-port", "0"]
     ended = subprocess.run(
@@ -132,6 +133,7 @@ def test_the_image_does_not_serve_others_without_tls_unless_insecure_is_set(inst
     )
     assert ended.returncode == 2
     assert "insecure" in ended.stderr
+    assert "--auth-required false" in ended.stderr
 
 
 def image_environment(installed: Path) -> dict[str, str]:

@@ -151,6 +151,23 @@ def test_an_open_address_without_tls_is_refused(start: Start) -> None:
     _, errors = process.communicate(timeout=WITHIN)
     assert process.returncode == 2
     assert "insecure" in errors
+    assert "--auth-required false" in errors
+
+
+def test_an_open_address_without_keys_is_refused_until_the_flag_says_that_everybody_may_call(start: Start) -> None:
+    open_address = ("serve", "--grpc-host", "0.0.0.0", "--insecure", "--grpc-port", "0", "--http-port", "0")
+    process = start(*open_address)
+    _, errors = process.communicate(timeout=WITHIN)
+    assert process.returncode == 2
+    assert "auth.keys" in errors
+    assert "insecure" not in errors
+    process = start(*open_address, "--auth-required", "false")
+    assert process.stderr is not None
+    line = next(line for line in process.stderr if "service_started" in line)
+    assert "Traceback" not in line
+    process.terminate()
+    process.communicate(timeout=WITHIN)
+    assert process.returncode == 0
 
 
 def test_a_service_that_waits_for_its_store_still_ends_on_a_signal(start: Start) -> None:
