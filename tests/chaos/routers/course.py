@@ -297,9 +297,12 @@ class RouterCourse:
             self.cluster.faults[name].heal()
             await self.cluster.stop_instance(name)
             del self.cluster.faults[name]
-        for one in (*self.pods, *self.routers):
-            if one.instance is instance:
-                one.disconnect()
+        for pod in self.pods:
+            if pod.instance is instance:
+                pod.disconnect()
+        for router in self.routers:
+            if router.instance is instance:
+                router.disconnect()
         await self.start_instance()
 
     async def _disturb_calls(self) -> None:
@@ -354,6 +357,11 @@ class RouterCourse:
             handoff = self.dice.choice(frozen or handoffs)
             self.note(f"the handoff {handoff.key} ({handoff.record.at.value}) is deleted")
             await self.cluster.store.delete(handoff.key)
+            target = [pod for pod in self.alive() if pod.name == handoff.record.new_owner]
+            if target and self.dice.random() < 0.4:
+                # So no plan makes the same move again.
+                self.note(f"crash {target[0].name}, its target")
+                target[0].end("crashed")
 
     async def _delete_ack(self) -> None:
         acks = [ack for of_one in (await self.cluster.state()).acks.values() for ack in of_one.values()]

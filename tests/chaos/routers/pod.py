@@ -25,7 +25,7 @@ from assigner.instance import Instance
 from assigner.model.commands import Release, Warm
 from assigner.model.keys import TopicPartition
 from tests.chaos.routers.request_checks import RequestChecks
-from tests.chaos.routers.requests import Delivery, NothingDone, Request, Unknown
+from tests.chaos.routers.requests import Delivery, NothingDone, Unknown
 from tests.chaos.routers.suspension import Suspension
 from tests.support.cluster import GROUP
 
@@ -97,7 +97,7 @@ class Pod(Handler):
 
     def _refuse_all(self) -> None:
         """Whoever waits for an answer sees the connection break."""
-        for delivery in list(self._open):
+        for delivery in list(self._open) if self.gone else ():
             begun = delivery.begun
             self._answer(delivery, Unknown(self.gone) if begun else NothingDone(f"{self.address} is {self.gone}"))
 

@@ -2,7 +2,7 @@
 
 | rule | of a request or an ack |
 |---|---|
-| `lease` | no router sends past two thirds of its TTL, nor after that before a renewal and a table of a later registration |
+| `lease` | no router sends past two thirds of its TTL, nor then before a renewal and a later registration's table |
 | `frozen` | no router sends under an epoch that its table is new enough to show as frozen |
 | `acked` | no router sends under an epoch whose freeze it has acked, unless another handoff thawed it |
 | `drain` | no router acks a freeze while requests of the partition are in flight |
@@ -49,8 +49,8 @@ class Sender(Protocol):
     name: str
     session: str
 
-    first_revision: int
-    """The store's revision that its first table showed."""
+    shown: set[tuple[TopicPartition, str]]
+    """The handoffs that it was told are frozen."""
 
     @property
     def revision(self) -> int:
@@ -97,7 +97,7 @@ class _Frozen:
         self.revision = revision
         """At which it became frozen."""
         self.deleted: int | None = None
-        """At which somebody deleted the handoff. Who comes later can't know of it; who knew of it goes on holding."""
+        """At which somebody deleted the handoff. Who was not told of it before can't know; who was goes on holding."""
 
 
 class RequestChecks(Checks):
@@ -171,7 +171,9 @@ class RequestChecks(Checks):
             del self._frozen[tp]
         if handoff.at.phase is Phase.READY and not handoff.to_nobody and frozen is None:
             held = self._assigned.get(tp)
-            self._frozen[tp] = self._last_frozen[tp] = _Frozen(handoff.handoff_id, held.epoch if held else handoff.old_epoch, revision)
+            self._frozen[tp] = self._last_frozen[tp] = _Frozen(
+                handoff.handoff_id, held.epoch if held else handoff.old_epoch, revision
+            )
             self.seen["freezes"] += 1
         if before is not None and before.handoff_id == handoff.handoff_id:
             waited = before.at in (Step.WARMING, Step.READY, Step.FREEZING)
@@ -205,7 +207,7 @@ class RequestChecks(Checks):
             self._violated(f"back: {router.session} sends {request} under {epoch} after {self._sent[who]}")
         self._sent[who] = epoch
         frozen = self._frozen.get(tp)
-        if frozen and epoch <= frozen.epoch and router.revision >= frozen.revision and self._was_shown(router, frozen):
+        if frozen and epoch <= frozen.epoch and router.revision >= frozen.revision and self._knows(router, tp, frozen):
             self._violated(
                 f"frozen: {router.session} sends {request} under {epoch} with a table of {router.revision}, frozen "
                 f"since {frozen.revision}"
@@ -215,10 +217,10 @@ class RequestChecks(Checks):
             self._violated(f"acked: {router.session} sends {request} under {epoch} after it acked {handoff_id}")
         self._in_flight.setdefault(who, {})[request] = (target.owner, epoch)
 
-    def _was_shown(self, router: Sender, frozen: _Frozen) -> bool:
-        return frozen.deleted is None or router.first_revision < frozen.deleted
+    def _knows(self, router: Sender, tp: TopicPartition, frozen: _Frozen) -> bool:
+        return frozen.deleted is None or (tp, frozen.handoff_id) in router.shown
 
-    def answered(self, router: Sender, request: Request) -> None:
+    def ended(self, router: Sender, request: Request) -> None:
         self._in_flight.get((router.session, request.tp), {}).pop(request, None)
 
     def acking(self, router: Sender, tp: TopicPartition, handoff_id: str, route: Route) -> None:

@@ -13,29 +13,27 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import anyio.abc
 import msgspec
 
-from assigner.aio.wakeup import Wakeup
 from assigner.api import RouterRegistration
-from assigner.client.channel import Address, Dialer, Unavailable, error_of
-from assigner.client.registration import Broken, RegistrationRejected
+from assigner.client.channel import Dialer, Unavailable, error_of, parse_addresses
+from assigner.client.registration import Broken
+from assigner.client.session import Timing
 from assigner.clock import Clock
-from assigner.core.routing.permit import RoutingPermit
-from assigner.core.routing.table import RoutingTable
 from assigner.errors import AssignerError, NotRegistered, Superseded
 from assigner.instance import Instance
 from assigner.model.keys import TopicPartition
-from assigner.model.routes import FreezeAck, RoutingOpening, TableChanges
+from assigner.model.routes import FreezeAck, RoutingOpening
 from assigner.proto.runtime import message_class
-from assigner.routing.cutovers import CutoverTasks
-from assigner.routing.executor import CutoverExecutor
 from assigner.routing.handler import RouterClosed, Target
 from assigner.routing.registration import RegisteredRouter, RouterEnd, RouterState
+from assigner.routing.router import Router
 from assigner.routing.rpc import RouterIdentity
+from assigner.routing.session import RouterSession
 from assigner.routing.stash import StashLimits, StashOverflow
 from assigner.server.services.route_encoding import encode
 from assigner.server.transport.status import status_of
@@ -48,6 +46,8 @@ from tests.support.cluster import GROUP
 if TYPE_CHECKING:
     from tests.chaos.routers.traffic import Traffic
 
+NOWHERE = "127.0.0.1:1"
+TIMING = Timing(first_pause=0.1, longest_pause=1.0, close_timeout=None)
 NEWER_WITHIN = 1.0
 """Seconds that a refused request waits for a newer route before it is sent again."""
 
@@ -76,63 +76,66 @@ class ChaosRouter:
     ) -> None:
         self.name = name
         self.session = session
-        self.table = RoutingTable()
-        self.permit = RoutingPermit()
-        self.executor = CutoverExecutor(self.table, self._may_route, clock.now, limits=limits)
-        self.changes = Wakeup()
-        self.cutovers = CutoverTasks(self.executor, self.changes, 2 * ttl)
+        self.router = Router(
+            NOWHERE, GROUP, name, session=session, clock=clock, stash=limits, drain_timeout=2 * ttl, timing=TIMING
+        )
+        self.router._session = _DirectSession(self, self.router._session)
         self.lease = Lease(ttl)
-        self.first_revision = 0
-        """What its first table showed."""
+        self.shown: set[tuple[TopicPartition, str]] = set()
         self.gone = ""
         """Why it is over for good."""
         self.leaving = False
         self.calm = False
         self.acks = AckManner.PROMPTLY
         self.stopped = Suspension(clock)
-        self._inbox: deque[Request] = deque()
-        self._arrived = anyio.Event()
         self.instance: Instance | None = None
         self.dice = dice
         self.clock = clock
         self.checks = checks
-        self._ttl = ttl
         self._instances = instances
         self._pods = pods
         self._traffic = traffic
         self._link: anyio.CancelScope | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._accepted: list[Request] = []
+        self._inbox: deque[Request] = deque()
+        self._arrived = anyio.Event()
+        self._accepted: dict[Request, None] = {}
         """On their way through this router."""
         self._arrivals: dict[str, float] = {}
         """When the last request over a connection arrives."""
 
     @property
     def revision(self) -> int:
-        return self.table.revision
+        return self.router.table.revision
 
     @property
     def takes(self) -> bool:
         """Whether programs send their requests here."""
-        return not self.gone and not self.leaving and self._tasks is not None
-
-    def _may_route(self) -> bool:
-        return self.permit.holds(self.clock.now())
+        return not self.gone and not self.leaving
 
     # --- a life ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        state = RouterState(self.table, self.permit, self.cutovers, self.changes, self.clock, self._publish)
+        life = self.router._task = asyncio.create_task(self.router._run())
         try:
             async with anyio.create_task_group() as self._tasks:
-                self.cutovers.begin(self._tasks)
                 self._tasks.start_soon(self._read_requests)
-                while not self.gone:
-                    await self._connect(state)
-                    await self.rest(0.05, 0.4)
-                self._tasks.cancel_scope.cancel()
+                try:
+                    await self.router.closed()
+                except Superseded:
+                    self._give_everything_back()
+                    self.end("superseded")
+                except AssignerError as error:
+                    # It was refused before it had ever been registered: the program ends.
+                    self._give_everything_back()
+                    self.end(f"refused: {error}")
+                else:
+                    self._give_everything_back()
+                    self.end("left")
         finally:
+            life.cancel()
             for request in self._accepted if self.gone else ():
+                # Those that are in flight may still arrive.
                 request.abandoned = True
                 request.end(f"router {self.gone}", self.clock.now())
 
@@ -141,21 +144,15 @@ class ChaosRouter:
         if self._tasks:
             self._tasks.cancel_scope.cancel()
 
-    async def leave(self, why: str = "left") -> None:
-        """Send what is in flight to its end and nothing else, then deregister, as `Router.close` does."""
-        if self.leaving:
+    async def leave(self) -> None:
+        """Send what is in flight to its end and nothing else, then deregister."""
+        if self.leaving or self.gone:
             return
         self.leaving = True
         for request in self._accepted:
             # Those of its key that come later go another way, and may be faster.
             request.retried += 1
-        self.executor.close(why)
-        await self.executor.until_idle()
-        if self.instance in self._instances():
-            # If that fails, its lease will end.
-            with suppress(AssignerError):
-                await self._rpc(self.instance).deregister()
-        self.end(why)
+        await self.router.close()
 
     def disconnect(self) -> None:
         if self._link:
@@ -169,34 +166,23 @@ class ChaosRouter:
         await anyio.sleep(self.dice.uniform(least, most))
         await self.stopped.awake()
 
-    # --- one registration after another ------------------------------------------------------------------------------
-
-    def _rpc(self, instance: Instance) -> DirectRpc:
-        return DirectRpc(self, instance)
-
-    def _publish(self, changes: TableChanges) -> None:
-        self.executor.resume()
-
-    async def _connect(self, state: RouterState) -> None:
+    async def register(self, state: RouterState) -> RouterEnd:
+        """Register at any instance, and stay there."""
+        await self.stopped.awake()
         instances = self._instances()
         if not instances:
-            return
+            return Broken("there is no instance")
         self.instance = self.dice.choice(instances)
-        registered = _Registered(self._rpc(self.instance), state)
-        end: RouterEnd | None = None
+        registered = _Registered(DirectRpc(self, self.instance), state)
         with anyio.CancelScope() as self._link:
-            end = await registered.run(lambda: None)
-        match end:
-            case RegistrationRejected(error=Superseded()):
-                self.lease.lost(self.clock.now())
-                self.permit.end(self.clock.now())
-                assert self._tasks
-                await self.leave("superseded")
-            case RegistrationRejected(error=NotRegistered()):
-                self.lease.lost(self.clock.now())
-                self.permit.end(self.clock.now())
-            case _:
-                pass
+            return await registered.run(self.router._session._opened)
+        return Broken("disconnected")
+
+    async def deregister(self) -> None:
+        if self.instance in self._instances():
+            # If that fails, its lease will end.
+            with suppress(AssignerError):
+                await DirectRpc(self, self.instance).deregister()
 
     def repeat(self, instance: Instance, acks: Sequence[FreezeAck]) -> None:
         """The network delivers these acks a second time, whatever has happened by then."""
@@ -213,7 +199,7 @@ class ChaosRouter:
 
     def accept(self, request: Request) -> None:
         """A request has arrived at the router's host."""
-        self._accepted.append(request)
+        self._accepted[request] = None
         self._inbox.append(request)
         self._arrived.set()
 
@@ -231,15 +217,26 @@ class ChaosRouter:
             while not request.outcome:
                 await self._try(request)
         except RouterClosed:
-            self._accepted.remove(request)
-            self._traffic.send_again(request)
+            if not self.gone:
+                self._give_back(request)
             return
         except StashOverflow as error:
             request.end(f"overflow: {error.bound.value}", self.clock.now())
-        self._accepted.remove(request)
+        self._accepted.pop(request, None)
+
+    def _give_everything_back(self) -> None:
+        """Nothing is in flight: what is still here was not sent."""
+        for request in list(self._accepted):
+            self._give_back(request)
+
+    def _give_back(self, request: Request) -> None:
+        """Its program sends it by another router."""
+        if request in self._accepted:
+            del self._accepted[request]
+            self._traffic.send_again(request)
 
     async def _try(self, request: Request) -> None:
-        async with self.executor.route(request.tp.topic, request.key) as target:
+        async with self.router.route(request.tp.topic, request.key) as target:
             self.checks.sent(self, self.lease, request, target)
             try:
                 # The process may be stopped right here: it has its target, and sends the request later.
@@ -247,7 +244,7 @@ class ChaosRouter:
                 failure = await self._send(request, target)
                 await self.stopped.awake()
             finally:
-                self.checks.answered(self, request)
+                self.checks.ended(self, request)
         match failure:
             case None:
                 request.end("served", self.clock.now())
@@ -255,12 +252,7 @@ class ChaosRouter:
                 request.end(f"pod {why}", self.clock.now())
             case NothingDone():
                 request.retried += 1
-                with anyio.move_on_after(NEWER_WITHIN):
-                    await self.changes.until_about(request.tp, lambda: self._is_newer(target))
-
-    def _is_newer(self, target: Target) -> bool:
-        route = self.table.route(target.topic, target.partition)
-        return route is not None and (route.epoch, route.owner) != (target.epoch, target.owner)
+                await self.router.newer_than(target, within=NEWER_WITHIN)
 
     async def _send(self, request: Request, target: Target) -> NothingDone | Unknown | None:
         answers: list[NothingDone | Unknown | None] = []
@@ -289,24 +281,35 @@ class ChaosRouter:
     # --- how it is ---------------------------------------------------------------------------------------------------
 
     def waiting(self) -> int:
-        return self.executor.counts().stashed
+        return self.router.statistics().stashed
 
     def doing(self) -> str:
-        counts = self.executor.counts()
-        hangs = ", hangs" if self.stopped.lasts else ""
-        routes = sorted((str(tp), route) for tp, route in self.table)
-        return (
-            f"router {self.name}/{self.session}: may route {self._may_route()}{hangs}, {counts}, "
-            f"frozen {self.cutovers.core.frozen}, at revision {self.revision} {routes}"
-        )
+        hangs = "hangs, " if self.stopped.lasts else ""
+        routes = sorted((str(tp), route) for tp, route in self.router.table)
+        return f"router {self.name}/{self.session}: {hangs}{self.router.statistics()}, {routes}"
+
+
+class _DirectSession(RouterSession):
+    """The library's session, which registers by calls that need no connection."""
+
+    def __init__(self, host: ChaosRouter, usual: RouterSession) -> None:
+        super().__init__(usual._addresses, usual.identity, usual._dialer, usual._state, usual._timing)
+        self._host = host
+
+    async def _register(self) -> RouterEnd:
+        end = await self._host.register(self._state)
+        self._pauses.reset()
+        return end
+
+    async def deregister(self) -> None:
+        await self._host.deregister()
 
 
 class _Registered(RegisteredRouter):
     """One registration, by calls that need no connection."""
 
     def __init__(self, rpc: DirectRpc, state: RouterState) -> None:
-        nowhere = Address("127.0.0.1", 1)
-        super().__init__(nowhere, rpc.identity, Dialer(None, 5.0, 5.0), state, timeout=5.0, first_message=5.0)
+        super().__init__(parse_addresses(NOWHERE)[0], rpc.identity, Dialer(None, 5.0, 5.0), state, 5.0, 5.0)
         self._direct: Any = rpc
 
     async def run(self, on_open: Callable[[], None]) -> RouterEnd:
@@ -329,12 +332,13 @@ class DirectRpc:
         router, message = self._router, message_class("RoutingUpdate")
         router.lease.registering(router.clock.now())
         has_table = False
-        with _translated():
+        with self._translated():
             stream = await self._instance.routers.register(RouterRegistration(*self._who))
             try:
-                async with aclosing(stream.updates()) as updates:
+                async with aclosing(cast(Any, stream.updates())) as updates:
                     opening: RoutingOpening | None = RoutingOpening(stream.ttl)
                     async for changes in updates:
+                        router.shown.update((tp, route.handoff_id) for tp, route in changes.routes if route.frozen)
                         for part in encode(msgspec.structs.replace(changes, opening=opening)):
                             if part is not None:
                                 await router.stopped.awake()
@@ -342,8 +346,7 @@ class DirectRpc:
                         opening = None
                         # The reader comes back when it has applied what it was given.
                         has_table = has_table or not changes.more
-                        if has_table and not router.table.is_behind:
-                            router.first_revision = router.first_revision or router.revision
+                        if has_table and not router.router.table.is_behind:
                             router.lease.table_completed()
             finally:
                 with anyio.CancelScope(shield=True):
@@ -353,7 +356,7 @@ class DirectRpc:
         router, sent = self._router, self._router.clock.now()
         ttl = 0.0
         with anyio.move_on_after(timeout):
-            with _translated():
+            with self._translated():
                 ttl = await self._instance.routers.renew(*self._who)
             await router.stopped.awake()
             router.lease.renewed(sent, router.clock.now())
@@ -364,7 +367,7 @@ class DirectRpc:
         router = self._router
         await router.stopped.awake()
         for ack in acks:
-            route = router.table.route(ack.tp.topic, ack.tp.partition)
+            route = router.router.table.route(ack.tp.topic, ack.tp.partition)
             if route is not None and route.frozen and route.handoff_id == ack.handoff_id:
                 router.checks.acking(router, ack.tp, ack.handoff_id, route)
         match router.acks:
@@ -377,21 +380,23 @@ class DirectRpc:
                 router.repeat(self._instance, acks)
             case AckManner.PROMPTLY:
                 pass
-        with _translated():
+        with self._translated():
             rejected = await self._instance.routers.cutover_ack(*self._who, acks)
         await router.stopped.awake()
         return {one.tp: str(one.error) for one in rejected}
 
     async def deregister(self) -> None:
-        with _translated():
+        with self._translated():
             await self._instance.routers.deregister(*self._who)
 
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Raise what the client's channel makes of the status that the server makes of the error."""
-    try:
-        yield
-    except AssignerError as error:
-        status = status_of(error, "/Router/Call")
-        raise error_of(status.status, status.message or "", status.error) from error
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Raise what the client's channel makes of the status that the server makes of the error."""
+        try:
+            yield
+        except AssignerError as error:
+            status = status_of(error, "/Router/Call")
+            named = error_of(status.status, status.message or "", status.error)
+            if isinstance(named, NotRegistered | Superseded):
+                self._router.lease.lost(self._router.clock.now())
+            raise named from error

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 
 QUIET = 5.0
 """Longer than any pause that a leader makes between two things it wants to do: backoffs above all."""
+QUIET_IN_ORDER = 2.5
+"""The same where nothing has failed."""
 SERVED_WITHIN = 90.0
-"""Seconds after the healing: hangs, leases, warming, freeze and release timeouts and their backoffs, one after another."""
-EXCUSED = ("served", "overflow", "pod crashed", "pod superseded", "router", "no router")
+"""Seconds after the healing: hangs, leases, timeouts of warming, freezing and releasing, and their backoffs."""
+EXCUSED = ("served", "overflow", "pod crashed", "router died")
 """How a request may end while there is chaos."""
 
 
@@ -41,7 +43,7 @@ class Settling:
 
     async def settle(self) -> None:
         await self._heal()
-        await self._until_settled("after the chaos", SERVED_WITHIN)
+        await self._until_settled("after the chaos", SERVED_WITHIN, QUIET)
         self._nothing_is_lost()
         await self._move_in_order()
         await self._move_without_routers()
@@ -58,14 +60,15 @@ class Settling:
         self._traffic.calm, self._traffic.pause = True, (0.1, 0.6)
         while len(course.staying()) < 2:
             course.join(calm=True)
-        if not any(router.takes for router in course.routers):
-            course.join_router(calm=True)
-        for router in course.routers_alive():
-            router.calm = True
+        self._somebody_routes()
+
+    def _somebody_routes(self) -> None:
+        if self._course.traffic.is_on and not any(router.takes for router in self._course.routers):
+            self._course.join_router(calm=True)
 
     # --- 1 -----------------------------------------------------------------------------------------------------------
 
-    async def _until_settled(self, when: str, within: float) -> None:
+    async def _until_settled(self, when: str, within: float, quiet: float = QUIET_IN_ORDER) -> None:
         """Everything is in its place, and has been for so long that nothing more is to come."""
         last: list[GroupState] = []
         clock = self._cluster.clock
@@ -75,13 +78,15 @@ class Settling:
             nonlocal since, found
             last[:] = [await self._cluster.state()]
             self._course.checks.raise_violations()
+            # The last one may have been about to leave.
+            self._somebody_routes()
             moved = max((held.mod_revision for held in last[0].assignments.values()), default=0)
             if self._unsettled(last[0]) or moved != found:
                 since, found = clock.now(), moved
-            return clock.now() - since > QUIET
+            return clock.now() - since > quiet
 
         try:
-            await eventually(settled, within=within, every=1.0, what="settled")
+            await eventually(settled, within=within, every=0.5, what="settled")
         except Violation:
             raise
         except AssertionError:
@@ -113,11 +118,11 @@ class Settling:
             if pod.open_gates() != {tp: epoch for tp, (owner, epoch) in stored.items() if owner == pod.name}:
                 return f"{pod.session} believes {pod.open_gates()}, stored is {stored}"
         for router in self._course.routers_alive():
-            believed = {tp: (route.owner, route.epoch) for tp, route in router.table}
-            frozen = sorted(str(tp) for tp, route in router.table if route.frozen)
+            believed = {tp: (route.owner, route.epoch) for tp, route in router.router.table}
+            frozen = sorted(str(tp) for tp, route in router.router.table if route.frozen)
             if believed != stored or frozen:
                 return f"{router.session} believes {believed} and frozen {frozen}, stored is {stored}"
-            if router.cutovers.core.frozen or not router.permit.holds(self._cluster.clock.now()):
+            if router.router.statistics().frozen or not router.router.may_route:
                 return f"{router.doing()} does not route"
         return ""
 
@@ -157,13 +162,14 @@ class Settling:
         course.note("moves in order")
         first = len(self._traffic.requests)
         before = course.checks.seen["cutovers"]
-        self._traffic.pause = (0.02, 0.1)
+        self._traffic.pause = (0.02, 0.3)
         course.join(calm=True)
         course.join(calm=True)
         if len(course.routers_alive()) < 2:
             course.join_router(calm=True)
         await self._until_settled("after joins in order", 30.0)
         await self._drain_an_owner("after a drain in order")
+        self._nothing_is_lost()
         self._each_is_served_at_its_first_try(self._traffic.requests[first:])
         if course.checks.seen["cutovers"] == before:
             raise Violation("no partition moved by a freeze although routers are there")
@@ -187,6 +193,7 @@ class Settling:
     async def _move_without_routers(self) -> None:
         course = self._course
         course.note("all routers leave")
+        self._traffic.is_on = False
         async with anyio.create_task_group() as tasks:
             for router in course.routers_alive():
                 tasks.start_soon(router.leave)

@@ -29,6 +29,7 @@ class Traffic:
         self.requests: list[Request] = []
         self.pause = (0.02, 0.3)
         """Seconds between two requests, at least and at most."""
+        self.is_on = True
         self.calm = False
         """Requests are quick."""
         self._dice = dice
@@ -38,20 +39,23 @@ class Traffic:
         for number in range(KEYS):
             key = f"key-{number}"
             self._keys[key] = TopicPartition("t", Partitioner.MURMUR2.partition_of(key.encode(), partitions))
+        self._delayed: list[Request] = []
+        """They have no router to go by."""
         self._through: dict[str, ChaosRouter] = {}
         self._seqs: Counter[str] = Counter()
 
     async def run(self) -> None:
         while True:
             await anyio.sleep(self._dice.uniform(*self.pause))
-            for _ in range(self._dice.choice((1, 1, 1, 4))):
+            self._send_delayed()
+            for _ in range(self._dice.choice((1, 1, 1, 4)) if self.is_on else 0):
                 self._send(self._dice.choice(list(self._keys)))
 
     def _send(self, key: str) -> None:
         router = self._router_of(key)
         if router is None:
             return
-        takes = self._dice.choice((0.0, 0.05, 0.05, 0.6))
+        takes = 0.05 if self.calm else self._dice.choice((0.0, 0.05, 0.05, 0.6))
         self._seqs[key] += 1
         request = Request(len(self.requests), key, self._seqs[key], self._keys[key], takes, self._clock.now())
         self.requests.append(request)
@@ -68,11 +72,13 @@ class Traffic:
     def send_again(self, request: Request) -> None:
         """Its router did not send it: another one may."""
         request.retried += 1
+        self._delayed.append(request)
+        self._send_delayed()
+
+    def _send_delayed(self) -> None:
         routers = self._routers()
-        if routers:
-            self._dice.choice(routers).accept(request)
-        else:
-            request.end("no router", self._clock.now())
+        while routers and self._delayed:
+            self._dice.choice(routers).accept(self._delayed.pop(0))
 
     # --- what became of them -----------------------------------------------------------------------------------------
 
