@@ -5,11 +5,11 @@ Consumers, operators' programs and the Spark source use it to talk to the servic
 
 `consumer` is the main entry point; `handler` is what a program implements, `gate` what it checks before each effect,
 `offsets` how it commits; `request_gates` finds the gate for what routers send. `session` keeps the consumer registered,
-at one address after another, by one `registration` at a time: a stream, renewals and acks. `rpc` makes a consumer's
-calls over a `channel`, which opens connections and names errors; `assignment_decoding` turns the stream's messages
-into `model.commands`. `runner` feeds them to `core.client.state`, which decides, and `handler_tasks` calls the handler
-as the state says. `admin` is the operators' client, `tls` builds TLS contexts, `token` holds what calls show to be
-recognized, `aiokafka` reads Kafka for the partitions that are owned.
+at one of its `addresses` after another, by one `registration` at a time: a stream, renewals and acks. `rpc` makes a
+consumer's calls over a `channel`, which opens connections and names errors; `assignment_decoding` turns the stream's
+messages into `model.commands`. `runner` feeds them to `core.client.state`, which decides, and `handler_tasks` calls the
+handler as the state says. `admin` is the operators' client, `tls` builds TLS contexts, `token` holds what calls show to
+be recognized, `aiokafka` reads Kafka for the partitions that are owned.
 
 Not promised: that an effect which begins behind an open gate ends before the lease does. Give the epoch to the sink.
 """

@@ -154,7 +154,7 @@ class AssignerConsumer:
                 raise self._ending
             raise Unavailable(
                 f"not registered within {self._connect_timeout} s: "
-                f"{self._session.last_failure or 'no answer'}; check the addresses"
+                f"{self._session.turns.last_failure or 'no answer'}; check the addresses"
             )
 
     async def __aexit__(
@@ -306,7 +306,7 @@ class AssignerConsumer:
             connected=self.is_connected,
             address=str(registration.address) if registration is not None and registration.opened else "",
             links=self._session.registrations,
-            failed_tries=self._session.failed_tries,
+            failed_tries=self._session.turns.failed_tries,
             lease_left=max(0.0, state.lease.deadline - now),
             owned=len(state.owned(now)),
             standbys=len(state.standbys()),

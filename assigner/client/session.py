@@ -14,7 +14,7 @@ from enum import Enum
 import anyio
 import msgspec
 
-from assigner.aio.backoff import Backoff
+from assigner.client.addresses import AddressTurns
 from assigner.client.channel import Address, Dialer, Disconnected, Unavailable, close_channel
 from assigner.client.registration import Broken, Drained, End, RegisteredStream, RegistrationRejected
 from assigner.client.rpc import ConsumerRpc, Identity, load_messages
@@ -26,8 +26,6 @@ from assigner.model.keys import TopicPartition
 
 DEREGISTER_TIMEOUT = 5.0
 """Seconds for deregistering on leaving. The lease expires by itself if no instance can be reached."""
-SHORTEST_TIMEOUT = 0.25
-"""Seconds that any registration has for its first message: less would only add load to instances that are busy."""
 
 _log = get_logger(__name__)
 
@@ -77,13 +75,13 @@ class Session:
         """Whether any registration received its first message."""
         self.registration: RegisteredStream | None = None
         self.registrations = 0
-        self.last_failure = ""
-        self.failed_tries = 0
-        """How often a connection failed or was lost."""
-        self._tries = 0
-        """Failed tries in a row."""
-        self._address = addresses[0]
-        self._addresses = addresses
+        self.turns = AddressTurns(
+            addresses,
+            f"{identity.group}/{identity.name}/{identity.session}",
+            identity.session,
+            first_pause=timing.first_pause,
+            longest_pause=timing.longest_pause,
+        )
         self._dialer = dialer
         self._clock = clock
         self._runner = runner
@@ -92,12 +90,6 @@ class Session:
         self._draining = False
         self._scope = anyio.CancelScope()
         self._ending = Ending.LEFT
-        self._pauses = Backoff(
-            f"{identity.group}/{identity.name}/{identity.session}", first=timing.first_pause, most=timing.longest_pause
-        )
-        # Each session starts somewhere else, so that consumers spread over the instances.
-        self._turn = int.from_bytes(identity.session.encode(), "big") % len(addresses)
-        self._untried = len(addresses)
 
     @property
     def is_connected(self) -> bool:
@@ -120,8 +112,7 @@ class Session:
     # --- one registration after another ------------------------------------------------------------------------------
 
     async def _register(self) -> End:
-        address = self._address = self._addresses[self._turn]
-        self._turn = (self._turn + 1) % len(self._addresses)
+        address = self.turns.next()
         registration = RegisteredStream(
             address,
             self.identity,
@@ -129,7 +120,9 @@ class Session:
             self._clock,
             self._runner,
             self._timing.call_timeout,
-            self._first_message_timeout(),
+            self.turns.first_message_timeout(
+                self._timing.call_timeout, self._runner.state.lease.deadline - self._clock.now()
+            ),
         )
         self.registration = registration
         try:
@@ -138,18 +131,7 @@ class Session:
             self.registration = None
             self._runner.changes.notify()
             if registration.renewals:
-                self._tries = 0
-                self._pauses.reset()
-                self._untried = len(self._addresses)
-
-    def _first_message_timeout(self) -> float:
-        """Seconds for a stream's first message. While the lease holds, an instance that hangs must not use up the rest
-        of it: every untried address gets an equal part, and so does the renewal that follows."""
-        most = self._timing.call_timeout
-        left = self._runner.state.lease.deadline - self._clock.now()
-        if left <= 0:
-            return most
-        return min(most, max(SHORTEST_TIMEOUT, left / (max(self._untried, 1) + 1)))
+                self.turns.succeeded()
 
     def _opened(self) -> None:
         registration = self.registration
@@ -180,32 +162,20 @@ class Session:
                 if not self.registered:
                     raise error
                 self._note_failure(f"refused: {error}")
-        await self._pause()
+        await self.turns.pause()
 
     def _note_failure(self, reason: str) -> None:
-        self.last_failure = f"{self._address}: {reason}"
-        self.failed_tries += 1
-        self._tries += 1
-        if self._tries & (self._tries - 1) == 0:
-            # The 1st, 2nd, 4th, 8th ... in a row: an outage of an hour is a handful of lines.
+        if self.turns.failed(reason):
             event = "contact_lost" if self.registered else "contact_failed"
             _log.warning(
                 event,
                 group=self.identity.group,
                 consumer=self.identity.name,
-                address=str(self._address),
+                address=str(self.turns.current),
                 reason=reason,
-                tries=self._tries,
+                tries=self.turns.tries,
             )
         self._runner.changes.notify()
-
-    async def _pause(self) -> None:
-        self._untried -= 1
-        if self._untried > 0:
-            # An untried address may be alive, and the lease is running out: do not pause.
-            await anyio.sleep(self._timing.first_pause / 10)
-        else:
-            await self._pauses.pause()
 
     async def _join_anew(self, error: Evicted) -> None:
         """Join with a new session after an eviction, once the handler is idle and the old session is deregistered."""
@@ -261,8 +231,7 @@ class Session:
     async def deregister(self) -> None:
         """Deregister, best effort, after every gate is shut, so that the next owners need not wait for the lease."""
         with anyio.move_on_after(DEREGISTER_TIMEOUT, shield=True):
-            for turn in range(len(self._addresses)):
-                address = self._addresses[(self._turn - 1 + turn) % len(self._addresses)]
+            for address in self.turns.all_from_current():
                 if await self._deregister_at(address):
                     return
 

@@ -165,7 +165,7 @@ class Router:
                 raise self._error
             raise Unavailable(
                 f"no routing table within {self._connect_timeout} s: "
-                f"{self._session.last_failure or 'no answer'}; check the addresses"
+                f"{self._session.turns.last_failure or 'no answer'}; check the addresses"
             )
         return self
 
@@ -276,7 +276,7 @@ class Router:
             connected=self.is_connected,
             address=str(registration.address) if registration is not None and registration.opened else "",
             registrations=self._session.registrations,
-            failed_tries=self._session.failed_tries,
+            failed_tries=self._session.turns.failed_tries,
             may_route=self._permit.holds(now),
             lease_left=max(0.0, self._permit.deadline - now),
             lapses=self._permit.lapses,

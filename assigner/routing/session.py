@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import anyio
 
-from assigner.aio.backoff import Backoff
+from assigner.client.addresses import AddressTurns
 from assigner.client.channel import Address, Dialer, Unavailable, close_channel
 from assigner.client.registration import Broken, RegistrationRejected
-from assigner.client.session import DEREGISTER_TIMEOUT, SHORTEST_TIMEOUT, Timing
+from assigner.client.session import DEREGISTER_TIMEOUT, Timing
 from assigner.errors import AssignerError, NotRegistered, Superseded
 from assigner.logs import get_logger
 from assigner.routing.registration import Lapsed, RegisteredRouter, RouterEnd, RouterState
@@ -30,23 +30,17 @@ class RouterSession:
         self.identity = identity
         self.registration: RegisteredRouter | None = None
         self.registrations = 0
-        self.last_failure = ""
-        self.failed_tries = 0
-        """How often a connection failed or was lost."""
-        self._tries = 0
-        """Failed tries in a row."""
-        self._address = addresses[0]
-        self._addresses = addresses
+        self.turns = AddressTurns(
+            addresses,
+            f"{identity.group}/{identity.name}/{identity.session}",
+            identity.session,
+            first_pause=timing.first_pause,
+            longest_pause=timing.longest_pause,
+        )
         self._dialer = dialer
         self._state = state
         self._timing = timing
         self._scope = anyio.CancelScope()
-        self._pauses = Backoff(
-            f"{identity.group}/{identity.name}/{identity.session}", first=timing.first_pause, most=timing.longest_pause
-        )
-        # Each session starts somewhere else, so that routers spread over the instances.
-        self._turn = int.from_bytes(identity.session.encode(), "big") % len(addresses)
-        self._untried = len(addresses)
 
     @property
     def is_connected(self) -> bool:
@@ -69,15 +63,16 @@ class RouterSession:
     # --- one registration after another ------------------------------------------------------------------------------
 
     async def _register(self) -> RouterEnd:
-        address = self._address = self._addresses[self._turn]
-        self._turn = (self._turn + 1) % len(self._addresses)
+        address = self.turns.next()
         registration = self.registration = RegisteredRouter(
             address,
             self.identity,
             self._dialer,
             self._state,
             self._timing.call_timeout,
-            self._first_message_timeout(),
+            self.turns.first_message_timeout(
+                self._timing.call_timeout, self._state.permit.deadline - self._state.clock.now()
+            ),
         )
         try:
             return await registration.run(self._opened)
@@ -85,23 +80,12 @@ class RouterSession:
             self.registration = None
             self._state.changes.notify()
             if registration.renewals:
-                self._tries = 0
-                self._pauses.reset()
-                self._untried = len(self._addresses)
-
-    def _first_message_timeout(self) -> float:
-        """Seconds for a stream's first message. While the lease holds, an instance that hangs must not use up the rest
-        of it: every untried address gets an equal part, and so does the renewal that follows."""
-        most = self._timing.call_timeout
-        left = self._state.permit.deadline - self._state.clock.now()
-        if left <= 0:
-            return most
-        return min(most, max(SHORTEST_TIMEOUT, left / (max(self._untried, 1) + 1)))
+                self.turns.succeeded()
 
     def _opened(self) -> None:
         self.registrations += 1
         identity = self.identity
-        _log.info("router_registered", group=identity.group, router=identity.name, address=str(self._address))
+        _log.info("router_registered", group=identity.group, router=identity.name, address=str(self.turns.current))
         self._state.changes.notify()
 
     async def _recover_from(self, end: RouterEnd) -> None:
@@ -121,40 +105,27 @@ class RouterSession:
                 if not self.registered:
                     raise error
                 self._note_failure(f"refused: {error}")
-        await self._pause()
+        await self.turns.pause()
 
     def _note_failure(self, reason: str) -> None:
-        self.last_failure = f"{self._address}: {reason}"
-        self.failed_tries += 1
-        self._tries += 1
-        if self._tries & (self._tries - 1) == 0:
-            # The 1st, 2nd, 4th, 8th ... in a row: an outage of an hour is a handful of lines.
+        if self.turns.failed(reason):
             event = "contact_lost" if self.registered else "contact_failed"
             _log.warning(
                 event,
                 group=self.identity.group,
                 router=self.identity.name,
-                address=str(self._address),
+                address=str(self.turns.current),
                 reason=reason,
-                tries=self._tries,
+                tries=self.turns.tries,
             )
         self._state.changes.notify()
-
-    async def _pause(self) -> None:
-        self._untried -= 1
-        if self._untried > 0:
-            # An untried address may be alive, and the lease is running out: do not pause.
-            await anyio.sleep(self._timing.first_pause / 10)
-        else:
-            await self._pauses.pause()
 
     # --- leaving -----------------------------------------------------------------------------------------------------
 
     async def deregister(self) -> None:
         """Deregister, best effort, after nothing is in flight any more, so that no move waits for the lease to end."""
         with anyio.move_on_after(DEREGISTER_TIMEOUT, shield=True):
-            for turn in range(len(self._addresses)):
-                address = self._addresses[(self._turn - 1 + turn) % len(self._addresses)]
+            for address in self.turns.all_from_current():
                 if await self._deregister_at(address):
                     return
 
