@@ -24,15 +24,20 @@ NAMED = 5
 
 def required(state: GroupState) -> list[str]:
     """The names of all routers that a freeze waits for, in order."""
-    keys = (*state.displaced_routers, *state.unreadable_routers)
-    return sorted({*state.routers, *(key.name for key in keys)})
+    return sorted({*state.routers, *still_at_work(state)})
+
+
+def still_at_work(state: GroupState) -> list[str]:
+    """The names of routers that may be sending and whose acks do not count: they lost their name, or their record can't
+    be read."""
+    return [key.name for key in (*state.displaced_routers, *state.unreadable_routers)]
 
 
 def missing(state: GroupState, tp: TopicPartition) -> list[str]:
     """The names of the routers that have not acked the partition's handoff, in order; empty: the quorum is complete."""
     handoff = state.handoffs[tp].record
     silent = {name for name, router in state.routers.items() if not has_acked(state, tp, handoff, router)}
-    silent.update(key.name for key in (*state.displaced_routers, *state.unreadable_routers))
+    silent.update(still_at_work(state))
     return sorted(silent)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from assigner.model.records import HandoffMode
-from tests.chaos.ablation.mutations import Patch, consumers, leaders, sessions, writes
+from tests.chaos.ablation.mutations import Patch, consumers, leaders, routers, sessions, writes
 from tests.scenarios.handoff import test_becoming_exclusive as becoming_exclusive
 from tests.scenarios.handoff import test_releasing_to_nobody as letting_go
 from tests.scenarios.leadership import test_rules_leading as leading
@@ -25,7 +25,10 @@ from tests.scenarios.ownership import test_epoch_floor as floor
 from tests.scenarios.ownership import test_outages as outages
 from tests.scenarios.ownership import test_rules_ownership as ownership
 from tests.scenarios.ownership import test_rules_planning as planning
+from tests.scenarios.routing import test_freeze_quorum as freezes
+from tests.scenarios.routing import test_freezes_that_end_otherwise as other_ends
 from tests.scenarios.routing import test_router_identities as router_identities
+from tests.scenarios.routing import test_router_sessions as router_sessions
 from tests.scenarios.sessions import test_calls_without_a_session as calls
 from tests.scenarios.sessions import test_identities as identities
 from tests.scenarios.sessions import test_incarnations as incarnations
@@ -480,5 +483,42 @@ ABLATIONS: tuple[Ablation, ...] = (
         "every change wakes all who wait",
         consumers.every_change_wakes_all_who_wait,
         many.test_rule_20_a_registration_costs_the_same_however_many_come_at_once,
+    ),
+    Ablation(
+        2,
+        "a router that lost its name is not waited for",
+        routers.routers_that_lost_their_name_do_not_count,
+        router_sessions.test_rule_2_freezes_wait_for_a_process_that_lost_its_name_until_its_lease_ends,
+    ),
+    Ablation(
+        3,
+        "a router's renewal does not look whether it is still registered",
+        routers.renewals_do_not_look_for_the_registration,
+        router_sessions.test_rule_3_a_registration_that_somebody_deleted_is_not_renewed_although_its_lease_lives,
+    ),
+    Ablation(
+        5,
+        "a router's ack is not tied to the handoff's id",
+        routers.acks_count_for_any_handoff,
+        freezes.test_rule_5_an_ack_counts_for_the_handoff_that_it_names_and_for_no_later_one,
+    ),
+    Ablation(
+        8,
+        "a router whose record can't be read is not waited for",
+        routers.unreadable_routers_do_not_count,
+        freezes.test_rule_8_a_router_whose_record_cannot_be_read_is_waited_for,
+    ),
+    Ablation(
+        11,
+        "a router that left is waited for",
+        routers.departures_are_not_noticed,
+        freezes.test_rule_11_a_router_that_deregisters_is_not_waited_for,
+    ),
+    Ablation(
+        12,
+        "a frozen handoff that others deleted is left alone",
+        routers.deleted_freezes_are_left_alone,
+        other_ends.test_rule_12_a_frozen_handoff_that_others_delete_is_repaired_by_a_higher_epoch,
+        {"mode": HandoffMode.OVERLAP},
     ),
 )

@@ -7,7 +7,7 @@ import pytest
 
 from assigner.errors import FailedPrecondition, InvalidInput, NotRegistered, Superseded, UnknownTopic
 from assigner.model.keys import TopicPartition
-from assigner.model.records import GroupOptions, HandoffMode, Router, Step, encode
+from assigner.model.records import GroupOptions, HandoffMode, Router, RouterAck, Step, encode
 from assigner.model.routes import FreezeAck
 from tests.support.cluster import EXPIRES, Cluster, tp
 from tests.support.frozen_moves import moving, owners, until_step, warm_at_b
@@ -102,6 +102,29 @@ async def test_an_ack_of_the_handoff_before_changes_nothing_and_is_no_error(any_
     before = await revision(cluster, partition)
     await router.ack(partition, handoff_id="an-earlier-one")
     assert await revision(cluster, partition) == before
+    await router.until("frozen", lambda r: partition in r.frozen)
+    await router.ack(partition)
+    await cluster.until_counts(a=1, b=1)
+
+
+async def test_rule_5_an_ack_counts_for_the_handoff_that_it_names_and_for_no_later_one(any_cluster: Cluster) -> None:
+    """It was left behind by the handoff before, whose deletion had no room for it in its transaction."""
+    cluster = any_cluster
+    await cluster.start_instance()
+    router = await cluster.route("r1", acks_freezes=False)
+    _, b, partition = await moving(cluster)
+    await until_step(cluster, partition)
+    stored = (await cluster.state()).routers["r1"]
+    before = RouterAck(
+        router_name="r1",
+        topic=partition.topic,
+        partition=partition.partition,
+        handoff_id="the-one-before",
+        session=router.session,
+    )
+    await cluster.store.put(cluster.group.ack(partition, "r1"), encode(before), lease=stored.lease)
+    await anyio.sleep(0.5)
+    assert partition not in b.owned
     await router.until("frozen", lambda r: partition in r.frozen)
     await router.ack(partition)
     await cluster.until_counts(a=1, b=1)
@@ -255,7 +278,7 @@ async def test_a_newcomer_while_the_old_owner_releases_holds_it_and_is_not_waite
     await newcomer.until("thawed", lambda r: not r.frozen)
 
 
-async def test_a_router_that_deregisters_is_not_waited_for(any_cluster: Cluster) -> None:
+async def test_rule_11_a_router_that_deregisters_is_not_waited_for(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await cluster.start_instance()
     router = await cluster.route("r1", acks_freezes=False)
@@ -293,7 +316,7 @@ async def test_a_router_that_dies_after_its_ack_takes_the_ack_along(any_cluster:
     await cluster.until_counts(a=1, b=1)
 
 
-async def test_a_router_whose_record_cannot_be_read_is_waited_for(any_cluster: Cluster) -> None:
+async def test_rule_8_a_router_whose_record_cannot_be_read_is_waited_for(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await cluster.start_instance()
     await cluster.store.put(cluster.group.router("broken"), b"{")

@@ -158,7 +158,7 @@ async def test_a_replaced_handoff_thaws_what_the_one_before_it_froze_and_its_ack
 
 
 @pytest.mark.parametrize("mode", list(HandoffMode))
-async def test_a_frozen_handoff_that_others_delete_is_repaired_by_a_higher_epoch(
+async def test_rule_12_a_frozen_handoff_that_others_delete_is_repaired_by_a_higher_epoch(
     any_cluster: Cluster, mode: HandoffMode
 ) -> None:
     cluster = any_cluster

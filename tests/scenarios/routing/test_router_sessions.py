@@ -83,7 +83,7 @@ async def test_a_router_rejoins_under_another_lease_after_its_lease_was_revoked(
     await router.renew()
 
 
-async def test_a_registration_that_somebody_deleted_is_not_renewed_although_its_lease_lives(
+async def test_rule_3_a_registration_that_somebody_deleted_is_not_renewed_although_its_lease_lives(
     any_cluster: Cluster,
 ) -> None:
     cluster = any_cluster
@@ -141,7 +141,7 @@ async def test_another_process_takes_the_name_over_and_the_one_that_lost_it_stay
 
 
 @pytest.mark.cluster(etcd_ttl=EXPIRES)
-async def test_freezes_wait_for_a_process_that_lost_its_name_until_its_lease_ends(any_cluster: Cluster) -> None:
+async def test_rule_2_freezes_wait_for_a_process_that_lost_its_name_until_its_lease_ends(any_cluster: Cluster) -> None:
     """It may still be sending to old owners; nobody renews its lease any more."""
     cluster = any_cluster
     await cluster.start_instance()
