@@ -22,7 +22,8 @@ RUN python -m pip uninstall --yes --quiet pip setuptools wheel 2>/dev/null \
     && rm -rf /usr/local/lib/python3.11/ensurepip
 COPY --from=builder /opt/assigner /opt/assigner
 ENV PATH=/opt/assigner/bin:${PATH} PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-# On the container's loopback it would be healthy and reached by nobody. gRPC wants TLS here, or --insecure.
+# On the container's loopback it would be healthy and reached by nobody. gRPC wants TLS here, or --insecure, and
+# keys for tokens, or --auth-required false.
 ENV ASSIGNER_GRPC_HOST=0.0.0.0 ASSIGNER_HTTP_HOST=0.0.0.0
 # A number, so that Kubernetes can verify that it is not root.
 USER 10001:10001
