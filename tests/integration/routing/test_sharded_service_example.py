@@ -1,0 +1,184 @@
+"""The sharded service of the docs, as processes: pods come and go under load, and clients do not notice.
+
+The programs are those of `docs/how-to/shard-a-service.md`. Each client has a key of its own, writes the next number and
+reads it back, and waits for each answer. So every answer can be checked, and the logs of the shards show what was
+written under which epoch, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import aiohttp
+import anyio
+import anyio.to_thread
+import pytest
+
+from assigner.embedded import EmbeddedAssigner
+from assigner.model.records import HandoffMode
+from assigner.testing.waiting import eventually
+from tests.support.servers.ports import free_port
+from tests.support.servers.process import ServerProcess
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "how-to" / "shard-a-service.md"
+GROUP, SHARDS, CLIENTS = "kv", 16, 12
+PATIENCE = 60.0
+
+
+class Example:
+    """The programs of the page, and the service that they belong to."""
+
+    def __init__(self, assigner: EmbeddedAssigner, directory: Path) -> None:
+        pod, router, *_ = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+        for name, text in (("pod", pod), ("router", router)):
+            assert "127.0.0.1:50051" in text
+            (directory / f"{name}.py").write_text(text.replace("127.0.0.1:50051", assigner.address))
+        self.assigner = assigner
+        self.directory = directory
+        self.running: dict[str, ServerProcess] = {}
+
+    def start(self, program: str, name: str) -> int:
+        """Start a pod or a router, and return its port."""
+        port = free_port()
+        # The programs keep their data where they are started.
+        command = f'cd "{self.directory}" && exec "{sys.executable}" {program}.py {name} {port}'
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self.running[name] = ServerProcess(["/bin/sh", "-c", command], self._log(name), environment)
+        return port
+
+    async def stop(self, name: str) -> None:
+        """Ask a program to end, and wait until it has."""
+        process = self.running.pop(name)
+        status = await anyio.to_thread.run_sync(process.terminate, PATIENCE)
+        assert status == 0, self._log(name).read_text()
+
+    async def shards_are_at(self, *pods: str) -> None:
+        """Wait until these pods own all shards, in equal numbers, and nothing moves."""
+
+        async def settled() -> bool:
+            for name, process in self.running.items():
+                assert process.is_running, self._log(name).read_text()
+            described = await anyio.to_thread.run_sync(
+                self.assigner.call, lambda service: service.instance.operations.describe(GROUP)
+            )
+            owned = Counter(one.owner for one in described.ownership)
+            is_even = owned.keys() == set(pods) and max(owned.values()) - min(owned.values()) <= 1
+            return is_even and owned.total() == SHARDS and not described.handoffs
+
+        await eventually(settled, within=PATIENCE, every=0.1, what=f"shards are at {pods}")
+
+    def _log(self, name: str) -> Path:
+        return self.directory / f"{name}.out"
+
+    def shard_logs(self) -> dict[int, list[tuple[int, str, int]]]:
+        """What was written to each shard: epoch, key and value, in order."""
+        files = (self.directory / "data").glob("*.log")
+        return {int(file.stem): [tuple(json.loads(line)) for line in file.read_text().splitlines()] for file in files}
+
+
+class Client:
+    """Writes the next number under its key, by any router, and reads it back."""
+
+    def __init__(self, key: str, routers: list[int]) -> None:
+        self.key = key
+        self.written = 0
+        self._routers = routers
+
+    async def run(self, session: aiohttp.ClientSession, is_over: Callable[[], bool]) -> None:
+        while not is_over():
+            self.written += 1
+            url = f"http://127.0.0.1:{self._routers[self.written % len(self._routers)]}/{self.key}"
+            async with session.put(url, data=str(self.written)) as response:
+                assert response.status == 200, await response.text()
+            url = f"http://127.0.0.1:{self._routers[(self.written + 1) % len(self._routers)]}/{self.key}"
+            async with session.get(url) as response:
+                assert (response.status, await response.text()) == (200, str(self.written))
+
+
+@pytest.fixture
+async def example(tmp_path: Path) -> AsyncIterator[Example]:
+    assigner = EmbeddedAssigner(topics={GROUP: {"keys": SHARDS}})
+    await anyio.to_thread.run_sync(assigner.__enter__)
+    example = Example(assigner, tmp_path)
+    try:
+        changes = {"handoff_mode": HandoffMode.EXCLUSIVE, "debounce": 0.1}
+        await anyio.to_thread.run_sync(
+            assigner.call, lambda service: service.instance.operations.set_options(GROUP, changes)
+        )
+        yield example
+    finally:
+        for process in example.running.values():
+            await anyio.to_thread.run_sync(process.kill)
+        await anyio.to_thread.run_sync(assigner.__exit__, None, None, None)
+
+
+@asynccontextmanager
+async def load(routers: list[int]) -> AsyncIterator[list[Client]]:
+    """Clients that write and read until the block ends."""
+    clients, stopping = [Client(f"key-{number}", routers) for number in range(CLIENTS)], anyio.Event()
+    timeout = aiohttp.ClientTimeout(total=PATIENCE)
+    async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as tasks:
+        for client in clients:
+            tasks.create_task(client.run(session, stopping.is_set))
+        yield clients
+        stopping.set()
+
+
+async def test_pods_come_and_go_under_load_and_no_request_is_lost_stale_or_out_of_order(example: Example) -> None:
+    example.start("pod", "pod-1")
+    example.start("pod", "pod-2")
+    routers = [example.start("router", "router-1"), example.start("router", "router-2")]
+    await example.shards_are_at("pod-1", "pod-2")
+    for port in routers:
+        await eventually(partial(answers, port), within=PATIENCE, what="a router answers")
+
+    async with load(routers) as clients:
+
+        async def all_write() -> None:
+            goals = {client.key: client.written + 3 for client in clients}
+            await eventually(lambda: all(client.written >= goals[client.key] for client in clients), within=PATIENCE)
+
+        await all_write()
+        example.start("pod", "pod-3")
+        await example.shards_are_at("pod-1", "pod-2", "pod-3")
+        await all_write()
+        await example.stop("pod-1")
+        await example.shards_are_at("pod-2", "pod-3")
+        await all_write()
+        example.start("pod", "pod-4")
+        await example.stop("pod-2")
+        await example.shards_are_at("pod-3", "pod-4")
+        await all_write()
+
+    logs, values = example.shard_logs(), defaultdict(list)
+    for shard, lines in logs.items():
+        epochs = [epoch for epoch, _, _ in lines]
+        assert epochs == sorted(epochs), f"a stale owner wrote to shard {shard}"
+        for _, key, value in lines:
+            values[key].append(int(value))
+    # Each number once, in order: nothing was lost, done twice or overtaken.
+    assert values == {client.key: list(range(1, client.written + 1)) for client in clients}
+    assert any(len({epoch for epoch, _, _ in lines}) > 1 for lines in logs.values()), "no shard that was written moved"
+    for name in list(example.running):
+        await example.stop(name)
+
+
+async def answers(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True
