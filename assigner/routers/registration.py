@@ -96,6 +96,7 @@ class RouterService:
         await self._directory.enter(registration.group)
         async with AsyncExitStack() as resources:
             mirror = await resources.enter_async_context(self._mirrors.of(registration.group))
+            sessions.check_room(mirror.state, registration.name)
             router = await self._enter(mirror, registration)
             stream = self._registry.open(mirror, router, resources, wants_loads=registration.loads)
         if registration.loads:

@@ -16,12 +16,14 @@ import msgspec
 
 from assigner.api import RouterRegistration
 from assigner.core.group import GroupState
-from assigner.errors import AssignerError, InvalidInput, NotRegistered, PermissionDenied, Superseded
+from assigner.errors import AssignerError, InvalidInput, LimitReached, NotRegistered, PermissionDenied, Superseded
 from assigner.model.keys import GroupKeys, RouterKey
 from assigner.model.names import check_name, session_digest
 from assigner.model.records import Router, Stored
 from assigner.store import NO_LEASE, Operation, Put
 
+MOST_ROUTERS = 1_000
+"""Routers of a group. Each freeze waits for every one of them."""
 MOST_DISPLACED = 8
 """Sessions that lost their name and that a registration remembers."""
 
@@ -48,6 +50,15 @@ def check_registration(registration: RouterRegistration) -> None:
             "in every call"
         )
     check_name("session", registration.session)
+
+
+def check_room(state: GroupState, name: str) -> None:
+    """Raise `LimitReached` for one more router in a group that has too many."""
+    if name not in state.routers and len(state.routers) + len(state.displaced_routers) >= MOST_ROUTERS:
+        raise LimitReached(
+            f"group {state.keys.group!r} has {MOST_ROUTERS} routers, and each handoff waits for all; stop those "
+            "that are not needed, or split the group"
+        )
 
 
 def check_may_register(current: Stored[Router] | None, registration: RouterRegistration) -> None:

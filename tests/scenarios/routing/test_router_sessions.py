@@ -6,9 +6,11 @@ import anyio
 import pytest
 
 from assigner.api import RouterRegistration
+from assigner.core.routers import sessions
 from assigner.errors import (
     InvalidInput,
     InvalidName,
+    LimitReached,
     NotRegistered,
     PermissionDenied,
     StreamReplaced,
@@ -226,6 +228,22 @@ async def test_a_registration_that_cannot_be_read_is_not_overwritten(cluster: Cl
     found = await cluster.store.get(cluster.group.router("r1"))
     assert isinstance(found, Found)
     assert found.entry.value == b"{"
+
+
+async def test_one_router_too_many_is_refused_and_those_that_are_registered_come_back(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MOST_ROUTERS", 2)
+    instance = await cluster.start_instance()
+    await cluster.route("r1")
+    router = await cluster.route("r2")
+    with pytest.raises(LimitReached, match="2 routers"):
+        await instance.routers.register(RouterRegistration(GROUP, "r3", "s"))
+    router.crash()
+    await router.connect(instance)
+    await router.deregister()
+    await cluster.until("one less", lambda s: len(s.routers) == 1)
+    await cluster.route("r3")
 
 
 async def test_a_name_with_a_slash_is_one_router(any_cluster: Cluster) -> None:
