@@ -1,8 +1,8 @@
 """Many seeds of chaos, from the command line: `make chaos SEEDS=2000`, or `python -m tests.chaos.run --help`.
 
-Each seed is run twice: as a course of `tests/chaos/histories/group_life.py` and as one of `random_histories.py` beside
-it. What is found is told at once, with how to see it again; in the end a table tells how much was tried. Exit status 1:
-something was found.
+Each seed is run three times: as a course of `tests/chaos/histories/group_life.py`, as one of `random_histories.py`
+beside it, and as one of `tests/chaos/routers`. What is found is told at once, with how to see it again; in the end a
+table tells how much was tried. Exit status 1: something was found.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from assigner.model.records import HandoffMode
 from assigner.testing.virtual_time import run
 from tests.chaos.histories import group_life
 from tests.chaos.histories.random_histories import course as running_course
+from tests.chaos.routers.course import course as routers_course
 
-KINDS = ("chaos", "course")
+KINDS = ("chaos", "course", "routers")
 EVERY = 10.0
 """Seconds between two lines of progress."""
 
@@ -80,6 +81,9 @@ def one(kind: str, seed: int, steps: int) -> Result:
 async def _course(kind: str, seed: int, steps: int, found: list[Any]) -> None:
     if kind == "chaos":
         await group_life.course(seed, steps=steps, begun=found.append)
+        return
+    if kind == "routers":
+        await routers_course(seed, steps=steps, begun=found.append)
         return
     mode = HandoffMode.EXCLUSIVE if seed % 2 else HandoffMode.OVERLAP
     topics = ("t",) if seed % 4 < 2 else ("t", "u")

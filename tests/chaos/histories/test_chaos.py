@@ -8,28 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
-import anyio.to_thread
 import pytest
 
 from assigner.model.records import HandoffMode
 from tests.chaos.ablation.mutations import consumers, leaders, sessions, writes
 from tests.chaos.histories.group_life import course
 
-pytestmark = pytest.mark.virtual_time
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("no_threads")]
 SEEDS = range(int(os.environ.get("CHAOS_SEEDS", "100")))
 STEPS = int(os.environ.get("CHAOS_STEPS", "50"))
-
-
-@pytest.fixture(autouse=True)
-def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread takes as long as it takes, and a course from a seed must not depend on that."""
-
-    async def here(work: Callable[..., Any], *args: Any, **_: Any) -> Any:
-        return work(*args)
-
-    monkeypatch.setattr(anyio.to_thread, "run_sync", here)
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")

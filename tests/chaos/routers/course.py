@@ -12,7 +12,6 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
 
 import anyio
 import anyio.abc
@@ -100,12 +99,6 @@ class RouterCourse:
         for kind, injected in self._injected:
             counted[kind] += injected.hits
         return counted
-
-    @property
-    def seen(self) -> Counter[str]:
-        """What was looked at, and how requests ended."""
-        ended = Counter({f"requests {outcome}": count for outcome, count in self.traffic.outcomes().items()})
-        return self.checks.seen + ended
 
     # --- what may happen ---------------------------------------------------------------------------------------------
 
@@ -380,10 +373,6 @@ class RouterCourse:
         self.note("ask for a rebalance")
         self._tasks.start_soon(ask)
 
-    def describe(self, *more: Any) -> str:
-        lines = [*self.story[-60:], *map(str, more)]
-        return "\n".join(lines)
-
 
 async def course(
     seed: int,
@@ -403,3 +392,6 @@ async def course(
         except BaseException as error:
             error.add_note("\n".join((f"seed {seed} {mode.value}", *running.story[-60:])))
             raise
+        finally:
+            for outcome, count in running.traffic.outcomes().items():
+                running.checks.seen[f"requests {outcome}"] += count

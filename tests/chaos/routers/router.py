@@ -293,12 +293,13 @@ class _DirectSession(RouterSession):
     """The library's session, which registers by calls that need no connection."""
 
     def __init__(self, host: ChaosRouter, usual: RouterSession) -> None:
-        super().__init__(usual._addresses, usual.identity, usual._dialer, usual._state, usual._timing)
+        super().__init__(parse_addresses(NOWHERE), usual.identity, usual._dialer, usual._state, TIMING)
         self._host = host
 
     async def _register(self) -> RouterEnd:
+        self.turns.next()
         end = await self._host.register(self._state)
-        self._pauses.reset()
+        self.turns.succeeded()
         return end
 
     async def deregister(self) -> None:
