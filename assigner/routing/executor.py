@@ -166,13 +166,20 @@ class CutoverExecutor:
         """The router may route again, or has another table: let every request that waits look again."""
         self._stash.wake_all()
 
-    def forget(self, topic: str) -> None:
-        """A topic is gone: forget its idle partitions."""
-        lanes = self._lanes.get(topic, {})
-        for lane in list(lanes.values()):
-            if not (lane.is_open or lane.flights or lane.queue):
-                del lanes[lane.tp.partition]
-        self.balance.forget([topic])
+    def forget(self) -> None:
+        """Forget the idle partitions of topics that are gone."""
+        gone = self._lanes.keys() - self._table.topics.keys()
+        for topic in gone:
+            busy = {
+                partition: lane
+                for partition, lane in self._lanes[topic].items()
+                if lane.is_open or lane.flights or lane.queue
+            }
+            if busy:
+                self._lanes[topic] = busy
+            else:
+                del self._lanes[topic]
+        self.balance.forget(gone)
 
     def close(self, reason: str) -> None:
         """Let no further request through, and fail those that wait."""
@@ -201,7 +208,7 @@ class CutoverExecutor:
 
     async def _enter(self, topic: str, choose: Callable[[int], int], size: int) -> tuple[_Lane, _Flight]:
         if self._is_unresolved(topic):
-            await self._wait(self._unresolved_lane(topic), size, self._is_resolved)
+            await self._resolve(topic, size)
         partitions = self._table.partitions(topic)
         if self._closed is not None:
             raise self._closed
@@ -259,17 +266,21 @@ class CutoverExecutor:
         lane = self._unresolved.get(topic)
         return (lane is not None and bool(lane.queue)) or not self._is_known()
 
+    async def _resolve(self, topic: str, size: int) -> None:
+        lane = self._unresolved.get(topic)
+        if lane is None:
+            lane = self._unresolved[topic] = _Lane(TopicPartition(topic, UNRESOLVED))
+        try:
+            await self._wait(lane, size, self._is_resolved)
+        finally:
+            if not lane.queue:
+                self._unresolved.pop(topic, None)
+
     def _is_known(self) -> bool:
         return self._table.revision > 0 or self._closed is not None
 
     def _is_resolved(self, lane: _Lane) -> _Flight | None:
         return _NO_FLIGHT if self._is_known() else None
-
-    def _unresolved_lane(self, topic: str) -> _Lane:
-        lane = self._unresolved.get(topic)
-        if lane is None:
-            lane = self._unresolved[topic] = _Lane(TopicPartition(topic, UNRESOLVED))
-        return lane
 
     # --- lanes -----------------------------------------------------------------------------------------------------
 

@@ -299,9 +299,8 @@ class Router:
             return
         if changes.loads:
             self._executor.balance.published(changes.loads, changes.loads_valid_for, self._clock.now())
-        for topic, partitions in changes.topics:
-            if not partitions:
-                self._executor.forget(topic)
+        if not changes.more:
+            self._executor.forget()
         if self._resumed_after != self._permit.lapses and self._may_route():
             self._resumed_after = self._permit.lapses
             self._executor.resume()

@@ -151,9 +151,24 @@ async def test_a_request_is_entered_once() -> None:
 async def test_the_lanes_of_a_topic_that_is_gone_are_forgotten_when_they_are_idle() -> None:
     scene = Scene()
     scene.open()
+    table = scene.executor._table
     async with scene.executor.route_partition("t", 0):
         scene.executor.stop(TP)
-        scene.executor.forget("t")
+        scene.executor.forget()
         assert scene.executor._lanes["t"]
-    scene.executor.forget("t")
-    assert not scene.executor._lanes["t"]
+        table.apply(TableChanges(revision=2, topics=(("t", 0),)))
+        scene.executor.forget()
+        assert scene.executor._lanes["t"], "a request is in flight"
+    scene.executor.forget()
+    assert not scene.executor._lanes
+
+
+async def test_topics_that_are_asked_for_before_the_first_table_are_not_remembered() -> None:
+    executor = CutoverExecutor(RoutingTable(), lambda: True, lambda: 0.0)
+    tasks = [asyncio.create_task(executor.route(f"t{one}", b"").__aenter__()) for one in range(10)]
+    await settled()
+    assert executor.counts().stashed == 10
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert not executor._unresolved
