@@ -8,7 +8,8 @@ Not promised: that a request is done at most once if its caller calls it idempot
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
 import anyio
@@ -107,11 +108,24 @@ class Tries:
         self._idempotent = idempotent
         self._until = anyio.current_time() + retries.within
         self._pause = retries.first_pause
-        self._maybe_done = False
+        self._maybe_done: Target | None = None
+        """Where a try went that may have been done."""
         self.count = 0
 
-    def next(self) -> AbstractAsyncContextManager[Target]:
-        """The next try: a block that gives its target, in which the request counts as in flight."""
+    @asynccontextmanager
+    async def next(self) -> AsyncIterator[Target]:
+        """The next try: a block that gets its target, and in which the request counts as in flight. Raises what
+        `Router.route` raises, but `MaybeServed` if an earlier try may have been done."""
+        async with AsyncExitStack() as routed:
+            try:
+                target = await routed.enter_async_context(self._routed())
+            except AssignerError as error:
+                if self._maybe_done is None:
+                    raise
+                raise MaybeServed(self._maybe_done, Setback("not_routed", str(error)), self.count) from error
+            yield target
+
+    def _routed(self) -> AbstractAsyncContextManager[Target]:
         if self._key is None:
             return self._router.pick(self._topic, size=self._size)
         return self._router.route(self._topic, self._key, size=self._size)
@@ -121,11 +135,12 @@ class Tries:
         `repeatable`: the request can't be sent again, because its body is used up. To be called when the request is no
         longer in flight, so that its partition can move meanwhile."""
         self.count += 1
-        self._maybe_done |= setback.maybe_done
+        if setback.maybe_done:
+            self._maybe_done = target
         left = self._until - anyio.current_time()
         goes_on = repeatable and setback.remedy is not Remedy.NONE and self.count < self._retries.tries and left > 0
         if not goes_on or (setback.maybe_done and not self._idempotent):
-            raise (MaybeServed if self._maybe_done else NotServed)(target, setback, self.count)
+            raise (NotServed if self._maybe_done is None else MaybeServed)(target, setback, self.count)
         # A newer route ends each pause.
         pause = min(max(self._pause, setback.pause), self._retries.longest_pause, left)
         self._pause = min(2 * self._pause, self._retries.longest_pause)

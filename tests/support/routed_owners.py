@@ -12,6 +12,7 @@ import aiohttp
 import anyio
 import anyio.to_thread
 import msgspec
+import pytest
 from aiohttp import web
 from google.protobuf.wrappers_pb2 import StringValue
 from grpclib.client import Channel, UnaryUnaryMethod
@@ -105,14 +106,18 @@ class HttpOwner(Owner):
         self._runner = web.AppRunner(app, shutdown_timeout=5.0)
         await self._runner.setup()
         await web.SockSite(self._runner, at).start()
+        # One for all requests, so that they share a connection, and with it a task of the server.
+        self._session = aiohttp.ClientSession()
 
     async def stop(self) -> None:
+        await self._session.close()
         await self._runner.cleanup()
 
     async def _say(self, request: web.Request) -> web.Response:
         return web.Response(text=await self.work.do(await request.text(), request_target()))
 
     async def _probe(self, request: web.Request) -> web.Response:
+        assert_no_target()
         return web.Response(text="alive")
 
     async def send(self, headers: Mapping[str, str], text: str = "x") -> Answer:
@@ -122,10 +127,7 @@ class HttpOwner(Owner):
         return await self._request("GET", "/probe")
 
     async def _request(self, method: str, path: str, **options: Any) -> Answer:
-        async with (
-            aiohttp.ClientSession() as session,
-            session.request(method, f"http://{self.address}{path}", **options) as response,
-        ):
+        async with self._session.request(method, f"http://{self.address}{path}", **options) as response:
             kinds = {200: "done", 421: "look again", 503: "come again", 400: "malformed"}
             kind = kinds.get(response.status, "failed")
             assert ("Retry-After" in response.headers) == (kind == "come again")
@@ -161,6 +163,7 @@ class GrpcOwner(Owner):
 
     async def _probe(self, stream: Stream[Any, Any]) -> None:
         await stream.recv_message()
+        assert_no_target()
         await stream.send_message(StringValue(value="alive"))
 
     async def send(self, headers: Mapping[str, str], text: str = "x") -> Answer:
@@ -223,6 +226,11 @@ class Sender:
             return reply
 
         return str((await self._grpc.call(TOPIC, key, call, idempotent=idempotent)).value)
+
+
+def assert_no_target() -> None:
+    with pytest.raises(LookupError, match="has no target"):
+        request_target()
 
 
 OWNERS: dict[str, type[HttpOwner | GrpcOwner]] = {"http": HttpOwner, "grpc": GrpcOwner}

@@ -77,8 +77,11 @@ async def test_a_request_that_fails_in_its_handler_was_begun_and_is_counted_no_m
         assert owner.consumer.gate(ORDERS, 0).inside == 0
 
 
-async def test_a_probe_needs_no_target(group: RoutedGroup) -> None:
+async def test_a_probe_needs_no_target_and_has_none_even_after_a_request_on_the_same_connection(
+    group: RoutedGroup,
+) -> None:
     async with owning(group) as owner:
+        assert (await owner.send(target(owner))).kind == "done"
         assert (await owner.probe()).text == "alive"
 
 

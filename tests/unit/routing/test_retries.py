@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 import anyio
 import pytest
 
 from assigner.errors import InvalidInput
-from assigner.routing import MaybeServed, NotServed, Retries, Target
+from assigner.routing import MaybeServed, NotServed, Retries, StashBound, StashOverflow, Target, TopicPartition
 from assigner.routing.admission import Remedy
 from assigner.routing.retries import Setback, Tries
 
@@ -107,9 +108,32 @@ async def test_an_owner_may_ask_for_a_longer_pause_up_to_the_longest() -> None:
 
 async def test_a_request_without_a_key_goes_to_any_partition() -> None:
     routes = Routes()
-    tries(routes).next()
-    tries(routes, key=None).next()
+    for key in (b"k", None):
+        async with tries(routes, key=key).next() as target:
+            assert target == TARGET
     assert routes.asked == [("orders", b"k", 9), ("orders", None, 9)]
+
+
+class Full(Routes):
+    """A router with no room for another request."""
+
+    def route(self, topic: str, key: bytes | str, *, size: int = 0) -> AbstractAsyncContextManager[Target]:
+        raise StashOverflow(TopicPartition("orders", 3), StashBound.REQUESTS, 1)
+
+
+async def test_a_request_that_finds_no_room_was_not_sent_unless_an_earlier_try_was() -> None:
+    one = tries(Full(), idempotent=True)
+    await one.after(TARGET, REFUSED)
+    with pytest.raises(StashOverflow):
+        await anext(targets_of(one))
+    await one.after(TARGET, LOST)
+    with pytest.raises(MaybeServed, match="orders/3@7 to worker-1"):
+        await anext(targets_of(one))
+
+
+async def targets_of(one: Tries) -> AsyncIterator[Target]:
+    async with one.next() as target:
+        yield target
 
 
 @pytest.mark.parametrize("wrong", [{"tries": 0}, {"within": -1.0}, {"first_pause": 0.0}, {"longest_pause": 0.01}])
