@@ -18,6 +18,7 @@ from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from assigner.cli.exit_codes import Failure, failures
 from assigner.client.admin import DEFAULT_TIMEOUT, AdminClient
 from assigner.client.tls import tls_context_from_files
+from assigner.client.token import TokenSource
 from assigner.errors import AssignerError, InvalidInput
 from assigner.model.defaults import GRPC_PORT
 
@@ -54,7 +55,15 @@ class ServiceTarget(msgspec.Struct, frozen=True):
             raise click.UsageError(f"{error}; check the --tls options") from error
 
     def token(self) -> Path | None:
-        return Path(self.token_file) if self.token_file else None
+        """The token file, if there is one; it is read once, so that a wrong one is a usage error."""
+        if not self.token_file:
+            return None
+        path = Path(self.token_file)
+        try:
+            TokenSource(path)
+        except InvalidInput as error:
+            raise click.UsageError(f"{error}; check --token-file") from error
+        return path
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -73,7 +82,8 @@ def call_service(
     """
 
     async def run() -> R:
-        async with _admin_client(target) as admin:
+        tls, token = target.ssl_context(), target.token()
+        async with AdminClient([target.address], tls=tls, token=token, timeout=target.timeout) as admin:
             try:
                 return await request(admin)
             except AssignerError as error:
@@ -86,14 +96,6 @@ def call_service(
         target.address, target.timeout, as_json=target.as_json, tls=target.uses_tls, certified=bool(target.tls_cert)
     ):
         return anyio.run(run)
-
-
-def _admin_client(target: ServiceTarget) -> AdminClient:
-    tls, token = target.ssl_context(), target.token()
-    try:
-        return AdminClient([target.address], tls=tls, token=token, timeout=target.timeout)
-    except InvalidInput as error:
-        raise click.UsageError(f"{error}; check --token-file") from error
 
 
 def _cause(error: AssignerError) -> Exception:

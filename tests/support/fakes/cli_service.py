@@ -36,7 +36,7 @@ from assigner.model.records import (
     TopicConfig,
 )
 from assigner.server.server import GrpcServer
-from assigner.server.settings import ServerSettings
+from assigner.server.settings import AuthSettings, ServerSettings
 from tests.support.fakes.fake_routers import FakeRouters
 from tests.support.fakes.fake_service import FakeOffsets
 
@@ -179,6 +179,7 @@ def serving(
     administration: ScriptedAdministration,
     settings: ServerSettings | None = None,
     offsets: FakeOffsets | None = None,
+    auth: AuthSettings = AuthSettings(required=False),  # noqa: B008  (frozen)
 ) -> Iterator[str]:
     """The address of a server, which runs until the block is left."""
     server = GrpcServer(
@@ -190,6 +191,7 @@ def serving(
         default_group="default",
         clock=SystemClock(),
         ready=lambda: True,
+        auth=auth,
     )
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(_running(server)):
         yield f"127.0.0.1:{server.port}"
