@@ -28,6 +28,7 @@ from tests.scenarios.ownership import test_rules_planning as planning
 from tests.scenarios.routing import test_freeze_quorum as freezes
 from tests.scenarios.routing import test_freezes_that_end_otherwise as other_ends
 from tests.scenarios.routing import test_router_identities as router_identities
+from tests.scenarios.routing import test_router_library_rules as router_library
 from tests.scenarios.routing import test_router_sessions as router_sessions
 from tests.scenarios.sessions import test_calls_without_a_session as calls
 from tests.scenarios.sessions import test_identities as identities
@@ -520,5 +521,29 @@ ABLATIONS: tuple[Ablation, ...] = (
         routers.deleted_freezes_are_left_alone,
         other_ends.test_rule_12_a_frozen_handoff_that_others_delete_is_repaired_by_a_higher_epoch,
         {"mode": HandoffMode.OVERLAP},
+    ),
+    Ablation(
+        3,
+        "a router does not look at the clock",
+        routers.routers_do_not_look_at_the_clock,
+        router_library.test_rule_3_a_router_that_was_stopped_sends_nothing_before_it_has_another_table,
+    ),
+    Ablation(
+        7,
+        "a newcomer router does not stash",
+        routers.newcomers_do_not_stash,
+        router_library.test_rule_7_a_router_that_joins_during_a_freeze_holds_its_requests_back,
+    ),
+    Ablation(
+        12,
+        "a router takes a deleted handoff for a cancelled one",
+        routers.deleted_handoffs_thaw,
+        router_library.test_rule_12_that_a_handoff_is_deleted_thaws_nothing,
+    ),
+    Ablation(
+        14,
+        "a router's stash has no limits",
+        routers.stashes_have_no_limits,
+        router_library.test_rule_14_a_stash_does_not_grow_beyond_its_limits,
     ),
 )

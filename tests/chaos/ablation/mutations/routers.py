@@ -1,4 +1,4 @@
-"""Switch off rules about routers: what a freeze waits for, and what thaws a partition."""
+"""Switch off rules about routers: what a freeze waits for, what thaws a partition, and what a router does by itself."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from assigner.core.group import GroupState
 from assigner.core.handoff import lifecycle
 from assigner.core.handoff.deleted_freezes import DeletedFreezes
 from assigner.core.routers import quorum
+from assigner.core.routing import table
+from assigner.core.routing.cutover import Cutovers, CutoverStep, Flush, Switch
+from assigner.core.routing.permit import RoutingPermit
+from assigner.core.routing.table import RowChange
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Handoff, Router, Stored
+from assigner.model.routes import Route
 from assigner.routers.registration import RouterService
+from assigner.routing.stash import Stash, StashQueue
 from tests.chaos.ablation.mutations import Patch
 
 
@@ -51,3 +57,35 @@ def renewals_do_not_look_for_the_registration(patch: Patch) -> None:
             return self._leases.ttl
 
     patch.setattr(RouterService, "renew", changed)
+
+
+# --- in the library of router processes ----------------------------------------------------------------------------
+
+
+def routers_do_not_look_at_the_clock(patch: Patch) -> None:
+    patch.setattr(RoutingPermit, "holds", lambda self, now: not self.needs_table)
+
+
+def newcomers_do_not_stash(patch: Patch) -> None:
+    original = Cutovers.changed
+
+    def changed(self: Cutovers, change: RowChange) -> list[CutoverStep]:
+        if change.before is None and change.after is not None and change.after.frozen:
+            return [Switch(change.tp, change.after), Flush(change.tp)]
+        return original(self, change)
+
+    patch.setattr(Cutovers, "changed", changed)
+
+
+def deleted_handoffs_thaw(patch: Patch) -> None:
+    def changed(held: Route | None, shown: Route) -> Route:
+        return shown if held is None or shown.epoch >= held.epoch else held
+
+    patch.setattr(table, "succeeding", changed)
+
+
+def stashes_have_no_limits(patch: Patch) -> None:
+    def changed(self: Stash, queue: StashQueue, size: int) -> None:
+        pass
+
+    patch.setattr(Stash, "_check", changed)
