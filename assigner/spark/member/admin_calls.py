@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from assigner.client import AdminClient, TopicPartition, Unavailable
-from assigner.errors import AssignerError, UnreadableRecord
+from assigner.errors import AssignerError, PermissionDenied, Unauthenticated, UnreadableRecord
 from assigner.proto.kafka_assigner import v1
 from assigner.spark.options import Tls
 
@@ -45,7 +45,7 @@ async def _admin(addresses: Sequence[str], tls: Tls | None, token_file: str) -> 
     async with AdminClient(addresses, tls=tls.context() if tls is not None else None, token=token) as admin:
         try:
             yield admin
-        except UnreadableRecord:
+        except (UnreadableRecord, PermissionDenied, Unauthenticated):
             raise
         except AssignerError as error:
             raise Unavailable(f"no instance of the assigner answers ({error}); check option assigner") from error

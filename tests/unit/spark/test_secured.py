@@ -1,10 +1,12 @@
-"""Queries that speak TLS with the assigner: they read, are drained, or are not let in. Without a JVM."""
+"""Queries that speak TLS with the assigner, or show it a token: they read, are drained, or are not let in. Without a
+JVM."""
 
 from __future__ import annotations
 
 import gc
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +20,12 @@ from assigner.embedded import EmbeddedAssigner
 from assigner.errors import AssignerError
 from assigner.model.records import GroupOptions, HandoffMode
 from assigner.server import ServerSettings
+from assigner.server.settings import AuthSettings
 from assigner.settings import HttpSettings, Settings
 from assigner.spark import drain
 from assigner.spark.options import Tls
 from tests.support.servers.mock_kafka import PARTITIONS, MockKafka
+from tests.support.signed_tokens import Signer
 from tests.support.spark.fake_query import GROUP, ActedQuery, Sink, run_until
 
 pytestmark = pytest.mark.slow
@@ -161,6 +165,62 @@ def test_a_query_is_drained_over_tls(authority: Authority, kafka: MockKafka, ass
     first.stop()
     second.stop()
     gc.collect()
+
+
+# --- tokens ------------------------------------------------------------------------------------------------------
+
+
+class Tokens:
+    """A service that asks for tokens, and a file with one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.signer = Signer()
+        self.file = folder / "token"
+        auth = AuthSettings(required=True, keys=(self.signer.publish(folder / "key.pem"),))
+        group = GroupOptions(handoff_mode=HandoffMode.EXCLUSIVE, debounce=0.05)
+        self.settings = Settings(grpc=ServerSettings(port=0), http=HttpSettings(port=0), group=group, auth=auth)
+
+    def issue(self, *roles: str) -> str:
+        token = self.signer.token(time.time(), groups=[GROUP], names=["m*"], roles=list(roles))
+        self.file.write_text(token)
+        return str(self.file)
+
+    def serving(self) -> EmbeddedAssigner:
+        return EmbeddedAssigner(self.settings, topics={GROUP: {TOPIC: PARTITIONS}})
+
+
+def test_a_query_shows_its_token_and_is_drained_with_one(kafka: MockKafka, tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path)
+    file = tokens.issue("consumer", "reader", "operator")
+    with tokens.serving() as assigner:
+        first, second = (
+            ActedQuery(assigner, kafka, name, TOPIC, Sink(), None, tokenFile=file) for name in ("m1", "m2")
+        )
+        run_until(lambda: len(first.held) == len(second.held) == 2, first, second)
+        described = assigner.call(lambda service: service.instance.operations.describe(GROUP))
+        assert {one.consumer.principal for one in described.members} == {"acme/worker-1"}
+        with running(first, second):
+            drain(AsSparkTellsIt(first), 30, token_file=file)  # type: ignore[arg-type]
+            assert not first.held
+        first.stop()
+        second.stop()
+    gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("roles", "complaint"),
+    [(None, "needs an identity"), (["reader"], "`roles`"), (["consumer"], r"`roles` \[consumer\].*describe-group")],
+)
+def test_a_query_without_a_token_or_without_a_role_says_what_is_missing(
+    kafka: MockKafka, tmp_path: Path, roles: list[str] | None, complaint: str
+) -> None:
+    tokens = Tokens(tmp_path)
+    options = {} if roles is None else {"tokenFile": tokens.issue(*roles)}
+    with tokens.serving() as assigner:
+        query = ActedQuery(assigner, kafka, "m", TOPIC, Sink(), None, **options)
+        with pytest.raises(AssignerError, match=complaint):
+            run_until(lambda: False, query)
+        query.stop()
 
 
 # --- what is refused ---------------------------------------------------------------------------------------------
