@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from grpclib.const import Status
+from grpclib.events import RecvRequest, listen
 
 from assigner.clock import LoopClock
 from assigner.errors import InvalidInput
@@ -608,6 +609,21 @@ async def test_a_router_that_gets_no_table_says_why() -> None:
         service.fail["register"] = Refusal(Status.INVALID_ARGUMENT, "no such group name", "InvalidName")
         with pytest.raises(Exception, match="no such group name"):
             await Router([service.address], "g", "r", timing=QUICK, clock=LoopClock()).__aenter__()
+
+
+async def test_every_call_of_a_router_shows_its_token() -> None:
+    shown: dict[str, set[object]] = {}
+
+    async def note(event: RecvRequest) -> None:
+        shown.setdefault(event.method_name.rpartition("/")[2], set()).add(event.metadata.get("authorization"))
+
+    async with ScriptedRouters(p0=at("a", 1, "h1", frozen=True)) as service:
+        assert service._server is not None
+        listen(service._server, RecvRequest, note)
+        async with routing(service, token=lambda: "a.b.c"):
+            await service.receives(lambda: bool(service.acks))
+    calls = ("RegisterRouter", "RenewRouter", "CutoverAck", "DeregisterRouter")
+    assert shown == {method: {"Bearer a.b.c"} for method in calls}
 
 
 async def test_leaving_fails_what_waits_and_waits_for_what_is_in_flight_before_it_deregisters() -> None:
