@@ -8,6 +8,7 @@ from contextlib import suppress
 import anyio
 import pytest
 
+from assigner.core.group import GroupState
 from assigner.errors import (
     InvalidInput,
     InvalidName,
@@ -67,9 +68,16 @@ async def test_a_record_that_cannot_be_read_is_reported_and_left_alone_and_the_r
     await cluster.join("a")
     await cluster.join("b")
     spared = 1 if kind in ("assignment", "handoff") else 0
-    state = await cluster.until(
-        "the rest is owned", lambda s: len(s.assignments) == 3 - spared and not s.handoffs and len(s.owned) >= 2
-    )
+
+    def goes_on(state: GroupState) -> bool:
+        if len(state.assignments) < 3 - spared:
+            return False
+        if kind == "router":
+            # It may be at work: what has an owner moves when it is gone, or at the freeze's deadline.
+            return any(handoff.record.at is Step.FREEZING for handoff in state.handoffs.values())
+        return not state.handoffs and len(state.owned) >= 2
+
+    state = await cluster.until("the rest goes on", goes_on)
     described = await instance.operations.describe("g")
     assert any(line.startswith(key) for line in described.unreadable)
     assert state.revision
