@@ -56,6 +56,8 @@ class Work:
         self.may_end: anyio.Event | None = None
         """Requests that begin wait for it."""
         self.failure: Exception | None = None
+        self.headers: dict[str, str] = {}
+        """That an HTTP owner adds to its answers."""
 
     async def do(self, text: str, target: RequestTarget) -> str:
         self.begun.append(text)
@@ -114,7 +116,8 @@ class HttpOwner(Owner):
         await self._runner.cleanup()
 
     async def _say(self, request: web.Request) -> web.Response:
-        return web.Response(text=await self.work.do(await request.text(), request_target()))
+        text = await self.work.do(await request.text(), request_target())
+        return web.Response(text=text, headers=self.work.headers)
 
     async def _probe(self, request: web.Request) -> web.Response:
         assert_no_target()

@@ -8,6 +8,10 @@ from contextlib import asynccontextmanager
 import aiohttp
 import anyio
 import pytest
+from google.protobuf.wrappers_pb2 import StringValue
+from grpclib.client import Channel, UnaryUnaryMethod
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
 
 from assigner.client import GateClosed, Shut, TopicPartition
 from assigner.client.gate import ADMIT_WITHIN, MAX_WAITING
@@ -15,7 +19,7 @@ from assigner.routing import Target
 from assigner.routing.headers import EPOCH, OWNER, PARTITION, TOPIC, headers_of
 from assigner.testing.waiting import eventually
 from tests.support.clients.recording_handler import Recorder
-from tests.support.routed_owners import GROUP, OWNERS, Owner, RoutedGroup, owns, routed_group
+from tests.support.routed_owners import GROUP, METHOD, OWNERS, Owner, RoutedGroup, owns, routed_group
 from tests.support.routed_owners import TOPIC as ORDERS
 
 TP = TopicPartition(ORDERS, 0)
@@ -206,7 +210,8 @@ async def test_the_request_beyond_those_that_may_wait_is_refused_at_once(
             for _ in range(MAX_WAITING):
                 tasks.start_soon(wait)
             await eventually(lambda: gate.waiting == MAX_WAITING)
-            answer = await owner.send(target(owner, epoch))
+            with anyio.fail_after(30):
+                answer = await owner.send(target(owner, epoch))
             assert (answer.kind, answer.reason) == ("come again", "crowded")
             may_return.set()
         assert len(admitted) == MAX_WAITING
@@ -237,30 +242,51 @@ async def test_a_release_waits_for_the_requests_in_progress_and_no_new_one_begin
         assert new.work.targets[0].epoch > int(headers[EPOCH])
 
 
-async def test_a_release_does_not_wait_for_a_sender_whose_body_has_not_come() -> None:
-    async with routed_group("http") as group, owning(group, "a") as old:
-        began, may_send = anyio.Event(), anyio.Event()
+@asynccontextmanager
+async def slow_sender(group: RoutedGroup, owner: Owner, finish: anyio.Event) -> AsyncIterator[list[int]]:
+    """Sends the beginning of a request, and the rest when it may finish; when the block has ended, the list has the
+    status that was answered."""
+    statuses: list[int] = []
+    began, headers = anyio.Event(), target(owner)
 
-        async def slow_body() -> AsyncIterator[bytes]:
-            yield b"fir"
+    async def body() -> AsyncIterator[bytes]:
+        yield b"fir"
+        began.set()
+        await finish.wait()
+        yield b"st"
+
+    async def send_http() -> None:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"http://{owner.address}/say", data=body(), headers=headers) as response,
+        ):
+            statuses.append(response.status)
+
+    async def send_grpc() -> None:
+        host, _, port = owner.address.partition(":")
+        call = UnaryUnaryMethod(Channel(host, int(port)), METHOD, StringValue, StringValue)
+        async with call.channel, call.open(metadata=headers) as stream:
+            await stream.send_request()
             began.set()
-            await may_send.wait()
-            yield b"st"
+            await finish.wait()
+            await stream.send_message(StringValue(value="first"), end=True)
+            try:
+                await stream.recv_message()
+            except GRPCError as error:
+                statuses.append(error.status.value)
 
-        headers, statuses = target(old), []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(send_http if group.protocol == "http" else send_grpc)
+        await began.wait()
+        yield statuses
 
-        async def send() -> None:
-            async with aiohttp.ClientSession() as session:
-                url = f"http://{old.address}/say"
-                async with session.post(url, data=slow_body(), headers=headers) as response:
-                    statuses.append(response.status)
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(send)
-            await began.wait()
-            async with group.owner("b") as new:
-                await old.consumer.drain(timeout=20)
-                await owns(new, 0)
-                may_send.set()
-        assert statuses == [421]
+async def test_a_release_does_not_wait_for_a_sender_whose_message_has_not_come(group: RoutedGroup) -> None:
+    finish = anyio.Event()
+    async with owning(group, "a") as old:
+        async with slow_sender(group, old, finish) as statuses, group.owner("b") as new:
+            await old.consumer.drain(timeout=20)
+            await owns(new, 0)
+            finish.set()
+        assert statuses == [421 if group.protocol == "http" else Status.FAILED_PRECONDITION.value]
         assert not old.work.begun

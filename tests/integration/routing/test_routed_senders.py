@@ -19,6 +19,7 @@ from assigner.client import TopicPartition
 from assigner.routing import MaybeServed, NotServed, Retries, Router, Target
 from assigner.routing.aiohttp import RoutedSession
 from assigner.routing.grpclib import RoutedChannels
+from assigner.routing.headers import REFUSED
 from assigner.testing.waiting import eventually
 from tests.support.clients.recording_handler import Recorder
 from tests.support.network.tcp_proxy import TcpProxy
@@ -340,6 +341,16 @@ async def test_what_a_handler_says_by_itself_is_its_answer_and_no_refusal(protoc
     assert router.given == 1
 
 
+async def test_an_answer_that_copies_the_header_of_a_refusal_is_no_refusal() -> None:
+    """As that of a handler that passes on what another owner said."""
+    async with owning("http") as owner:
+        owner.work.headers = {REFUSED: "stale_epoch"}
+        router = Targets(at(owner))
+        async with Sender("http", router, QUICKLY) as sender:
+            assert await sender.say("key") == "x done"
+        assert router.given == 1
+
+
 # --- channels --------------------------------------------------------------------------------------------------------
 
 
@@ -364,6 +375,30 @@ async def test_no_more_channels_are_kept_than_are_in_use_or_allowed() -> None:
                 await channels.call(TOPIC, "key", say)
             assert len(dialed) == 4
             assert [channel._protocol is None for channel in dialed] == [True, True, False, False]
+
+
+async def test_a_channel_that_is_in_use_is_not_closed_for_another() -> None:
+    async with routed_group("grpc") as group, group.owner("a") as owner, served_by_others(group, 1) as others:
+        await owns(owner, 0)
+        owner.work.may_end = anyio.Event()
+        router = Targets(at(owner), *(at(owner, address=address) for address in others))
+        async with RoutedChannels(router, channels=1) as channels, anyio.create_task_group() as tasks:
+            replies: list[str] = []
+
+            async def say() -> None:
+                async def call(channel: Channel) -> StringValue:
+                    method = UnaryUnaryMethod(channel, METHOD, StringValue, StringValue)
+                    reply = await method(StringValue(value="x"))
+                    assert reply is not None
+                    return reply
+
+                replies.append((await channels.call(TOPIC, "key", call)).value)
+
+            tasks.start_soon(say)
+            await eventually(lambda: owner.work.begun == ["x"])
+            await say()
+            owner.work.may_end.set()
+        assert replies == ["x", "x done"]
 
 
 @asynccontextmanager
