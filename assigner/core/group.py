@@ -199,15 +199,20 @@ class GroupState:
                 return self._delete(key)
 
     def replace(self, entries: Iterable[Entry]) -> list[Event]:
-        """Compute the events that lead from the mirrored records to those of a new listing. Nothing is applied yet."""
+        """Compute the events that lead from the mirrored records to those of a new listing. Nothing is applied yet.
+
+        Routers come first: events are applied in slices, and a handoff that is ready must not be seen without a router
+        that was registered by then. A flip compares the handoff and can't compare which routers there are."""
         listed: set[str] = set()
-        events: list[Event] = []
+        routers: list[Event] = []
+        others: list[Event] = []
         for entry in entries:
             listed.add(entry.key)
             if self._keys_seen.get(entry.key) != entry.mod_revision:
+                events = routers if entry.key.startswith(self.keys.routers) else others
                 events.append(PutEvent(entry))
         gone = [DeleteEvent(key, 0) for key in self._keys_seen if key not in listed]
-        return [*gone, *events]
+        return [*gone, *routers, *others]
 
     def _put(self, entry: Entry) -> Change | None:
         key = self.keys.parse(entry.key)

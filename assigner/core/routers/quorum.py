@@ -1,8 +1,10 @@
 """Decides which routers have to ack a freeze, and which of them have not.
 
-The quorum is never stored: it is the set of routers that are registered at the moment of looking. A router that comes
-later starts with a table in which the partition is frozen already, and one that leaves drops out by the deletion of its
-key. Three kinds of record count as a registered router:
+The quorum is never stored: it is the set of routers that are registered at the moment of looking. Whoever sees a
+handoff ready also sees every router that registered before it became so, because records are applied in the order of
+revisions, and of a listing routers first. One that registers later starts with a table in which the partition is
+frozen already; and one that leaves drops out by the deletion of its key. Three kinds of record count as a registered
+router:
 
 - a registration; its ack counts if it names the handoff and the registered session;
 - a session that lost its name to another one, until its lease has ended: its process may still be sending;

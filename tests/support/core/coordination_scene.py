@@ -38,6 +38,8 @@ class Scene:
     def __init__(self, partitions: int = 4, *, names: str = "abc", topic_id: str = "", **options: object) -> None:
         self.state = GroupState(KEYS, GroupOptions(standby_count=1, debounce=0.0, **options))  # type: ignore[arg-type]
         self.revision = 0
+        self.values: dict[str, bytes] = {}
+        """What was put at each key last."""
         self.now = 0.0
         self.core: Coordination | None = None
         self._partitions = partitions
@@ -75,7 +77,7 @@ class Scene:
 
     def put(self, key: str, record: msgspec.Struct, raw: bytes | None = None) -> None:
         self.revision += 1
-        value = encode(record) if raw is None else raw
+        value = self.values[key] = encode(record) if raw is None else raw
         self._apply(PutEvent(Entry(key, value, self.revision, self.revision, 1, lease=7)))
 
     def delete(self, key: str) -> None:

@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from assigner.core.group import GroupState
 from assigner.core.routers import quorum
 from assigner.core.writes import Purpose, Write
 from assigner.model.records import FreezeOverdue, Handoff, HandoffMode, Router, RouterAck, Step
+from assigner.store import Entry, PutEvent
 from tests.support.core.coordination_scene import KEYS, Scene, tp
 
 ON = tp(0)
@@ -224,3 +226,18 @@ def test_an_owner_that_is_gone_gets_no_epoch_for_a_deleted_freeze() -> None:
 
 def _at(scene: Scene, step: Step) -> Handoff:
     return msgspec.structs.replace(scene.state.handoffs[ON].record, step=step, phase=step.phase, old_epoch=1)
+
+
+# --- listings ----------------------------------------------------------------------------------------------------
+
+
+def test_of_a_listing_routers_are_applied_before_anything_that_could_become_ready() -> None:
+    """A listing is applied in slices, between which the leader may decide."""
+    listed = frozen(Step.READY)
+    router(listed, "r1")
+    router(listed, "r1", "s0", displaced=True)
+    state = GroupState(KEYS)
+    events = state.replace([Entry(key, value, 1, 1, 1) for key, value in sorted(listed.values.items())])
+    keys = [event.entry.key for event in events if isinstance(event, PutEvent)]
+    assert keys[:2] == [KEYS.router("r1"), KEYS.displaced_router("r1", "s0")]
+    assert set(keys) == set(listed.values)
