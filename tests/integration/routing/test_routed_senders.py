@@ -341,6 +341,23 @@ async def test_what_a_handler_says_by_itself_is_its_answer_and_no_refusal(protoc
     assert router.given == 1
 
 
+async def test_a_try_of_several_calls_of_which_one_was_served_is_not_repeated() -> None:
+    async with owning("grpc") as owner:
+        router = Targets(at(owner))
+        async with RoutedChannels(router, retries=QUICKLY) as channels:
+
+            async def say_twice(channel: Channel) -> None:
+                method = UnaryUnaryMethod(channel, METHOD, StringValue, StringValue)
+                await method(StringValue(value="first"))
+                await owner.consumer.close()
+                await method(StringValue(value="second"))
+
+            with pytest.raises(GRPCError, match="the gate of orders/0 is shut"):
+                await channels.call(TOPIC, "key", say_twice, idempotent=True)
+        assert router.given == 1
+        assert owner.work.begun == ["first"]
+
+
 async def test_an_answer_that_copies_the_header_of_a_refusal_is_no_refusal() -> None:
     """As that of a handler that passes on what another owner said."""
     async with owning("http") as owner:
