@@ -11,7 +11,7 @@ import pytest
 from grpclib.const import Status
 
 from assigner.client import AssignerConsumer, GateClosed, Handler, Shut, StaleEpoch, Unavailable
-from assigner.errors import FailedPrecondition, InvalidInput, InvalidName
+from assigner.errors import FailedPrecondition, InvalidInput, InvalidName, PermissionDenied, Unauthenticated
 from assigner.proto.kafka_assigner import v1
 from assigner.testing.waiting import eventually
 from tests.support.clients.recording_handler import Recorder, consuming, owns
@@ -50,7 +50,9 @@ async def test_two_consumers_have_sessions_of_their_own() -> None:
         (Status.INVALID_ARGUMENT, "InvalidName", InvalidName),
         (Status.INVALID_ARGUMENT, "", InvalidInput),
         (Status.FAILED_PRECONDITION, "FailedPrecondition", FailedPrecondition),
-        (Status.UNAUTHENTICATED, "", FailedPrecondition),
+        (Status.UNAUTHENTICATED, "Unauthenticated", Unauthenticated),
+        (Status.UNAUTHENTICATED, "", Unauthenticated),
+        (Status.PERMISSION_DENIED, "PermissionDenied", PermissionDenied),
     ],
 )
 async def test_a_refused_registration_raises_what_the_service_said(
