@@ -1,6 +1,6 @@
 """Admits routed requests in an aiohttp server, and sends requests to the owners of their partitions with aiohttp.
 
-Needs aiohttp, and is imported by name: `assigner.routing` does not import it.
+Needs aiohttp (the extra of that name), and is imported by name: `assigner.routing` does not import it.
 
     app = web.Application(middlewares=[routed(consumer, exempt=["/healthz"])])
 
@@ -21,19 +21,22 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from types import TracebackType
 from typing import Any, Self
 
-import aiohttp
-from aiohttp import web
-from aiohttp.client_middlewares import ClientHandlerType
-from aiohttp.typedefs import Handler, Middleware
-from multidict import CIMultiDict
-
 from assigner.client.consumer import AssignerConsumer
 from assigner.client.gate import ADMIT_WITHIN
-from assigner.errors import AssignerError
+from assigner.errors import AssignerError, how_to_install
 from assigner.routing.admission import NotAdmitted, Remedy, RequestAdmission, request_target
 from assigner.routing.handler import Target
 from assigner.routing.headers import REFUSED, headers_of
 from assigner.routing.retries import RequestRouter, Retries, Setback, Tries
+
+try:
+    import aiohttp
+    from aiohttp import web
+    from aiohttp.client_middlewares import ClientHandlerType
+    from aiohttp.typedefs import Handler, Middleware
+    from multidict import CIMultiDict
+except ImportError as error:
+    raise ImportError(f"assigner.routing.aiohttp needs aiohttp ({error}); {how_to_install('aiohttp')}") from error
 
 __all__ = ["RoutedSession", "request_target", "routed"]
 

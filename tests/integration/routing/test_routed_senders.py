@@ -126,30 +126,40 @@ async def test_a_response_that_is_read_slowly_is_in_flight_to_the_end_of_its_blo
 
 
 @both
-async def test_requests_follow_their_partition_to_the_next_owner(protocol: str) -> None:
-    async with routed_group(protocol) as group, group.owner("a") as a, group.sender() as (router, sender):
+async def test_requests_follow_their_partition_to_the_next_owner_and_keep_their_order(protocol: str) -> None:
+    async with (
+        routed_group(protocol) as group,
+        group.owner("a") as a,
+        group.sender("router-1") as one,
+        group.sender("router-2") as other,
+    ):
         await owns(a, 0)
-        answered: list[str] = []
+        sent = [0] * 4
         stop = anyio.Event()
 
         async def keep_sending(me: int) -> None:
-            number = 0
             while not stop.is_set():
-                answered.append(await sender.say("key", f"{me}.{number}"))
-                number += 1
+                _, sender = (one, other)[sent[me] % 2]
+                text = f"{me}.{sent[me]}"
+                assert await sender.say("key", text) == f"{text} done"
+                sent[me] += 1
 
         async with anyio.create_task_group() as tasks:
-            for me in range(4):
+            for me in range(len(sent)):
                 tasks.start_soon(keep_sending, me)
             await eventually(lambda: len(a.work.ended) > 20)
             async with group.owner("b") as b:
-                await a.consumer.drain()
+                await a.consumer.drain(timeout=30)
                 await eventually(lambda: len(b.work.ended) > 20, within=30)
                 stop.set()
-                await eventually(lambda: router.statistics().in_flight == router.statistics().stashed == 0)
-        served = a.work.ended + b.work.ended
-        assert sorted(answered) == sorted(f"{text} done" for text in served)
-        assert len(set(served)) == len(served)
+                await eventually(lambda: all(router.statistics().in_flight == 0 for router, _ in (one, other)))
+        # Each once, and in its sender's order, over both owners.
+        served = a.work.begun + b.work.begun
+        for me, count in enumerate(sent):
+            assert [text for text in served if text.startswith(f"{me}.")] == [
+                f"{me}.{number}" for number in range(count)
+            ]
+        assert {one.epoch for one in a.work.targets} < {one.epoch for one in a.work.targets + b.work.targets}
 
 
 # --- what is sent again ------------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ def test_the_pages_that_need_an_extra_say_how_to_get_it() -> None:
     for page in ("README.md", "docs/how-to/embed.md", "docs/reference/cli.md", "docs/how-to/consume-with-aiokafka.md"):
         assert "server" in extras_in((ROOT / page).read_text()), page
     assert "aiokafka" in extras_in((ROOT / "docs/how-to/consume-with-aiokafka.md").read_text())
+    assert "aiohttp" in extras_in((ROOT / "docs/how-to/shard-a-service.md").read_text())
 
 
 @pytest.mark.processes

@@ -63,6 +63,13 @@ def test_a_router_imports_no_more_than_a_consumer_does() -> None:
     assert imported & (HEAVY | FOR_OPERATORS | PACKAGE_READERS) == set()
 
 
+def test_a_program_that_sends_http_without_aiohttp_is_told_the_extra() -> None:
+    program = "import sys; sys.modules['aiohttp'] = None; import assigner.routing.aiohttp"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "ImportError: assigner.routing.aiohttp needs aiohttp" in found.stderr
+    assert "pip install '.[aiohttp]'" in found.stderr
+
+
 def modules_after(statement: str) -> set[str]:
     """The modules that a fresh interpreter holds once it has run the statement."""
     program = f"{statement}; import sys; print(*sys.modules)"
