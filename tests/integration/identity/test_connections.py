@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trustme
 from grpclib.const import Status
-from grpclib.exceptions import GRPCError
+from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from assigner.api import GroupSummary
 from assigner.clock import SystemClock
@@ -122,6 +122,22 @@ async def test_two_tokens_in_one_call_are_refused(guarded: Guarded) -> None:
         one, other = guarded.shows(sub="a"), guarded.shows(sub="b")
         both = [*one.items(), *other.items()]
         assert (await status_of(service.consumer().renew(renewal(), metadata=both))).status is Status.UNAUTHENTICATED
+
+
+async def test_a_peer_that_goes_on_calling_without_a_token_is_cut_off_and_others_are_served(guarded: Guarded) -> None:
+    async with guarded.serving(ping_interval=60.0, ping_timeout=120.0) as service:
+        hammering, other = service.consumer(), service.consumer()
+        statuses: set[Status] = set()
+        with pytest.raises((StreamTerminatedError, OSError)):
+            while True:
+                try:
+                    await hammering.renew(renewal())
+                except GRPCError as error:
+                    statuses.add(error.status)
+        assert statuses == {Status.UNAUTHENTICATED}
+        assert service.refused("flood") == 1
+        assert service.members.renewed == []
+        await other.renew(renewal(), metadata=guarded.shows())
 
 
 # --- what is passed on -------------------------------------------------------------------------------------------
