@@ -1,7 +1,8 @@
 """Defines `Clock`, the only source of time in the service.
 
 `now()` only ever moves forward and counts suspension, so that a deadline set before the machine slept is over
-after it. `wall()` is for people to read, and for the ends of tokens and certificates, which others wrote by theirs. Sleeping is anyio's business, not the clock's.
+after it. `wall()` is for people to read, and for the ends of tokens and certificates, which others wrote by theirs.
+Sleeping is anyio's business, not the clock's.
 """
 
 from __future__ import annotations

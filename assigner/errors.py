@@ -44,7 +44,7 @@ class FailedPrecondition(AssignerError):
 
 
 class Unauthenticated(AssignerError):
-    """A call without a valid identity: it shows no token, or one that has expired or was not issued for this service."""
+    """A call without a valid identity: it shows no token, or one that has expired or is not for this service."""
 
 
 class PermissionDenied(AssignerError):
