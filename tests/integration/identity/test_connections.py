@@ -129,15 +129,19 @@ async def test_a_peer_that_goes_on_calling_without_a_token_is_cut_off_and_others
         hammering, other = service.consumer(), service.consumer()
         statuses: set[Status] = set()
         with pytest.raises((StreamTerminatedError, OSError)):
-            while True:
-                try:
-                    await hammering.renew(renewal())
-                except GRPCError as error:
-                    statuses.add(error.status)
+            await calls_without_end(hammering, statuses)
         assert statuses == {Status.UNAUTHENTICATED}
         assert service.refused("flood") == 1
         assert service.members.renewed == []
         await other.renew(renewal(), metadata=guarded.shows())
+
+
+async def calls_without_end(consumer: v1.KafkaAssignerStub, statuses: set[Status]) -> None:
+    while True:
+        try:
+            await consumer.renew(renewal())
+        except GRPCError as error:
+            statuses.add(error.status)
 
 
 # --- what is passed on -------------------------------------------------------------------------------------------
