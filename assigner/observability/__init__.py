@@ -1,7 +1,7 @@
 """Collects the metrics of the service, and writes the log of ownership events.
 
-- `metrics`: counters and histograms that drivers report to. `instance_metrics` and `identity_metrics`: the figures of an
-  instance, and those of its callers' identities, read at each scrape. No other module imports prometheus_client.
+- `metrics`: counters and histograms that drivers report to. `instance_metrics` and `identity_metrics`: the figures of
+  an instance, and those of its callers' identities, read at each scrape. No other module imports prometheus_client.
 - `event_log`: ownership events as lines of JSON, written to segments of bounded size and age by a thread of its own.
 
 May import the core's values and what is below. Drivers above report to these classes; the core does not know them. Not
