@@ -27,7 +27,7 @@ from assigner.errors import AssignerError, how_to_install
 from assigner.routing.admission import NotAdmitted, Remedy, RequestAdmission, request_target
 from assigner.routing.handler import Target
 from assigner.routing.headers import REFUSED, headers_of
-from assigner.routing.retries import RequestRouter, Retries, Setback, Tries
+from assigner.routing.retries import RequestRouter, Retries, Setback, Tries, no_address
 
 try:
     import aiohttp
@@ -187,8 +187,7 @@ class RoutedSession:
         if self._session is None:
             raise RuntimeError("a RoutedSession sends inside its block: `async with RoutedSession(router) as session`")
         if not target.address:
-            text = f"{target.owner} has no address; give its AssignerConsumer an advertised_address"
-            return Setback("no_address", text, Remedy.NONE)
+            return no_address(target, "it is empty")
         url = f"{self._scheme}://{target.address}/{path.removeprefix('/')}"
         headers = CIMultiDict(options.get("headers") or ())
         headers.update(headers_of(target, self._router.group))
@@ -196,6 +195,8 @@ class RoutedSession:
             response = await self._session.request(method, url, **{**options, "headers": headers})
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             return Setback("not_connected", str(error))
+        except aiohttp.InvalidURL as error:
+            return no_address(target, str(error))
         except _Lost as error:
             return Setback("connection_lost", str(error), maybe_done=True)
         return await _refusal_in(response) or response

@@ -33,10 +33,11 @@ from h2.exceptions import H2Error
 from assigner.client.channel import Address, close_channel, parse_address
 from assigner.client.consumer import AssignerConsumer
 from assigner.client.gate import ADMIT_WITHIN
+from assigner.errors import InvalidInput
 from assigner.routing.admission import NotAdmitted, Remedy, RequestAdmission, request_target
 from assigner.routing.handler import Target
 from assigner.routing.headers import REFUSED, headers_of
-from assigner.routing.retries import RequestRouter, Retries, Setback, Tries
+from assigner.routing.retries import RequestRouter, Retries, Setback, Tries, no_address
 
 __all__ = ["RoutedChannels", "admit_routed", "request_target"]
 
@@ -174,10 +175,10 @@ class RoutedChannels:
             await tries.after(target, answer)
 
     async def _send(self, target: Target, method: Callable[[Channel], Awaitable[_T]]) -> _T | Setback:
-        if not target.address:
-            text = f"{target.owner} has no address; give its AssignerConsumer an advertised_address"
-            return Setback("no_address", text, Remedy.NONE)
-        one = self._channel(target.address)
+        try:
+            one = self._channel(target.address)
+        except InvalidInput as error:
+            return no_address(target, str(error))
         outgoing = _Outgoing(headers_of(target, self._router.group))
         before = _outgoing.set(outgoing)
         task = asyncio.current_task()

@@ -63,6 +63,12 @@ class Setback(msgspec.Struct, frozen=True):
     """Seconds that the owner asks for."""
 
 
+def no_address(target: Target, why: str) -> Setback:
+    """That the owner can't be sent anything: what it advertised is no address."""
+    text = f"{target.owner} has no address ({why}); give its AssignerConsumer an advertised_address, host:port"
+    return Setback("no_address", text, Remedy.NONE)
+
+
 class NotServed(AssignerError):
     """No owner took the request, and nothing of it was done. It may be sent again."""
 

@@ -211,9 +211,10 @@ async def test_a_request_that_no_owner_takes_ends_with_the_last_reason(protocol:
 
 
 @both
-async def test_an_owner_without_an_address_is_named(protocol: str) -> None:
-    async with Sender(protocol, Targets(Target(TOPIC, 0, "a", "", 1)), QUICKLY) as sender:
-        with pytest.raises(NotServed, match="a has no address; give its AssignerConsumer an advertised_address"):
+@pytest.mark.parametrize("address", ["", "a:b:c", "a:99999999"])
+async def test_an_owner_without_an_address_is_named(protocol: str, address: str) -> None:
+    async with Sender(protocol, Targets(Target(TOPIC, 0, "a", address, 1)), QUICKLY) as sender:
+        with pytest.raises(NotServed, match=r"a has no address .*; give its AssignerConsumer an advertised_address"):
             await sender.say("key")
 
 
