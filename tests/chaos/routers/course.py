@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 
 import anyio
 import anyio.abc
 
+from assigner.core.group import GroupState
 from assigner.errors import AssignerError
 from assigner.instance import Instance
-from assigner.model.records import FreezeOverdue, GroupOptions, HandoffMode
+from assigner.model.keys import TopicPartition
+from assigner.model.records import FreezeOverdue, GroupOptions, Handoff, HandoffMode, Stored
 from assigner.routing.stash import StashLimits
 from assigner.store import Store
 from assigner.testing.faults import AnswerAfter, Delay, EffectAfter, Fault, FaultyStore, Injected, LoseAnswer, Refuse
+from assigner.testing.waiting import eventually
 from tests.chaos.histories.group_life import finite_decisions
 from tests.chaos.routers.pod import Pod
 from tests.chaos.routers.request_checks import RequestChecks
@@ -34,6 +37,8 @@ TTL = 9.0
 PARTITIONS = 6
 MOST_PODS = 5
 MOST_ROUTERS = 3
+REPAIRED_WITHIN = 8.0
+"""Seconds for a leader to notice what an operator deleted, unless it is lost meanwhile."""
 
 
 def options_of(seed: int, mode: HandoffMode) -> GroupOptions:
@@ -67,6 +72,8 @@ class RouterCourse:
         """What was done, for who has to understand a failure."""
         self._limits = self.dice.choice((StashLimits(age=60.0), StashLimits(age=60.0), StashLimits(age=6.0)))
         self._injected: list[tuple[str, Injected]] = []
+        self._hung: set[str] = set()
+        """Instances whose store hangs."""
         self._numbers = 0
         self._tasks: anyio.abc.TaskGroup
 
@@ -259,7 +266,7 @@ class RouterCourse:
 
     async def _router_acks_otherwise(self) -> None:
         if router := self._any_router():
-            router.acks = self.dice.choice(list(AckManner))
+            router.acks = self.dice.choice((*AckManner, AckManner.LATE, AckManner.TWICE))
             self.note(f"router {router.name} acks {router.acks.value}")
 
     # --- the service and its store -----------------------------------------------------------------------------------
@@ -322,7 +329,9 @@ class RouterCourse:
 
         async def hang() -> None:
             faults.freeze()
+            self._hung.add(name)
             await anyio.sleep(seconds)
+            self._hung.discard(name)
             if self.cluster.faults.get(name) is faults:
                 faults.thaw()
 
@@ -343,18 +352,39 @@ class RouterCourse:
     # --- operators ---------------------------------------------------------------------------------------------------
 
     async def _delete_handoff(self) -> None:
-        """Behind the service's back; one that freezes its partition, if there is one."""
-        handoffs = list((await self.cluster.state()).handoffs.values())
-        frozen = [handoff for handoff in handoffs if handoff.record.freezes]
-        if handoffs:
-            handoff = self.dice.choice(frozen or handoffs)
-            self.note(f"the handoff {handoff.key} ({handoff.record.at.value}) is deleted")
-            await self.cluster.store.delete(handoff.key)
-            target = [pod for pod in self.alive() if pod.name == handoff.record.new_owner]
-            if target and self.dice.random() < 0.4:
-                # So no plan makes the same move again.
-                self.note(f"crash {target[0].name}, its target")
-                target[0].end("crashed")
+        """Behind the service's back; one that freezes its partition, if there is one.
+
+        Somebody leads who sees it: what is deleted while nobody does leaves no trace if no router has acked it."""
+        state = await self.cluster.state()
+        if state.handoffs:
+            with suppress(AssertionError):
+                state = await self.cluster.until("frozen", lambda s: any(_frozen(s)), within=1.0)
+        handoffs, frozen = list(state.handoffs.values()), list(_frozen(state))
+        if not handoffs or state.leader is None or not self._is_well(state.leader.record.holder):
+            return
+        handoff = self.dice.choice(frozen or handoffs)
+        tp = TopicPartition(handoff.record.topic, handoff.record.partition)
+        self.note(f"the handoff {handoff.key} ({handoff.record.at.value}) is deleted")
+        await self.cluster.store.delete(handoff.key)
+        target = [pod for pod in self.alive() if pod.name == handoff.record.new_owner]
+        if target and self.dice.random() < 0.4:
+            # So no plan makes the same move again.
+            self.note(f"crash {target[0].name}, its target")
+            target[0].end("crashed")
+
+        async def repaired() -> bool:
+            return self._is_repaired(tp, handoff.record.old_epoch, await self.cluster.state())
+
+        if handoff.record.freezes:
+            with suppress(AssertionError):
+                await eventually(repaired, within=REPAIRED_WITHIN, every=0.1)
+
+    def _is_well(self, instance: str) -> bool:
+        return instance in self.cluster.faults and instance not in self._hung
+
+    def _is_repaired(self, tp: TopicPartition, epoch: int, state: GroupState) -> bool:
+        held = state.assignments.get(tp)
+        return tp in state.handoffs or held is None or held.record.epoch > epoch
 
     async def _delete_ack(self) -> None:
         acks = [ack for of_one in (await self.cluster.state()).acks.values() for ack in of_one.values()]
@@ -372,6 +402,10 @@ class RouterCourse:
 
         self.note("ask for a rebalance")
         self._tasks.start_soon(ask)
+
+
+def _frozen(state: GroupState) -> Iterator[Stored[Handoff]]:
+    return (handoff for handoff in state.handoffs.values() if handoff.record.freezes)
 
 
 async def course(

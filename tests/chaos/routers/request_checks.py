@@ -31,7 +31,6 @@ from assigner.model.records import (
     HandoffMode,
     Phase,
     Router,
-    RouterAck,
     Step,
     decode,
 )
@@ -105,9 +104,6 @@ class RequestChecks(Checks):
         super().__init__(cluster, believers)
         self._routers: dict[str, tuple[str, int]] = {}
         """Registered routers -> session, and the revision since when it has been registered."""
-        self._acks: dict[tuple[TopicPartition, str], RouterAck] = {}
-        self._acks_deleted: dict[tuple[TopicPartition, str], int] = {}
-        """Acks that were deleted, and at which revision: with the flip that they allowed, they go at the same one."""
         self._frozen: dict[TopicPartition, _Frozen] = {}
         self._last_frozen: dict[TopicPartition, _Frozen] = {}
         self._steps: dict[TopicPartition, Handoff] = {}
@@ -115,6 +111,8 @@ class RequestChecks(Checks):
         """Handoffs in whose place another one was put that had frozen nothing."""
         self._sent: dict[tuple[str, TopicPartition], int] = {}
         self._freeze_acked: dict[tuple[str, TopicPartition], tuple[str, int]] = {}
+        self._told: set[tuple[str, TopicPartition, str]] = set()
+        """Acks that routers have sent: by which session, and of which handoff."""
         self._in_flight: dict[tuple[str, TopicPartition], dict[Request, tuple[str, int]]] = {}
         """Of each router and partition: the owner that it was sent to, and under which epoch."""
         self._admitted: dict[TopicPartition, tuple[int, str]] = {}
@@ -139,12 +137,8 @@ class RequestChecks(Checks):
                     self.seen["routers"] += 1
             case RouterKey(name, ""), DeleteEvent():
                 self._unregistered(name)
-            case AckKey(tp, router), PutEvent(entry):
-                self._acks[tp, router] = decode(RouterAck, entry.value)[0]
-                self._acks_deleted.pop((tp, router), None)
+            case AckKey(), PutEvent():
                 self.seen["acks"] += 1
-            case AckKey(tp, router), DeleteEvent():
-                self._acks_deleted[tp, router] = event.mod_revision
             case HandoffKey(tp), PutEvent(entry):
                 self._moves_on(tp, decode(Handoff, entry.value)[0], entry.mod_revision)
             case HandoffKey(tp), DeleteEvent():
@@ -178,9 +172,9 @@ class RequestChecks(Checks):
         if before is not None and before.handoff_id == handoff.handoff_id:
             waited = before.at in (Step.WARMING, Step.READY, Step.FREEZING)
             if waited and handoff.at in (Step.RELEASING, Step.RELEASED, Step.COMPLETE) and not handoff.to_nobody:
-                self._quorum(tp, handoff, revision)
+                self._quorum(tp, handoff)
 
-    def _quorum(self, tp: TopicPartition, handoff: Handoff, revision: int) -> None:
+    def _quorum(self, tp: TopicPartition, handoff: Handoff) -> None:
         """Whoever was registered when the partition froze must have acked it."""
         frozen = self._last_frozen.get(tp)
         if frozen is None or frozen.handoff_id != handoff.handoff_id:
@@ -189,11 +183,8 @@ class RequestChecks(Checks):
         if self.proceeds:
             return
         for name, (session, since) in self._routers.items():
-            ack = self._acks.get((tp, name))
-            counts = ack and (ack.handoff_id, ack.session) == (handoff.handoff_id, session)
-            there = self._acks_deleted.get((tp, name), revision) >= revision
-            if since < frozen.revision and not (counts and there):
-                self._violated(f"quorum: {tp} went on to {handoff.at.value} without an ack of {name}, which has {ack}")
+            if since < frozen.revision and (session, tp, handoff.handoff_id) not in self._told:
+                self._violated(f"quorum: {tp} went on to {handoff.at.value} although {name} has not acked its freeze")
 
     # --- at the router -----------------------------------------------------------------------------------------------
 
@@ -227,6 +218,7 @@ class RequestChecks(Checks):
         """The router sends its ack of a freeze, when its table shows this route."""
         who = (router.session, tp)
         self._freeze_acked[who] = (handoff_id, route.epoch)
+        self._told.add((router.session, tp, handoff_id))
         # One that hangs at an owner of before has nothing to do with this move.
         waiting = [
             repr(request)

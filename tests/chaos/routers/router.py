@@ -188,12 +188,12 @@ class ChaosRouter:
         """The network delivers these acks a second time, whatever has happened by then."""
 
         async def again() -> None:
-            await anyio.sleep(self.dice.uniform(0.1, 6.0))
+            await anyio.sleep(self.dice.uniform(0.1, 12.0))
             with suppress(AssignerError):
                 await instance.routers.cutover_ack(GROUP, self.name, self.session, acks)
 
-        assert self._tasks
-        self._tasks.start_soon(again)
+        if self._tasks and not self.gone:
+            self._tasks.start_soon(again)
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -339,13 +339,13 @@ class DirectRpc:
                 async with aclosing(cast(Any, stream.updates())) as updates:
                     opening: RoutingOpening | None = RoutingOpening(stream.ttl)
                     async for changes in updates:
-                        router.shown.update((tp, route.handoff_id) for tp, route in changes.routes if route.frozen)
                         for part in encode(msgspec.structs.replace(changes, opening=opening)):
                             if part is not None:
                                 await router.stopped.awake()
                                 yield message.FromString(part)
                         opening = None
                         # The reader comes back when it has applied what it was given.
+                        router.shown.update((tp, route.handoff_id) for tp, route in changes.routes if route.frozen)
                         has_table = has_table or not changes.more
                         if has_table and not router.router.table.is_behind:
                             router.lease.table_completed()
@@ -376,7 +376,7 @@ class DirectRpc:
                 await router.rest(0.5, 1.0)
                 raise Unavailable("CutoverAck was lost")
             case AckManner.LATE:
-                await anyio.sleep(router.dice.uniform(0.3, 6.0))
+                await anyio.sleep(router.dice.choice((0.5, 3.0, 8.0)) * router.dice.uniform(0.5, 1.5))
             case AckManner.TWICE:
                 router.repeat(self._instance, acks)
             case AckManner.PROMPTLY:
