@@ -104,7 +104,11 @@ async def test_the_schemes_case_and_blanks_do_not_matter(place: Place, scheme: s
     assert place.name(scheme + SIGNER.token()) == "worker-1"
 
 
-@pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Basic dTpw", SIGNER.token(), "Bearer\t" + SIGNER.token()])
+@pytest.mark.parametrize(
+    "header",
+    ["", "Bearer", "Bearer ", "Basic dTpw", SIGNER.token(), "Bearer\t" + SIGNER.token()],
+    ids=["nothing", "scheme-alone", "scheme-and-blank", "basic", "token-alone", "tab"],
+)
 async def test_a_header_without_a_bearer_token_is_refused(place: Place, header: str) -> None:
     assert "authorization: Bearer TOKEN" in place.refusal(header)
 
@@ -121,7 +125,11 @@ async def test_of_a_token_and_a_certificate_the_token_counts_and_nothing_is_adde
     assert found == place.who(bearer())
 
 
-@pytest.mark.parametrize("token", [bearer(NEXT), bearer(exp=NOW - 100), "Bearer nonsense", "Basic dTpw"])
+@pytest.mark.parametrize(
+    "token",
+    [bearer(NEXT), bearer(exp=NOW - 100), "Bearer nonsense", "Basic dTpw"],
+    ids=["another-key", "expired", "nonsense", "basic"],
+)
 async def test_a_certificate_does_not_make_up_for_a_bad_token(place: Place, token: str) -> None:
     place.refusal(token, certificate=CERTIFICATE)
 
