@@ -65,7 +65,8 @@ class ReloadedFiles(Generic[T]):
         self._current: T | None = None
         self._loaded_at = 0.0
         self._confirmed = 0.0
-        self._failing = False
+        self._failure = ""
+        """Why the files could not be read the last time; empty: they could."""
         self.reloads = 0
         self.failures = 0
 
@@ -104,21 +105,23 @@ class ReloadedFiles(Generic[T]):
             await self.look()
 
     async def look(self) -> None:
-        """Reload the files if they have changed since the last look."""
+        """Reload the files if they have changed since the last look, or could not be read then: what failed may have
+        been the reading and not the files."""
         found = await run_sync(fingerprint, self._paths)
-        if found == self._seen:
-            if not self._failing:
-                self._confirmed = self._clock.now()
+        changed = found != self._seen
+        if not changed and not self._failure:
+            self._confirmed = self._clock.now()
             return
-        # Noted before reading: a change during the reading is found by the next look, and broken files are logged
-        # once, not at each look.
+        # Noted before reading: a change during the reading is found by the next look.
         self._seen = found
         try:
             content = await run_sync(self._read)
         except (OSError, ValueError, AssignerError) as error:
-            self._failing = True
-            self.failures += 1
-            _log.error("files_reload_failed", what=self.what, files=self.names, error=str(error), kept="previous")
+            failure = str(error) or type(error).__name__
+            if changed or failure != self._failure:
+                self.failures += 1
+                _log.error("files_reload_failed", what=self.what, files=self.names, error=failure, kept="previous")
+            self._failure = failure
             return
         self._put_in_force(content)
         self.reloads += 1
@@ -126,7 +129,7 @@ class ReloadedFiles(Generic[T]):
 
     def _put_in_force(self, content: T) -> None:
         self._current = content
-        self._failing = False
+        self._failure = ""
         self._loaded_at = self._clock.wall()
         self._confirmed = self._clock.now()
 

@@ -19,10 +19,15 @@ class Reads:
     def __init__(self, *paths: Path) -> None:
         self.paths = paths
         self.reads = 0
+        self.fails = 0
+        """How many of the next reads fail, whatever the files are."""
         self.files = ReloadedFiles("texts", [str(path) for path in paths], self.read, LoopClock(), interval=5)
 
     def read(self) -> str:
         self.reads += 1
+        if self.fails:
+            self.fails -= 1
+            raise OSError("too many open files")
         text = "".join(path.read_text() for path in self.paths)
         if not text:
             raise InvalidInput("nothing is there; write something")
@@ -137,6 +142,20 @@ async def test_each_new_breakage_is_logged(path: Path, caplog: pytest.LogCapture
     reads.remove()
     await reads.look()
     assert len(failures(caplog)) == 2
+
+
+async def test_a_read_that_failed_by_chance_is_repeated_although_the_file_stays_as_it_is(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    reads = Reads(path)
+    await reads.files.load()
+    reads.write("two")
+    reads.fails = 3
+    for _ in range(3):
+        assert await reads.look() == "one"
+    assert reads.files.failures == len(failures(caplog)) == 1
+    assert await reads.look() == "two"
+    assert reads.reads == 5
 
 
 async def test_a_file_that_comes_back_as_it_was_is_good_again(path: Path) -> None:
