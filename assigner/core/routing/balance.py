@@ -30,7 +30,8 @@ class _Turns:
 
     def reweigh(self, loads: dict[int, float]) -> None:
         self.loads = loads
-        self._average = math.fsum(loads.values()) / len(loads) if loads else 0.0
+        # Divided first: the sum may be more than the largest number.
+        self._average = math.fsum(load / len(loads) for load in loads.values()) if loads else 0.0
 
     def next(self, suits: Callable[[int], bool]) -> int:
         passed: list[tuple[float, int]] = []
@@ -61,21 +62,24 @@ class KeylessBalance:
 
     def __init__(self) -> None:
         self._turns: dict[str, _Turns] = {}
-        self._loads: dict[str, dict[int, float]] = {}
+        self._loads: dict[str, dict[int, tuple[float, float]]] = {}
+        """Of each partition: its load, and until when it counts."""
         self._valid_until = -math.inf
+        """Of all loads."""
 
     def published(self, loads: Iterable[PublishedLoads], valid_for: float, now: float) -> None:
         """Loads were published; they count for that many seconds. Those that are no numbers from 0 up do not."""
+        until = now + valid_for
         for told in loads:
             found = {
-                partition: load
+                partition: (load, until)
                 for partition, load in zip(told.partitions, told.loads, strict=False)
                 if 0 <= load < math.inf
             }
-            self._loads.setdefault(told.topic, {}).update(found)
+            kept = self._loads.get(told.topic, {})
+            self._loads[told.topic] = {one: known for one, known in kept.items() if known[1] > now} | found
             self._apply(told.topic)
-        if valid_for > 0:
-            self._valid_until = now + valid_for
+        self._valid_until = max(self._valid_until, until)
 
     def pick(self, topic: str, partitions: int, now: float, suits: Callable[[int], bool]) -> int:
         """The partition whose turn it is, of those that suit; if none of them does, the one whose turn it is."""
@@ -98,4 +102,4 @@ class KeylessBalance:
     def _apply(self, topic: str) -> None:
         turns = self._turns.get(topic)
         if turns is not None:
-            turns.reweigh(self._loads.get(topic, {}))
+            turns.reweigh({partition: load for partition, (load, _) in self._loads.get(topic, {}).items()})

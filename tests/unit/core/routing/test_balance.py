@@ -75,6 +75,27 @@ def test_a_load_that_is_none_is_left_out(load: float) -> None:
     assert max(found.values()) - min(found.values()) <= 2
 
 
+def test_loads_as_large_as_numbers_get_are_loads() -> None:
+    """The service takes none of them; another one's records may hold them."""
+    found = picks(published(0.0, 1e308, 1e308, 1.7e308), 400)
+    assert found[0] > found[1] > found[3] > 0
+
+
+def test_the_load_of_a_partition_that_is_published_no_more_gets_too_old_by_itself() -> None:
+    balance = published(10.0, 10.0, 10.0, 40.0)
+    for now in (5.0, 10.0):
+        balance.published([PublishedLoads("t", (0, 1, 2), (10.0, 10.0, 10.0))], 10.0, now)
+    found = picks(balance, 400, now=11.0)
+    assert max(found.values()) - min(found.values()) <= 2
+
+
+def test_loads_that_count_for_no_time_are_none() -> None:
+    balance = KeylessBalance()
+    balance.published([PublishedLoads("t", (0, 1), (1.0, 9.0))], 0.0, 0.0)
+    found = picks(balance, 100, partitions=2)
+    assert found[0] == found[1]
+
+
 def test_a_topic_that_grows_has_turns_for_all_of_its_partitions() -> None:
     balance = published(1.0, 1.0)
     picks(balance, 10, partitions=2)
