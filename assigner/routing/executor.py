@@ -106,7 +106,8 @@ class CutoverExecutor:
         self._stash = Stash(limits)
         self._lanes: dict[str, dict[int, _Lane]] = {}
         self._unresolved: dict[str, _Lane] = {}
-        self._closed: RouterClosed | None = None
+        self._closed = ""
+        """Why no further request is let through; empty: they are."""
         self._idle: asyncio.Event | None = None
         self._in_flight = 0
         self._routed = self._held = self._overflowed = self._given_up = 0
@@ -183,9 +184,12 @@ class CutoverExecutor:
 
     def close(self, reason: str) -> None:
         """Let no further request through, and fail those that wait."""
-        if self._closed is None:
-            self._closed = RouterClosed(f"{reason}; the request was not sent, send it by another router")
-            self._stash.fail_all(self._closed)
+        if not self._closed:
+            self._closed = reason
+            self._stash.fail_all(self._closed_error)
+
+    def _closed_error(self) -> RouterClosed:
+        return RouterClosed(f"{self._closed}; the request was not sent, send it by another router")
 
     async def until_idle(self) -> None:
         """Wait until no request is in flight."""
@@ -210,8 +214,8 @@ class CutoverExecutor:
         if self._is_unresolved(topic):
             await self._resolve(topic, size)
         partitions = self._table.partitions(topic)
-        if self._closed is not None:
-            raise self._closed
+        if self._closed:
+            raise self._closed_error()
         if not partitions:
             raise UnknownTopic(f"the group has no topic {topic!r}; check the name, or set the topic at the service")
         lane = self._lane_of(topic, choose(partitions))
@@ -277,7 +281,7 @@ class CutoverExecutor:
                 self._unresolved.pop(topic, None)
 
     def _is_known(self) -> bool:
-        return self._table.revision > 0 or self._closed is not None
+        return self._table.revision > 0 or bool(self._closed)
 
     def _is_resolved(self, lane: _Lane) -> _Flight | None:
         return _NO_FLIGHT if self._is_known() else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from enum import Enum
 
 import msgspec
@@ -149,9 +150,9 @@ class StashQueue:
         for waiting in list(self._waiting):
             waiting.wake()
 
-    def fail_all(self, error: AssignerError) -> None:
+    def fail_all(self, error: Callable[[], AssignerError]) -> None:
         for waiting in list(self._waiting):
-            waiting.fail(error)
+            waiting.fail(error())
 
 
 class Stash:
@@ -202,7 +203,8 @@ class Stash:
         for queue in list(self._queues.values()):
             queue.wake_all()
 
-    def fail_all(self, error: AssignerError) -> None:
+    def fail_all(self, error: Callable[[], AssignerError]) -> None:
+        """Fail every request, each with an error of its own: one that is raised often keeps the frames of each time."""
         for queue in list(self._queues.values()):
             queue.fail_all(error)
 

@@ -138,6 +138,21 @@ async def test_a_closed_executor_lets_nothing_through_though_its_partitions_are_
     assert scene.sent == []
 
 
+async def test_what_a_closed_executor_raises_keeps_no_request_alive() -> None:
+    """A program may go on asking a router that has ended; an error raised again would keep the frames of each try."""
+    scene = Scene()
+    tasks = await scene.ask(3)
+    scene.executor.close("over")
+    errors = await asyncio.gather(*tasks, return_exceptions=True)
+    for number in range(3):
+        try:
+            await scene.send(number)
+        except RouterClosed as error:
+            errors.append(error)
+    assert [str(error) for error in errors] == ["over; the request was not sent, send it by another router"] * 6
+    assert len({id(error) for error in errors}) == 6
+
+
 async def test_a_request_is_entered_once() -> None:
     scene = Scene()
     scene.open()
