@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import ssl
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ from assigner.model.defaults import GRPC_PORT
 
 _ERROR_KEY = "assigner-error"
 """Trailing metadata: which error it was, where several share a status."""
+_HOST = re.compile(r"[^\s\x00-\x1f\x7f/@?#%\\[\]]+")
+"""What separates the parts of a URL is in no host."""
 _M = TypeVar("_M")
 
 _log = get_logger(__name__)
@@ -56,18 +59,37 @@ class Address(msgspec.Struct, frozen=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_address(text: str) -> Address:
-    """Parse an address: `host`, `host:port` or `[v6]:port`."""
-    text = text.strip()
-    if text.startswith("["):
-        host, _, rest = text[1:].partition("]")
+def parse_address(text: str, default_port: int | None = GRPC_PORT) -> Address:
+    """Parse an address: `host`, `host:port` or `[v6]:port`. `default_port`: None if the text has to name one."""
+    stripped = text.strip()
+    in_brackets = stripped.startswith("[")
+    if in_brackets:
+        host, _, rest = stripped[1:].partition("]")
         port = rest.removeprefix(":")
     else:
-        host, _, port = text.partition(":")
-    port = port or str(GRPC_PORT)
-    if not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65_536:
+        host, _, port = stripped.partition(":")
+    port = port or str(default_port or "")
+    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65_536
+    if not is_port or not (_is_v6(host) if in_brackets else _is_host(host)):
         raise InvalidInput(f"address {text!r} is not host:port; write for example assigner.example:{GRPC_PORT}")
     return Address(host, int(port))
+
+
+def _is_v6(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_host(host: str) -> bool:
+    """Whether it can be looked up. For what can't, asyncio raises errors that are not about connections."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return _HOST.fullmatch(host) is not None
 
 
 def parse_addresses(addresses: str | Sequence[str]) -> list[Address]:

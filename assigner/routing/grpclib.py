@@ -30,14 +30,13 @@ from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.server import Server, Stream
 from h2.exceptions import H2Error
 
-from assigner.client.channel import Address, close_channel, parse_address
+from assigner.client.channel import Address, close_channel
 from assigner.client.consumer import AssignerConsumer
 from assigner.client.gate import ADMIT_WITHIN
-from assigner.errors import InvalidInput
 from assigner.routing.admission import NotAdmitted, Remedy, RequestAdmission, request_target
 from assigner.routing.handler import Target
 from assigner.routing.headers import REFUSED, headers_of
-from assigner.routing.retries import RequestRouter, Retries, Setback, Tries, no_address
+from assigner.routing.retries import RequestRouter, Retries, Setback, Tries, address_of
 
 __all__ = ["RoutedChannels", "admit_routed", "request_target"]
 
@@ -136,7 +135,7 @@ class RoutedChannels:
         self._dial = dial or (lambda address: Channel(address.host, address.port))
         self._most = channels
         self._retries = retries.check()
-        self._channels: OrderedDict[str, _OwnerChannel] = OrderedDict()
+        self._channels: OrderedDict[Address, _OwnerChannel] = OrderedDict()
 
     async def __aenter__(self) -> Self:
         return self
@@ -175,10 +174,10 @@ class RoutedChannels:
             await tries.after(target, answer)
 
     async def _send(self, target: Target, method: Callable[[Channel], Awaitable[_T]]) -> _T | Setback:
-        try:
-            one = self._channel(target.address)
-        except InvalidInput as error:
-            return no_address(target, str(error))
+        address = address_of(target)
+        if isinstance(address, Setback):
+            return address
+        one = self._channel(address)
         outgoing = _Outgoing(headers_of(target, self._router.group))
         before = _outgoing.set(outgoing)
         task = asyncio.current_task()
@@ -206,10 +205,10 @@ class RoutedChannels:
             one.calls -= 1
             _outgoing.reset(before)
 
-    def _channel(self, address: str) -> _OwnerChannel:
+    def _channel(self, address: Address) -> _OwnerChannel:
         one = self._channels.get(address)
         if one is None:
-            channel = self._dial(parse_address(address))
+            channel = self._dial(address)
             listen(channel, SendRequest, _on_request_sent)
             listen(channel, RecvTrailingMetadata, _on_trailing_metadata)
             one = self._channels[address] = _OwnerChannel(channel)

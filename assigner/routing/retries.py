@@ -15,6 +15,7 @@ from typing import Protocol
 import anyio
 import msgspec
 
+from assigner.client.channel import Address, parse_address
 from assigner.errors import AssignerError, InvalidInput
 from assigner.routing.admission import Remedy
 from assigner.routing.handler import Target
@@ -63,8 +64,15 @@ class Setback(msgspec.Struct, frozen=True):
     """Seconds that the owner asks for."""
 
 
+def address_of(target: Target) -> Address | Setback:
+    """Where the owner is reached. A setback: it can't be sent anything, because what it advertised is no address."""
+    try:
+        return parse_address(target.address, default_port=None)
+    except InvalidInput:
+        return no_address(target, f"{target.address!r} is not host:port")
+
+
 def no_address(target: Target, why: str) -> Setback:
-    """That the owner can't be sent anything: what it advertised is no address."""
     text = f"{target.owner} has no address ({why}); give its AssignerConsumer an advertised_address, host:port"
     return Setback("no_address", text, Remedy.NONE)
 
