@@ -17,9 +17,11 @@ Not promised: an order among requests of a key that are in flight at once. Who n
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
+
+import anyio
 
 from assigner.client.consumer import AssignerConsumer
 from assigner.client.gate import ADMIT_WITHIN
@@ -27,7 +29,7 @@ from assigner.errors import AssignerError, how_to_install
 from assigner.routing.admission import NotAdmitted, Remedy, RequestAdmission, request_target
 from assigner.routing.handler import Target
 from assigner.routing.headers import REFUSED, headers_of
-from assigner.routing.retries import RequestRouter, Retries, Setback, Tries, no_address
+from assigner.routing.retries import RequestRouter, Retries, Setback, Tries, address_of, no_address
 
 try:
     import aiohttp
@@ -42,6 +44,8 @@ __all__ = ["RoutedSession", "request_target", "routed"]
 
 CONNECTIONS_PER_OWNER = 100
 _RETRY_AFTER = "1"
+_REASON_WITHIN = 1.0
+"""Seconds in which the reason of a refusal is read."""
 _STATUSES = {Remedy.LOOK_AGAIN: 421, Remedy.COME_AGAIN: 503, Remedy.NONE: 400}
 
 
@@ -186,9 +190,10 @@ class RoutedSession:
     ) -> aiohttp.ClientResponse | Setback:
         if self._session is None:
             raise RuntimeError("a RoutedSession sends inside its block: `async with RoutedSession(router) as session`")
-        if not target.address:
-            return no_address(target, "it is empty")
-        url = f"{self._scheme}://{target.address}/{path.removeprefix('/')}"
+        address = address_of(target)
+        if isinstance(address, Setback):
+            return address
+        url = f"{self._scheme}://{address}/{path.removeprefix('/')}"
         headers = CIMultiDict(options.get("headers") or ())
         headers.update(headers_of(target, self._router.group))
         try:
@@ -221,11 +226,14 @@ async def _refusal_in(response: aiohttp.ClientResponse) -> Setback | None:
     reason = response.headers.get(REFUSED)
     if reason is None:
         return None
+    text = ""
     async with response:
-        text = (await response.content.read(1_000)).decode(errors="replace")
+        # The header has said it all: an owner that dies before it has sent its reason has refused all the same.
+        with suppress(aiohttp.ClientError), anyio.move_on_after(_REASON_WITHIN):
+            text = (await response.content.read(1_000)).decode(errors="replace")
     remedy = next((remedy for remedy, status in _STATUSES.items() if status == response.status), Remedy.NONE)
     pause = response.headers.get("Retry-After", "")
-    return Setback(reason, text, remedy, pause=float(pause) if pause.isdecimal() else 0.0)
+    return Setback(reason, text or reason, remedy, pause=float(pause) if pause.isdecimal() else 0.0)
 
 
 def _is_repeatable(data: Any) -> bool:

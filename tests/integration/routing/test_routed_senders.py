@@ -210,8 +210,15 @@ async def test_a_request_that_no_owner_takes_ends_with_the_last_reason(protocol:
         assert not owner.work.begun
 
 
+NO_ADDRESSES = [
+    *("", "a", "a:b:c", "a:0", "a:99999", "a:" + 5_000 * "9", "[::1", "[zz]:80", "[::1]:80x"),
+    *("a..b:80", "x" * 64 + ":80", "a b:80", "a\0b:80", "\udce9:80", "127.0.0.1:\u0663"),
+    *("http://127.0.0.1:1", "u:p@127.0.0.1:1", "127.0.0.1:1/x", "127.0.0.1:1#x", "127.0.0.1:1?x=", "worker-1/4711"),
+]
+
+
 @both
-@pytest.mark.parametrize("address", ["", "a:b:c", "a:99999999"])
+@pytest.mark.parametrize("address", NO_ADDRESSES)
 async def test_an_owner_without_an_address_is_named(protocol: str, address: str) -> None:
     async with Sender(protocol, Targets(Target(TOPIC, 0, "a", address, 1)), QUICKLY) as sender:
         with pytest.raises(NotServed, match=r"a has no address .*; give its AssignerConsumer an advertised_address"):
@@ -228,6 +235,35 @@ async def test_a_body_that_can_be_read_once_is_not_sent_twice() -> None:
             with pytest.raises(NotServed):
                 async with session.request("POST", TOPIC, "key", "/say", data=body()):
                     pytest.fail("it was sent again")
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+@pytest.mark.parametrize("body", [b"", b"half"])
+async def test_a_refusal_counts_though_its_body_breaks_off_or_never_comes(body: bytes, hangs: bool) -> None:
+    """The header says it all; the owner may have died right after it."""
+    over, left = anyio.Event(), anyio.Event()
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 421 Misdirected Request\r\nassigner-refused: stale_epoch\r\nContent-Length: 100\r\n\r\n"
+        writer.write(head + body)
+        await writer.drain()
+        if hangs:
+            await over.wait()
+        writer.close()
+        left.set()
+
+    async with owning("http") as owner, await asyncio.start_server(refuse, sock=listening_socket()) as broken:
+        address = "{}:{}".format(*broken.sockets[0].getsockname())
+        router = Targets(at(owner, address=address), at(owner))
+        async with Sender("http", router, QUICKLY) as sender:
+            with anyio.fail_after(60):
+                try:
+                    assert await sender.say("key") == "x done"
+                finally:
+                    over.set()
+        assert (router.given, owner.work.begun) == (2, ["x"])
+        await left.wait()
 
 
 # --- what is not sent again ----------------------------------------------------------------------------------------
