@@ -1,17 +1,52 @@
 """Reads secrets from files of their own, as secret stores and Kubernetes mount them.
 
 They are read when they are needed and not kept, so that a secret that is replaced counts from the next login on. What
-a file holds is never part of an error.
+a file holds is never part of an error. Nothing here waits: what is no file, such as a pipe, is refused.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 from pathlib import Path
 
 from assigner.errors import InvalidInput
 
 MAX_BYTES = 64 * 1024
+
+
+class NotAFile(OSError):
+    """The path is that of something else, which may have no end, or nothing to read until somebody writes."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.EINVAL, "it is a folder, a pipe or a device, and no file", path)
+
+
+def read_start(path: str | os.PathLike[str], most: int) -> bytes:
+    """Read the file's first `most` bytes. Raises `OSError`, also for what is no file."""
+    if "\0" in os.fspath(path):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    # Without the flag opening a pipe waits for its writer. Asking first what it is would not help: files are swapped.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(_file(descriptor, path), "rb") as file:
+        return file.read(most)
+
+
+def _file(descriptor: int, path: str | os.PathLike[str]) -> int:
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise NotAFile(os.fspath(path))
+
+
+def why_unread(error: OSError) -> str:
+    """Say why a file could not be read, and what to look at."""
+    if isinstance(error, FileNotFoundError):
+        return "there is no such file; check the path"
+    if isinstance(error, PermissionError):
+        return "permission denied; check its mode and its owner"
+    return error.strerror or str(error)
 
 
 def read_secret(path: str) -> str:
@@ -54,10 +89,9 @@ def readable_by_everybody(path: str) -> bool:
 
 def _text(path: str) -> str:
     try:
-        with Path(path).open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        content = read_start(path, MAX_BYTES + 1)
     except OSError as error:
-        raise InvalidInput(f"can't read the secret in {path}: {error.strerror}") from error
+        raise InvalidInput(f"can't read the secret in {path}: {why_unread(error)}") from error
     if len(content) > MAX_BYTES:
         raise InvalidInput(f"the secret in {path} is longer than {MAX_BYTES} bytes; is it the right file?")
     try:

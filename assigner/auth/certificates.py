@@ -24,7 +24,6 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -32,6 +31,7 @@ import msgspec
 from assigner.auth.identity import Principal, Source, check_patterns, matches_any, principal
 from assigner.auth.rules import Denial, unauthenticated
 from assigner.errors import AssignerError, InvalidInput
+from assigner.secret_files import read_start, why_unread
 
 MAX_BYTES = 1024 * 1024
 MOST_RULES = 500
@@ -146,12 +146,9 @@ def _end(certificate: Mapping[str, Any]) -> float | None:
 def read_rules(path: str) -> CertificateRules:
     """Read the rules of the file. Raises `InvalidInput` if one can't be used: none of them counts then."""
     try:
-        if not Path(path).is_file():
-            raise InvalidInput(f"can't read the certificate rules in {path}: there is no such file")
-        with Path(path).open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        content = read_start(path, MAX_BYTES + 1)
     except OSError as error:
-        raise InvalidInput(f"can't read the certificate rules in {path}: {error.strerror}; check its mode") from error
+        raise InvalidInput(f"can't read the certificate rules in {path}: {why_unread(error)}") from error
     if len(content) > MAX_BYTES:
         raise InvalidInput(f"the certificate rules in {path} are longer than {MAX_BYTES} bytes; use `*` in `who`")
     try:

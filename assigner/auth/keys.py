@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from assigner.auth.reload import MOST_ENTRIES, files_of
 from assigner.errors import InvalidInput
+from assigner.secret_files import read_start, why_unread
 
 MAX_BYTES = 64 * 1024
 MOST_KEYS = 64
@@ -80,7 +81,7 @@ def _files(paths: Sequence[str]) -> Iterator[Path]:
         try:
             files = files_of(path)
         except OSError as error:
-            raise InvalidInput(f"can't list the public keys in {path}: {error.strerror}; check its mode") from error
+            raise InvalidInput(f"can't list the public keys in {path}: {why_unread(error)}") from error
         if len(files) > MOST_ENTRIES:
             raise InvalidInput(f"{path} has {len(files)} files; at most {MOST_ENTRIES} may be there: is it the folder?")
         yield from files
@@ -88,12 +89,9 @@ def _files(paths: Sequence[str]) -> Iterator[Path]:
 
 def _keys_of(file: Path) -> Iterable[PublicKey]:
     try:
-        if not file.is_file():
-            raise InvalidInput(f"can't read public keys from {file}: there is no such file")
-        with file.open("rb") as opened:
-            content = opened.read(MAX_BYTES + 1)
+        content = read_start(file, MAX_BYTES + 1)
     except OSError as error:
-        raise InvalidInput(f"can't read public keys from {file}: {error.strerror}; check its mode") from error
+        raise InvalidInput(f"can't read public keys from {file}: {why_unread(error)}") from error
     if len(content) > MAX_BYTES:
         raise InvalidInput(f"{file} is longer than {MAX_BYTES} bytes; is it the right file?")
     return list(_from_jwks(file, content) if content.lstrip().startswith(b"{") else _from_pem(file, content))
@@ -106,6 +104,9 @@ def _from_pem(file: Path, content: bytes) -> Iterator[PublicKey]:
     blocks = list(_PEM.finditer(content))
     if not blocks:
         raise InvalidInput(f"{file} holds no PEM and no JWKS; put public keys there: BEGIN PUBLIC KEY")
+    if b"-----" in _PEM.sub(b"", content):
+        # Nor are the keys before it read: the tokens of the others would end with a file that is just being written.
+        raise InvalidInput(f"{file} ends within a key, or has a `-----` that is of none; write it again as a whole")
     for block in blocks:
         label = block[1].decode()
         if "PRIVATE" in label:

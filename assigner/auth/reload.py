@@ -10,7 +10,6 @@ Not promised: that several files are read at one moment. Half of a change may fa
 from __future__ import annotations
 
 import hashlib
-import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -22,6 +21,7 @@ from anyio.to_thread import run_sync
 from assigner.clock import Clock
 from assigner.errors import AssignerError, InvalidInput
 from assigner.logs import get_logger
+from assigner.secret_files import read_start
 
 T = TypeVar("T")
 INTERVAL = 5.0
@@ -158,11 +158,7 @@ def fingerprint(paths: Sequence[str]) -> _Fingerprint:
 
 def _identity(file: Path) -> str:
     try:
-        if not stat.S_ISREG(file.stat().st_mode):
-            # Opening a pipe would wait for its writer.
-            return "not a file"
-        with file.open("rb") as opened:
-            content = opened.read(COMPARED_BYTES)
+        content = read_start(file, COMPARED_BYTES)
         return f"{file.stat().st_size} {hashlib.blake2b(content, digest_size=16).hexdigest()}"
     except (OSError, ValueError) as error:
         return f"unreadable {error}"

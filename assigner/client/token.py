@@ -13,6 +13,7 @@ from pathlib import Path
 
 from assigner.errors import AssignerError, InvalidInput
 from assigner.logs import get_logger
+from assigner.secret_files import read_start, why_unread
 
 Token = str | os.PathLike[str] | Callable[[], str]
 """A token, the path of a file that holds one, or a function that returns one and does not wait."""
@@ -64,13 +65,10 @@ class TokenSource:
             identity = found.st_ino, found.st_size, found.st_mtime_ns
             if identity == self._read_from:
                 return
-            with path.open("rb") as file:
-                content = file.read(MAX_BYTES + 1)
+            content = read_start(path, MAX_BYTES + 1)
         except OSError as error:
-            raise InvalidInput(
-                f"can't read the token file {path}: {error.strerror}; check its path and mode"
-            ) from error
-        self._token = _checked(content.decode("latin-1"), f"token file {path}")
+            raise InvalidInput(f"can't read the token file {path}: {why_unread(error)}") from error
+        self._token = _checked(content.decode("latin-1"), f"token file {path}", "make one with `assigner token issue`")
         self._read_from, self._failure = identity, ""
 
     def _keep(self, failure: str) -> None:
@@ -92,7 +90,7 @@ def _called(function: Callable[[], str]) -> str:
         raise InvalidInput(f"the token function failed: {type(error).__name__}: {error}") from error
 
 
-def _checked(token: str, what: str) -> str:
+def _checked(token: str, what: str, remedy: str = "for a file give a pathlib.Path") -> str:
     """Return the token without the white space around it. The error does not show it."""
     stripped = token.strip()
     if not stripped:
@@ -100,5 +98,5 @@ def _checked(token: str, what: str) -> str:
     if len(stripped) > MAX_BYTES:
         raise InvalidInput(f"the {what} is longer than {MAX_BYTES} bytes; is it a token?")
     if not (stripped.isascii() and stripped.isprintable()) or " " in stripped or "/" in stripped:
-        raise InvalidInput(f"the {what} is not one word of base64url and dots; for a file give a pathlib.Path")
+        raise InvalidInput(f"the {what} is not one word of base64url and dots; {remedy}")
     return stripped

@@ -53,6 +53,15 @@ def test_a_pem_file_may_hold_several_keys_and_text_between_them(tmp_path: Path) 
     assert read_keys([str(a_file(tmp_path, text))]).keys() == {FIRST.kid, SECOND.kid}
 
 
+def test_a_pem_file_that_ends_within_a_key_is_refused_and_not_read_in_part(tmp_path: Path) -> None:
+    """It is being written, or was cut off: with the keys that are left out, their tokens would end."""
+    whole = public_pem(FIRST.key) + public_pem(SECOND.key)
+    first = len(public_pem(FIRST.key))
+    for end in range(first + len("-----"), len(whole) - 1):
+        assert "ends within a key" in refusal(a_file(tmp_path, whole[:end])), end
+    assert len(read_keys([str(a_file(tmp_path, whole[:-1]))])) == 2
+
+
 def test_a_jwks_key_is_called_as_it_says_or_by_its_thumbprint(tmp_path: Path) -> None:
     found = read_keys([str(a_file(tmp_path, jwks(FIRST.jwk | {"kid": "2026-11"}, SECOND.jwk)))])
     assert found.keys() == {"2026-11", SECOND.kid}

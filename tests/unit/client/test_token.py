@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -65,6 +68,60 @@ def test_a_file_that_can_not_be_used_any_more_leaves_the_last_token_and_is_logge
     assert [record.getMessage().split()[0] for record in caplog.records] == ["token_reload_failed"]
     file.write_text(SECOND)
     assert source.current() == SECOND
+
+
+def test_a_pipe_in_place_of_the_file_keeps_the_client_waiting_neither_at_the_start_nor_later(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = TokenSource(file)
+    file.unlink()
+    os.mkfifo(file)
+    assert without_waiting(file, source.current) == FIRST
+    assert "a folder, a pipe or a device" in caplog.text
+    assert "a folder, a pipe or a device" in without_waiting(file, lambda: refusal(file))
+    file.unlink()
+    file.write_text(SECOND)
+    assert source.current() == SECOND
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(InvalidInput) as refused:
+        TokenSource(path)
+    return str(refused.value)
+
+
+def without_waiting(pipe: Path, work: Callable[[], str]) -> str:
+    """What the work returns, or that it waits for somebody to write into the pipe."""
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.append(work()), daemon=True)
+    thread.start()
+    thread.join(20)
+    if thread.is_alive():
+        os.close(os.open(pipe, os.O_WRONLY))
+        thread.join()
+        return "it waits for a writer"
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda path: None, "check the path"),
+        (lambda path: path.mkdir(), "a folder, a pipe or a device"),
+        (lambda path: path.symlink_to(path), "symbolic links"),
+    ],
+)
+def test_a_token_file_that_is_none_is_refused_with_what_it_is(
+    tmp_path: Path, make: Callable[[Path], None], says: str
+) -> None:
+    make(tmp_path / "token")
+    assert says in refusal(tmp_path / "token")
+
+
+def test_what_is_wrong_in_a_file_is_not_answered_with_how_to_give_one(file: Path) -> None:
+    file.write_text("-----BEGIN PUBLIC KEY-----")
+    assert "assigner token issue" in refusal(file)
+    assert "pathlib" not in refusal(file)
 
 
 def test_a_file_that_is_not_there_at_the_start_is_refused_by_its_name(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,14 @@ def test_properties_that_are_no_secret_may_stand_on_the_command_line() -> None:
 
 
 # --- in a file ---------------------------------------------------------------------------------------------------
+
+
+def test_a_pipe_or_a_folder_in_place_of_a_secret_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("folder", "pipe"):
+        with pytest.raises(InvalidInput, match="a folder, a pipe or a device"):
+            read_secret(str(tmp_path / name))
 
 
 def test_a_secret_is_the_files_text_without_its_last_line_end(tmp_path: Path) -> None:
