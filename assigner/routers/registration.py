@@ -112,6 +112,7 @@ class RouterService:
                 await self._directory.enter(mirror.group, fresh=True)
             current = await self._look_up(mirror, name)
             sessions.check_may_register(current, registration)
+            sessions.check_takeover(mirror.state, current, session)
             lease, ttl, granted = await self._leases.lease(sessions.lease_to_resume(current, session))
             terms = RouterTerms(
                 registration=registration, instance=self._instance, ttl=ttl, now=int(self._clock.wall())

@@ -25,7 +25,7 @@ from assigner.store import NO_LEASE, Operation, Put
 MOST_ROUTERS = 1_000
 """Routers of a group. Each freeze waits for every one of them."""
 MOST_DISPLACED = 8
-"""Sessions that lost their name and that a registration remembers."""
+"""Sessions that lost their name and that a registration remembers; and of one name, how many may still be at work."""
 
 
 class RouterTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +58,19 @@ def check_room(state: GroupState, name: str) -> None:
         raise LimitReached(
             f"group {state.keys.group!r} has {MOST_ROUTERS} routers, and each handoff waits for all; stop those "
             "that are not needed, or split the group"
+        )
+
+
+def check_takeover(state: GroupState, current: Stored[Router] | None, session: str) -> None:
+    """Raise `LimitReached` for another session of a name that so many sessions have lost of late: each is waited for
+    until its lease ends, and one more would have the first of them forgotten."""
+    if current is None or current.record.session == session:
+        return
+    name = current.record.router_name
+    if sum(key.name == name for key in state.displaced_routers) >= MOST_DISPLACED:
+        raise LimitReached(
+            f"router {name!r} of group {state.keys.group!r} was taken over {MOST_DISPLACED} times within its TTL; give "
+            "each process a name of its own, and look why it is restarted so often"
         )
 
 

@@ -246,6 +246,26 @@ async def test_one_router_too_many_is_refused_and_those_that_are_registered_come
     await cluster.route("r3")
 
 
+@pytest.mark.cluster(etcd_ttl=EXPIRES)
+async def test_a_name_that_is_taken_over_ever_anew_is_refused_until_those_who_lost_it_are_gone(
+    any_cluster: Cluster,
+) -> None:
+    """Each of them is waited for until its lease ends, and remembered: a router that is restarted in a loop must not
+    fill the group, nor have the first of them forgotten."""
+    cluster = any_cluster
+    instance = await cluster.start_instance()
+    await cluster.route("other")
+    for number in range(1 + sessions.MOST_DISPLACED):
+        await instance.routers.register(RouterRegistration(GROUP, "r1", f"s{number}"))
+    with pytest.raises(LimitReached, match=f"'r1' .* was taken over {sessions.MOST_DISPLACED} times"):
+        await instance.routers.register(RouterRegistration(GROUP, "r1", "one more"))
+    stream = await instance.routers.register(RouterRegistration(GROUP, "r1", f"s{sessions.MOST_DISPLACED}"))
+    await cluster.until("gone", lambda s: not s.displaced_routers, within=3 * cluster.ttl)
+    assert "other" in (await cluster.state()).routers
+    await instance.routers.register(RouterRegistration(GROUP, "r1", "one more"))
+    await stream.leave()
+
+
 async def test_a_name_with_a_slash_is_one_router(any_cluster: Cluster) -> None:
     cluster = any_cluster
     await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
