@@ -1,4 +1,4 @@
-"""Sends the published loads of partitions to the routers that asked for them, once per interval.
+"""Sends the published loads of partitions to the routers that asked for them, when they come and once per interval.
 
 They are advice for requests without a key. A router uses them for `VALID` intervals, so that one that hears of no
 others falls back to taking turns.
@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import anyio
 import anyio.lowlevel
+import msgspec
 import numpy as np
 
 from assigner.aio.wakeup import Wakeup
@@ -37,6 +38,13 @@ StateOf = Callable[[str], GroupState | None]
 log = get_logger("assigner.routers.loads")
 
 
+class _Latest(msgspec.Struct, frozen=True):
+    """What was read of a group last."""
+
+    loads: list[PublishedLoads]
+    valid_until: float
+
+
 class RouterLoads:
     def __init__(
         self, store: Store, keys: Keys, clock: Clock, streams: RouterStreams, state_of: StateOf, *, interval: float
@@ -48,31 +56,60 @@ class RouterLoads:
         self._state_of = state_of
         self._interval = interval
         self._asked = Wakeup()
+        self._newcomers: list[RoutingStream] = []
+        """Streams that have not been sent any loads yet."""
+        self._latest: dict[str, _Latest] = {}
 
-    def ask(self) -> None:
-        """Send the loads soon, because a router has registered that wants them."""
+    def ask(self, stream: RoutingStream) -> None:
+        """Send the loads to this stream soon, whose router has just registered."""
+        self._newcomers.append(stream)
         self._asked.notify()
 
     async def run(self) -> None:
         while True:
-            mark = self._asked.mark()
-            for group, streams in self._streams.wanting_loads().items():
-                await self._send(group, streams)
+            await self._send_to_all()
             with anyio.move_on_after(self._interval):
-                await self._asked.since(mark)
+                while True:
+                    mark = self._asked.mark()
+                    await self._send_to_newcomers()
+                    await self._asked.since(mark)
 
-    async def _send(self, group: str, streams: list[RoutingStream]) -> None:
-        state = self._state_of(group)
+    async def _send_to_all(self) -> None:
+        self._newcomers.clear()
+        wanting = self._streams.wanting_loads()
+        for group in self._latest.keys() - wanting.keys():
+            del self._latest[group]
+        for group, streams in wanting.items():
+            if await self._refresh(group):
+                self._send(group, streams)
+
+    async def _send_to_newcomers(self) -> None:
+        """Send what was read last: routers that come one after another must not have it read for each of them."""
+        while self._newcomers:
+            stream = self._newcomers.pop()
+            latest = self._latest.get(stream.group)
+            is_fresh = latest is not None and self._clock.now() < latest.valid_until
+            if is_fresh or await self._refresh(stream.group):
+                self._send(stream.group, [stream])
+
+    def _send(self, group: str, streams: list[RoutingStream]) -> None:
+        latest = self._latest[group]
+        for stream in streams if latest.loads else ():
+            stream.publish(latest.loads, latest.valid_until - self._clock.now())
+
+    async def _refresh(self, group: str) -> bool:
+        """Read the group's loads; returns whether that was possible."""
+        state, began = self._state_of(group), self._clock.now()
         if state is None:
-            return
+            return False
         try:
             recorded = await self._read(group)
         except StoreError as error:
             log.info("load_read_failed", group=group, error=str(error))
-            return
+            return False
         loads = await _published(recorded, state, self._clock.wall())
-        for stream in streams if loads else ():
-            stream.publish(loads, VALID * self._interval)
+        self._latest[group] = _Latest(loads, began + VALID * self._interval)
+        return True
 
     async def _read(self, group: str) -> RecordedLoads:
         prefix = self._keys.loads(group)

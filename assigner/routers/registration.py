@@ -100,7 +100,7 @@ class RouterService:
             router = await self._enter(mirror, registration)
             stream = self._registry.open(mirror, router, resources, wants_loads=registration.loads)
         if registration.loads:
-            self._loads.ask()
+            self._loads.ask(stream)
         return stream
 
     async def _enter(self, mirror: GroupMirror, registration: RouterRegistration) -> Router:

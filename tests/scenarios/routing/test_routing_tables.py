@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import anyio
 import msgspec
 import pytest
@@ -11,6 +13,7 @@ from assigner.model.records import GroupOptions, TopicConfig, encode
 from assigner.model.routes import TableChanges
 from assigner.routers import streams
 from assigner.settings import Settings
+from assigner.testing.faults import AnswerAfter, Refuse
 from tests.support.cluster import GROUP, Cluster, tp
 from tests.support.frozen_moves import moving, owners, until_led, until_step, warm_at_b
 
@@ -205,7 +208,47 @@ async def test_published_loads_reach_the_routers_that_asked_for_them(any_cluster
     asked = await cluster.route("asked", loads=True)
     other = await cluster.route("other")
     await asked.until("loads", lambda r: r.loads == {tp(0): 1.0, tp(1): 2.0, tp(2): 3.0})
-    assert any(update.loads_valid_for == 2.0 for update in asked.heard)
+    assert all(0 < update.loads_valid_for <= 2.0 for update in asked.heard if update.loads)
     await instance.operations.set_loads(GROUP, [Weights("t", 3, (9.0,))], 600.0, keep_others=True)
     await asked.until("another load", lambda r: r.loads.get(tp(3)) == 9.0)
     assert not other.loads
+
+
+async def test_a_router_that_comes_is_sent_the_loads_alone_and_they_are_not_read_again_for_it(cluster: Cluster) -> None:
+    """A thousand that come one after another must not cost a thousand readings, and a million messages."""
+    faulty = await cluster.start_faulty(loads=type(Settings().loads)(interval=60.0))
+    instance = cluster.instances["i1"]
+    await cluster.add_topic(partitions=2)
+    await instance.operations.set_loads(GROUP, [Weights("t", 0, (1.0, 2.0))], 600.0, keep_others=True)
+    reading = faulty.inject(AnswerAfter(0.0), kinds=["list"], times=None, where=is_about(cluster.keys.loads(GROUP)))
+    routers = []
+    for number in range(10):
+        routers.append(await cluster.route(f"r{number}", loads=True))
+        await anyio.sleep(2)
+        await routers[-1].until("loads", lambda r: len(r.loads) == 2)
+        assert 0 < routers[-1].heard[-1].loads_valid_for <= 120.0 - 2 * number
+    assert [sum(bool(update.loads) for update in router.heard) for router in routers] == [1] * 10
+    assert reading.hits == 1
+    await instance.operations.set_loads(GROUP, [Weights("t", 0, (3.0, 4.0))], 600.0, keep_others=True)
+    for router in routers:
+        await router.until("the next loads", lambda r: r.loads == {tp(0): 3.0, tp(1): 4.0}, within=90)
+    assert [sum(bool(update.loads) for update in router.heard) for router in routers] == [2] * 10
+    assert reading.hits == 2
+
+
+def is_about(prefix: str) -> Callable[..., bool]:
+    return lambda kind, key, *rest: key.startswith(prefix)
+
+
+async def test_loads_that_can_not_be_read_are_read_for_the_next_router_that_comes(cluster: Cluster) -> None:
+    faulty = await cluster.start_faulty(loads=type(Settings().loads)(interval=60.0))
+    await cluster.add_topic(partitions=2)
+    operations = cluster.instances["i1"].operations
+    await operations.set_loads(GROUP, [Weights("t", 0, (1.0, 2.0))], 600.0, keep_others=True)
+    refused = faulty.inject(Refuse(), kinds=["list"], where=is_about(cluster.keys.loads(GROUP)))
+    first = await cluster.route("r1", loads=True)
+    await first.until("refused", lambda _: refused.hits == 1)
+    second = await cluster.route("r2", loads=True)
+    await second.until("loads", lambda r: len(r.loads) == 2)
+    assert not first.loads
+    await first.until("loads at the next interval", lambda r: len(r.loads) == 2, within=90)
