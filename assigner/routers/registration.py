@@ -21,7 +21,15 @@ from assigner.clock import Clock
 from assigner.core.group import GroupState
 from assigner.core.routers import sessions
 from assigner.core.routers.sessions import RouterTerms
-from assigner.errors import LeaseNotFound, NotRegistered, PermissionDenied, StoreUnavailable, Superseded, UnknownGroup
+from assigner.errors import (
+    LeaseNotFound,
+    NotRegistered,
+    PermissionDenied,
+    StoreError,
+    StoreUnavailable,
+    Superseded,
+    UnknownGroup,
+)
 from assigner.logs import get_logger
 from assigner.model.keys import Keys
 from assigner.model.names import session_digest
@@ -197,8 +205,9 @@ class RouterService:
                 known = await look_up()
             rejected = await self._acks.write(mirror, known, look_up, acks, int(self._clock.wall()))
             for one in rejected:
-                if isinstance(one.error, NotRegistered | Superseded | PermissionDenied):
-                    # About the caller and not about one partition: it may not ack at all.
+                if isinstance(one.error, NotRegistered | Superseded | PermissionDenied | StoreError):
+                    # Not about one partition: the caller may not ack at all, or the store takes nothing now. Then all
+                    # are to be sent again; those that are on record already are not written again.
                     raise one.error
             self._metrics.freezes_acked(group, accepted=len(acks) - len(rejected), rejected=len(rejected))
             return rejected

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import anyio
 import pytest
 
-from assigner.errors import FailedPrecondition, InvalidInput, NotRegistered, Superseded, UnknownTopic
+from assigner.errors import (
+    FailedPrecondition,
+    InvalidInput,
+    NotRegistered,
+    StoreUnavailable,
+    Superseded,
+    UnknownTopic,
+)
 from assigner.model.keys import TopicPartition
 from assigner.model.records import GroupOptions, HandoffMode, Router, RouterAck, Step, encode
 from assigner.model.routes import FreezeAck
-from tests.support.cluster import EXPIRES, Cluster, tp
+from assigner.store import Put
+from assigner.testing.faults import Kind, LoseAnswer, Refuse
+from tests.support.cluster import EXPIRES, GROUP, Cluster, tp
 from tests.support.frozen_moves import moving, owners, until_step, warm_at_b
 
 OPTIONS = GroupOptions(debounce=0.1, freeze_timeout=60.0)
@@ -144,6 +156,42 @@ async def test_an_ack_that_comes_twice_is_recorded_once(any_cluster: Cluster) ->
     before = await revision(cluster, partition)
     await router.ack(partition)
     assert await revision(cluster, partition) == before
+
+
+@pytest.mark.parametrize("refused", ["transact", "get"])
+async def test_acks_that_the_store_does_not_take_now_fail_as_a_call_that_is_made_again(
+    cluster: Cluster, refused: Kind
+) -> None:
+    """As refusals of single acks they would look final, and the router would send them with its next renewal only."""
+    faulty = await cluster.start_faulty()
+    router = await cluster.route("r1", acks_freezes=False)
+    _, b = await warm_at_b(cluster, partitions=8)
+    await b.ready(*b.to_warm)
+    await router.until("all frozen", lambda r: len(r.frozen) == 4)
+    for tp in router.frozen:
+        await until_step(cluster, tp)
+    # Acks of a handoff that changed meanwhile are decided on what is read.
+    acks = [FreezeAck(tp, router.table[tp].handoff_id) for tp in sorted(router.frozen)]
+    refusing = faulty.inject(Refuse(), kinds=[refused], times=None, where=is_about_acks(cluster))
+    faulty.inject(LoseAnswer(applied=False), kinds=["transact"], where=is_about_acks(cluster))
+    with pytest.raises(StoreUnavailable):
+        await router.service.cutover_ack(GROUP, "r1", router.session, acks)
+    assert refusing.hits
+    faulty.heal()
+    assert await router.service.cutover_ack(GROUP, "r1", router.session, acks) == []
+    await cluster.until_counts(a=4, b=4)
+
+
+def is_about_acks(cluster: Cluster) -> Callable[..., bool]:
+    """Whether a call reads a handoff, or writes an ack."""
+    handoffs, acks = f"{cluster.group.prefix}handoffs/", f"{cluster.group.prefix}handoff_acks/"
+
+    def holds(kind: Kind, *arguments: Any) -> bool:
+        if kind == "get":
+            return str(arguments[0]).startswith(handoffs)
+        return any(isinstance(one, Put) and one.key.startswith(acks) for one in arguments[1])
+
+    return holds
 
 
 async def test_an_ack_after_the_handoff_is_over_is_no_error(cluster: Cluster) -> None:
