@@ -168,10 +168,9 @@ async def test_acks_that_the_store_does_not_take_now_fail_as_a_call_that_is_made
     _, b = await warm_at_b(cluster, partitions=8)
     await b.ready(*b.to_warm)
     await router.until("all frozen", lambda r: len(r.frozen) == 4)
-    for tp in router.frozen:
-        await until_step(cluster, tp)
-    # Acks of a handoff that changed meanwhile are decided on what is read.
-    acks = [FreezeAck(tp, router.table[tp].handoff_id) for tp in sorted(router.frozen)]
+    for frozen in router.frozen:
+        await until_step(cluster, frozen)
+    acks = [FreezeAck(frozen, router.table[frozen].handoff_id) for frozen in sorted(router.frozen)]
     refusing = faulty.inject(Refuse(), kinds=[refused], times=None, where=is_about_acks(cluster))
     faulty.inject(LoseAnswer(applied=False), kinds=["transact"], where=is_about_acks(cluster))
     with pytest.raises(StoreUnavailable):
