@@ -2,8 +2,9 @@
 
 Load it by `pytest_plugins = ["assigner.testing.plugin"]` in the top conftest or by `-p assigner.testing.plugin`.
 `@pytest.mark.virtual_time` runs a test on a `VirtualTimeLoop`; the mark's keywords go to the loop
-(`@pytest.mark.virtual_time(sockets="local")`). Tests without the mark run on the usual loop. The plugin also enables
-assertion rewriting in the conformance kit.
+(`@pytest.mark.virtual_time(sockets="local")`). A case of a parametrized test or fixture may have the mark by itself:
+`pytest.param("memory", marks=pytest.mark.virtual_time)`. Tests without the mark run on the usual loop. The plugin also
+enables assertion rewriting in the conformance kit.
 
 The fixture `embedded_assigner` is for programs that use the service by gRPC as in production: memory store, loopback,
 free ports, a service of its own for each test. The keywords of its mark are those of `Settings`; the defaults have
@@ -16,7 +17,7 @@ short times, so that a test does not wait for leases.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,9 @@ EMBEDDED_MARK = "embedded_assigner"
 CONSUMER_TTL = 10.0
 DEBOUNCE = 0.1
 
+_running: list[pytest.Item] = []
+"""The test that runs now; the last one, where a test runs tests of its own in this process."""
+
 pytest.register_assert_rewrite("assigner.testing.conformance")
 
 
@@ -40,15 +44,29 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{EMBEDDED_MARK}(**settings): settings of the fixture embedded_assigner")
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    _running.append(item)
+    try:
+        return (yield)
+    finally:
+        _running.pop()
+
+
 # Optional: tests of Spark jobs may run without pytest-asyncio.
 @pytest.hookimpl(optionalhook=True)
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     mark = item.get_closest_marker(MARK)
-    if mark is None:
-        return {"real": asyncio.new_event_loop}
-    return {"virtual": partial(VirtualTimeLoop, **mark.kwargs)}
+    return {"real": _new_loop} if mark is None else {"virtual": partial(_new_loop, mark)}
+
+
+def _new_loop(mark: pytest.Mark | None = None) -> asyncio.AbstractEventLoop:
+    # `item` above is a function with all its cases, so marks of a single case are seen only now.
+    if _running:
+        mark = _running[-1].get_closest_marker(MARK)
+    return asyncio.new_event_loop() if mark is None else VirtualTimeLoop(**mark.kwargs)
 
 
 @pytest.fixture

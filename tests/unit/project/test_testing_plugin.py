@@ -55,3 +55,39 @@ def test_a_setting_that_does_not_exist_is_named(pytester: pytest.Pytester) -> No
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*there is no setting topcis; known are *topics*"])
+
+
+def test_a_case_of_a_test_or_of_its_fixture_may_have_a_mark_of_its_own(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(
+        """
+        import asyncio, pytest
+        from assigner.testing.virtual_time import VirtualTimeLoop
+
+        CASES = [pytest.param(77.0, marks=pytest.mark.virtual_time(start=77.0)), 0.0]
+
+        def check(start):
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, VirtualTimeLoop) == bool(start)
+            assert not start or loop.time() == start
+
+        @pytest.fixture(params=CASES)
+        async def start(request):
+            check(request.param)
+            return request.param
+
+        async def test_cases_of_a_fixture(start):
+            check(start)
+
+        @pytest.mark.parametrize("given", CASES)
+        async def test_cases_of_a_test(given):
+            check(given)
+
+        @pytest.mark.virtual_time(start=5.0)
+        @pytest.mark.parametrize("given", [5.0, 5.0])
+        async def test_a_mark_of_the_test(given):
+            check(given)
+        """
+    )
+    result = pytester.runpytest_subprocess("--strict-markers", "-o", "asyncio_mode=auto", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=6)
