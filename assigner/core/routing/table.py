@@ -64,8 +64,15 @@ class _Rebuild:
         self.changed: dict[TopicPartition, RowChange] = {}
         self.size = 0
         self._held = held
-        self._unowned = unowned
+        self._unowned = {} if anew else unowned
+        self._back = 0
+        """Of the rows, those of partitions that had no owner."""
         self._anew = anew
+
+    @property
+    def total(self) -> int:
+        """How many partitions there are, with those that have no owner."""
+        return self.size - self._back + len(self._unowned)
 
     def put(self, tp: TopicPartition, shown: Route) -> None:
         rows = self.routes.get(tp.topic)
@@ -73,6 +80,7 @@ class _Rebuild:
             rows = self.routes[tp.topic] = {}
         if tp.partition not in rows:
             self.size += 1
+            self._back += tp in self._unowned
         of_topic = self._held.get(tp.topic)
         held = of_topic.get(tp.partition) if of_topic is not None else None
         route = shown if self._anew else succeeding(held or self._unowned.get(tp), shown)
@@ -86,6 +94,7 @@ class _Rebuild:
         self.changed.pop(tp, None)
         if self.routes.get(tp.topic, {}).pop(tp.partition, None) is not None:
             self.size -= 1
+            self._back -= tp in self._unowned
 
 
 class RoutingTable:
@@ -178,7 +187,7 @@ class RoutingTable:
             rebuild.drop(tp)
         for tp, route in changes.routes:
             rebuild.put(tp, route)
-        self._check_size(rebuild.size)
+        self._check_size(rebuild.total)
         rebuild.complete = rebuild.complete or not changes.more
         if changes.more or not rebuild.complete:
             return Applied([])
@@ -204,6 +213,11 @@ class RoutingTable:
         return rows
 
     def _apply_here(self, changes: TableChanges) -> list[RowChange]:
+        # Before anything is changed: what the table shows, the requests have to be told.
+        routes, unowned = self._routes, self._unowned
+        new = [tp for tp, _ in changes.routes if tp.partition not in routes.get(tp.topic, ()) and tp not in unowned]
+        if new:
+            self._check_size(self._size + len(unowned) + len(new))
         rows: list[RowChange] = []
         for topic, count in changes.topics:
             if count:
@@ -229,7 +243,6 @@ class RoutingTable:
         if route.epoch > shown.epoch:
             self.stale += 1
         if held is None:
-            self._check_size(self._size + 1)
             self._size += 1
             self._unowned.pop(tp, None)
         elif route == held and not route.frozen:
@@ -255,7 +268,7 @@ class RoutingTable:
         }
 
     def _check_size(self, size: int) -> None:
-        if size + len(self._unowned) > self._max_partitions:
+        if size > self._max_partitions:
             raise LimitReached(
                 f"the group has more than {self._max_partitions} partitions, the most that a router keeps; split it"
             )

@@ -209,3 +209,33 @@ def test_partitions_without_an_owner_are_remembered_only_as_long_as_their_topic_
     table.apply(TableChanges(revision=4, topics=(("t", 0),)))
     table.apply(TableChanges(revision=5, topics=(("t", 8),), routes=((tp(2), at("a", 1)),)))
     assert table.route("t", 2) == at("a", 1)
+
+
+def test_partitions_that_get_an_owner_back_are_counted_once() -> None:
+    table = RoutingTable(max_partitions=2)
+    table.begin_stream()
+    table.apply(whole(1, p0=at("a", 1), p1=at("a", 1)))
+    table.apply(difference(2, (0, 1)))
+    table.apply(difference(3, p0=at("b", 2), p1=at("b", 2)))
+    table.apply(difference(4, (0, 1)))
+    table.begin_stream()
+    table.apply(whole(5, "", True, p0=at("c", 3), p1=at("c", 3)))
+    table.apply(difference(5, (0,), True))
+    assert table.apply(difference(5, p0=at("d", 4))).completed
+    assert [route.owner for _, route in table] == ["c", "d"]
+    table.begin_stream()
+    with pytest.raises(LimitReached):
+        table.apply(whole(6, p0=at("a", 5), p1=at("a", 5), p2=at("a", 5)))
+
+
+def test_an_update_that_is_refused_changes_nothing() -> None:
+    """Or the table would show owners that the requests were never told of."""
+    table = RoutingTable(max_partitions=2)
+    table.begin_stream()
+    table.apply(whole(1, p0=at("a", 1), p1=at("a", 1)))
+    with pytest.raises(LimitReached):
+        table.apply(difference(2, p0=at("b", 2), p2=at("b", 1)))
+    assert table.route("t", 0) == at("a", 1)
+    table.begin_stream()
+    rows = table.apply(whole(3, p0=at("b", 2), p1=at("a", 1))).rows
+    assert [(row.tp, row.after) for row in rows] == [(tp(0), at("b", 2))]
