@@ -10,7 +10,7 @@ Not promised: that a router is sent every state in between. It is sent the last 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import AsyncExitStack
 from itertools import islice
 
@@ -71,17 +71,11 @@ class RoutingStream:
         """How many partitions are in the outbox."""
         return len(self._outbox)
 
-    def touch(self, tps: Iterable[TopicPartition]) -> None:
-        """Put partitions into the outbox."""
+    def touch(self, tps: Set[TopicPartition], topics: Set[str]) -> None:
+        """Put partitions, and topics of another size, into the outbox, and have the stream see whether there is another
+        plan."""
+        self._topics |= topics
         self._outbox.add_all(tps)
-
-    def touch_topic(self, topic: str) -> None:
-        self._topics.add(topic)
-        self._outbox.notify()
-
-    def look_again(self) -> None:
-        """Have the stream see whether there is another plan."""
-        self._outbox.notify()
 
     def publish(self, loads: Sequence[PublishedLoads], valid_for: float) -> None:
         """Replace the loads that are to be sent."""
@@ -179,25 +173,23 @@ async def _in_parts(state: GroupState) -> AsyncIterator[list[TopicPartition]]:
 
 class RouterDispatcher(GroupDispatcher[RoutingStream]):
     def changed(self, changes: Sequence[Change]) -> None:
-        streams = self.streams.values()
+        # Collected first: each stream is told once, however many changes and streams there are.
+        tps: set[TopicPartition] = set()
+        topics: set[str] = set()
+        is_news = False
         for change in changes:
             match change.key:
                 case RouterKey(name):
                     if name in self.streams:
                         self.check_session(self.streams[name])
                 case PlanKey():
-                    for stream in streams:
-                        stream.look_again()
+                    is_news = True
                 case _:
-                    self._tell(change)
-
-    def _tell(self, change: Change) -> None:
-        tps, topic = touched(self.mirror.state, change), touched_topic(change)
-        for stream in self.streams.values() if tps or topic else ():
-            if tps:
-                stream.touch(tps)
-            if topic:
-                stream.touch_topic(topic)
+                    tps.update(touched(self.mirror.state, change))
+                    if topic := touched_topic(change):
+                        topics.add(topic)
+        for stream in self.streams.values() if is_news or tps or topics else ():
+            stream.touch(tps, topics)
 
     def check_session(self, stream: RoutingStream) -> None:
         error = sessions.ended(self.mirror.state, stream.name, stream.session)
