@@ -10,7 +10,8 @@ Not promised: that a router is sent every state in between. It is sent the last 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack
 from itertools import islice
 
@@ -71,7 +72,7 @@ class RoutingStream:
         """How many partitions are in the outbox."""
         return len(self._outbox)
 
-    def touch(self, tps: Set[TopicPartition], topics: Set[str]) -> None:
+    def touch(self, tps: AbstractSet[TopicPartition], topics: AbstractSet[str]) -> None:
         """Put partitions, and topics of another size, into the outbox, and have the stream see whether there is another
         plan."""
         self._topics |= topics
