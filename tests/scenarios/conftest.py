@@ -8,6 +8,16 @@ from tests.support.scenario_fixtures import (
     memory,
     no_task_unseen,
     votes,
+    wired_cluster,
 )
 
-__all__ = ["any_cluster", "campaign", "cluster", "cluster_in_either_mode", "memory", "no_task_unseen", "votes"]
+__all__ = [
+    "any_cluster",
+    "campaign",
+    "cluster",
+    "cluster_in_either_mode",
+    "memory",
+    "no_task_unseen",
+    "votes",
+    "wired_cluster",
+]

@@ -171,11 +171,14 @@ class Cluster:
                     await instance.lead(f"{name}:1")
                 await anyio.sleep_forever()
 
-    async def start_service(self, name: str = "s1", **settings: Any) -> Service:
+    async def start_service(
+        self, name: str = "s1", *, wrap: Callable[[Store], Store] | None = None, **settings: Any
+    ) -> Service:
         """Start an instance with its doors open, gRPC and HTTP, each on a port of its own, and wait until it is
-        ready. A client that names no group belongs to `GROUP`."""
+        ready. A client that names no group belongs to `GROUP`. `wrap`: what to put around its store."""
         ports = {"grpc": ServerSettings(port=0), "http": HttpSettings(port=0)}
-        service = Service(self._settings(name, **{**ports, **settings}), clock=self.clock, backend=self.backend)
+        backend = _Wrapping(self.backend, wrap) if wrap else self.backend
+        service = Service(self._settings(name, **{**ports, **settings}), clock=self.clock, backend=backend)
         await self.tasks.start(self._run_service, name, service)
         await service.wait_ready()
         return service

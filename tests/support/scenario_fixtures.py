@@ -1,8 +1,8 @@
 """Fixtures of all scenarios: a cluster, an election, and a check that no task ended in an exception nobody read.
 
-`cluster` is on the memory store, and a test that takes `any_cluster` runs once on each store. The mark
-`@pytest.mark.cluster(...)` on a test or a module gives either of them other arguments of `cluster_on`, and `votes`
-those of `election_cluster`.
+`cluster` is on the memory store, and a test that takes `any_cluster` or `wired_cluster` runs once on each store. The
+mark `@pytest.mark.cluster(...)` on a test or a module gives them other arguments of `cluster_on`, and `votes` those of
+`election_cluster`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,12 @@ from assigner.model.records import HandoffMode
 from tests.support.cluster import BOTH_STORES, QUICK, Cluster, cluster_on
 from tests.support.election_cluster import ON_BOTH_STORES, Campaign, Candidate, ElectionCluster, Voter, election_cluster
 from tests.support.unread_tasks import no_unread_tasks
+
+CALLED_ON_BOTH_STORES = [
+    # Both ends of each connection are in this process and nothing else is: time may be virtual.
+    pytest.param("memory", marks=pytest.mark.virtual_time(sockets="local")),
+    pytest.param("etcd", marks=pytest.mark.etcd),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +51,13 @@ async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
 
 @pytest.fixture(params=BOTH_STORES)
 async def any_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with cluster_on(request.param, request, **marked_arguments(request.node.iter_markers())) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=CALLED_ON_BOTH_STORES)
+async def wired_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    """A cluster on each store whose services are called by libraries, over sockets."""
     async with cluster_on(request.param, request, **marked_arguments(request.node.iter_markers())) as cluster:
         yield cluster
 
