@@ -17,7 +17,7 @@ import anyio
 import msgspec
 
 from assigner.auth.certificates import CertificateRules, read_rules
-from assigner.auth.identity import Principal
+from assigner.auth.identity import Principal, Source
 from assigner.auth.keys import KeySet, read_keys
 from assigner.auth.reload import INTERVAL, ReloadedFiles, ReloadState
 from assigner.auth.rules import Denial, unauthenticated
@@ -99,7 +99,7 @@ class Authenticator:
 
         `peer_address`: the peer's IP address without the port; failed verifications are counted by it.
         """
-        rules = self._certificates.current if self._certificates is not None and peer_certificate else None
+        rules = self._rules(peer_certificate)
         sent = [value for name, value in metadata if name == HEADER]
         if not sent:
             return rules.decide(peer_certificate) if rules is not None and peer_certificate else None
@@ -113,6 +113,21 @@ class Authenticator:
         if self._tokens is None:
             return unauthenticated("", "no tokens are verified here; leave it out, or set auth.keys at the service")
         return self._tokens.verify(token, peer_address, now)
+
+    def confirm(self, caller: Principal, peer_certificate: PeerCertificate | None) -> Principal | Denial:
+        """Decide again about a caller that was recognized before, by the keys and the rules of now and not by the time:
+        who it is, or why its credentials were withdrawn."""
+        rules = self._rules(peer_certificate)
+        if rules is not None and peer_certificate:
+            if caller.source is Source.CERTIFICATE:
+                return rules.decide(peer_certificate)
+            denial = rules.denies(peer_certificate)
+            if denial is not None:
+                return denial
+        return (self._tokens.withdrawn(caller) if self._tokens is not None else None) or caller
+
+    def _rules(self, peer_certificate: PeerCertificate | None) -> CertificateRules | None:
+        return self._certificates.current if self._certificates is not None and peer_certificate else None
 
 
 def _bearer(sent: Sequence[str]) -> str | Denial:

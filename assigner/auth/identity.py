@@ -49,6 +49,8 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     expires: float | None = None
     """Unix time from which it counts no more; None: no end is known."""
     source: Source = Source.TOKEN
+    key: str = ""
+    """Thumbprint of the key that signed the token; empty for a certificate."""
 
     @property
     def identity(self) -> str:

@@ -82,7 +82,6 @@ class UnverifiedToken(msgspec.Struct, frozen=True):
 class _Verified(msgspec.Struct, frozen=True):
     principal: Principal
     kid: str
-    thumbprint: str
 
 
 class TokenStatistics(msgspec.Struct, frozen=True):
@@ -131,6 +130,14 @@ class TokenVerifier:
             del self._cache[digest]
         return self._verify(token, digest, keys, address, now)
 
+    def withdrawn(self, caller: Principal) -> Denial | None:
+        """Why this caller's token, which was good, would be refused now, whatever its end is; None: it would not."""
+        if any(key.thumbprint == caller.key for key in self._keys().values()):
+            return None
+        return unauthenticated(
+            "kid", f"the key that signed the token of {caller.identity!r} is live no more; get a token of a live one"
+        )
+
     def _verify(self, token: str, digest: bytes, keys: KeySet, address: str, now: float) -> Principal | Denial:
         found = unverified(token)
         if isinstance(found, Denial):
@@ -150,7 +157,8 @@ class TokenVerifier:
             self._failures.failed(address, now)
             return unauthenticated("", f"the token's signature is not that of key {found.kid!r}; get another token")
         self._verified += 1
-        self._cache[digest] = _Verified(caller, key.kid, key.thumbprint)
+        caller = msgspec.structs.replace(caller, key=key.thumbprint)
+        self._cache[digest] = _Verified(caller, key.kid)
         if len(self._cache) > self._most:
             self._cache.popitem(last=False)
         return caller
@@ -159,7 +167,7 @@ class TokenVerifier:
 def _still_counts(known: _Verified, keys: KeySet, now: float) -> bool:
     key = keys.get(known.kid)
     ends = known.principal.expires
-    return key is not None and key.thumbprint == known.thumbprint and ends is not None and now < ends
+    return key is not None and key.thumbprint == known.principal.key and ends is not None and now < ends
 
 
 def _is_signed(token: str, payload: bytes, key: PublicKey) -> bool:

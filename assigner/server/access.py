@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from assigner.auth.authenticator import Authenticator, PeerCertificate
 
 EXPIRY_GRACE = 30.0
-"""Seconds that a stream may outlive its token, for the clocks and the renewals of those who issue them."""
+"""Seconds that a stream may outlive its token, its key or its certificate's rule, for the clocks of those who issue
+tokens, and for files that are replaced one by one."""
 SESSION = "session"
 """What a denial counts as that is about no claim, but about a session which another identity opened."""
 _CLAIMS = frozenset(
@@ -157,11 +158,16 @@ class ConnectionOwner:
     def newest(self) -> Principal | None:
         return self._newest
 
+    def confirm(self, principal: Principal) -> Principal | Denial:
+        """Who the principal is by the keys and the rules of now, or why its credentials were withdrawn."""
+        authenticator = self._access.authenticator
+        return principal if authenticator is None else authenticator.confirm(principal, self._certificate)
+
 
 class AdmittedCall:
     """A call whose caller and role are accepted; what it is about is checked when the request is read."""
 
-    __slots__ = ("_access", "_denial", "_owner", "_resource", "action", "peer", "principal")
+    __slots__ = ("_access", "_denial", "_owner", "_resource", "_withdrawn_at", "action", "peer", "principal")
 
     def __init__(
         self, access: Access, owner: ConnectionOwner | None, principal: Principal | None, action: Action, peer: str
@@ -174,6 +180,8 @@ class AdmittedCall:
         self._owner = owner
         self._resource: Resource | None = None
         self._denial: Denial | None = None
+        self._withdrawn_at: float | None = None
+        """Wall time at which the credentials of a stream were found withdrawn."""
 
     @property
     def identity(self) -> str:
@@ -205,15 +213,34 @@ class AdmittedCall:
 
     def ended(self) -> AssignerError | None:
         """Why a stream has to end: neither its own credentials nor the newest of its connection allow it any more.
-        What has expired counts for the grace time still."""
+        What has expired or was withdrawn counts for the grace time still."""
         if not self._is_checked() or self._owner is None:
             return None
-        then = self._access.wall() - self._access.grace
-        denial = self._decide(self.principal, then)
-        if denial is None or self._decide(self._owner.newest, then) is None:
+        now = self._access.wall()
+        then, newest = now - self._access.grace, self._owner.newest
+        denial = self._lapsed(self.principal, then)
+        if denial is None or self._lapsed(newest, then) is None:
+            self._withdrawn_at = None
             return None
+        if self._decide(self.principal, then) is None or self._decide(newest, then) is None:
+            if self._withdrawn_at is None:
+                self._withdrawn_at = now
+            if self._withdrawn_at > then:
+                return None
         self._denial = denial
         return error_of(denial)
+
+    def _lapsed(self, principal: Principal | None, then: float) -> Denial | None:
+        """Why what this principal has shown does not allow the call: it had expired by then, or was withdrawn since."""
+        denial = self._decide(principal, then)
+        if denial is not None or principal is None or self._owner is None:
+            return denial
+        found = self._owner.confirm(principal)
+        if isinstance(found, Denial):
+            return found
+        if found.identity != principal.identity:
+            return denied("org", f"{principal.identity!r} is called {found.identity!r} now; register anew")
+        return self._decide(found, then)
 
     def note_denial(self, kind: DenialKind, message: str) -> None:
         """Record that the call ended with a denial: by its claims, or else by the session that it named."""

@@ -1,6 +1,6 @@
 """Tokens that end while their client is registered, over real gRPC: renewed in time, too late, or never.
 
-A token outlives its `exp` by a minute, for the clocks' sake, hence virtual time.
+A token outlives its `exp` by half a minute, for the clocks' sake, and its stream by another, hence virtual time.
 """
 
 from __future__ import annotations

@@ -61,6 +61,7 @@ def test_a_good_token_is_a_principal_with_its_claims() -> None:
         roles=frozenset({Role.CONSUMER}),
         expires=NOW + 3600 + LEEWAY,
         source=Source.TOKEN,
+        key=SIGNER.kid,
     )
 
 
