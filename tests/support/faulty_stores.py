@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import anyio
 
+from assigner.errors import TransactionTooLarge
 from assigner.store import (
     Batch,
     Compare,
@@ -144,3 +145,38 @@ class LateStore(CountingStore):
         outcome = await super().transact(compares, operations, otherwise=otherwise)
         self.outcomes.append(outcome)
         return outcome
+
+
+class HoldingStore(CountingStore):
+    """Holds the first transaction with an operation that `holds` selects back until `let_go()`."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.holds: Callable[[Operation], bool] = lambda _: False
+        self.held: tuple[Operation, ...] = ()
+        self.outcome: TransactionResult | None = None
+        self._may_go = anyio.Event()
+
+    def let_go(self) -> None:
+        self._may_go.set()
+
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], *, otherwise: Sequence[str] = ()
+    ) -> TransactionResult:
+        if self.held or not any(self.holds(operation) for operation in operations):
+            return await super().transact(compares, operations, otherwise=otherwise)
+        self.held = tuple(operations)
+        await self._may_go.wait()
+        self.outcome = await super().transact(compares, operations, otherwise=otherwise)
+        return self.outcome
+
+
+class TakesLess(CountingStore):
+    """A store whose server is set to smaller transactions than it says: no more than 20 compares or operations."""
+
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], *, otherwise: Sequence[str] = ()
+    ) -> TransactionResult:
+        if max(len(compares), len(operations), len(otherwise)) > 20:
+            raise TransactionTooLarge("too many operations")
+        return await super().transact(compares, operations, otherwise=otherwise)

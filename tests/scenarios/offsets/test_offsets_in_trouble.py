@@ -9,7 +9,7 @@ import pytest
 
 from assigner.api import CommitRefusal, OffsetCommit, RefusedCommit, WantedOffsets
 from assigner.core.offset_commits import CommitQueue
-from assigner.errors import LimitReached, OutcomeUnknown, TransactionTooLarge
+from assigner.errors import LimitReached, OutcomeUnknown
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, HandoffMode, Offset, encode
 from assigner.offsets.commit import OffsetService
@@ -24,6 +24,7 @@ from tests.support.committing import (
     offset_of,
     sole_owner,
 )
+from tests.support.faulty_stores import TakesLess
 from tests.support.stepped_consumer import SteppedConsumer
 
 pytestmark = pytest.mark.virtual_time
@@ -246,17 +247,6 @@ async def test_what_nobody_waits_for_is_not_tried_again_when_the_store_is_back(c
     await eventually(lambda: not offsets.waiting, within=10, what="it is given up")
     faults.thaw()
     assert await offset_of(instance_of(cluster), tp(0)) == (1, 1)
-
-
-class TakesLess(FaultyStore):
-    """A store whose server is set to smaller transactions than it says."""
-
-    async def transact(
-        self, compares: Sequence[Compare], operations: Sequence[Operation], *, otherwise: Sequence[str] = ()
-    ) -> TransactionResult:
-        if max(len(compares), len(operations), len(otherwise)) > 20:
-            raise TransactionTooLarge("too many operations")
-        return await super().transact(compares, operations, otherwise=otherwise)
 
 
 async def test_a_store_that_takes_less_than_it_says_gets_less(cluster: Cluster) -> None:
