@@ -29,11 +29,9 @@ from cryptography.hazmat.primitives.serialization import (
 from assigner.auth.actions import REQUIREMENTS
 from assigner.auth.identity import principal
 from assigner.auth.keys import thumbprint
-from assigner.auth.tokens import ALGORITHM, AUDIENCE, MAX_BYTES, Claims
+from assigner.auth.tokens import ALGORITHM, AUDIENCE, LONGEST, MAX_BYTES, Claims
 from assigner.errors import InvalidInput
 
-LONGEST = 400 * 86_400.0
-"""Seconds that a token may count: it can't be taken back."""
 _KEY_BYTES = 64 * 1024
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _NAMED = frozenset(role for needs in REQUIREMENTS.values() if needs.name for role in needs.roles)

@@ -4,7 +4,7 @@
 |---|---|
 | `sub` | who it is, such as a workload's name; required |
 | `aud` | must be, or hold, `kafka-assigner`; required |
-| `exp` | when it ends; required |
+| `exp` | when it ends, in Unix time; at most 400 days from now; required |
 | `nbf`, `iat` | when it begins, when it was made |
 | `org` | the tenant |
 | `groups`, `names` | patterns of the groups it may name, and of the consumers or routers it may be |
@@ -43,6 +43,8 @@ ALGORITHM = "EdDSA"
 AUDIENCE = "kafka-assigner"
 LEEWAY = 30.0
 """Seconds that the clocks of issuer and service may differ."""
+LONGEST = 400 * 86_400.0
+"""Seconds that a token may count: it can't be taken back."""
 MAX_BYTES = 8 * 1024
 CACHED = 20_000
 """Verified tokens that are remembered, some 1 KiB each: more than one instance has consumers."""
@@ -244,12 +246,22 @@ def _check_times(claims: Claims, now: float) -> Denial | None:
             "aud", f"the token is meant for {_short(repr(claims.aud))}; claim `aud` must be {AUDIENCE!r}"
         )
     if now >= claims.exp + LEEWAY:
-        return unauthenticated("exp", f"the token expired {now - claims.exp:.0f} s ago; get a new one")
+        return unauthenticated("exp", f"the token expired {_seconds(now - claims.exp)} ago; get a new one")
+    if claims.exp > now + LONGEST + LEEWAY:
+        return unauthenticated(
+            "exp",
+            f"the token ends in {_seconds(claims.exp - now)}, and may count for at most {LONGEST / 86_400:g} days; "
+            "issue one that ends sooner, with `exp` in seconds",
+        )
     for claim, since in (("nbf", claims.nbf), ("iat", claims.iat)):
         if since is not None and since > now + LEEWAY:
-            ahead = since - now
-            return unauthenticated(claim, f"claim `{claim}` is {ahead:.0f} s in the future; compare the clocks")
+            ahead = _seconds(since - now)
+            return unauthenticated(claim, f"claim `{claim}` is {ahead} in the future; compare the clocks")
     return None
+
+
+def _seconds(span: float) -> str:
+    return f"{span:.0f} s" if span < 1e10 else f"{span:.0e} s"
 
 
 def _principal(claims: Claims) -> Principal | Denial:

@@ -104,6 +104,7 @@ UNAUTHENTICATED: dict[str, tuple[Callable[[str], str | None], str]] = {
     "expired": (lambda path: good(path, exp=time.time() - 3600), "expired"),
     "not yet": (lambda path: good(path, nbf=time.time() + 3600), "nbf"),
     "without an end": (lambda path: good(path, exp=...), "exp"),
+    "for centuries": (lambda path: good(path, exp=1e12), "at most 400 days"),
     "another audience": (lambda path: good(path, aud="another-service"), "aud"),
     "forged by another key": (forged, "signature"),
     "of an unknown key": (lambda path: STRANGER.token(time.time()), "no live key"),

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from assigner.auth.identity import principal
-from assigner.auth.issuing import LONGEST, TokenRequest, issue, read_private_key, write_new
-from assigner.auth.tokens import LEEWAY, TokenVerifier
+from assigner.auth.issuing import TokenRequest, issue, read_private_key, write_new
+from assigner.auth.tokens import LEEWAY, LONGEST, TokenVerifier
 from assigner.errors import AssignerError, InvalidInput
 from tests.support.signed_tokens import NOW, Signer
 

@@ -17,7 +17,7 @@ from assigner.auth.identity import Principal, Role, Source
 from assigner.auth.issuing import public_pem
 from assigner.auth.keys import KeySet
 from assigner.auth.rules import Denial, DenialKind
-from assigner.auth.tokens import LEEWAY, MAX_BYTES, TokenVerifier, unverified
+from assigner.auth.tokens import LEEWAY, LONGEST, MAX_BYTES, TokenVerifier, unverified
 from tests.support.signed_tokens import NOW, Signer, base64url, encoded
 
 HERE = "192.0.2.1"
@@ -275,6 +275,20 @@ def test_a_token_of_the_future_is_refused(claim: str) -> None:
     early = service.refusal(SIGNER.token(**beyond))
     assert early.claim == claim
     assert "60 s in the future" in early.message
+
+
+@pytest.mark.parametrize("exp", [NOW + LONGEST + LEEWAY + 1, NOW * 1000, 1e18, 1e300])
+def test_a_token_that_would_count_for_too_long_is_refused(exp: float) -> None:
+    """Whoever signs it: by a leaked key, or with `exp` in milliseconds."""
+    found = Service().refusal(SIGNER.token(exp=exp))
+    assert found.claim == "exp"
+    assert "at most 400 days" in found.message
+    assert Service().accepts(SIGNER.token(exp=NOW + LONGEST + LEEWAY))
+
+
+@pytest.mark.parametrize("claims", [{"exp": -1e308}, {"exp": 1e308}, {"nbf": 1e308}, {"iat": 1e308}])
+def test_a_time_that_is_far_off_is_told_in_few_digits(claims: dict[str, Any]) -> None:
+    assert len(Service().refusal(SIGNER.token(**claims)).message) < 150
 
 
 # --- remembered --------------------------------------------------------------------------------------------------
