@@ -151,6 +151,25 @@ async def goes_on_after_a_failure(
     assert not instance.problems()
 
 
+async def test_a_term_whose_decisions_fail_ends_and_the_next_one_goes_on_in_the_same_process(
+    any_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = any_cluster
+    instance = await at_work(cluster)
+    coordinator, before = instance.coordinators.active[GROUP], await cluster.state()
+    broken = Break(coordinator.core, "decide", float("inf"))
+    monkeypatch.setattr(coordinator.core, "decide", broken)
+    b = await cluster.join("b", instance)
+    after = await cluster.until_counts(a=2, b=2)
+    assert broken.raised == 1
+    assert instance.coordinators.active[GROUP] is not coordinator
+    assert before.leader
+    assert after.leader
+    assert after.leader.create_revision > before.leader.create_revision
+    assert b.ended is None
+    assert cluster.consumers["a"].ended is None
+
+
 async def test_rule_19_a_loop_that_ended_in_silence_is_started_again(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
