@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from assigner.errors import (
@@ -205,7 +206,28 @@ async def test_an_ack_after_the_handoff_is_over_is_no_error(cluster: Cluster) ->
     assert not (await cluster.state()).acks
 
 
-async def test_an_ack_without_a_handoffs_id_is_refused(cluster: Cluster) -> None:
+@pytest.mark.parametrize("handoff", [{}, {"handoff_id": ""}], ids=["no id", "an empty id"])
+async def test_an_ack_on_record_that_names_no_handoff_counts_for_none(
+    any_cluster: Cluster, handoff: dict[str, str]
+) -> None:
+    """Such as one that a service without handoff ids has written."""
+    cluster = any_cluster
+    await cluster.start_instance()
+    router = await cluster.route("r1", acks_freezes=False)
+    _, b, partition = await moving(cluster)
+    await until_step(cluster, partition)
+    ack = {"router_name": "r1", "topic": partition.topic, "partition": partition.partition, "session": router.session}
+    lease = (await cluster.state()).routers["r1"].lease
+    await cluster.store.put(cluster.group.ack(partition, "r1"), msgspec.json.encode({**ack, **handoff}), lease=lease)
+    await anyio.sleep(0.5)
+    assert partition not in b.owned
+    await router.until("frozen", lambda r: partition in r.frozen)
+    await router.ack(partition)
+    await cluster.until_counts(a=1, b=1)
+
+
+async def test_an_ack_without_a_handoffs_id_is_refused(any_cluster: Cluster) -> None:
+    cluster = any_cluster
     await cluster.start_instance()
     router = await cluster.route("r1", acks_freezes=False)
     _, b, partition = await moving(cluster)
