@@ -23,6 +23,7 @@ from assigner.auth.reload import INTERVAL, ReloadedFiles, ReloadState
 from assigner.auth.rules import Denial, unauthenticated
 from assigner.auth.tokens import TokenStatistics, TokenVerifier
 from assigner.clock import Clock
+from assigner.logs import keep_headers_out
 
 HEADER = "authorization"
 _SCHEME = "bearer"
@@ -50,6 +51,7 @@ class Authenticator:
     ) -> None:
         """`keys`: files or folders of public keys. `certificates`: the file of rules for certificates. `interval`:
         seconds between looks at them."""
+        keep_headers_out()
         self._keys: ReloadedFiles[KeySet] | None = None
         self._certificates: ReloadedFiles[CertificateRules] | None = None
         self._tokens: TokenVerifier | None = None

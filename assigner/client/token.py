@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from assigner.errors import AssignerError, InvalidInput
-from assigner.logs import get_logger
+from assigner.logs import get_logger, keep_headers_out
 from assigner.secret_files import read_start, why_unread
 
 Token = str | os.PathLike[str] | Callable[[], str]
@@ -30,6 +30,7 @@ class TokenSource:
 
     def __init__(self, token: Token) -> None:
         """Raises `InvalidInput` for what is no token, and for a file that can't be read."""
+        keep_headers_out()
         self._function: Callable[[], str] | None = None
         self._path: Path | None = None
         self._token = ""

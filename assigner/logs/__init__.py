@@ -11,7 +11,7 @@ Every layer logs, so this package is at the bottom: it imports `errors` and noth
 keeps its own logging.
 """
 
-from assigner.logs.logger import Logger, context, get_logger
+from assigner.logs.logger import Logger, context, get_logger, keep_headers_out
 from assigner.logs.setup import LogFormat, LogLevel, LogSettings, QueuedWriter, close, configure, wants_json
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "configure",
     "context",
     "get_logger",
+    "keep_headers_out",
     "wants_json",
 ]

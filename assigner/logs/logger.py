@@ -20,6 +20,7 @@ _ELSEWHERE = frozenset({"event", "logger", "level", "time", "exc_info", "stack"}
 """Fields that a record of the standard library has a place of its own for."""
 _PLAIN = re.compile(r"[^\s\"'=\\]+")
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_SHOWING_HEADERS = ("hpack.hpack", "hpack.table")
 _NO_FIELDS: Mapping[str, Any] = {}
 _context: ContextVar[Mapping[str, Any]] = ContextVar("assigner.logs.context", default=_NO_FIELDS)
 
@@ -78,6 +79,18 @@ def get_logger(name: str) -> Logger:
     """Return a logger that uses the standard library's logging, also without `configure`, so that a program that embeds
     the service decides where its lines go."""
     return Logger(logging.getLogger(name))
+
+
+def keep_headers_out() -> None:
+    """Drop, for the life of the process, the debug lines in which hpack shows the headers of every call.
+
+    For whoever sends or receives tokens: a program that sets all loggers to DEBUG must not log them. Idempotent."""
+    for name in _SHOWING_HEADERS:
+        logging.getLogger(name).addFilter(_above_debug)
+
+
+def _above_debug(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.DEBUG
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from assigner.api import GroupSummary
 from assigner.auth.tokens import LEEWAY
+from assigner.client import AdminClient
 from assigner.errors import InvalidInput
 from assigner.proto.kafka_assigner import v1
 from assigner.server.access import EXPIRY_GRACE
@@ -357,3 +358,20 @@ async def test_each_change_of_an_operator_is_logged_with_its_outcome(
         ("acme/alice", "pause", GROUP, "done"),
         ("acme/alice", "drain", "payments", "PermissionDenied"),
     ]
+
+
+async def test_no_line_of_any_library_has_a_token_at_any_level(
+    guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("hpack.hpack", "hpack.table"):
+        # As in a new process: a test before may have used a token already.
+        logging.getLogger(name).filters.clear()
+    caplog.set_level(logging.DEBUG)
+    async with guarded.serving() as service:
+        token = guarded.signer.token(guarded.clock.wall(), roles=["reader"])
+        async with AdminClient(f"127.0.0.1:{service.server.port}", token=token) as admin:
+            await admin.list_groups()
+    assert caplog.records
+    assert not [part for part in token.split(".") if part in caplog.text]
+    # What is shown as Huffman codes can be decoded.
+    assert not [record for record in caplog.records if str(record.msg).startswith(("Encoded header", "Decoding"))]
