@@ -194,7 +194,8 @@ def is_about_acks(cluster: Cluster) -> Callable[..., bool]:
     return holds
 
 
-async def test_an_ack_after_the_handoff_is_over_is_no_error(cluster: Cluster) -> None:
+async def test_an_ack_after_the_handoff_is_over_is_no_error(any_cluster: Cluster) -> None:
+    cluster = any_cluster
     await cluster.start_instance()
     router = await cluster.route("r1", acks_freezes=False)
     _, _, partition = await moving(cluster)
@@ -239,7 +240,8 @@ async def test_an_ack_without_a_handoffs_id_is_refused(any_cluster: Cluster) -> 
     assert partition not in b.owned
 
 
-async def test_an_ack_of_a_partition_that_does_not_exist_is_refused(cluster: Cluster) -> None:
+async def test_an_ack_of_a_partition_that_does_not_exist_is_refused(any_cluster: Cluster) -> None:
+    cluster = any_cluster
     await cluster.start_instance()
     router = await cluster.route("r1")
     await moving(cluster)

@@ -29,7 +29,7 @@ async def test_an_overdue_freeze_is_given_up_and_thaws_by_a_higher_epoch_of_the_
     any_cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = any_cluster
-    await cluster.start_instance()
+    instance = await cluster.start_instance()
     silent = await cluster.route("silent", acks_freezes=False)
     prompt = await cluster.route("prompt")
     a, _, partition = await moving(cluster)
@@ -46,13 +46,15 @@ async def test_an_overdue_freeze_is_given_up_and_thaws_by_a_higher_epoch_of_the_
     assert "move_abandoned" in text
     assert "'silent'" in text
     assert "'prompt'" not in text
+    assert b'assigner_freezes_overdue_total{group="g",outcome="abandon"} 1.0' in await instance.metrics.render()
 
 
 @pytest.mark.cluster(options=OVERDUE_SOON)
 @pytest.mark.parametrize("mode", list(HandoffMode))
 async def test_an_overdue_freeze_goes_on_without_the_routers_where_the_group_says_so_and_names_them(
-    cluster: Cluster, mode: HandoffMode, caplog: pytest.LogCaptureFixture
+    any_cluster: Cluster, mode: HandoffMode, caplog: pytest.LogCaptureFixture
 ) -> None:
+    cluster = any_cluster
     await cluster.set_options(freeze_overdue=FreezeOverdue.PROCEED, handoff_mode=mode)
     instance = await cluster.start_instance()
     silent = await cluster.route("silent", acks_freezes=False)

@@ -115,7 +115,8 @@ async def test_a_renewal_is_confirmed_by_the_store_after_it_was_asked_for(cluste
     assert left.ttl > 0.9 * cluster.ttl
 
 
-async def test_a_later_stream_of_the_session_takes_the_place_of_an_earlier_one(cluster: Cluster) -> None:
+async def test_a_later_stream_of_the_session_takes_the_place_of_an_earlier_one(any_cluster: Cluster) -> None:
+    cluster = any_cluster
     await cluster.start_instance()
     first = await cluster.route("r1")
     second = await cluster.route("r1")
@@ -208,7 +209,8 @@ async def test_a_router_without_a_session_is_refused(cluster: Cluster) -> None:
         await cluster.instances["i1"].routers.register(RouterRegistration(GROUP, "r1", "s" * 250))
 
 
-async def test_calls_for_a_group_or_a_router_that_is_not_known_say_so(cluster: Cluster) -> None:
+async def test_calls_for_a_group_or_a_router_that_is_not_known_say_so(any_cluster: Cluster) -> None:
+    cluster = any_cluster
     service = (await cluster.start_instance()).routers
     with pytest.raises(NotRegistered, match="nowhere"):
         await service.renew("nowhere", "r1", "s")
@@ -219,7 +221,8 @@ async def test_calls_for_a_group_or_a_router_that_is_not_known_say_so(cluster: C
         await service.deregister(GROUP, "r1", "not-its-session")
 
 
-async def test_a_registration_that_cannot_be_read_is_not_overwritten(cluster: Cluster) -> None:
+async def test_a_registration_that_cannot_be_read_is_not_overwritten(any_cluster: Cluster) -> None:
+    cluster = any_cluster
     await cluster.start_instance()
     await cluster.add_topic()
     await cluster.store.put(cluster.group.router("r1"), b"{")

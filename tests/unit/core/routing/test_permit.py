@@ -83,6 +83,16 @@ def test_a_lost_session_ends_the_permit_until_the_next_registration_has_a_table(
     assert permit.holds(3.0)
 
 
+def test_after_a_lost_session_no_renewal_of_before_counts() -> None:
+    permit = permitted()
+    permit.end(1.0)
+    permit.registering(2.0)
+    permit.completed()
+    assert not permit.holds(2.0)
+    permit.renewed(2.0, TTL, 2.1)
+    assert permit.holds(2.1)
+
+
 def test_a_reconnect_in_time_changes_nothing() -> None:
     permit = permitted()
     permit.registering(10.0)
