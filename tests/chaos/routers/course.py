@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 
 import anyio
@@ -72,6 +72,10 @@ class RouterCourse:
         """What was done, for who has to understand a failure."""
         self._limits = self.dice.choice((StashLimits(age=60.0), StashLimits(age=60.0), StashLimits(age=6.0)))
         self._injected: list[tuple[str, Injected]] = []
+        self.emphasis: Mapping[str, int] = {}
+        """How many times as often something happens as usual, by its name."""
+        self.acks = AckManner.PROMPTLY
+        """How a router acks at first."""
         self._hung: set[str] = set()
         """Instances whose store hangs."""
         self._numbers = 0
@@ -132,7 +136,7 @@ class RouterCourse:
             (2, self._delete_ack),
             (2, self._ask_for_rebalance),
         ]
-        weights = [weight for weight, _ in happenings]
+        weights = [weight * self.emphasis.get(what.__name__.strip("_"), 1) for weight, what in happenings]
         what = self.dice.choices([what for _, what in happenings], weights)[0]
         self.happened[what.__name__.strip("_")] += 1
         await what()
@@ -227,6 +231,7 @@ class RouterCourse:
             limits=StashLimits(age=60.0) if calm else self._limits,
         )
         router.calm = calm
+        router.acks = AckManner.PROMPTLY if calm else self.acks
         self.note(f"router {router.name} joins as {router.session}")
         self.routers.append(router)
         self._tasks.start_soon(router.run)
