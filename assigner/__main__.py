@@ -10,7 +10,9 @@ import sys
 
 from assigner.errors import how_to_install
 
-SERVER_MODULES = frozenset({"aetcd", "aiohttp", "click", "grpc", "numpy", "prometheus_client", "rich"})
+SERVER_MODULES = frozenset(
+    {"aetcd", "aiohttp", "click", "cryptography", "grpc", "jwt", "numpy", "prometheus_client", "rich"}
+)
 """What the extra `server` brings, by import name."""
 USAGE = 2
 
