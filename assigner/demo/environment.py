@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -20,6 +19,7 @@ import anyio.to_thread
 import msgspec
 
 from assigner.api import GroupDescription
+from assigner.demo import child
 from assigner.demo.ownership_changes import OwnershipChanges
 from assigner.demo.snapshot import EventLine, ProcessStates, Snapshot, snapshot_of
 from assigner.demo.traffic import GROUP, PARTITIONS, TOPIC
@@ -54,7 +54,8 @@ def demo_settings(pace: Pace) -> Settings:
         # Short, so that a viewer does not wait for half a minute until a crash is noticed. Long enough for workers to
         # renew in time on a busy machine, because a registration that follows a lost lease knows of no drain.
         consumer_ttl=max(3.0, pace.seconds(4.0)),
-        group=GroupOptions(debounce=pace.seconds(1.0), warm_concurrency=4, max_concurrent_handoffs=12),
+        # Paused until the first workers have joined, so that the first step is the same whichever comes first.
+        group=GroupOptions(paused=True, debounce=pace.seconds(1.0), warm_concurrency=4, max_concurrent_handoffs=12),
         topics={GROUP: {TOPIC: PARTITIONS}},
     )
 
@@ -70,6 +71,8 @@ class DemoEnvironment:
         self._embedded = EmbeddedAssigner(settings or demo_settings(pace))
         self._workers: dict[str, anyio.abc.Process] = {}
         self._processes = ProcessStates()
+        self._awaited: frozenset[str] = frozenset()
+        """The first workers, until they have joined."""
         self._began = 0.0
         self._lines: list[EventLine] = []
         self._changes = OwnershipChanges()
@@ -91,41 +94,43 @@ class DemoEnvironment:
         for process in processes:
             with suppress(ProcessLookupError):
                 process.kill()
-        with anyio.CancelScope(shield=True):
-            for process in processes:
-                await process.wait()
+        for process in processes:
+            await process.wait()
+            await process.aclose()
 
     # --- what the script does ------------------------------------------------------------------------------------
 
     async def start(self, *names: str) -> None:
         self.add_line(f"starting {', '.join(names)}")
+        if not self._workers:
+            self._awaited = frozenset(names)
         for name in names:
             self._workers[name] = await anyio.open_process(
-                self._command(name), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+                self._command(name), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
         self._processes = msgspec.structs.replace(self._processes, started=self._processes.started.union(names))
 
     def _command(self, name: str) -> list[str]:
         pace = self.pace
-        return [
-            *(sys.executable, "-m", "assigner.cli", "consume", GROUP, "--name", name),
+        return child.command(
+            *("assigner.cli", "consume", GROUP, "--name", name),
             *("--address", self._embedded.address, "--timeout", "60"),
             *("--warm-seconds", f"{pace.seconds(1.2):.3f}", "--release-seconds", f"{pace.seconds(0.5):.3f}"),
-        ]
+        )
 
     async def kill(self, name: str) -> None:
         self._workers[name].send_signal(signal.SIGKILL)
         await self._workers[name].wait()
         self._processes = msgspec.structs.replace(self._processes, killed=self._processes.killed | {name})
-        self.add_line(f"{name} is killed, without a word")
+        self.add_line(f"{name} is killed (SIGKILL)")
 
     async def drain(self, name: str) -> None:
         self.add_line(f"{name} is asked to drain")
         await self._call(lambda service: service.instance.operations.drain(GROUP, name))
         self._processes = msgspec.structs.replace(self._processes, left=self._processes.left | {name})
 
-    def add_line(self, text: str, cause: str = "") -> None:
-        self._lines.append(EventLine(self.now(), text, cause))
+    def add_line(self, text: str, cause: str = "", partitions: str = "") -> None:
+        self._lines.append(EventLine(self.now(), text, cause, partitions))
         del self._lines[:-MAX_LINES]
 
     # --- what the audience sees ----------------------------------------------------------------------------------
@@ -139,6 +144,9 @@ class DemoEnvironment:
             found = await self._call(lambda service: service.instance.operations.describe(GROUP))
             self._log_changes(found)
             self._description = found
+            if self._awaited and self._awaited <= {member.consumer.consumer_name for member in found.members}:
+                await self._call(lambda service: service.instance.operations.set_options(GROUP, {"paused": False}))
+                self._awaited = frozenset()
         return snapshot_of(
             self._description,
             PARTITIONS,
@@ -161,10 +169,15 @@ class DemoEnvironment:
         for name in sorted(before - after):
             self.add_line(f"{name} is gone")
         for change in self._changes.changes(found, self.now()):
-            self.add_line(f"{_listed(change.partitions)} {change.old or 'nobody'} → {change.new}", change.cause)
+            self.add_line(f"{change.old or 'nobody'} → {change.new}", change.cause, listed(change.partitions))
 
 
-def _listed(partitions: Sequence[int]) -> str:
-    if len(partitions) > 3:
-        return f"{len(partitions)} partitions"
-    return ",".join(f"{number:02d}" for number in partitions)
+def listed(partitions: Iterable[int]) -> str:
+    """The partitions as a person would list them: `03,17-20`."""
+    ranges: list[list[int]] = []
+    for number in sorted(partitions):
+        if ranges and ranges[-1][-1] == number - 1:
+            ranges[-1][1:] = [number]
+        else:
+            ranges.append([number])
+    return ",".join("-".join(f"{number:02d}" for number in ends) for ends in ranges)

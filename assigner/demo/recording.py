@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from assigner.demo.rendering import WIDTH, render
+from assigner.demo.rendering import WIDE, layout_for, render
 from assigner.demo.snapshot import Snapshot
 
 SECONDS_PER_FRAME = 1.6
@@ -29,8 +29,8 @@ def text(snapshots: Sequence[Snapshot]) -> str:
 def frame_text(snapshot: Snapshot) -> str:
     """Render a frame as text without colours."""
     buffer = io.StringIO()
-    console = Console(file=buffer, width=WIDTH, color_system=None, legacy_windows=False)
-    console.print(render(snapshot))
+    console = Console(file=buffer, width=WIDE.width, color_system=None, legacy_windows=False)
+    console.print(render(snapshot, layout_for(console)))
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
@@ -58,8 +58,9 @@ def animated(snapshots: Sequence[Snapshot]) -> str:
 
 
 def _frame(snapshot: Snapshot, index: int) -> str:
-    console = Console(file=io.StringIO(), record=True, width=WIDTH, force_terminal=True, color_system="truecolor")
+    console = Console(file=io.StringIO(), record=True, width=WIDE.width, force_terminal=True, color_system="truecolor")
     console.print(render(snapshot))
-    made = console.export_svg(title="make demo", unique_id=f"f{index}")
+    title = "assigner demo" if snapshot.traffic is None else "assigner demo --routers"
+    made = console.export_svg(title=title, unique_id=f"f{index}")
     # The font would be fetched from elsewhere; an image in a README must be self-contained.
     return re.sub(r"@font-face\s*\{.*?\}\s*(?=\n)|<!--.*?-->", "", made, flags=re.DOTALL)

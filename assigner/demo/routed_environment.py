@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
@@ -14,6 +13,7 @@ import anyio.abc
 import msgspec
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from assigner.demo import child
 from assigner.demo.environment import DemoEnvironment, Pace, demo_settings
 from assigner.demo.snapshot import Snapshot
 from assigner.demo.traffic import RouterCounts, RouterTraffic, TrafficRecord
@@ -54,22 +54,22 @@ class RoutedEnvironment(DemoEnvironment):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._readers.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await self._end(self._routers.values())
+            await super().__aexit__(kind, error, trace)
         await self._stack.aclose()
-        await self._end(self._routers.values())
-        await super().__aexit__(kind, error, trace)
 
     def _command(self, name: str) -> list[str]:
         pace = self.pace
-        seconds = f"{pace.seconds(1.2):.3f}", f"{pace.seconds(0.2):.3f}"
-        return [sys.executable, "-m", "assigner.demo.pod", self._embedded.address, name, *seconds]
+        # The release is what requests of a frozen partition wait for: long enough for people to see them wait.
+        seconds = f"{pace.seconds(1.2):.3f}", f"{pace.seconds(0.8):.3f}"
+        return child.command("assigner.demo.pod", self._embedded.address, name, *seconds)
 
     async def start_routers(self, *names: str) -> None:
         self.add_line(f"starting {', '.join(names)}")
         for name in names:
             process = await anyio.open_process(
-                [sys.executable, "-m", "assigner.demo.router", self._embedded.address, name],
-                stdin=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                child.command("assigner.demo.router", self._embedded.address, name), stderr=subprocess.DEVNULL
             )
             self._routers[name] = process
             self._traffic[name] = RouterTraffic(name)

@@ -32,25 +32,25 @@ def _flowing(snapshot: Snapshot, *routers: str) -> bool:
 
 ROUTED_STEPS: tuple[DemoStep[RoutedEnvironment], ...] = (
     DemoStep(
-        "Two routers send requests to three pods, each to the owner of its partition",
+        "Two routers send each request to the pod that owns its partition",
         _start,
         lambda snapshot: settled(snapshot, ONE, TWO, THREE) and _flowing(snapshot, *ROUTERS[:2]),
         10,
     ),
     DemoStep(
-        "A fourth pod joins: requests of a moving partition wait in the routers",
+        "A fourth pod joins: while a partition moves, routers hold its requests",
         lambda environment: environment.start(FOUR),
         lambda snapshot: settled(snapshot, *PODS) and _flowing(snapshot, *ROUTERS[:2]),
         16,
     ),
     DemoStep(
-        "router-3 comes and router-1 leaves: moves wait for those that are there",
+        "router-3 joins and router-1 leaves: pods and clients notice nothing",
         _swap_routers,
         lambda snapshot: _flowing(snapshot, *ROUTERS[1:]),
         8,
     ),
     DemoStep(
-        "pod-1 drains: its partitions are handed over under load",
+        "pod-1 drains: it hands its partitions over while requests come",
         lambda environment: environment.drain(ONE),
         lambda snapshot: (
             settled(snapshot, TWO, THREE, FOUR)
@@ -60,7 +60,7 @@ ROUTED_STEPS: tuple[DemoStep[RoutedEnvironment], ...] = (
         14,
     ),
     DemoStep(
-        "pod-2 is killed: its requests are sent again when its lease is over",
+        "pod-2 is killed: requests are retried until others own its partitions",
         lambda environment: environment.kill(TWO),
         lambda snapshot: settled(snapshot, THREE, FOUR) and _flowing(snapshot, *ROUTERS[1:]),
         14,

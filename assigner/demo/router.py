@@ -18,7 +18,7 @@ import msgspec
 
 from assigner.demo.traffic import GROUP, RATE, SAID_EVERY, TOPIC, RouterCounts
 from assigner.errors import AssignerError
-from assigner.routing import Router
+from assigner.routing import Router, Target
 from assigner.routing.aiohttp import RoutedSession
 
 PATIENCE = 60.0
@@ -26,10 +26,25 @@ PATIENCE = 60.0
 _encode = msgspec.json.Encoder().encode
 
 
+class CountingRouter(Router):
+    """Counts the requests that wait before they are sent again: until there is a newer route, or for a pause."""
+
+    retries = 0
+    retrying = 0
+
+    async def newer_than(self, target: Target, *, within: float = 5.0) -> bool:
+        self.retries += 1
+        self.retrying += 1
+        try:
+            return await super().newer_than(target, within=within)
+        finally:
+            self.retrying -= 1
+
+
 class Clients:
     """Makes requests at an even rate, each on its own, so that one that waits delays no other."""
 
-    def __init__(self, router: Router, session: RoutedSession) -> None:
+    def __init__(self, router: CountingRouter, session: RoutedSession) -> None:
         self._router = router
         self._session = session
         self._tasks: set[asyncio.Task[None]] = set()
@@ -72,10 +87,11 @@ class Clients:
             answered=self._answered,
             refused=self._refused,
             lost=self._lost,
-            again=max(0, found.routed - self._answered - found.in_flight),
+            held=found.held,
+            retries=self._router.retries,
+            retrying=self._router.retrying,
             stashed=found.stashed,
             in_flight=found.in_flight,
-            frozen=found.frozen,
         )
 
     async def say(self) -> None:
@@ -85,7 +101,7 @@ class Clients:
 
 
 async def run(address: str, name: str) -> None:
-    async with Router(address, GROUP, name) as router, RoutedSession(router) as session:
+    async with CountingRouter(address, GROUP, name) as router, RoutedSession(router) as session:
         clients = Clients(router, session)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, clients.stop)
         saying = asyncio.create_task(clients.say())

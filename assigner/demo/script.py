@@ -52,19 +52,19 @@ STEPS: tuple[DemoStep[DemoEnvironment], ...] = (
         10,
     ),
     DemoStep(
-        "A fourth joins: a quarter moves, each partition warmed before it changes hands",
+        "A fourth joins: it builds each partition's state, then takes it over",
         lambda environment: environment.start(FOUR),
         lambda snapshot: settled(snapshot, *NAMES),
         18,
     ),
     DemoStep(
-        "worker-2 is killed: when its lease is over, its partitions go to the others",
+        "worker-2 is killed: when its lease ends, the others get its partitions",
         lambda environment: environment.kill(TWO),
         lambda snapshot: settled(snapshot, ONE, THREE, FOUR),
         15,
     ),
     DemoStep(
-        "worker-1 drains: everything is handed over before it leaves",
+        "worker-1 drains: it hands everything over before it leaves",
         lambda environment: environment.drain(ONE),
         lambda snapshot: settled(snapshot, THREE, FOUR) and states(snapshot)[ONE] is State.GONE,
         16,

@@ -15,8 +15,10 @@ from assigner.model.records import Status, Step
 class State(str, Enum):
     """The state of a worker, as it is displayed."""
 
-    WAITING = "waiting"
-    """Not registered yet."""
+    NOT_YET = "not yet"
+    """Not started yet."""
+    STARTING = "starting"
+    """Started, and not registered yet."""
     READY = "ready"
     DRAINING = "draining"
     KILLED = "killed"
@@ -31,6 +33,10 @@ class Worker(msgspec.Struct, frozen=True):
     warming: int = 0
 
 
+FROZEN = frozenset({Step.FREEZING.value, Step.RELEASING.value, Step.RELEASED.value})
+"""The steps from the freeze to the flip, in which routers hold requests back."""
+
+
 class Cell(msgspec.Struct, frozen=True):
     """A partition: its owner and, during a handoff, its next owner."""
 
@@ -38,6 +44,10 @@ class Cell(msgspec.Struct, frozen=True):
     next: str = ""
     step: str = ""
     epoch: int = 0
+
+    @property
+    def frozen(self) -> bool:
+        return self.step in FROZEN
 
 
 class Moving(msgspec.Struct, frozen=True):
@@ -54,6 +64,7 @@ class EventLine(msgspec.Struct, frozen=True):
     at: float
     text: str
     cause: str = ""
+    partitions: str = ""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +82,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def unowned(self) -> int:
         return sum(not cell.owner for cell in self.cells)
+
+    @property
+    def frozen(self) -> int:
+        return sum(cell.frozen for cell in self.cells)
 
 
 class ProcessStates(msgspec.Struct, frozen=True):
@@ -133,4 +148,6 @@ def _worker(name: str, description: GroupDescription | None, processes: ProcessS
 def _absent(name: str, owned: int, processes: ProcessStates) -> State:
     if name in processes.killed and owned:
         return State.KILLED
-    return State.GONE if name in processes.killed | processes.left else State.WAITING
+    if name in processes.killed | processes.left:
+        return State.GONE
+    return State.STARTING if name in processes.started else State.NOT_YET

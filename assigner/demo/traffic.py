@@ -14,7 +14,7 @@ SAID_EVERY = 0.1
 RATE_OVER = 1.0
 """Seconds over which requests per second are counted."""
 HISTORY = 42
-"""Of requests per second, the latest that are drawn."""
+"""How many of the latest numbers are kept to be drawn."""
 
 
 class RouterCounts(msgspec.Struct, frozen=True):
@@ -26,13 +26,16 @@ class RouterCounts(msgspec.Struct, frozen=True):
     """Ended by a typed error, so that whoever sent them knows that they were not served."""
     lost: int = 0
     """Ended in any other way."""
-    again: int = 0
-    """Sent again after an owner refused them, or could not be reached."""
+    held: int = 0
+    """How many were held back, because their partition was moving."""
+    retries: int = 0
+    """How often one was sent again because its owner refused it, or could not be reached."""
+    retrying: int = 0
+    """How many wait before they are sent again."""
     stashed: int = 0
     """Held back now."""
     in_flight: int = 0
-    frozen: int = 0
-    """Partitions that it holds requests of back, because they move."""
+    """Sent, and not answered yet."""
 
 
 class RouterLine(msgspec.Struct, frozen=True):
@@ -50,12 +53,15 @@ class Traffic(msgspec.Struct, frozen=True):
     routers: tuple[RouterLine, ...] = ()
     history: tuple[float, ...] = ()
     """Requests answered per second, lately."""
+    waiting: tuple[int, ...] = ()
+    """Requests that were held back or about to be sent again, lately."""
 
     @property
     def per_second(self) -> float:
         return sum(router.per_second for router in self.routers)
 
     def total(self, name: str) -> int:
+        """The sum of one of the numbers of `RouterCounts`."""
         return sum(getattr(router.counts, name) for router in self.routers)
 
 
@@ -73,10 +79,14 @@ class RouterTraffic:
         self._said.append((at, counts.answered))
 
     def line(self, now: float) -> RouterLine:
-        while self._said and self._said[0][0] < now - RATE_OVER:
+        # The oldest one kept is that from which the last second's requests are counted.
+        while len(self._said) > 1 and self._said[1][0] <= now - RATE_OVER:
             self._said.popleft()
-        answered = self._said[-1][1] - self._said[0][1] if self._said else 0
-        return RouterLine(self.name, self.present, self.counts, answered / RATE_OVER)
+        rate = 0.0
+        if self._said and self._said[-1][0] > now - RATE_OVER:
+            (since, before), (until, answered) = self._said[0], self._said[-1]
+            rate = (answered - before) / max(until - since, RATE_OVER)
+        return RouterLine(self.name, self.present, self.counts, rate)
 
 
 class TrafficRecord:
@@ -84,8 +94,10 @@ class TrafficRecord:
 
     def __init__(self) -> None:
         self._history: deque[float] = deque(maxlen=HISTORY)
+        self._waiting: deque[int] = deque(maxlen=HISTORY)
 
     def take(self, routers: Iterable[RouterTraffic], now: float) -> Traffic:
         lines = tuple(router.line(now) for router in routers)
         self._history.append(sum(line.per_second for line in lines))
-        return Traffic(lines, tuple(self._history))
+        self._waiting.append(sum(line.counts.stashed + line.counts.retrying for line in lines))
+        return Traffic(lines, tuple(self._history), tuple(self._waiting))
