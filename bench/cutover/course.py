@@ -50,10 +50,19 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True):
     """By which the moments of the course are multiplied."""
     ttl: float
     """Of a pod's lease, in seconds."""
+    in_turn: bool = False
+    """Each step waits until the moves of the one before have ended, and the requests end after the last one's: for
+    machines so busy that a pod may take longer to start than the course has from one step to the next."""
 
     @property
     def steps(self) -> tuple[Step, ...]:
         return tuple(Step(step.at * self.pace, step.action, step.pod) for step in COURSE)
+
+    def pods(self, steps: int) -> tuple[str, ...]:
+        """Those that are there after so many steps."""
+        gone = {step.pod for step in self.steps[:steps] if step.action is not Action.JOIN}
+        joined = [step.pod for step in self.steps[:steps] if step.action is Action.JOIN]
+        return tuple(pod for pod in (*FIRST_PODS, *joined) if pod not in gone)
 
     def lasting(self, detection: float) -> float:
         """Seconds of requests, where a killed pod is noticed after `detection` seconds: to the end of its moves."""

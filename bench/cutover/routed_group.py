@@ -29,6 +29,8 @@ from tests.support.servers.process import ServerProcess, answers
 
 UP_WITHIN = 60.0
 ENDED_WITHIN = 60.0
+LONGEST = 600.0
+"""Seconds of requests that are told when to end."""
 LINE_LIMIT = 2**20
 
 
@@ -114,6 +116,10 @@ class RouterProcess:
         assert self._process.stdin
         self._process.stdin.write(f"go {start_at} {rate} {seconds}\n".encode())
 
+    def stop(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(b"stop\n")
+
     async def sent(self, within: float) -> tuple[list[Sent], str]:
         """All requests, once they have ended, and the router's own statistics."""
         found: list[Sent] = []
@@ -153,11 +159,17 @@ async def run(
         seconds = effort.lasting(effort.ttl)
         start_at = time.monotonic_ns() + SECOND
         for router in routers:
-            router.go(start_at, effort.rate, seconds)
-        for step in effort.steps:
+            router.go(start_at, effort.rate, LONGEST if effort.in_turn else seconds)
+        for number, step in enumerate(effort.steps, 1):
             await asyncio.sleep((start_at - time.monotonic_ns()) / SECOND + step.at)
             tell(f"{contestant}: {step.at:4.1f} s, {step.action.value} {step.pod}")
             pods.do(step)
+            if effort.in_turn:
+                moved = partial(is_even, admin, effort.pods(number))
+                await eventually(moved, within=UP_WITHIN, every=0.2, what=f"the moves of {step.pod} have ended")
+        if effort.in_turn:
+            for router in routers:
+                router.stop()
         sent: list[Sent] = []
         for router in routers:
             found, statistics = await router.sent(seconds + ENDED_WITHIN)

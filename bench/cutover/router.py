@@ -59,13 +59,15 @@ class Source:
         self._backlogs = [Backlog() for _ in range(PARTITIONS)]
         self.sent: list[Sent] = []
 
-    async def make(self, start_at: int, rate: int, seconds: float) -> None:
-        """Make all requests, and wait until they have ended."""
+    async def make(self, start_at: int, rate: int, seconds: float, stopped: Callable[[], bool]) -> None:
+        """Make all requests, or those until it is stopped, and wait until they have ended."""
         tasks: set[asyncio.Task[None]] = set()
         for due in requests(rate, seconds, self._number, ROUTERS):
             early = start_at + due.at - time.monotonic_ns()
             if early > 0:
                 await asyncio.sleep(early / SECOND)
+            if stopped():
+                break
             task = asyncio.create_task(self._request(due, start_at + due.at))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
@@ -192,7 +194,9 @@ async def main(number: int, assigners: list[str]) -> None:
         source = Source(router, number)
         gc.collect()
         gc.freeze()
-        await source.make(int(words[1]), int(words[2]), float(words[3]))
+        stop = asyncio.create_task(reader.readline(), name="stop")
+        await source.make(int(words[1]), int(words[2]), float(words[3]), stop.done)
+        stop.cancel()
         said = router.statistics()
     encode = msgspec.json.Encoder().encode
     for one in source.sent:
