@@ -1,9 +1,9 @@
 """Offset commits: which are admitted, which share a transaction, and how much a group may write.
 
-A commit is admitted while the assignment on record is the committer's own, under the epoch that the commit names. It
-is written only if that very record still stands, so the store itself refuses an owner that was replaced in between.
-The commits of any number of consumers share transactions; those of one partition are written one after the other, in
-the order they arrived.
+A commit is admitted while the assignment on record is the committer's own, by name, session and identity, under the
+epoch that the commit names. It is written only if that very record still stands, so the store itself refuses an owner
+that was replaced in between. The commits of any number of consumers share transactions; those of one partition are
+written one after the other, in the order they arrived.
 
 A further precondition of each commit is the offset it replaces. So at most one try of a commit takes effect, and none
 does once another commit is on record, however late the store gets to it: a commit that was answered stays.
@@ -41,6 +41,8 @@ class Committer(msgspec.Struct, frozen=True):
     name: str
     session: str = ANY_SESSION
     """Of the owner, as it was registered; none only of owners that upstream's server wrote."""
+    principal: str = ""
+    """The identity behind the commit; empty: it is not known."""
 
 
 class Admitted(msgspec.Struct, frozen=True, gc=False):
@@ -59,6 +61,8 @@ def admit(
         return RefusedCommit(commit.tp, CommitRefusal.FENCED if exists else CommitRefusal.UNKNOWN_PARTITION)
     record = held.record
     ours = record.owner == who.name and record.session == who.session
+    # The owner need not be registered any more, so its registration can't tell whose session it was.
+    ours = ours and (not record.principal or record.principal == who.principal)
     if ours and record.epoch == commit.epoch:
         return Admitted(held.mod_revision, record.topic_id)
     return RefusedCommit(commit.tp, CommitRefusal.FENCED, record.epoch, record.owner)

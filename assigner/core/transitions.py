@@ -222,6 +222,7 @@ class Transitions:
                 session=handoff.record.old_session,
                 epoch=self.next_epoch(tp),
                 topic_id=held.record.topic_id if held else "",
+                principal=self._principal_of(handoff.record.old_owner, handoff.record.old_session),
             )
             operations.append(self._put_assignment(tp, owner))
             operations += self._end_handoff(tp)
@@ -326,7 +327,13 @@ class Transitions:
             session=owner.session,
             epoch=self.next_epoch(tp),
             topic_id=topic.record.topic_id if topic else "",
+            principal=owner.principal or msgspec.UNSET,
         )
+
+    def _principal_of(self, name: str, session: str) -> str | msgspec.UnsetType:
+        """The identity that the session is bound to, if it is registered."""
+        found = self._state.consumers.get(name)
+        return (found.record.principal if found and found.record.session == session else "") or msgspec.UNSET
 
     def _put_assignment(self, tp: TopicPartition, assignment: Assignment) -> Put:
         held = self._state.assignments.get(tp)

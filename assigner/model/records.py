@@ -143,6 +143,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """0: written before epochs were known; the group's floor counts instead."""
     topic_id: str = ""
     """The topic's identity when it was assigned; another one in its config means the topic was recreated."""
+    principal: str | msgspec.UnsetType = msgspec.UNSET
+    """The identity that the owner's session is bound to; left out where none is known."""
 
 
 class Handoff(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -124,7 +124,7 @@ class OffsetService:
                 else:
                     await check_principal(self._store, mirror, name, principal)
                 await self._apply_quota(group, commits)
-                who = Committer(group, name, session)
+                who = Committer(group, name, session, principal)
                 pending, refused = await self._admit(mirror, who, commits)
                 refused += await self._writer.write(pending)
         except UnknownGroup:

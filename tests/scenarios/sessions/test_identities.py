@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from assigner.api import LoadReport, OffsetCommit
+from assigner.api import CommitRefusal, LoadReport, OffsetCommit
 from assigner.errors import AssignerError, NotRegistered, PermissionDenied, Superseded
 from assigner.instance import Instance
 from assigner.model.commands import Ack
@@ -91,6 +91,43 @@ async def test_rule_17_another_identity_takes_neither_the_name_nor_the_session(
         await any_cluster.join("a", session=session, principal=who)
     assert await everything(any_cluster) == before
     assert a.ended is None
+
+
+@pytest.mark.parametrize("who", [OTHER, UNKNOWN])
+async def test_rule_17_another_identity_does_not_commit_for_a_consumer_that_is_gone_with_the_session_it_had(
+    any_cluster: Cluster, who: str
+) -> None:
+    a = await owning_all(any_cluster)
+    epochs, instance = dict(a.owned), any_cluster.instances["i1"]
+    await instance.members.deregister(GROUP, "a", "the-session", gates_closed=True, principal=OWN)
+    await any_cluster.until("a is gone", lambda state: "a" not in state.consumers)
+    wishes = [OffsetCommit(tp(number), epochs[tp(number)], 999) for number in range(2)]
+    refused = await instance.offsets.commit(GROUP, "a", "the-session", wishes, principal=who)
+    assert [one.why for one in refused] == [CommitRefusal.FENCED] * 2
+    assert not (await any_cluster.store.list(any_cluster.keys.offsets(GROUP))).entries
+    # What its own identity has worked on is not lost with the registration.
+    assert await instance.offsets.commit(GROUP, "a", "the-session", wishes, principal=OWN) == []
+
+
+async def test_an_assignment_names_the_identity_of_its_owner_also_after_a_move(any_cluster: Cluster) -> None:
+    await owning_all(any_cluster)
+    b = await any_cluster.join("b", principal=OTHER)
+    await b.until("owns one", lambda c: len(c.owned) == 1)
+    state = await any_cluster.state()
+    assert {held.record.owner: held.record.principal for held in state.assignments.values()} == {"a": OWN, "b": OTHER}
+
+
+async def test_an_assignment_names_the_identity_of_its_owner_also_after_a_move_that_was_given_up(
+    any_cluster: Cluster,
+) -> None:
+    await any_cluster.set_options(warming_timeout=1.0)
+    a = await owning_all(any_cluster)
+    epochs = dict(a.owned)
+    b = await any_cluster.join("b", principal=OTHER, answers_warm=False)
+    await b.until("is to warm one", lambda c: bool(c.to_warm))
+    await a.until("was written again", lambda c: c.owned != epochs)
+    state = await any_cluster.state()
+    assert {(held.record.owner, held.record.principal) for held in state.assignments.values()} == {("a", OWN)}
 
 
 async def test_a_denial_tells_neither_whose_the_session_is_nor_the_session(any_cluster: Cluster) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from assigner.api import CommitRefusal, OffsetCommit, RefusedCommit
 from assigner.core.offset_commits import Admitted, CommitQueue, Committer, PendingCommit, admit
 from assigner.errors import LimitReached
 from assigner.model.keys import TopicPartition
-from assigner.model.records import Assignment, Offset, Stored, decode
+from assigner.model.records import Assignment, Offset, Stored, decode, encode
 from assigner.store import Limits
 
 A = Committer("g", "a", "s")
@@ -58,6 +59,29 @@ def test_who_names_no_session_is_nobody_who_has_one() -> None:
 def test_an_owner_written_before_sessions_and_epochs_were_known_may_commit_as_it_is_known() -> None:
     old = held(session="", epoch=0)
     assert isinstance(admit(Committer("g", "a"), wish(epoch=0), old, exists=True), Admitted)
+
+
+@pytest.mark.parametrize(
+    ("bound_to", "who", "admitted"),
+    [
+        ("acme/a", "acme/a", True),
+        ("acme/a", "evil/a", False),
+        ("acme/a", "", False),
+        (msgspec.UNSET, "acme/a", True),
+        (msgspec.UNSET, "", True),
+    ],
+)
+def test_rule_17_only_the_identity_that_the_owner_was_bound_to_commits_for_its_session(
+    bound_to: str | msgspec.UnsetType, who: str, admitted: bool
+) -> None:
+    owner = held()
+    bound = msgspec.structs.replace(owner, record=msgspec.structs.replace(owner.record, principal=bound_to))
+    committer = msgspec.structs.replace(A, principal=who)
+    assert isinstance(admit(committer, wish(), bound, exists=True), Admitted) is admitted
+
+
+def test_an_assignment_of_an_unknown_identity_is_as_long_as_before_there_were_any() -> None:
+    assert b"principal" not in encode(held().record)
 
 
 def test_without_an_owner_it_depends_on_whether_there_is_such_a_partition() -> None:
