@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import jwt
@@ -31,6 +33,7 @@ from assigner.auth.identity import principal
 from assigner.auth.keys import thumbprint
 from assigner.auth.tokens import ALGORITHM, AUDIENCE, LONGEST, MAX_BYTES, Claims
 from assigner.errors import InvalidInput
+from assigner.secret_files import why_unread
 
 _KEY_BYTES = 64 * 1024
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -114,7 +117,8 @@ def read_private_key(path: str) -> Ed25519PrivateKey:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             content = file.read(_KEY_BYTES)
     except OSError as error:
-        raise InvalidInput(f"can't read the private key in {path}: {error.strerror}") from error
+        reason = f"{why_unread(error)}, or make one: assigner token keygen"
+        raise InvalidInput(f"can't read the private key in {path}: {reason}") from error
     if mode & _OTHERS:
         raise InvalidInput(f"others may read the private key in {path} (mode {mode:04o}); run: chmod 600 {path}")
     try:
@@ -135,26 +139,45 @@ def read_private_key(path: str) -> Ed25519PrivateKey:
 def write_new(path: str, text: str, *, mode: int = 0o600, replace: bool = False) -> None:
     """Write a file that only its owner can read, unless `mode` says otherwise.
 
-    Raises `InvalidInput` if the file exists and shall not be replaced. It is replaced as a whole or not at all.
+    Raises `InvalidInput` if the file exists and shall not be replaced. It is written as a whole or not at all.
     """
-    if not replace:
-        _write(path, path, text, mode)
-        return
-    beside = f"{path}.{secrets.token_hex(4)}"
-    _write(path, beside, text, mode)
+    with new_file(path, text, mode=mode, replace=replace):
+        pass
+
+
+@contextmanager
+def new_file(path: str, text: str, *, mode: int = 0o600, replace: bool = False) -> Iterator[None]:
+    """Write a file as `write_new` does, if the block does not raise, as where a file is of no use without another."""
+    written = f"{path}.{secrets.token_hex(4)}" if replace else path
+    _create(path, written, text, mode)
     try:
-        Path(beside).replace(path)
-    except OSError as error:
-        Path(beside).unlink(missing_ok=True)
-        raise InvalidInput(f"can't replace {path}: {error.strerror}") from error
+        yield
+        if replace:
+            _move(written, path)
+    except BaseException:
+        Path(written).unlink(missing_ok=True)
+        raise
 
 
-def _write(wanted: str, path: str, text: str, mode: int) -> None:
+def _create(wanted: str, path: str, text: str, mode: int) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError:
         raise InvalidInput(f"{wanted} exists; choose another file, or replace it with --force") from None
+    except FileNotFoundError as error:
+        raise InvalidInput(f"can't write {wanted}: there is no such folder; make its folder first") from error
     except OSError as error:
         raise InvalidInput(f"can't write {wanted}: {error.strerror}") from error
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+    except OSError as error:
+        Path(path).unlink(missing_ok=True)
+        raise InvalidInput(f"can't write {wanted}: {error.strerror}") from error
+
+
+def _move(written: str, path: str) -> None:
+    try:
+        Path(written).replace(path)
+    except OSError as error:
+        raise InvalidInput(f"can't replace {path}: {error.strerror}") from error

@@ -95,7 +95,8 @@ def _covers(patterns: Iterable[str], text: str | None) -> bool:
 def _mismatch(claim: str, patterns: tuple[str, ...], what: str, text: str | None) -> Denial:
     if text is None:
         return denied(claim, f"the call names no {what}, which claim `{claim}` could match; name one")
-    return denied(claim, f"claim `{claim}` {_listed(patterns)} does not match {what} {text!r}")
+    mismatch = f"claim `{claim}` {_listed(patterns)} does not match {what} {text!r}"
+    return denied(claim, f"{mismatch}; use another {what}, or add a pattern")
 
 
 def _listed(values: Sequence[str]) -> str:

@@ -43,6 +43,10 @@ class ServiceTarget(msgspec.Struct, frozen=True):
         return self.output == "json"
 
     @property
+    def shows_identity(self) -> bool:
+        return bool(self.token_file or self.tls_cert)
+
+    @property
     def uses_tls(self) -> bool:
         return bool(self.tls or self.tls_ca or self.tls_cert)
 
@@ -93,7 +97,12 @@ def call_service(
                 raise cause from error
 
     with failures(
-        target.address, target.timeout, as_json=target.as_json, tls=target.uses_tls, certified=bool(target.tls_cert)
+        target.address,
+        target.timeout,
+        as_json=target.as_json,
+        tls=target.uses_tls,
+        certified=bool(target.tls_cert),
+        identified=target.shows_identity,
     ):
         return anyio.run(run)
 

@@ -25,10 +25,11 @@ from assigner.logs.printable import as_json, shown
 
 REFUSED, USAGE, UNREACHABLE, TIMED_OUT = 1, 2, 3, 4
 
+SHOW_IDENTITY = "pass --token-file, or --tls-cert and --tls-key"
 _REMEDIES = {
     Status.NOT_FOUND: "`assigner groups` lists what there is",
     Status.UNIMPLEMENTED: "the server is older than this command; upgrade it",
-    Status.UNAUTHENTICATED: "pass --token-file, or --tls-cert and --tls-key",
+    Status.UNAUTHENTICATED: SHOW_IDENTITY,
     Status.PERMISSION_DENIED: "another token or certificate may be allowed to",
     Status.RESOURCE_EXHAUSTED: "a limit of the server was reached; see its metrics",
 }
@@ -52,14 +53,20 @@ class Failure(click.ClickException):
 
 @contextmanager
 def failures(
-    address: str, timeout: float, *, as_json: bool, tls: bool = False, certified: bool = False
+    address: str,
+    timeout: float,
+    *,
+    as_json: bool,
+    tls: bool = False,
+    certified: bool = False,
+    identified: bool = False,
 ) -> Iterator[None]:
-    """Convert the errors of a call into a `Failure`. `tls`, `certified`: whether the call uses TLS, and a client
-    certificate."""
+    """Convert the errors of a call into a `Failure`. `tls`, `certified`, `identified`: whether the call uses TLS, a
+    client certificate, and either that or a token."""
     try:
         yield
     except GRPCError as error:
-        raise _refusal(error, address, as_json=as_json) from error
+        raise _refusal(error, address, as_json=as_json, identified=identified) from error
     except TimeoutError as error:
         message = f"{address} did not answer within {timeout:g} s: raise --timeout, or look at its /readyz"
         raise Failure(UNREACHABLE, message, kind="timeout", as_json=as_json) from error
@@ -98,11 +105,13 @@ def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).splitlines()[0]
 
 
-def _refusal(error: GRPCError, address: str, *, as_json: bool) -> Failure:
+def _refusal(error: GRPCError, address: str, *, as_json: bool, identified: bool) -> Failure:
     reason = error.message or error.status.name
     if error.status in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED):
         message = f"{address} can't answer now: {reason}; try again, or look at its /readyz"
         return Failure(UNREACHABLE, message, kind=error.status.name.lower(), as_json=as_json)
-    remedy = _REMEDIES.get(error.status)
+    # Whoever has shown an identity is told by the service what is wrong with it.
+    known = identified and error.status is Status.UNAUTHENTICATED
+    remedy = None if known else _REMEDIES.get(error.status)
     message = f"{reason} ({remedy})" if remedy else reason
     return Failure(REFUSED, message, kind=error.status.name.lower(), as_json=as_json)

@@ -15,7 +15,7 @@ import click
 from rich.text import Text
 
 from assigner.cli.connection import ServiceTarget, connects_to_service
-from assigner.cli.exit_codes import REFUSED, TIMED_OUT, UNREACHABLE, Failure
+from assigner.cli.exit_codes import REFUSED, SHOW_IDENTITY, TIMED_OUT, UNREACHABLE, Failure
 from assigner.cli.output import console
 from assigner.client import (
     AssignerConsumer,
@@ -29,7 +29,7 @@ from assigner.client import (
 )
 from assigner.client.consumer import DRAIN_WITHIN
 from assigner.clock import Clock, SystemClock
-from assigner.errors import AssignerError
+from assigner.errors import AssignerError, Unauthenticated
 
 _STYLES = {
     "assigned": "bold green",
@@ -161,7 +161,9 @@ def consume(target: ServiceTarget, group: str, name: str | None, **options: Any)
         message = f"can't reach {target.address} ({error}): {remedy}"
         raise Failure(UNREACHABLE, message, kind="unreachable", as_json=target.as_json) from error
     except AssignerError as error:
-        raise Failure(REFUSED, str(error), kind=type(error).__name__, as_json=target.as_json) from error
+        unknown = isinstance(error, Unauthenticated) and not target.shows_identity
+        message = f"{error} ({SHOW_IDENTITY})" if unknown else str(error)
+        raise Failure(REFUSED, message, kind=type(error).__name__, as_json=target.as_json) from error
 
 
 async def _consume(

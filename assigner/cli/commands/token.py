@@ -18,6 +18,7 @@ from assigner.auth.issuing import (
     TokenRequest,
     generate_key,
     issue,
+    new_file,
     private_pem,
     public_pem,
     read_private_key,
@@ -29,6 +30,7 @@ from assigner.auth.tokens import LEEWAY, MAX_BYTES, TokenVerifier, UnverifiedTok
 from assigner.cli.exit_codes import REFUSED, USAGE, Failure
 from assigner.cli.output import console, print_json, table
 from assigner.errors import AssignerError, InvalidInput
+from assigner.secret_files import why_unread
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _STDIN = "-"
@@ -64,11 +66,8 @@ def keygen(private: str, public: str, force: bool) -> None:
     with _refusals():
         if Path(private).absolute() == Path(public).absolute():
             raise InvalidInput(f"{private} can't hold both keys; give --public another file")
-        if Path(public).exists() and not force:
-            # Before the private key is written, or the pair would be half there.
-            raise InvalidInput(f"{public} exists; choose another file, or replace it with --force")
-        write_new(private, private_pem(key), replace=force)
-        write_new(public, public_pem(key), mode=0o644, replace=force)
+        with new_file(public, public_pem(key), mode=0o644, replace=force):
+            write_new(private, private_pem(key), replace=force)
     click.echo(f"key {public_key(key.public_key()).kid}: private in {private}, public in {public}", err=True)
 
 
@@ -161,8 +160,11 @@ def _read_token(file: str) -> str:
         else:
             with Path(file).open() as opened:
                 text = opened.read(2 * MAX_BYTES)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"can't read a token from {file}: {error}") from error
+    except OSError as error:
+        reason = f"{why_unread(error)}, or make one: assigner token issue"
+        raise InvalidInput(f"can't read a token from {file}: {reason}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{file} holds no text; is it the file of a token?") from error
     if not text.strip():
         raise InvalidInput(f"there is no token in {file}; make one: assigner token issue")
     return text.strip()

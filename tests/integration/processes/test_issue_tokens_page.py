@@ -26,6 +26,13 @@ def typed() -> list[str]:
     return [line.removeprefix("$ ") for line in text.splitlines()]
 
 
+def program(folder: Path, port: int) -> str:
+    """The command that runs the page's program."""
+    (text,) = blocks(PAGE, "python")
+    (folder / "worker.py").write_text(text.replace("127.0.0.1:50051", f"127.0.0.1:{port}"))
+    return f"{sys.executable} -u worker.py"
+
+
 class Shell:
     """A shell in a folder of its own, whose `assigner` is the one of this environment."""
 
@@ -77,13 +84,15 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     serve = next(command for command in commands if command.startswith("assigner serve"))
     consume = next(command for command in commands if command.startswith("assigner consume"))
     before, after = commands[: commands.index(serve)], commands[commands.index(serve) + 1 :]
-    shell = Shell(tmp_path, free_port())
+    port = free_port()
+    shell = Shell(tmp_path, port)
     for command in before:
         assert shell.succeeds(command), command
     with shell.running(serve):
         for command in after:
             if command == consume:
                 shell.gets_partitions(consume)
+                shell.gets_partitions(program(shell.folder, port))
             elif command == ALICE:
                 until(lambda: shell.succeeds(ALICE), UP_WITHIN, "the service answers alice")
                 refused = shell.run("assigner describe billing")

@@ -83,7 +83,8 @@ def test_what_is_denied_before_the_request_is_read_stays_denied(action: Action) 
 
 def test_a_denial_shows_what_the_claim_holds_and_what_was_wanted() -> None:
     found = decide(who("consumer"), Action.REGISTER, Resource("orders", "worker-1"), NOW)
-    assert found == Denial(DenialKind.DENIED, "groups", "claim `groups` [billing-*] does not match group 'orders'")
+    wrong = "claim `groups` [billing-*] does not match group 'orders'; use another group, or add a pattern"
+    assert found == Denial(DenialKind.DENIED, "groups", wrong)
     found = decide(who("reader"), Action.PAUSE, MINE, NOW)
     assert found is not None
     assert found.message == "claim `roles` [reader] of 'acme/w' does not allow pause: add admin or operator"

@@ -52,6 +52,23 @@ def test_without_a_token_the_error_names_the_option(guarded: Guarded) -> None:
     assert "--token-file" in result.stderr
 
 
+def test_a_consumer_without_a_token_names_the_option_too(guarded: Guarded) -> None:
+    result = guarded.run("consume", "orders")
+    assert result.exit_code == 1
+    assert "needs an identity" in result.stderr
+    assert "--token-file" in result.stderr
+
+
+@pytest.mark.parametrize("command", [("groups",), ("consume", "orders")])
+def test_with_a_token_that_is_not_taken_the_error_does_not_ask_for_one(
+    guarded: Guarded, command: tuple[str, ...]
+) -> None:
+    result = guarded.run(*command, "--token-file", guarded.token_file(exp=time.time() - 100))
+    assert result.exit_code == 1
+    assert "expired" in result.stderr
+    assert "pass --token-file" not in result.stderr
+
+
 def test_a_token_of_too_few_rights_is_refused_by_the_claim(guarded: Guarded) -> None:
     result = guarded.run("groups", "-o", "json", "--token-file", guarded.token_file(roles=["consumer"]))
     assert result.exit_code == 1

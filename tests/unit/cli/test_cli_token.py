@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -85,6 +86,41 @@ def test_one_file_can_not_hold_both_keys(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "both keys" in result.stderr
     assert not (tmp_path / "key").exists()
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)], ids=["new", "forced"])
+@pytest.mark.parametrize("missing", ["private", "public"])
+def test_no_half_of_a_pair_is_written_where_the_other_has_no_place(
+    tmp_path: Path, private: Path, public: Path, missing: str, force: tuple[str, ...]
+) -> None:
+    before = private.read_text(), public.read_text()
+    places = {"private": private, "public": public} if force else {"private": tmp_path / "a", "public": tmp_path / "b"}
+    files = sorted(tmp_path.iterdir())
+    places[missing] = tmp_path / "nowhere" / "key"
+    result = run("keygen", "--private", places["private"], "--public", places["public"], *force)
+    assert result.exit_code == 2
+    assert "make its folder first" in result.stderr
+    assert (private.read_text(), public.read_text()) == before
+    assert sorted(tmp_path.iterdir()) == files
+
+
+def test_a_full_disk_is_an_error_and_leaves_no_half_of_a_key(
+    tmp_path: Path, private: Path, public: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = private.read_text(), public.read_text()
+    files = sorted(tmp_path.iterdir())
+
+    def full(descriptor: int, mode: str) -> IO[str]:
+        os.close(descriptor)
+        return Path("/dev/full").open(mode)
+
+    monkeypatch.setattr(os, "fdopen", full)
+    for where in ((tmp_path / "a", tmp_path / "b"), (private, public, "--force")):
+        result = run("keygen", "--private", where[0], "--public", where[1], *where[2:])
+        assert result.exit_code == 2
+        assert "No space left" in result.stderr
+    assert (private.read_text(), public.read_text()) == before
+    assert sorted(tmp_path.iterdir()) == files
 
 
 # --- issue -------------------------------------------------------------------------------------------------------
@@ -255,3 +291,13 @@ def test_claims_of_strangers_can_not_write_on_the_terminal() -> None:
     assert result.exit_code == 0
     assert "\x1b" not in result.stdout
     assert "[red]x" in result.stdout
+
+
+@pytest.mark.parametrize("what", ["key", "token"])
+def test_a_file_that_is_not_there_is_named_with_the_remedy(tmp_path: Path, what: str) -> None:
+    missing = tmp_path / "missing"
+    arguments = ("show", missing) if what == "token" else ("issue", "--key", missing, *WORKER, "--expires", "1h")
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert f"{missing}: there is no such file; check the path" in result.stderr
+    assert "assigner token" in result.stderr
