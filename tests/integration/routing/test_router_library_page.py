@@ -1,101 +1,64 @@
-"""The router of docs/how-to/route-requests.md runs as it stands there, and loses nothing when a pod joins."""
+"""The programs and commands of docs/how-to/route-requests.md run as they stand there, and a move loses no request."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-import anyio
 import pytest
-from anyio.abc import SocketStream
-from anyio.streams.buffered import BufferedByteReceiveStream
 
-from assigner.client import AssignerConsumer, GateClosed, Handler, StaleEpoch
-from assigner.embedded import EmbeddedAssigner
-from tests.support.clients.recording_handler import QUICK
 from tests.support.servers.ports import free_port
-from tests.unit.project.test_docs import blocks
+from tests.support.service_processes import until
+from tests.support.typed_page import TypedPage
+from tests.unit.project.test_docs import ROOT
 
-ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/how-to/route-requests.md"
-TOPIC, COUNT = "orders", 8
+PATIENCE = 60.0
 pytestmark = pytest.mark.processes
 
 
+class Client:
+    """Asks the page's router, over one connection, by many keys."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._file = connection.makefile("rwb")
+        self._asked = 0
+
+    def ask(self) -> str:
+        """Make a request, and return the name of the owner that did it."""
+        self._asked += 1
+        line = f"key-{self._asked} do {self._asked}"
+        self._file.write(line.encode() + b"\n")
+        self._file.flush()
+        answer = self._file.readline().decode()
+        assert answer.endswith(f" has done {line}\n"), answer
+        return answer.split()[0]
+
+    def owners(self, requests: int = 50) -> set[str]:
+        return {self.ask() for _ in range(requests)}
+
+
 @contextmanager
-def router_process(text: str, directory: Path) -> Iterator[None]:
-    (directory / "router.py").write_text(text)
-    with (directory / "output").open("w") as output:
-        process = subprocess.Popen([sys.executable, str(directory / "router.py")], stdout=output, stderr=output)
-    try:
-        yield
-        assert process.poll() is None, (directory / "output").read_text()
-    finally:
-        process.kill()
-        process.wait()
+def client(port: int) -> Iterator[Client]:
+    with closing(socket.create_connection(("127.0.0.1", port), PATIENCE)) as connection:
+        yield Client(connection)
 
 
-@asynccontextmanager
-async def pod(address: str, name: str) -> AsyncIterator[AssignerConsumer]:
-    """A consumer that answers the routed lines of its partitions with its name and their text."""
-    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    port = listener.extra(anyio.abc.SocketAttribute.local_port)
-    consumer = AssignerConsumer(
-        address, "billing", name, [TOPIC], Handler(), advertised_address=f"127.0.0.1:{port}", timing=QUICK
-    )
-
-    async def serve(stream: SocketStream) -> None:
-        async with stream:
-            line = await BufferedByteReceiveStream(stream).receive_until(b"\n", 1000)
-            partition, epoch, text = line.split(b" ", 2)
-            try:
-                async with consumer.gate(TOPIC, int(partition)).entering(int(epoch)):
-                    await stream.send(name.encode() + b" " + text + b"\n")
-            except (GateClosed, StaleEpoch) as error:
-                await stream.send(f"refused: {error}\n".encode())
-
-    async with anyio.create_task_group() as tasks, consumer:
-        tasks.start_soon(listener.serve, serve)
-        yield consumer
-        tasks.cancel_scope.cancel()
-    await listener.aclose()
-
-
-async def connected(port: int) -> SocketStream:
-    with anyio.fail_after(60):
-        while True:
-            try:
-                return await anyio.connect_tcp("127.0.0.1", port)
-            except OSError:
-                await anyio.sleep(0.05)
-
-
-@pytest.mark.embedded_assigner(topics={"billing": {TOPIC: COUNT}})
-async def test_the_router_of_the_page_carries_requests_through_a_move(
-    embedded_assigner: EmbeddedAssigner, tmp_path: Path
-) -> None:
-    port = free_port()
-    text = next(blocks(PAGE, "python")).replace("127.0.0.1:50051", embedded_assigner.address).replace("9000", str(port))
-    with anyio.fail_after(200), router_process(text, tmp_path):
-        async with pod(embedded_assigner.address, "a") as a:
-            await a.wait_for(lambda one: len(one.partitions) == COUNT)
-            async with await connected(port) as stream:
-                answers = BufferedByteReceiveStream(stream)
-
-                async def ask(number: int) -> str:
-                    await stream.send(f"key-{number} {number}\n".encode())
-                    owner, _, rest = (await answers.receive_until(b"\n", 1000)).decode().partition(" ")
-                    assert rest == f"key-{number} {number}"
-                    return owner
-
-                assert {await ask(number) for number in range(50)} == {"a"}
-                async with pod(embedded_assigner.address, "b") as b:
-                    owners: list[str] = []
-                    while len(b.partitions) < COUNT // 2 or "b" not in owners[-50:]:
-                        owners.append(await ask(len(owners)))
-                    assert set(owners[-50:]) == {"a", "b"}
-                    await b.drain(60)
-                    assert {await ask(number) for number in range(50)} == {"a"}
+def test_the_page_does_what_it_says_and_carries_requests_through_moves(tmp_path: Path) -> None:
+    page = TypedPage(PAGE, tmp_path, 9000, 9001)
+    page.save(0, "owner.py")
+    page.save(1, "router.py")
+    serve, owner, router, ask = page.typed()
+    second = re.sub(r"worker-1 \d+", f"worker-2 {free_port()}", owner)
+    assert second != owner
+    with page.running(serve), page.running(owner), page.running(router, status=None):
+        until(lambda: page.prints(ask, "worker-1 has done cart-7 add tea"), PATIENCE, "the owner answers")
+        with client(page.ports[9000]) as asking:
+            assert asking.owners() == {"worker-1"}
+            with page.running(second):
+                until(lambda: asking.owners() == {"worker-1", "worker-2"}, PATIENCE, "both do requests")
+            # The second one has ended with 0, after it had handed its partitions over.
+            assert asking.owners() == {"worker-1"}

@@ -1,8 +1,8 @@
 """The sharded service of the docs, as processes: pods come and go under load, and clients do not notice.
 
-The programs are those of `docs/how-to/shard-a-service.md`. Each client has a key of its own, writes the next number and
-reads it back, and waits for each answer. So every answer can be checked, and the logs of the shards show what was
-written under which epoch, in order.
+The programs and commands are those of `docs/how-to/shard-a-service.md`. Each client has a key of its own, writes the
+next number and reads it back, and waits for each answer. So every answer can be checked, and the logs of the shards
+show what was written under which epoch, in order.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import os
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -25,9 +25,13 @@ import pytest
 
 from assigner.embedded import EmbeddedAssigner
 from assigner.model.records import HandoffMode
+from assigner.server import ServerSettings
+from assigner.settings import HttpSettings, Settings
 from assigner.testing.waiting import eventually
 from tests.support.servers.ports import free_port
 from tests.support.servers.process import ServerProcess
+from tests.support.service_processes import until
+from tests.support.typed_page import TypedPage
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -64,6 +68,10 @@ class Example:
         status = await anyio.to_thread.run_sync(process.terminate, PATIENCE)
         assert status == 0, self._log(name).read_text()
 
+    async def kill(self, name: str) -> None:
+        """End a program without a word."""
+        await anyio.to_thread.run_sync(self.running.pop(name).kill)
+
     async def shards_are_at(self, *pods: str) -> None:
         """Wait until these pods own all shards, in equal numbers, and nothing moves."""
 
@@ -82,7 +90,7 @@ class Example:
     def _log(self, name: str) -> Path:
         return self.directory / f"{name}.out"
 
-    def shard_logs(self) -> dict[int, list[tuple[int, str, int]]]:
+    def shard_logs(self) -> dict[int, list[tuple[int, str, str]]]:
         """What was written to each shard: epoch, key and value, in order."""
         files = (self.directory / "data").glob("*.log")
         return {int(file.stem): [tuple(json.loads(line)) for line in file.read_text().splitlines()] for file in files}
@@ -91,25 +99,43 @@ class Example:
 class Client:
     """Writes the next number under its key, by any router, and reads it back."""
 
-    def __init__(self, key: str, routers: list[int]) -> None:
+    def __init__(self, key: str, routers: Sequence[int]) -> None:
         self.key = key
         self.written = 0
         self._routers = routers
 
+    def _url(self, turn: int) -> str:
+        return f"http://127.0.0.1:{self._routers[turn % len(self._routers)]}/{self.key}"
+
     async def run(self, session: aiohttp.ClientSession, is_over: Callable[[], bool]) -> None:
         while not is_over():
             self.written += 1
-            url = f"http://127.0.0.1:{self._routers[self.written % len(self._routers)]}/{self.key}"
-            async with session.put(url, data=str(self.written)) as response:
+            async with session.put(self._url(self.written), data=str(self.written)) as response:
                 assert response.status == 200, await response.text()
-            url = f"http://127.0.0.1:{self._routers[(self.written + 1) % len(self._routers)]}/{self.key}"
-            async with session.get(url) as response:
+            async with session.get(self._url(self.written + 1)) as response:
                 assert (response.status, await response.text()) == (200, str(self.written))
+
+
+class ClientOfDyingPods(Client):
+    """Knows that a write which is answered 504 may have been done, and that others were."""
+
+    async def run(self, session: aiohttp.ClientSession, is_over: Callable[[], bool]) -> None:
+        possible: set[str] = set()
+        while not is_over():
+            self.written += 1
+            async with session.put(self._url(self.written), data=str(self.written)) as response:
+                assert response.status in (200, 504), await response.text()
+                possible = {str(self.written)} | (possible if response.status == 504 else set())
+            async with session.get(self._url(self.written + 1)) as response:
+                read = await response.text()
+                assert response.status == 200 or (response.status, self.written) == (404, 1), read
+                assert response.status == 404 or read in possible
 
 
 @pytest.fixture
 async def example(tmp_path: Path) -> AsyncIterator[Example]:
-    assigner = EmbeddedAssigner(topics={GROUP: {"keys": SHARDS}})
+    settings = Settings(grpc=ServerSettings(port=0), http=HttpSettings(port=0), consumer_ttl=3.0)
+    assigner = EmbeddedAssigner(settings, topics={GROUP: {"keys": SHARDS}})
     await anyio.to_thread.run_sync(assigner.__enter__)
     example = Example(assigner, tmp_path)
     try:
@@ -125,9 +151,9 @@ async def example(tmp_path: Path) -> AsyncIterator[Example]:
 
 
 @asynccontextmanager
-async def load(routers: list[int]) -> AsyncIterator[list[Client]]:
+async def load(routers: Sequence[int], kind: type[Client] = Client) -> AsyncIterator[list[Client]]:
     """Clients that write and read until the block ends."""
-    clients, stopping = [Client(f"key-{number}", routers) for number in range(CLIENTS)], anyio.Event()
+    clients, stopping = [kind(f"key-{number}", routers) for number in range(CLIENTS)], anyio.Event()
     timeout = aiohttp.ClientTimeout(total=PATIENCE)
     async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as tasks:
         for client in clients:
@@ -145,34 +171,77 @@ async def test_pods_come_and_go_under_load_and_no_request_is_lost_stale_or_out_o
         await eventually(partial(answers, port), within=PATIENCE, what="a router answers")
 
     async with load(routers) as clients:
-
-        async def all_write() -> None:
-            goals = {client.key: client.written + 3 for client in clients}
-            await eventually(lambda: all(client.written >= goals[client.key] for client in clients), within=PATIENCE)
-
-        await all_write()
+        await all_write(clients)
         example.start("pod", "pod-3")
         await example.shards_are_at("pod-1", "pod-2", "pod-3")
-        await all_write()
+        await all_write(clients)
         await example.stop("pod-1")
         await example.shards_are_at("pod-2", "pod-3")
-        await all_write()
+        await all_write(clients)
         example.start("pod", "pod-4")
         await example.stop("pod-2")
         await example.shards_are_at("pod-3", "pod-4")
-        await all_write()
+        await all_write(clients)
 
     logs, values = example.shard_logs(), defaultdict(list)
     for shard, lines in logs.items():
         epochs = [epoch for epoch, _, _ in lines]
         assert epochs == sorted(epochs), f"a stale owner wrote to shard {shard}"
         for _, key, value in lines:
-            values[key].append(int(value))
+            if key:  # the others are those by which an owner begins
+                values[key].append(int(value))
     # Each number once, in order: nothing was lost, done twice or overtaken.
     assert values == {client.key: list(range(1, client.written + 1)) for client in clients}
     assert any(len({epoch for epoch, _, _ in lines}) > 1 for lines in logs.values()), "no shard that was written moved"
     for name in list(example.running):
         await example.stop(name)
+
+
+async def test_pods_that_are_killed_lose_no_write_that_was_answered(example: Example) -> None:
+    for name in ("pod-1", "pod-2", "pod-3"):
+        example.start("pod", name)
+    routers = [example.start("router", "router-1"), example.start("router", "router-2")]
+    await example.shards_are_at("pod-1", "pod-2", "pod-3")
+    for port in routers:
+        await eventually(partial(answers, port), within=PATIENCE, what="a router answers")
+
+    async with load(routers, ClientOfDyingPods) as clients:
+        await all_write(clients)
+        await example.kill("pod-1")
+        await example.shards_are_at("pod-2", "pod-3")
+        await all_write(clients)
+        await example.kill("pod-2")
+        await example.shards_are_at("pod-3")
+        await all_write(clients)
+
+
+async def all_write(clients: Sequence[Client]) -> None:
+    """Wait until each client has written a few more times."""
+    goals = {client.key: client.written + 3 for client in clients}
+    await eventually(lambda: all(client.written >= goals[client.key] for client in clients), within=PATIENCE)
+
+
+def test_the_commands_of_the_page_do_what_it_says(tmp_path: Path) -> None:
+    page = TypedPage(PAGE, tmp_path, 9001, 9002, 9003, 8001, 8002)
+    page.save(0, "pod.py")
+    page.save(1, "router.py")
+    serve, pod_1, pod_2, router_1, router_2, put, get, many, pod_3, describe = page.typed()
+    with ExitStack() as stack:
+        for command in (serve, pod_1, pod_2, router_1, router_2):
+            stack.enter_context(page.running(command))
+        until(lambda: page.prints(describe, "router-2"), PATIENCE, "all have joined")
+        until(lambda: page.run(put).returncode == 0, PATIENCE, "a router answers")
+        until(lambda: page.run(get).stdout == "1", PATIENCE, "the other router finds the value")
+        writing = stack.enter_context(page.started(many))
+        stack.enter_context(page.running(pod_3))
+        until(lambda: owned_by_each(page.run(describe).stdout) == [5, 5, 6], PATIENCE, "the third pod has its share")
+        printed, _ = writing.communicate(timeout=5 * PATIENCE)
+        assert printed == "1000\n"
+
+
+def owned_by_each(described: str) -> list[int]:
+    """How many shards the pods have, by the table of consumers that `assigner describe` prints."""
+    return sorted(int(count) for count in re.findall(r"^pod-\d +Ready +\d+ s ago +(\d+)", described, re.MULTILINE))
 
 
 async def answers(port: int) -> bool:

@@ -35,7 +35,8 @@ def test_nothing_is_asked_of_a_package_index_that_does_not_have_it(path: Path) -
 def test_the_pages_that_need_an_extra_say_how_to_get_it() -> None:
     for page in ("README.md", "docs/how-to/spark.md", "docs/how-to/pipelines.md", "docs/how-to/test-a-spark-job.md"):
         assert "spark" in extras_in((ROOT / page).read_text()), page
-    for page in ("README.md", "docs/how-to/embed.md", "docs/reference/cli.md", "docs/how-to/consume-with-aiokafka.md"):
+    how_to = ("consume-with-aiokafka", "embed", "route-requests", "shard-a-service")
+    for page in ("README.md", "docs/reference/cli.md", *(f"docs/how-to/{name}.md" for name in how_to)):
         assert "server" in extras_in((ROOT / page).read_text()), page
     assert "aiokafka" in extras_in((ROOT / "docs/how-to/consume-with-aiokafka.md").read_text())
     assert "aiohttp" in extras_in((ROOT / "docs/how-to/shard-a-service.md").read_text())
