@@ -69,15 +69,15 @@ class TypedPage:
         return done.returncode == 0 and text in done.stdout
 
     @contextmanager
-    def running(self, command: str, status: int | None = 0) -> Iterator[ServerProcess]:
-        """Start a command that goes on, and end it with the block, by SIGTERM. `status`: its exit code; None: any."""
+    def running(self, command: str) -> Iterator[ServerProcess]:
+        """Start a command that goes on, and end it with the block, by SIGTERM, upon which it has to exit with 0."""
         log = self._logs / f"{len(list(self._logs.iterdir()))}.log"
         process = ServerProcess(["bash", "-c", f"cd {self.folder} && exec {command}"], log, self._environment)
         try:
             yield process
         finally:
             ended = process.terminate(UP_WITHIN)
-        assert status is None or ended == status, f"{command}: {log.read_text()}"
+        assert ended == 0, f"{command}: {log.read_text()}"
 
     @contextmanager
     def started(self, command: str) -> Iterator[subprocess.Popen[str]]:

@@ -54,7 +54,7 @@ def test_the_page_does_what_it_says_and_carries_requests_through_moves(tmp_path:
     serve, owner, router, ask = page.typed()
     second = re.sub(r"worker-1 \d+", f"worker-2 {free_port()}", owner)
     assert second != owner
-    with page.running(serve), page.running(owner), page.running(router, status=None):
+    with page.running(serve), page.running(owner), page.running(router):
         until(lambda: page.prints(ask, "worker-1 has done cart-7 add tea"), PATIENCE, "the owner answers")
         with client(page.ports[9000]) as asking:
             assert asking.owners() == {"worker-1"}

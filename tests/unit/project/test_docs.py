@@ -140,6 +140,16 @@ def test_commands_and_their_flags_exist(page: Path) -> None:
                 check_command(words[1:])
 
 
+@per_page
+def test_targets_of_make_exist(page: Path) -> None:
+    targets = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    text = "".join(text for language in ("console", "sh") for text in blocks(page, language))
+    lines = [*text.splitlines(), *_CODE.findall(prose(page))]
+    for line in lines:
+        if found := re.match(r"(?:\$ )?make ([a-z-]+)", line.strip()):
+            assert found[1] in targets, f"make has no target {found[1]}"
+
+
 def check_command(words: list[str]) -> None:
     command: click.Command = main
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
@@ -160,7 +170,7 @@ def check_command(words: list[str]) -> None:
 
 @pytest.mark.processes
 def test_the_example_in_the_readme_runs(tmp_path: Path) -> None:
-    example = next(blocks(ROOT / "README.md", "python"))
+    example, routing, *_ = blocks(ROOT / "README.md", "python")
     with EmbeddedAssigner(topics={"billing": {"orders": 12}}) as assigner, ExitStack() as stack:
         text = example.replace("127.0.0.1:50051", assigner.address)
         first = stack.enter_context(Example(tmp_path / "first", text))
@@ -169,6 +179,9 @@ def test_the_example_in_the_readme_runs(tmp_path: Path) -> None:
         second.says("mine now", 6)
         second.says("getting ready for", 6)
         first.says("to worker-2", 6)
+        router = stack.enter_context(Example(tmp_path / "router", routing.replace("127.0.0.1:50051", assigner.address)))
+        assert router.process.wait(PATIENCE) == 0, router.output
+        assert re.fullmatch(r"send it to worker-[12], at no address, with epoch [12]\n", router.output)
         first.process.terminate()
         assert first.process.wait(PATIENCE) == 0
         second.says("mine now", 12)
