@@ -78,6 +78,20 @@ async def test_a_drain_that_can_not_be_recorded_leaves_the_consumer_at_work_and_
     assert [call.partition(" ")[0] for call in handler.calls] == ["assigned"] * 4 + ["revoked"] * 4
 
 
+async def test_a_consumer_whose_registration_is_gone_drains_to_its_end(wired_cluster: Cluster) -> None:
+    cluster, handler = wired_cluster, Recorder()
+    service = await serving(cluster)
+    async with consuming(cluster, handler) as a:
+        await owns(a, 4)
+        await cluster.join("b", service.instance)
+        await cluster.until_counts(a=2, b=2)
+        await cluster.store.delete(cluster.group.consumer("a"))
+        await a.drain(timeout=PATIENCE)
+    assert await a.closed() is Ending.DRAINED
+    assert not a.partitions
+    await cluster.until_counts(b=4)
+
+
 async def test_a_drain_goes_on_where_the_handler_fails_to_release_a_partition(wired_cluster: Cluster) -> None:
     cluster, handler = wired_cluster, Recorder()
     service = await serving(cluster)
@@ -175,3 +189,27 @@ async def test_a_consumer_that_is_stopped_while_the_store_hangs_ends_within_its_
     assert not a.gate("t", 0).is_open
     faults.heal()
     assert {tp(number) for number in range(4)} == set((await cluster.state()).assignments)
+
+
+# --- evicted ---------------------------------------------------------------------------------------------------------
+
+
+async def test_an_evicted_consumer_does_not_join_again_before_its_work_has_ended(wired_cluster: Cluster) -> None:
+    cluster = wired_cluster
+    await cluster.set_options(release_timeout=1.0)
+    service = await serving(cluster, partitions=2)
+    async with consuming(cluster, Handler()) as a:
+        await owns(a, 2)
+        session, works = a.session, [a.gate("t", number).enter() for number in (0, 1)]
+        for work in works:
+            work.__enter__()
+        await cluster.join("b", service.instance)
+        await cluster.until("evicted", lambda s: bool(s.consumers["a"].record.evicted))
+        await eventually(lambda: not a.is_connected, within=PATIENCE)
+        await anyio.sleep(0.5)
+        assert (a.session, a.statistics().links) == (session, 1)
+        for work in works:
+            work.__exit__(None, None, None)
+        await eventually(lambda: a.statistics().links == 2, within=PATIENCE)
+        assert a.session != session
+        await cluster.until_counts(a=1, b=1)

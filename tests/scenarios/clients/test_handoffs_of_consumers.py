@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections import Counter
 
 import anyio
+import msgspec
 import pytest
 
 from assigner.client import AssignerConsumer, Handler, Ownership, Release, TopicPartition, Warm
-from assigner.model.records import HandoffMode
+from assigner.model.records import HandoffMode, encode
 from assigner.store import Delete, Store
 from assigner.testing.counting import CountingStore
 from assigner.testing.waiting import eventually
@@ -164,6 +165,37 @@ async def test_a_warm_that_is_under_way_when_its_handoff_is_given_up_is_cancelle
         assert [call.partition(" t/")[0] for call in handler.calls] == ["warm", "cancelled warm"]
         await cluster.until_counts(a=2)
         assert b.statistics().pending_acks == 0
+
+
+async def test_a_warm_that_has_ended_is_discarded_when_its_handoff_is_given_up(wired_cluster: Cluster) -> None:
+    """The partition was frozen for a router that never acks."""
+    cluster, handler = wired_cluster, Recorder()
+    await cluster.set_options(freeze_timeout=1.0, balance_backoff=600.0)
+    service = await serving(cluster, partitions=2)
+    await cluster.route("silent", service.instance, acks_freezes=False)
+    await cluster.join("a", service.instance)
+    await cluster.until_counts(a=2)
+    async with consuming(cluster, handler, "b"):
+        await eventually(lambda: len(handler.calls) == 2, within=PATIENCE)
+        assert [call.partition(" ")[0] for call in handler.calls] == ["warm", "discard"]
+        await cluster.until_counts(a=2)
+
+
+async def test_a_partition_is_warmed_for_another_handoff_when_the_warm_for_the_one_before_has_ended(
+    wired_cluster: Cluster,
+) -> None:
+    cluster, handler = wired_cluster, Recorder()
+    service = await serving(cluster, partitions=2)
+    await cluster.join("a", service.instance)
+    await cluster.until_counts(a=2)
+    handler.during["warm"] = anyio.sleep_forever
+    async with consuming(cluster, handler, "b") as b:
+        await eventually(lambda: bool(handler.calls), within=PATIENCE)
+        ((moving, before),) = (await cluster.state()).handoffs.items()
+        del handler.during["warm"]
+        await cluster.store.put(before.key, encode(msgspec.structs.replace(before.record, handoff_id="another")))
+        assert set(await owns(b, 1)) == {moving}
+        assert [call.partition(" t/")[0] for call in handler.calls] == ["warm", "cancelled warm", "warm", "assigned"]
 
 
 # --- processes that come back ----------------------------------------------------------------------------------------

@@ -16,8 +16,6 @@ from tests.support.clients.recording_handler import Recorder
 from tests.support.cluster import EXPIRES, Cluster, tp
 from tests.support.network.tcp_proxy import proxied
 
-EVERYTHING = {tp(number): 1 for number in range(4)}
-
 
 async def lease_of(cluster: Cluster, name: str) -> int:
     return (await cluster.state()).consumers[name].lease
@@ -205,3 +203,46 @@ async def test_a_revoked_call_that_hangs_keeps_its_own_partition_and_no_other(wi
         may_end.set()
         await owns(a, 4)
         assert calls_about(handler, 0) == ["assigned", "revoked", "assigned"]
+
+
+async def test_a_revoked_call_that_fails_keeps_no_other_partition_from_being_given_up(wired_cluster: Cluster) -> None:
+    cluster, handler = wired_cluster, Recorder()
+    await serving(cluster)
+
+    async def fail() -> None:
+        raise RuntimeError("closing failed")
+
+    handler.during["revoked"] = fail
+    async with consuming(cluster, handler) as a:
+        await owns(a, 4)
+        await cluster.store.revoke(await lease_of(cluster, "a"))
+        await eventually(lambda: a.statistics().handler_failures == 4, within=PATIENCE)
+        await owns(a, 4)
+        for partition in range(4):
+            assert calls_about(handler, partition) == ["assigned", "revoked", "assigned"]
+        handler.during.clear()
+
+
+async def test_a_partition_that_the_handler_fails_to_take_costs_neither_the_session_nor_another_partition(
+    wired_cluster: Cluster,
+) -> None:
+    """It is tried again and again, while the others are worked on."""
+    cluster, handler = wired_cluster, Recorder()
+    await serving(cluster)
+    failures: list[None] = []
+
+    async def fail_three_times() -> None:
+        if len(failures) < 3:
+            failures.append(None)
+            raise RuntimeError("not yet")
+
+    handler.during["assigned t/0@1"] = fail_three_times
+    async with consuming(cluster, handler) as a:
+        await owns(a, 3)
+        registered = (await cluster.state()).consumers["a"].create_revision
+        await owns(a, 4)
+        assert (await cluster.state()).consumers["a"].create_revision == registered
+        assert calls_about(handler, 0) == ["assigned"] * 4
+        for partition in (1, 2, 3):
+            assert calls_about(handler, partition) == ["assigned"]
+        assert a.statistics().links == 1

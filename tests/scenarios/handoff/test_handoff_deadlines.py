@@ -228,7 +228,8 @@ async def test_a_new_owner_that_dies_right_after_the_flip_gives_it_back(cluster:
     await cluster.until_counts(c=1)
 
 
-async def test_an_old_owner_that_dies_while_warming_leaves_it_to_the_target_at_once(cluster: Cluster) -> None:
+async def test_an_old_owner_that_dies_while_warming_leaves_it_to_the_target_at_once(any_cluster: Cluster) -> None:
+    cluster = any_cluster
     a, b, moving = await warming(cluster)
     await a.deregister(gates_closed=True)
     await b.until("owns", lambda c: moving in c.owned)

@@ -22,6 +22,7 @@ from tests.support.frozen_moves import until_led
 from tests.support.stepped_consumer import SteppedConsumer
 
 EXCLUSIVE = GroupOptions(handoff_mode=HandoffMode.EXCLUSIVE, debounce=0.1)
+FROZEN = [Step.FREEZING] * 2
 pytestmark = pytest.mark.virtual_time
 
 
@@ -259,3 +260,27 @@ async def test_a_draining_owner_is_waited_for_until_it_has_released(any_cluster:
     await a.release(other)
     await cluster.until_counts(b=2)
     await a.until("closed after the drain", lambda c: c.ended == "drained")
+
+
+@pytest.mark.cluster(options=GroupOptions(debounce=0.1, freeze_timeout=60.0))
+async def test_a_frozen_handoff_of_a_draining_owner_outlives_those_who_come_and_go(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await cluster.start_instance()
+    router = await cluster.route("r1", acks_freezes=False)
+    a, b, _ = await warming(cluster)
+    assert await a.deregister()
+    await b.until("asked to warm both", lambda c: len(c.to_warm) == 2)
+    await b.ready(*b.to_warm)
+    before = await cluster.until("both frozen", lambda s: [h.record.at for h in s.handoffs.values()] == FROZEN)
+    c = await cluster.join("c")
+    await die(cluster, c)
+    await cluster.until("seen by the leader", lambda s: "c" not in s.consumers)
+    await anyio.sleep(0.5)
+    state = await cluster.state()
+    assert state.handoffs == before.handoffs
+    assert state.consumers["a"].record.status is Status.DRAINING
+    await router.until("both frozen", lambda r: len(r.frozen) == 2)
+    await router.ack(*router.frozen)
+    await a.until("asked to release both", lambda c: len(c.to_release) == 2)
+    await a.release(*a.to_release)
+    await cluster.until_counts(b=2)

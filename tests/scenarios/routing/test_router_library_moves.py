@@ -291,7 +291,8 @@ async def test_a_drain_that_hangs_does_not_stall_the_moves_of_other_partitions(c
         stuck = Request(router, TopicPartition("t", 7))
         await stuck.until_sent()
         b = await join(cluster, service, "b", answers_warm=True)
-        await eventually(lambda: len(b.owned) >= 3, within=PATIENCE)
+        await eventually(lambda: len(b.owned) == 3, within=PATIENCE)
+        assert TopicPartition("t", 7) in {tp for tp, route in router.table if route.frozen}
         await stuck.end()
         await cluster.until_counts(a=4, b=4)
 

@@ -121,6 +121,18 @@ async def test_an_acknowledgement_of_an_earlier_handoff_does_not_count(cluster: 
     await cluster.until_counts(a=1, b=1)
 
 
+async def test_the_acknowledgement_of_a_router_that_is_gone_stands_in_for_no_other(any_cluster: Cluster) -> None:
+    """As many have acknowledged as are registered, but they are not the same."""
+    cluster = any_cluster
+    _, b, partition = await moving(cluster, "r1")
+    handoff_id = await frozen(cluster, partition)
+    await acknowledge(cluster, "gone", partition, handoff_id)
+    await anyio.sleep(0.5)
+    assert partition not in b.owned
+    await acknowledge(cluster, "r1", partition, handoff_id)
+    await cluster.until_counts(a=1, b=1)
+
+
 async def test_acknowledgements_that_were_there_before_the_freeze_count(any_cluster: Cluster) -> None:
     """A router may see a handoff become ready before the leader writes that it freezes."""
     cluster = any_cluster
