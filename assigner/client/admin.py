@@ -24,6 +24,7 @@ from assigner.client.channel import (
     Unavailable,
     close_channel,
     parse_addresses,
+    shows_another_token,
     stream_call,
     unary_call,
 )
@@ -31,6 +32,7 @@ from assigner.client.offsets import CommittedOffset, committed
 from assigner.client.rpc import ConsumerRpc, Identity
 from assigner.client.tls import tls_context
 from assigner.client.token import Token, token_source
+from assigner.errors import PermissionDenied
 from assigner.model.keys import TopicPartition
 from assigner.proto.kafka_assigner import v1
 from assigner.proto.runtime import message_class
@@ -150,9 +152,16 @@ class AdminClient:
         """Like `drain`, and yield each change of how many partitions the consumer holds, until none is left. There is
         no deadline, and the call is not resumed at another instance if this one becomes unavailable."""
         request = v1.DrainRequest(group=group, consumer=consumer, wait=True)
-        async with aclosing(stream_call(self._connected(), _SERVICE + "Drain", request, v1.DrainProgress)) as stream:
-            async for progress in stream:
-                yield progress
+        for tries_left in (1, 0):
+            try:
+                stream = stream_call(self._connected(), _SERVICE + "Drain", request, v1.DrainProgress)
+                async with aclosing(stream):
+                    async for progress in stream:
+                        yield progress
+                return
+            except PermissionDenied:
+                if not tries_left or not await self._left_connection_of_others():
+                    raise
 
     # --- loads and offsets -----------------------------------------------------------------------------------------
 
@@ -213,7 +222,12 @@ class AdminClient:
         for left in reversed(range(len(self._addresses))):
             address = self._address
             try:
-                return await call(self._connected())
+                try:
+                    return await call(self._connected())
+                except PermissionDenied:
+                    if not await self._left_connection_of_others():
+                        raise
+                    return await call(self._connected())
             except Unavailable as error:
                 await self.close()
                 self._turn += 1
@@ -222,6 +236,15 @@ class AdminClient:
                 if not left:
                     raise Unavailable(f"no instance answers, the last one at {address}: {error}") from error
         raise AssertionError("there is at least one address")
+
+    async def _left_connection_of_others(self) -> bool:
+        """Close the connection if another token has been shown over it, whose principal it may belong to; whether it
+        was: then a call that was denied may be tried again over another one."""
+        channel = self._channel
+        if channel is None or not shows_another_token(channel):
+            return False
+        await self.close()
+        return True
 
     @property
     def _address(self) -> Address:

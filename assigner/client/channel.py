@@ -141,11 +141,15 @@ class _Channel(Channel):
     connects."""
 
     token: TokenSource | None = None
+    first_shown = ""
+    """The token of the first call: the connection belongs to its principal."""
     _connecting: H2Protocol | None = None
 
     def request(self, *args: Any, **options: Any) -> Stream[Any, Any]:
         if self.token is not None:
-            options["metadata"] = {"authorization": f"Bearer {self.token.current()}"}
+            token = self.token.current()
+            self.first_shown = self.first_shown or token
+            options["metadata"] = {"authorization": f"Bearer {token}"}
         return super().request(*args, **options)
 
     def _protocol_factory(self) -> H2Protocol:
@@ -169,6 +173,13 @@ class _Channel(Channel):
 def _transport_of(protocol: H2Protocol | None) -> asyncio.Transport | None:
     """Return the transport of a connection; None before it is made."""
     return getattr(getattr(protocol, "connection", None), "_transport", None)
+
+
+def shows_another_token(channel: Channel) -> bool:
+    """Whether the client's token is another one than at the channel's first call. If it is another principal's, it is
+    refused over this connection and needs one of its own."""
+    token = channel.token if isinstance(channel, _Channel) else None
+    return token is not None and token.current() != cast(_Channel, channel).first_shown
 
 
 async def close_channel(channel: Channel) -> None:

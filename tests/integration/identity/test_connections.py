@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 from assigner.api import GroupSummary
 from assigner.auth.tokens import LEEWAY
 from assigner.client import AdminClient
-from assigner.errors import InvalidInput
+from assigner.errors import InvalidInput, PermissionDenied
 from assigner.proto.kafka_assigner import v1
 from assigner.server.access import EXPIRY_GRACE
 from assigner.server.settings import AuthSettings
@@ -94,6 +95,40 @@ async def calls_without_end(consumer: v1.KafkaAssignerStub, statuses: set[Status
             await consumer.renew(renewal())
         except GRPCError as error:
             statuses.add(error.status)
+
+
+async def test_an_operators_client_opens_another_connection_for_a_token_of_another_principal(
+    guarded: Guarded, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    async with guarded.serving() as service:
+        file.write_text(guarded.signer.token(guarded.clock.wall(), sub="alice", roles=["operator"]))
+        async with AdminClient(f"127.0.0.1:{service.server.port}", token=file) as admin:
+            await admin.pause(GROUP)
+            file.write_text(guarded.signer.token(guarded.clock.wall(), sub="bob", roles=["operator"]))
+            await admin.resume(GROUP)
+            progress = [one.remaining async for one in admin.drain_progress(GROUP, "worker-1")]
+            assert progress[-1] == 0
+            file.write_text(guarded.signer.token(guarded.clock.wall(), sub="carol", roles=["operator"]))
+            assert [one.remaining async for one in admin.drain_progress(GROUP, "worker-1")] == progress
+
+
+async def test_an_operators_client_whose_token_is_new_at_each_call_is_denied_once_and_for_all(
+    guarded: Guarded,
+) -> None:
+    numbers = count()
+    async with guarded.serving() as service:
+
+        def token() -> str:
+            return guarded.signer.token(guarded.clock.wall(), roles=["reader"], jti=str(next(numbers)))
+
+        async with AdminClient(f"127.0.0.1:{service.server.port}", token=token) as admin:
+            await admin.list_groups()
+            with pytest.raises(PermissionDenied, match="`roles`"):
+                await admin.pause(GROUP)
+            with pytest.raises(PermissionDenied, match="`roles`"):
+                await anext(admin.drain_progress(GROUP, "worker-1"))
+            await admin.list_groups()
 
 
 # --- what is passed on -------------------------------------------------------------------------------------------

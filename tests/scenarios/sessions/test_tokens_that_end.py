@@ -5,13 +5,18 @@ A token outlives its `exp` by half a minute, for the clocks' sake, and its strea
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
+from assigner.clock import LoopClock
+from assigner.core.group import GroupState
+from assigner.routing import Router
 from tests.support.clients.tokens import QUICK, Tokens, consuming, owns_both, serving
-from tests.support.cluster import Cluster
+from tests.support.cluster import GROUP, Cluster
 
 # Both ends of each connection are in this process and nothing else is: time may be virtual.
 pytestmark = pytest.mark.virtual_time(sockets="local")
@@ -56,3 +61,43 @@ async def test_a_token_that_is_never_renewed_ends_its_session(cluster: Cluster, 
         await owns_both(consumer)
         await consumer.wait_for(lambda one: not one.partitions)
         await cluster.until("nobody is registered", lambda state: not state.consumers)
+
+
+async def test_a_token_of_another_identity_costs_the_partitions_until_the_old_session_has_ended(
+    cluster: Cluster, tokens: Tokens
+) -> None:
+    await serving(cluster, tokens)
+    async with consuming(cluster, token=tokens.file(sub="before")) as consumer:
+        await owns_both(consumer)
+        tokens.file(sub="after")
+        await consumer.wait_for(lambda one: not one.partitions)
+        await owns_both(consumer)
+        assert (await cluster.state()).consumers["a"].record.principal == "acme/after"
+
+
+async def test_a_router_goes_on_with_a_token_of_another_identity_once_its_old_session_has_ended(
+    cluster: Cluster, tokens: Tokens
+) -> None:
+    service = await serving(cluster, tokens)
+    allowed: dict[str, Any] = {"name": "edge", "roles": ["router"], "names": ["r"]}
+    with anyio.fail_after(3600):
+        async with (
+            consuming(cluster, token=tokens.token(), advertised_address="a.pods:80") as consumer,
+            Router(
+                service.address,
+                GROUP,
+                "r",
+                token=tokens.file(sub="before", **allowed),
+                timing=QUICK,
+                clock=LoopClock(),
+            ) as router,
+        ):
+            await owns_both(consumer)
+            tokens.file(sub="after", **allowed)
+            await cluster.until("the router is another identity's", router_of("acme/after"), within=5 * cluster.ttl)
+            async with router.route_partition("t", 0) as target:
+                assert target.owner == "a"
+
+
+def router_of(principal: str) -> Callable[[GroupState], bool]:
+    return lambda state: [found.record.principal for found in state.routers.values()] == [principal]
