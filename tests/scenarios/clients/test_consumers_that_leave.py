@@ -17,7 +17,7 @@ from assigner.testing.faults import Refuse
 from assigner.testing.waiting import eventually
 from tests.support.clients.library_consumers import PATIENCE, QUICK, consuming, owns, serving, serving_by_faults
 from tests.support.clients.recording_handler import Recorder
-from tests.support.cluster import EXPIRES, Cluster, tp
+from tests.support.cluster import Cluster, tp
 
 EXCLUSIVE = GroupOptions(handoff_mode=HandoffMode.EXCLUSIVE, debounce=0.1)
 HASTY = type(QUICK)(call_timeout=5.0, first_pause=0.01, longest_pause=0.2, close_timeout=0.1)
@@ -150,24 +150,25 @@ async def test_a_consumer_that_leaves_has_shut_its_gates_before_it_is_deregister
     assert not (await cluster.state()).consumers
 
 
-@pytest.mark.cluster(etcd_ttl=EXPIRES, options=EXCLUSIVE)
+@pytest.mark.cluster(options=EXCLUSIVE)
 async def test_a_consumer_whose_work_does_not_end_in_time_is_not_taken_for_stopped(wired_cluster: Cluster) -> None:
     """It leaves, but nobody gets its partitions before its lease is over."""
     cluster = wired_cluster
     service = await serving(cluster)
-    async with consuming(cluster, Handler(), timing=HASTY) as a:
-        await owns(a, 4)
-        lease = (await cluster.state()).consumers["a"].lease
-        work = a.gate("t", 0).enter()
-        work.__enter__()
     b = await cluster.join("b", service.instance)
-    while len(b.owned) < 4:
-        owned = bool(b.owned)
-        # In this order: what is owned was given before the lease was looked at.
-        is_over = isinstance(await cluster.store.remaining(lease), LeaseGone)
-        assert is_over or not owned
-        await anyio.sleep(0.05)
-    work.__exit__(None, None, None)
+    async with consuming(cluster, Handler(), timing=HASTY) as a:
+        await owns(a, 2)
+        work = [a.gate("t", number).enter() for number in range(4) if tp(number) in a.partitions]
+        for one in work:
+            one.__enter__()
+    registered = (await cluster.state()).consumers["a"]
+    assert not isinstance(await cluster.store.remaining(registered.lease), LeaseGone)
+    await anyio.sleep(0.5)
+    assert len(b.owned) == 2
+    await cluster.store.revoke(registered.lease)
+    await cluster.until_counts(b=4)
+    for one in work:
+        one.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize("drains", [False, True])

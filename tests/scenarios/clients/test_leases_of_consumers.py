@@ -149,7 +149,9 @@ async def test_an_outage_shuts_the_gates_at_two_thirds_of_the_ttl_which_is_befor
         lease = await lease_of(cluster, "a")
         await proxy.stop()
         await eventually(lambda: not a.is_connected, within=PATIENCE)
-        until = cluster.clock.now() + a.statistics().lease_left
+        left = a.statistics().lease_left
+        assert left <= cluster.ttl * 2 / 3
+        until = cluster.clock.now() + left
         gates = [a.gate("t", number) for number in range(4)]
         is_over = False
         while not is_over:
