@@ -23,6 +23,8 @@ class DenialKind(str, Enum):
     """Who calls is not known: another token may help."""
     DENIED = "denied"
     """Who calls is known, and may not do this."""
+    LIMITED = "limited"
+    """Who calls was not looked at: the same token may be taken a little later."""
 
 
 class Denial(msgspec.Struct, frozen=True):
@@ -82,6 +84,10 @@ def may_see(principal: Principal, group: str) -> bool:
 
 def unauthenticated(claim: str, message: str) -> Denial:
     return Denial(DenialKind.UNAUTHENTICATED, claim, message)
+
+
+def limited(message: str) -> Denial:
+    return Denial(DenialKind.LIMITED, "", message)
 
 
 def denied(claim: str, message: str) -> Denial:

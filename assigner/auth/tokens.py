@@ -36,7 +36,7 @@ import msgspec
 from assigner.auth.failed_verifications import FailedVerifications
 from assigner.auth.identity import Principal, principal
 from assigner.auth.keys import KeySet, PublicKey
-from assigner.auth.rules import Denial, unauthenticated
+from assigner.auth.rules import Denial, limited, unauthenticated
 from assigner.errors import AssignerError
 
 ALGORITHM = "EdDSA"
@@ -153,7 +153,7 @@ class TokenVerifier:
         wait = self._failures.wait(address, now)
         if wait > 0:
             self._limited += 1
-            return unauthenticated("", f"too many false tokens came from {address}; try again in {wait:.1f} s")
+            return limited(f"too many false tokens came from {address}; try again in {wait:.1f} s")
         if not _is_signed(token, found.payload, key):
             self._forged += 1
             self._failures.failed(address, now)

@@ -20,7 +20,7 @@ from assigner.auth.actions import REQUIREMENTS, Action, action_of
 from assigner.auth.identity import Principal
 from assigner.auth.rules import Denial, DenialKind, Resource, denied
 from assigner.clock import Clock
-from assigner.errors import AssignerError, InvalidInput, PermissionDenied, Unauthenticated
+from assigner.errors import AssignerError, InvalidInput, LimitReached, PermissionDenied, Unauthenticated
 from assigner.logs import get_logger
 from assigner.server.settings import AuthSettings, ServerSettings, is_loopback
 
@@ -263,6 +263,8 @@ def error_of(denial: Denial) -> AssignerError:
             return Unauthenticated(denial.message)
         case DenialKind.DENIED:
             return PermissionDenied(denial.message)
+        case DenialKind.LIMITED:
+            return LimitReached(denial.message)
 
 
 # --- the call that a task works for ------------------------------------------------------------------------------

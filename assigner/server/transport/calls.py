@@ -56,6 +56,7 @@ _PIECE = 64 * 1024
 _REFUSED_FOR = {
     DenialKind.UNAUTHENTICATED: RefusalReason.UNAUTHENTICATED,
     DenialKind.DENIED: RefusalReason.PERMISSION_DENIED,
+    DenialKind.LIMITED: RefusalReason.UNAUTHENTICATED,
 }
 _DENIALS = {
     Status.UNAUTHENTICATED: DenialKind.UNAUTHENTICATED,

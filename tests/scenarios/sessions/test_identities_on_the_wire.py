@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from assigner.auth.failed_verifications import AT_ONCE
 from assigner.client import AdminClient, PermissionDenied, Unauthenticated
 from assigner.clock import LoopClock
 from assigner.routing import Router
 from tests.support.clients.tokens import QUICK, Tokens, consuming, owns_both, serving
 from tests.support.cluster import GROUP, Cluster
+from tests.support.signed_tokens import Signer
 
 
 @pytest.fixture
@@ -63,6 +65,24 @@ async def test_nobody_takes_a_name_with_a_token_of_another_identity(any_cluster:
                 pass
         assert consumer.partitions == owned
         assert consumer.statistics().links == 1
+
+
+async def test_a_consumer_that_shares_its_address_with_a_forger_starts_once_its_token_is_looked_at(
+    any_cluster: Cluster, tokens: Tokens
+) -> None:
+    service = await serving(any_cluster, tokens)
+    for number in range(AT_ONCE):
+        forged = Signer().token(LoopClock().wall(), header={"kid": tokens.signer.kid}, jti=str(number))
+        async with AdminClient(service.address, token=forged) as forger:
+            with pytest.raises(Unauthenticated, match="signature"):
+                await forger.list_groups()
+    async with consuming(any_cluster, token=tokens.token()) as consumer:
+        await owns_both(consumer)
+    counted = service.server.access.authenticator
+    assert counted is not None
+    tried = counted.statistics().tokens
+    assert tried is not None
+    assert tried.limited > 0
 
 
 # --- on the way --------------------------------------------------------------------------------------------------

