@@ -121,6 +121,10 @@ def test_every_call_has_an_action() -> None:
     assert set(CALLS) == set(ACTIONS)
 
 
+def test_no_call_is_served_that_the_descriptors_do_not_have(guarded: Guarded) -> None:
+    assert guarded.server._methods().keys() == CALLS.keys()
+
+
 async def test_every_call_of_the_descriptors_is_served(guarded: Guarded) -> None:
     answers = {path: await call.make(guarded.port, good(path), **OWN) for path, call in CALLS.items()}
     assert not [path for path, answer in answers.items() if answer.status == "UNIMPLEMENTED"]
@@ -174,6 +178,22 @@ async def test_a_call_by_the_name_of_others_is_denied_and_names_the_claim(guarde
     answer = await CALLS[path].make(guarded.port, good(path), **OWN | other)
     assert answer.status == "PERMISSION_DENIED"
     assert "`names`" in answer.message
+    assert guarded.behind.reached == []
+
+
+@pytest.mark.parametrize("malformed", ["a\nb", "..", " a", "a\u202eb", "x" * 250])
+@pytest.mark.parametrize("field", ["group", "consumer_name", "router_name", "session"])
+async def test_a_call_with_a_malformed_id_is_refused_whatever_its_token_allows(
+    guarded: Guarded, field: str, malformed: str
+) -> None:
+    everything = {"groups": ["*"], "names": ["*"]}
+    paths = [path for path in CLOSED if field in CALLS[path].method.input_type.fields_by_name]
+    answers = {
+        path: (await CALLS[path].make(guarded.port, good(path, **everything), **OWN | {field: malformed})).status
+        for path in paths
+    }
+    assert answers == dict.fromkeys(paths, "INVALID_ARGUMENT")
+    assert paths
     assert guarded.behind.reached == []
 
 

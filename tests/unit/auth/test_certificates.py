@@ -124,7 +124,11 @@ def test_a_deny_wins_wherever_it_stands(tmp_path: Path, order: str) -> None:
 
 def test_a_deny_counts_for_any_name_of_a_certificate(tmp_path: Path) -> None:
     of = rules(tmp_path, ALLOW + '[[deny]]\nwho = ["*.leaked.corp"]')
-    assert "[[deny]]" in refusal(of.decide(certificate(("URI", WORKER), ("DNS", "a.Leaked.corp"))))
+    shown = certificate(("URI", WORKER), ("DNS", "a.Leaked.corp"))
+    assert "[[deny]]" in refusal(of.decide(shown))
+    # Also where a token comes with it.
+    assert "[[deny]]" in refusal(of.denies(shown))
+    assert of.denies(certificate(("URI", WORKER), ("DNS", "a.corp"))) is None
 
 
 @pytest.mark.parametrize("name", ["spiffe://corp/" + "x" * 300, "spiffe://corp/a\nb"])
