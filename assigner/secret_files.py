@@ -20,7 +20,7 @@ class NotAFile(OSError):
     """The path is that of something else, which may have no end, or nothing to read until somebody writes."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(errno.EINVAL, "it is a folder, a pipe or a device, and no file", path)
+        super().__init__(errno.EINVAL, "it is a folder, a pipe or a device; put a file there", path)
 
 
 def read_start(path: str | os.PathLike[str], most: int) -> bytes:

@@ -121,6 +121,16 @@ def test_every_call_has_an_action() -> None:
     assert set(CALLS) == set(ACTIONS)
 
 
+def test_a_call_asks_for_the_group_and_the_name_that_its_request_has() -> None:
+    """By the descriptors, because the tests below make the calls that ask for them."""
+
+    def with_field(*names: str) -> set[str]:
+        return {path for path, call in CALLS.items() if set(names) & set(call.method.input_type.fields_by_name)}
+
+    assert {path for path in CALLS if needs(path).group} == with_field("group")
+    assert {path for path in CALLS if needs(path).name} == with_field("consumer_name", "router_name")
+
+
 def test_no_call_is_served_that_the_descriptors_do_not_have(guarded: Guarded) -> None:
     assert guarded.server._methods().keys() == CALLS.keys()
 
