@@ -54,7 +54,7 @@ def request_target() -> RequestTarget:
 
 
 class RequestAdmission:
-    """Of one consumer. On the consumer's event loop only."""
+    """Admits the requests of one consumer. On the consumer's event loop only."""
 
     def __init__(self, consumer: AssignerConsumer, *, within: float = ADMIT_WITHIN, required: bool = True) -> None:
         """`within`: seconds that a request waits for a gate that is about to open for it. `required`: refuse requests
@@ -87,7 +87,7 @@ class RequestAdmission:
     async def _enter(self, target: RequestTarget, admitted: AsyncExitStack) -> None:
         consumer = self._consumer
         if target.owner != consumer.name:
-            # Addresses are used again: the owner that was meant may be gone, and its address this consumer's.
+            # Addresses are reused: the owner that was meant may be gone, and this consumer may have its address now.
             text = f"the request is for {target.owner}, and this is {consumer.name}; look again who owns its partition"
             raise NotAdmitted("other_owner", Remedy.LOOK_AGAIN, text)
         if target.group and consumer.group and target.group != consumer.group:

@@ -4,14 +4,15 @@ Needs aiohttp (the extra of that name), and is imported by name: `assigner.routi
 
     app = web.Application(middlewares=[routed(consumer, exempt=["/healthz"])])
 
-A request that is refused is answered with the header `assigner-refused` and JSON: 421 Misdirected Request if somebody
-else owns its partition, which is what that status is for (RFC 9110, 15.5.20: not done here, may be tried elsewhere);
-503 with Retry-After if its gate may open soon; 400 if its headers say no target.
+A request that is refused is answered with the header `assigner-refused` and JSON: 421 Misdirected Request if this
+consumer does not own its partition under that epoch (RFC 9110, 15.5.20: not done here, may be tried elsewhere); 503
+with Retry-After if its gate may open soon; 400 if its headers have no valid target.
 
     async with RoutedSession(router) as session, session.request("GET", "orders", key, "/carts/7") as response:
         cart = await response.json()
 
-Not promised: an order among requests of a key that are in flight at once. Who needs one waits for each answer.
+Not promised: the order of requests of a key that are in flight at the same time. A caller that needs an order waits for
+each answer.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ def routed(
 
 
 def _begun(response: web.StreamResponse) -> web.StreamResponse:
-    """The answer to a request that was begun. A handler that passes another owner's answer on may have copied the
-    header that denies it."""
+    """Remove the header of a refusal from the answer to a request that was begun: a handler that forwards the answer of
+    another owner may have copied it."""
     if not response.prepared:
         response.headers.pop(REFUSED, None)
     return response
@@ -148,13 +149,13 @@ class RoutedSession:
         flight while the block lasts, so read the response in there. `key`: None for a request without one, which any
         owner may serve.
 
-        What the owner refused, and what could not be connected, is sent again as `Retries` says, to the owner of then;
-        what was sent and not answered only if it is `idempotent`: None means GET, HEAD and OPTIONS. `size`: its bytes,
-        for the stash's limits; None: those of `data`. `options`: arguments of `aiohttp.ClientSession.request`.
-        Redirects are not followed unless they say so.
+        If the owner refuses the request, or no connection is made, it is sent again as `Retries` says, to whoever owns
+        the partition by then. If the connection is lost after it was sent, it is sent again only if it is `idempotent`;
+        None: GET, HEAD and OPTIONS are. `size`: its bytes, for the stash's limits; None: those of `data`. `options`:
+        arguments of `aiohttp.ClientSession.request`. Redirects are not followed unless they say so.
 
-        Raises `NotServed` if nothing was done, `MaybeServed` if that is not known, what `Router.route` raises before
-        anything was sent, and `TimeoutError` when the session's timeout is over, after which nothing is known."""
+        Raises `NotServed` if nothing was done, `MaybeServed` if nobody knows, what `Router.route` raises before
+        anything was sent, and `TimeoutError` after the session's timeout, when nobody knows either."""
         if idempotent is None:
             idempotent = method.upper() in ("GET", "HEAD", "OPTIONS")
         data = options.get("data")
@@ -228,7 +229,7 @@ async def _refusal_in(response: aiohttp.ClientResponse) -> Setback | None:
         return None
     text = ""
     async with response:
-        # The header has said it all: an owner that dies before it has sent its reason has refused all the same.
+        # The header is enough: an owner that dies before it has sent its reason has refused all the same.
         with suppress(aiohttp.ClientError), anyio.move_on_after(_REASON_WITHIN):
             text = (await response.content.read(1_000)).decode(errors="replace")
     remedy = next((remedy for remedy, status in _STATUSES.items() if status == response.status), Remedy.NONE)

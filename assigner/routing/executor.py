@@ -7,7 +7,7 @@ The block is the request: while it lasts, the request counts as in flight to the
 while its partition is frozen, has no owner, or the router may not route at all; what waits for a partition goes on in
 the order in which it came, and before anything that comes later. So requests of a key begin in their order.
 
-It belongs to one event loop. Not promised: an order among requests that are in flight at once.
+It belongs to one event loop. Not promised: the order of requests that are in flight at the same time.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ class CutoverExecutor:
         return OutgoingRequest(self, topic, partial(_checked, topic, partition), size)
 
     def pick(self, topic: str, *, size: int = 0) -> OutgoingRequest:
-        """The same for a request without a key: it goes to a partition that is open now, to a lighter one rather than
-        to a heavier one where loads are published."""
+        """The same for a request without a key: it goes to a partition whose requests need not wait, and where loads are
+        published more often to those with less load."""
         return OutgoingRequest(self, topic, partial(self._pick, topic), size)
 
     def _pick(self, topic: str, partitions: int) -> int:

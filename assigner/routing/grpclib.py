@@ -3,14 +3,15 @@
     server = Server([KeyValue()])
     admit_routed(server, consumer, exempt=["/grpc.health.v1.Health/"])
 
-A call that is refused ends with the trailing metadata `assigner-refused`, and with a status as the service itself would
-use it: FAILED_PRECONDITION if somebody else owns its partition, UNAVAILABLE if its gate may open soon, INVALID_ARGUMENT
-if its metadata says no target.
+A call that is refused ends with the trailing metadata `assigner-refused` and a status: FAILED_PRECONDITION if this
+consumer does not own its partition under that epoch, UNAVAILABLE if its gate may open soon, INVALID_ARGUMENT if its
+metadata has no valid target.
 
     async with RoutedChannels(router) as owners:
         cart = await owners.call("orders", key, lambda channel: CartsStub(channel).Get(request), idempotent=True)
 
-Not promised: an order among calls of a key that are in flight at once. Who needs one waits for each reply.
+Not promised: the order of calls of a key that are in flight at the same time. A caller that needs an order waits for
+each reply.
 """
 
 from __future__ import annotations
@@ -129,8 +130,8 @@ class RoutedChannels:
         channels: int = 256,
         retries: Retries = Retries(),  # noqa: B008  (frozen)
     ) -> None:
-        """`dial`: makes the channel to an owner; None: one without TLS. `channels`: of so many addresses channels are
-        kept; those least used are closed first, and none that is in use."""
+        """`dial`: makes the channel to an owner; None: one without TLS. `channels`: how many are kept open;
+        those that were not used for longest are closed first, and none that is in use."""
         self._router = router
         self._dial = dial or (lambda address: Channel(address.host, address.port))
         self._most = channels
@@ -160,10 +161,11 @@ class RoutedChannels:
         it is given, once, and is called again for another try; it needs no metadata of ours. `key`: None for a call
         without one, which any owner may serve.
 
-        What the owner refused, and what could not be connected, is sent again as `Retries` says, to the owner of then;
-        what was sent and not answered only if it is `idempotent`. `size`: its bytes, for the stash's limits.
+        If the owner refuses the call, or no connection is made, it is made again as `Retries` says, to whoever owns the
+        partition by then. If the connection is lost after it was sent, it is made again only if it is `idempotent`.
+        `size`: its bytes, for the stash's limits.
 
-        Raises `NotServed` if nothing was done, `MaybeServed` if that is not known, what `Router.route` raises before
+        Raises `NotServed` if nothing was done, `MaybeServed` if nobody knows, what `Router.route` raises before
         anything was sent, and whatever else `method` raises, such as the owner's `GRPCError`."""
         tries = Tries(self._router, self._retries, topic, key, size=size, idempotent=idempotent)
         while True:

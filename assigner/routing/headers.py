@@ -1,10 +1,10 @@
 """Writes a request's target into its headers at the router, and reads it from them at the owner.
 
-The names are the same in HTTP headers and in gRPC metadata. Group and owner are percent-encoded, since neither protocol
-carries any text; topics need no encoding. An owner that refuses a request answers with `REFUSED`, and that header says
-more than the status: nothing of the request was done.
+The names are the same in HTTP headers and in gRPC metadata. Group and owner are percent-encoded, because neither
+protocol carries all characters; topics need no encoding. An owner that refuses a request answers with the header
+`REFUSED`, which says what a status alone can't: nothing of the request was done.
 
-Not promised: that headers are true. They say where a router meant to send a request, never who sent it.
+Not promised: that headers are true. They say where a router meant to send a request, and do not prove who sent it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_EPOCH = 2**63 - 1
 
 
 class MalformedTarget(InvalidInput):
-    """The headers of a request that should say its target don't, or say it wrongly."""
+    """A request whose headers have an incomplete or invalid target."""
 
 
 class RequestTarget(msgspec.Struct, frozen=True, gc=False):

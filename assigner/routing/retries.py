@@ -1,9 +1,10 @@
 """Decides whether a request that its owner did not serve is sent again, and waits until that makes sense.
 
-Sent again is what certainly was not done: the owner said so, or could not be connected to. A connection that was lost
-after the request was sent says nothing, so only a request whose caller calls it idempotent is sent again then.
+A request is sent again if it was certainly not done: its owner refused it, or no connection was made. If the connection
+was lost after the request was sent, nobody knows whether it was done; then it is sent again only if its caller said
+that it is idempotent.
 
-Not promised: that a request is done at most once if its caller calls it idempotent.
+Not promised: that an idempotent request is done at most once.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ class RequestRouter(Protocol):
 
 
 class Retries(msgspec.Struct, frozen=True, kw_only=True):
-    """How often, and for how long, a request is sent that no owner has taken."""
+    """How often, and for how long, a request is sent again that no owner has accepted."""
 
     tries: int = 50
     within: float = 30.0
-    """Seconds from the first try, the last wait included; what the stash holds back before a try is not."""
+    """Seconds after its first try in which a request may be tried again. How long the stash may hold it back before a
+    try is another limit, `StashLimits.age`."""
     first_pause: float = 0.05
-    """Seconds before the second try, unless the router hears of a newer route earlier; doubled each time."""
+    """Seconds before the second try, and twice as many before each further one. A newer route ends a pause."""
     longest_pause: float = 1.0
 
     def check(self) -> Retries:
@@ -55,7 +57,7 @@ class Setback(msgspec.Struct, frozen=True):
     """Why a try did not end with an answer to the request."""
 
     reason: str
-    """As in the header `assigner-refused`, or a word of ours."""
+    """As in the header `assigner-refused`, or one of this library's own."""
     message: str
     remedy: Remedy = Remedy.LOOK_AGAIN
     maybe_done: bool = False
@@ -65,7 +67,7 @@ class Setback(msgspec.Struct, frozen=True):
 
 
 def address_of(target: Target) -> Address | Setback:
-    """Where the owner is reached. A setback: it can't be sent anything, because what it advertised is no address."""
+    """Where the owner is reached; a setback if what it advertised is no address."""
     try:
         return parse_address(target.address, default_port=None)
     except InvalidInput:
@@ -101,7 +103,7 @@ class MaybeServed(AssignerError):
 
 
 class Tries:
-    """Of one request."""
+    """The tries of one request."""
 
     def __init__(
         self,
@@ -123,13 +125,13 @@ class Tries:
         self._until = anyio.current_time() + retries.within
         self._pause = retries.first_pause
         self._maybe_done: Target | None = None
-        """Where a try went that may have been done."""
+        """The target of a try that may have been done."""
         self.count = 0
 
     @asynccontextmanager
     async def next(self) -> AsyncIterator[Target]:
-        """The next try: a block that gets its target, and in which the request counts as in flight. Raises what
-        `Router.route` raises, but `MaybeServed` if an earlier try may have been done."""
+        """Begin the next try: a block with its target, in which the request counts as in flight. Raises what
+        `Router.route` raises, or `MaybeServed` if an earlier try may have been done."""
         async with AsyncExitStack() as routed:
             try:
                 target = await routed.enter_async_context(self._routed())
@@ -145,9 +147,9 @@ class Tries:
         return self._router.route(self._topic, self._key, size=self._size)
 
     async def after(self, target: Target, setback: Setback, *, repeatable: bool = True) -> None:
-        """Wait until another try makes sense. Raises `NotServed` or `MaybeServed` when there is to be none; not
-        `repeatable`: the request can't be sent again, because its body is used up. To be called when the request is no
-        longer in flight, so that its partition can move meanwhile."""
+        """Wait until another try makes sense. Raises `NotServed` or `MaybeServed` if there is not to be one.
+        `repeatable`: False if the request can't be sent again, because its body is used up. Call this when the request
+        is no longer in flight, so that its partition can move meanwhile."""
         self.count += 1
         if setback.maybe_done:
             self._maybe_done = target

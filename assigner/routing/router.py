@@ -63,7 +63,7 @@ class RouterStatistics(msgspec.Struct, frozen=True, kw_only=True):
     lease_left: float
     """Seconds for which the router may route without another renewal."""
     lapses: int
-    """How often that time passed, or the service did not know the session any more."""
+    """How often that time passed without a renewal, or the service did not know the session any more."""
     revision: int
     generation: int
     partitions: int
@@ -205,13 +205,13 @@ class Router:
         return self.executor.route_partition(topic, partition, size=size)
 
     def pick(self, topic: str, *, size: int = 0) -> OutgoingRequest:
-        """The same for a request without a key: it goes to a partition that is open now, to a lighter one rather than
-        to a heavier one where loads are published."""
+        """The same for a request without a key: it goes to a partition whose requests need not wait, and where loads are
+        published more often to those with less load."""
         return self.executor.pick(topic, size=size)
 
     async def newer_than(self, target: Target, *, within: float = NEWER_WITHIN) -> bool:
-        """Wait until the table shows a later epoch, another owner or another address than the target's, for a request
-        that the owner refused. False: it did not within that many seconds."""
+        """Wait for a newer route, after the target's owner refused a request: until the table shows a later epoch,
+        another owner or another address than the target's. False if it does not within that many seconds."""
         partition = TopicPartition(target.topic, target.partition)
 
         def is_newer() -> bool:
@@ -349,4 +349,4 @@ class Router:
 
 
 NO_REQUESTS = RequestCounts(routed=0, held=0, stashed=0, stashed_bytes=0, in_flight=0, overflowed=0, given_up=0)
-"""Of a router with a handler of its own, which counts them itself."""
+"""What a router with a handler of its own says of requests, which that handler counts itself."""

@@ -1,7 +1,7 @@
 """Keeps the requests that wait for their partition, in their order and within limits.
 
-A request that is over a limit when it arrives is refused; one that waited for too long is refused then. A caller that
-is cancelled leaves its place at once.
+A request that exceeds a limit when it arrives is refused at once, and one that has waited for too long is refused then.
+A caller that is cancelled leaves its place at once.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class StashLimits(msgspec.Struct, frozen=True, kw_only=True):
     partition_requests: int = 10_000
     """That wait for one partition."""
     partition_bytes: int = 64 * 2**20
-    """Of these, as their callers gave it by `size=`."""
+    """Of the requests that wait for one partition, as their callers gave it by `size=`."""
     requests: int = 100_000
     """That wait for any partition."""
     bytes: int = 256 * 2**20
     age: float = 30.0
-    """Seconds. Longer than the service's freeze timeout (10 s), after which a move that routers hold up is given up."""
+    """Seconds. Keep it above the group's `freeze_timeout` (10 s), after which a move that waits for routers ends."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -51,7 +51,7 @@ _REMEDIES = {
     StashBound.PARTITION_BYTES: "let callers retry, or raise StashLimits.partition_bytes",
     StashBound.REQUESTS: "let callers retry, add routers, or raise StashLimits.requests",
     StashBound.BYTES: "let callers retry, add routers, or raise StashLimits.bytes",
-    StashBound.AGE: "let callers retry; look why the partition has no owner, or is frozen, for so long",
+    StashBound.AGE: "let callers retry; find out why the partition has no owner, or is frozen, for so long",
 }
 
 
