@@ -128,8 +128,8 @@ class CutoverExecutor:
         return OutgoingRequest(self, topic, partial(_checked, topic, partition), size)
 
     def pick(self, topic: str, *, size: int = 0) -> OutgoingRequest:
-        """The same for a request without a key: it goes to a partition whose requests need not wait, and where loads are
-        published more often to those with less load."""
+        """The same for a request without a key: it goes to a partition whose requests need not wait; where loads are
+        published, more often to one with less load."""
         return OutgoingRequest(self, topic, partial(self._pick, topic), size)
 
     def _pick(self, topic: str, partitions: int) -> int:

@@ -205,8 +205,8 @@ class Router:
         return self.executor.route_partition(topic, partition, size=size)
 
     def pick(self, topic: str, *, size: int = 0) -> OutgoingRequest:
-        """The same for a request without a key: it goes to a partition whose requests need not wait, and where loads are
-        published more often to those with less load."""
+        """The same for a request without a key: it goes to a partition whose requests need not wait; where loads are
+        published, more often to one with less load."""
         return self.executor.pick(topic, size=size)
 
     async def newer_than(self, target: Target, *, within: float = NEWER_WITHIN) -> bool:
