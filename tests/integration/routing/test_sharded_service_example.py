@@ -17,12 +17,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import anyio
 import anyio.to_thread
 import pytest
 
+from assigner.client import Ownership
 from assigner.embedded import EmbeddedAssigner
 from assigner.model.records import HandoffMode
 from assigner.server import ServerSettings
@@ -32,6 +34,7 @@ from tests.support.servers.ports import free_port
 from tests.support.servers.process import ServerProcess
 from tests.support.service_processes import until
 from tests.support.typed_page import TypedPage
+from tests.unit.project.test_docs import blocks
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -219,6 +222,32 @@ async def all_write(clients: Sequence[Client]) -> None:
     """Wait until each client has written a few more times."""
     goals = {client.key: client.written + 3 for client in clients}
     await eventually(lambda: all(client.written >= goals[client.key] for client in clients), within=PATIENCE)
+
+
+async def test_what_a_stale_pod_writes_after_the_next_owner_has_begun_never_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, _, start = next(blocks(PAGE, "python")).rpartition("asyncio.run(")
+    assert start.startswith("main(")
+    names: dict[str, Any] = {}
+    exec(program, names)
+    monkeypatch.chdir(tmp_path)
+    names["DATA"].mkdir()
+    append, key = names["append"], "cart-7"
+
+    async def begins(epoch: int) -> str:
+        """The value that the owner of this epoch reads when it begins."""
+        shards = names["Shards"]()
+        await shards.assigned(Ownership("keys", 3, epoch))
+        value: str = shards.values[3][key]
+        return value
+
+    append(3, 1, key, "of the first")
+    assert await begins(2) == "of the first"
+    append(3, 1, key, "late")
+    assert await begins(3) == "of the first"
+    append(3, 3, key, "of the third")
+    assert await begins(4) == "of the third"
 
 
 def test_the_commands_of_the_page_do_what_it_says(tmp_path: Path) -> None:
