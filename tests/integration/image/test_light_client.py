@@ -81,7 +81,7 @@ def test_a_client_without_extras_joins_a_group_and_imports_nothing_heavy(consume
     told = json.loads(done.stdout)
     assert told["owned"] == [f"orders/{number}@1" for number in range(4)]
     ours = {name.split(".")[1] for name in told["after"] if name.startswith("assigner.")}
-    assert ours <= {"aio", "client", "clock", "core", "errors", "logs", "model", "proto"}
+    assert ours <= {"aio", "client", "clock", "core", "errors", "logs", "model", "proto", "secret_files"}
 
 
 @pytest.mark.parametrize("words", [["serve"], ["groups"], ["--help"], ["pipeline", "simulate", "--sample"]])
