@@ -5,8 +5,9 @@ This package reads, writes and retries; the decisions are pure functions in `ass
 consumers and leaders tell each other is in the store.
 
 `registration` (the calls of `api.Routers`: the registration under a lease, renewals, leaving), `streams` (the table and
-its changes, from the group's mirror), `acks` (acks of freezes, as records under the router's lease), `loads` (published
-loads, for the routers that asked).
+its changes, from the group's mirror), `table_listing` and `change_log` (what the streams of a group share: what a table
+lists, and what has changed), `acks` (acks of freezes, as records under the router's lease), `loads` (published loads,
+for the routers that asked).
 
 Not promised: that a router whose registration has ended has stopped. It holds everything back by its own clock, two
 thirds of its TTL after its last renewal; what keeps a late one from doing harm are the owners' gates.

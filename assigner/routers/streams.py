@@ -3,7 +3,7 @@
 The table is read from the group's mirror, which shows the router's own registration already: a freeze that was decided
 without the router is in it. It is sent in parts, so that a hundred thousand partitions hold nobody up; what changes
 meanwhile is sent after it. All its parts carry the revision at which it was begun, because each row is at least that
-new. After that the outbox holds the partitions that may look different by now, and the stream sends their present rows.
+new. After that the stream takes from the group's log which partitions have changed, and sends their present rows.
 
 Not promised: that a router is sent every state in between. It is sent the last one, at least once.
 """
@@ -13,24 +13,27 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack
-from itertools import islice
+from typing import cast
 
 import anyio.lowlevel
-import msgspec
 
-from assigner.core.group import Change, GroupState
+from assigner.core.group import Change
 from assigner.core.routers import sessions
 from assigner.core.routers.route_view import route_of, topic_count, touched, touched_topic
 from assigner.errors import AssignerError
 from assigner.model.keys import PlanKey, RouterKey, TopicPartition
 from assigner.model.records import Router
 from assigner.model.routes import PublishedLoads, Route, TableChanges
+from assigner.routers.change_log import ChangeLog, LogReader
+from assigner.routers.table_listing import TableListing, parts
 from assigner.storage.mirror import GroupMirror
-from assigner.streams.outbox import Outbox
+from assigner.streams.outbox import StreamWake
 from assigner.streams.registry import GroupDispatcher, StreamRegistry
 
 MOST_AT_ONCE = 1_000
-"""Partitions in one update."""
+"""Partitions that are looked at before other tasks get a turn; and those in one update."""
+MOST_IN_TABLE = 5_000
+"""Partitions in one part of a table. Each part names its owners, which may be a thousand."""
 
 Rows = list[tuple[TopicPartition, Route]]
 
@@ -44,11 +47,13 @@ class RoutingStream:
         router: Router,
         resources: AsyncExitStack,
         remove: Callable[[RoutingStream], None],
+        listing: TableListing,
+        changed: LogReader,
         *,
         wants_loads: bool,
     ) -> None:
         """`resources`: what the stream needs while it is open, the group's mirror above all. `remove` is called when it
-        is left."""
+        is left. `listing`: of the group, which its streams share. `changed`: its place among the group's changes."""
         self.group = mirror.group
         self.name = router.router_name
         self.session = router.session
@@ -57,8 +62,10 @@ class RoutingStream:
         self._mirror = mirror
         self._resources = resources
         self._remove = remove
+        self._listing = listing
         self._left = False
-        self._outbox = Outbox(MOST_AT_ONCE)
+        self._changed = changed
+        self._wake = StreamWake()
         self._topics: set[str] = set()
         """Topics whose partition count may have changed."""
         self._generation = -1
@@ -69,41 +76,42 @@ class RoutingStream:
 
     @property
     def backlog(self) -> int:
-        """How many partitions are in the outbox."""
-        return len(self._outbox)
+        """How many partitions have changed that it has not been sent."""
+        return len(self._changed)
 
-    def touch(self, tps: AbstractSet[TopicPartition], topics: AbstractSet[str]) -> None:
-        """Put partitions, and topics of another size, into the outbox, and have the stream see whether there is another
-        plan."""
+    def look_again(self, topics: AbstractSet[str]) -> None:
+        """Have the stream see what has changed: partitions, these topics' partition counts, or the plan."""
         self._topics |= topics
-        self._outbox.add_all(tps)
+        self._wake.notify()
 
     def publish(self, loads: Sequence[PublishedLoads], valid_for: float) -> None:
         """Replace the loads that are to be sent."""
         self._loads, self._loads_valid_for = tuple(loads), valid_for
-        self._outbox.notify()
+        self._wake.notify()
 
     def end(self, error: AssignerError) -> None:
         """End the stream with this error. The first one counts."""
-        self._outbox.end(error)
+        self._wake.end(error)
+        self._changed.close()
 
     async def updates(self) -> AsyncIterator[TableChanges]:
-        self._outbox.look()
+        self._wake.look()
         async for part in self._table():
             yield part
-            self._outbox.look()
+            self._wake.look()
         while True:
-            mark = self._outbox.look()
+            mark = self._wake.look()
             changes = self._changes()
             if changes:
                 yield changes
             else:
-                await self._outbox.news(mark)
+                await self._wake.news(mark)
 
     async def leave(self) -> None:
         if self._left:
             return
         self._left = True
+        self._changed.close()
         self._remove(self)
         await self._resources.aclose()
 
@@ -111,17 +119,21 @@ class RoutingStream:
 
     async def _table(self) -> AsyncIterator[TableChanges]:
         state = self._mirror.state
-        self._outbox.clear()
+        self._changed.skip()
         self._topics.clear()
         revision, self._generation = state.revision, state.plan.generation
         topics = tuple((topic, config.record.partition_count) for topic, config in state.topics.items())
-        part = TableChanges(full=True, revision=revision, generation=self._generation, topics=topics)
-        async for tps in _in_parts(state):
-            # The part before is sent once it is known not to be the last.
-            rows = [(tp, route) for tp in tps if (route := route_of(state, tp))]
-            yield msgspec.structs.replace(part, more=True)
-            part = TableChanges(revision=revision, generation=self._generation, routes=tuple(rows))
-        yield part
+        runs = await self._listing.runs()
+        left = sum(len(numbers) for _, numbers in runs)
+        yield TableChanges(full=True, more=left > 0, revision=revision, generation=self._generation, topics=topics)
+        rows: Rows = []
+        for tps in parts(runs, MOST_AT_ONCE):
+            rows += [(tp, route) for tp in tps if (route := route_of(state, tp))]
+            left -= len(tps)
+            if len(rows) >= MOST_IN_TABLE or not left:
+                yield TableChanges(more=left > 0, revision=revision, generation=self._generation, routes=tuple(rows))
+                rows = []
+            await anyio.lowlevel.checkpoint()
 
     # --- changes -------------------------------------------------------------------------------------------------
 
@@ -129,11 +141,11 @@ class RoutingStream:
         """Take what is new; None: nothing is."""
         state = self._mirror.state
         generation = state.plan.generation
-        if not (self._outbox or self._topics or self._loads is not None or generation != self._generation):
+        if not (self._changed or self._topics or self._loads is not None or generation != self._generation):
             return None
         rows: Rows = []
         unowned: list[TopicPartition] = []
-        for tp in self._outbox.take():
+        for tp in self._changed.take(MOST_AT_ONCE):
             route = route_of(state, tp)
             if route:
                 rows.append((tp, route))
@@ -154,28 +166,17 @@ class RoutingStream:
         )
 
 
-async def _in_parts(state: GroupState) -> AsyncIterator[list[TopicPartition]]:
-    """All partitions that have an owner, each topic's in order, in parts between which other tasks run."""
-    by_topic: dict[str, list[int]] = {}
-    owned = iter(list(state.assignments))
-    while some := list(islice(owned, MOST_AT_ONCE)):
-        for tp in some:
-            by_topic.setdefault(tp.topic, []).append(tp.partition)
-        await anyio.lowlevel.checkpoint()
-    for topic in sorted(by_topic):
-        numbers = sorted(by_topic[topic])
-        for first in range(0, len(numbers), MOST_AT_ONCE):
-            yield [TopicPartition(topic, number) for number in numbers[first : first + MOST_AT_ONCE]]
-            await anyio.lowlevel.checkpoint()
-
-
 # --- the streams of an instance ----------------------------------------------------------------------------------
 
 
 class RouterDispatcher(GroupDispatcher[RoutingStream]):
+    def __init__(self, mirror: GroupMirror) -> None:
+        super().__init__(mirror)
+        self.listing = TableListing(mirror.state)
+        self.log = ChangeLog()
+
     def changed(self, changes: Sequence[Change]) -> None:
-        # Collected first: each stream is told once, however many changes and streams there are.
-        tps: set[TopicPartition] = set()
+        tps: dict[TopicPartition, None] = {}
         topics: set[str] = set()
         is_news = False
         for change in changes:
@@ -186,11 +187,12 @@ class RouterDispatcher(GroupDispatcher[RoutingStream]):
                 case PlanKey():
                     is_news = True
                 case _:
-                    tps.update(touched(self.mirror.state, change))
+                    tps.update(dict.fromkeys(touched(self.mirror.state, change)))
                     if topic := touched_topic(change):
                         topics.add(topic)
+        self.log.add(tps)
         for stream in self.streams.values() if is_news or tps or topics else ():
-            stream.touch(tps, topics)
+            stream.look_again(topics)
 
     def check_session(self, stream: RoutingStream) -> None:
         error = sessions.ended(self.mirror.state, stream.name, stream.session)
@@ -211,7 +213,11 @@ class RouterStreams(StreamRegistry[RoutingStream]):
         sessions.check_on_record(mirror.state, name, session)
 
         def make() -> RoutingStream:
-            return RoutingStream(mirror, router, resources.pop_all(), self.remove, wants_loads=wants_loads)
+            of_group = cast(RouterDispatcher, self._dispatchers[mirror.group])
+            listing, changed = of_group.listing, of_group.log.reader()
+            return RoutingStream(
+                mirror, router, resources.pop_all(), self.remove, listing, changed, wants_loads=wants_loads
+            )
 
         return self.replace(mirror, name, session, sessions.superseded(mirror.group, router), make)
 

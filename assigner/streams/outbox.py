@@ -6,7 +6,6 @@ changes, no reader waits for another, and memory is bounded by the partitions of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import islice
 
 from assigner.aio.wakeup import Wakeup
@@ -14,23 +13,50 @@ from assigner.errors import AssignerError
 from assigner.model.keys import TopicPartition
 
 
-class Outbox:
-    def __init__(self, most_at_once: int) -> None:
-        """`most_at_once`: partitions that are taken out in one go."""
-        self.waiting: set[TopicPartition] = set()
-        self._most = most_at_once
+class StreamWake:
+    """Wakes one stream for what is new, and for the error that ends it."""
+
+    def __init__(self) -> None:
         self._wake = Wakeup()
         self._ended: AssignerError | None = None
+
+    def end(self, error: AssignerError) -> None:
+        """End the stream with this error. The first one counts."""
+        if self._ended is None:
+            self._ended = error
+            self._wake.notify()
+
+    def notify(self) -> None:
+        """Have the stream look again."""
+        self._wake.notify()
+
+    # --- the stream's loop ---------------------------------------------------------------------------------------
+
+    def look(self) -> int:
+        """Begin to look: what comes from now on ends the wait for `news`. Raises the error that ended the stream."""
+        if self._ended:
+            raise self._ended
+        return self._wake.mark()
+
+    async def news(self, mark: int) -> None:
+        """Wait until there is something new since that `look`."""
+        await self._wake.since(mark)
+
+
+class Outbox(StreamWake):
+    """The partitions of one stream."""
+
+    def __init__(self, most_at_once: int) -> None:
+        """`most_at_once`: partitions that are taken out in one go."""
+        super().__init__()
+        self.waiting: set[TopicPartition] = set()
+        self._most = most_at_once
 
     def __len__(self) -> int:
         return len(self.waiting)
 
     def add(self, tp: TopicPartition) -> None:
         self.waiting.add(tp)
-        self._wake.notify()
-
-    def add_all(self, tps: Iterable[TopicPartition]) -> None:
-        self.waiting.update(tps)
         self._wake.notify()
 
     def clear(self) -> None:
@@ -44,25 +70,3 @@ class Outbox:
         part = sorted(islice(self.waiting, self._most))
         self.waiting.difference_update(part)
         return part
-
-    def end(self, error: AssignerError) -> None:
-        """End the stream with this error. The first one counts."""
-        if self._ended is None:
-            self._ended = error
-            self._wake.notify()
-
-    # --- the stream's loop ---------------------------------------------------------------------------------------
-
-    def notify(self) -> None:
-        """Have the stream look again, for something that is not a partition."""
-        self._wake.notify()
-
-    def look(self) -> int:
-        """Begin to look: what comes from now on ends the wait for `news`. Raises the error that ended the stream."""
-        if self._ended:
-            raise self._ended
-        return self._wake.mark()
-
-    async def news(self, mark: int) -> None:
-        """Wait until there is something new since that `look`."""
-        await self._wake.since(mark)

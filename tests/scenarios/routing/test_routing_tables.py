@@ -141,7 +141,8 @@ async def test_revisions_never_go_back_within_a_stream(any_cluster: Cluster) -> 
 async def test_a_large_table_comes_in_parts_and_what_changes_meanwhile_comes_after_it(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "MOST_AT_ONCE", 10)
+    monkeypatch.setattr(streams, "MOST_AT_ONCE", 5)
+    monkeypatch.setattr(streams, "MOST_IN_TABLE", 10)
     await cluster.start_instance()
     await cluster.route("r1")
     a, b = await warm_at_b(cluster, partitions=64)
@@ -183,6 +184,21 @@ async def test_an_unread_stream_keeps_no_more_than_a_set_of_partitions_and_holds
         )
     await quick.until("the last epoch", lambda r: max(route.epoch for route in r.table.values()) >= 199)
     assert cluster.instances["i1"].router_streams.backlog <= 8
+    await slow.leave()
+
+
+async def test_a_stream_that_ends_while_nobody_reads_it_keeps_no_changes(cluster: Cluster) -> None:
+    await cluster.start_instance()
+    await cluster.add_topic(partitions=8)
+    slow = await cluster.instances["i1"].routers.register(RouterRegistration(GROUP, "slow", "s"))
+    await anext(slow.updates())
+    await cluster.route("quick")
+    await cluster.join("a")
+    await cluster.until_counts(a=8)
+    streams_of = cluster.instances["i1"].router_streams
+    assert streams_of.backlog == 8
+    await cluster.route("slow", session="another")
+    assert streams_of.backlog == 0
     await slow.leave()
 
 
