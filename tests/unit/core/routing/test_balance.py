@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from assigner.core.routing import balance as balance_of
 from assigner.core.routing.balance import KeylessBalance
 from assigner.model.routes import PublishedLoads
 
@@ -55,11 +56,55 @@ def test_partitions_that_do_not_suit_are_passed_over_and_do_not_make_up_for_it()
     balance = KeylessBalance()
     assert set(picks(balance, 30, suits=lambda one: one != 1)) == {0, 2, 3}
     after = picks(balance, 40)
+    assert set(after) == {0, 1, 2, 3}
     assert max(after.values()) - min(after.values()) <= 2
 
 
 def test_where_none_suits_one_is_picked_anyway() -> None:
     assert sum(picks(KeylessBalance(), 8, suits=lambda _: False).values()) == 8
+
+
+def test_no_more_partitions_are_looked_at_than_make_sense(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(balance_of, "TRIES", 3)
+    balance, looked = KeylessBalance(), 0
+
+    def no(_: int) -> bool:
+        nonlocal looked
+        looked += 1
+        return False
+
+    found = [balance.pick("t", 10, 0.0, no) for _ in range(10)]
+    assert sorted(found) == list(range(10)), "all of them get their turn"
+    assert looked <= 10 * 4
+    assert set(picks(balance, 10, partitions=10)) == set(range(10)), "and none is forgotten"
+
+
+def test_loads_that_come_while_requests_flow_count_from_then_on() -> None:
+    balance = KeylessBalance()
+    picks(balance, 8)
+    balance.published([PublishedLoads("t", (0, 1, 2, 3), (0.0, 10.0, 10.0, 20.0))], 10.0, 0.0)
+    found = picks(balance, 700)
+    assert found[0] == pytest.approx(4 * found[3], rel=0.1)
+
+
+def test_partitions_of_which_none_has_any_load_take_turns() -> None:
+    found = picks(published(0.0, 0.0, 0.0, 0.0), 400)
+    assert max(found.values()) - min(found.values()) <= 2
+
+
+def test_of_a_list_without_its_other_half_what_is_there_counts() -> None:
+    balance = KeylessBalance()
+    balance.published([PublishedLoads("t", (0, 1, 2), (0.0, 20.0))], 10.0, 0.0)
+    found = picks(balance, 400, partitions=3)
+    assert found[0] > found[2] > found[1]
+
+
+def test_a_topic_that_is_gone_leaves_no_loads_to_one_of_its_name() -> None:
+    balance = published(0.0, 10.0, 10.0, 20.0)
+    picks(balance, 10)
+    balance.forget(["t"])
+    found = picks(balance, 400)
+    assert max(found.values()) - min(found.values()) <= 2
 
 
 def test_a_partition_without_a_load_counts_as_an_average_one() -> None:

@@ -163,3 +163,30 @@ def test_as_many_acks_are_given_as_are_asked_for() -> None:
         core.drained(tp, drain.number)
     assert len(core.pending_acks(3)) == 3
     assert core.unanswered == 5
+
+
+def test_a_partition_that_thaws_where_it_was_is_switched_to_its_owner_again() -> None:
+    """By a successor of the handoff that has frozen nothing yet: same owner, same epoch."""
+    scene = Scene(OLD)
+    scene.show(FROZEN)
+    thawed = Route("a", "a:80", 5, "h2")
+    assert scene.show(thawed) == [Switch(TP, thawed), Flush(TP)]
+
+
+def test_only_the_drain_that_is_still_needed_may_be_overdue() -> None:
+    scene = Scene(OLD)
+    scene.show(FROZEN)
+    scene.show(None)
+    scene.show(FROZEN)
+    earlier, present = scene.drains
+    assert not scene.core.overdue(TP, earlier)
+    assert scene.core.draining == 1
+    scene.core.drained(TP, earlier)
+    assert (scene.core.draining, scene.acks()) == (1, [])
+    scene.core.drained(TP, present)
+    assert not scene.core.overdue(TP, present), "it has ended"
+    assert (scene.core.draining, scene.core.overdue_count) == (0, 0)
+    assert scene.acks() == ["h1"]
+    assert scene.core.acknowledged_count == 1
+    scene.show(NEW)
+    assert not scene.core.overdue(TP, present), "nothing is frozen"

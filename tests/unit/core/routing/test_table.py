@@ -93,13 +93,34 @@ def test_a_row_that_is_shown_again_is_no_change_unless_it_is_frozen() -> None:
     assert [row.tp for row in table.apply(difference(10, p0=at("a", 5), p1=HELD)).rows] == [tp(1)]
 
 
+def test_a_whole_table_opens_nothing_that_was_frozen_or_newer_when_it_lost_its_owner() -> None:
+    table = table_with(p0=HELD, p1=at("a", 9))
+    table.apply(difference(11, (0, 1)))
+    table.begin_stream()
+    table.apply(whole(12, p0=at("a", 5), p1=at("b", 8)))
+    assert table.route("t", 0) == at("a", 5, "h1", frozen=True)
+    assert table.route("t", 1) == at("a", 9)
+
+
+def test_a_whole_table_shows_what_is_frozen_again_and_what_has_changed() -> None:
+    """What is frozen has to be acknowledged again: the ack may have been lost with the connection."""
+    table = table_with(p0=at("a", 5), p1=HELD, p2=at("a", 5), p3=at("a", 5))
+    table.begin_stream()
+    table.apply(whole(11, "", True, p0=at("a", 5), p1=HELD, p2=at("b", 6)))
+    # Until the last part, what changes is shown too; here it changes back, and one comes and goes.
+    table.apply(difference(11, (), True, p0=at("b", 6), p3=at("a", 5), p4=at("c", 1)))
+    applied = table.apply(difference(11, (4,), p2=at("a", 5)))
+    assert sorted((row.tp.partition, row.after) for row in applied.rows) == [(0, at("b", 6)), (1, HELD)]
+    assert len(table) == 4
+
+
 # --- order ---------------------------------------------------------------------------------------------------------
 
 
 def test_an_update_that_is_older_than_the_table_is_ignored_and_an_equal_one_is_applied() -> None:
     table = table_with(p0=at("a", 5))
     assert table.apply(difference(9, p0=at("b", 6))).rows == []
-    assert table.route("t", 0) == at("a", 5)
+    assert (table.route("t", 0), table.stale) == (at("a", 5), 1)
     table.apply(difference(10, p0=at("b", 6)))
     assert table.route("t", 0) == at("b", 6)
 
@@ -110,8 +131,9 @@ def test_the_table_of_an_instance_that_lags_behind_is_used_once_it_has_caught_up
     applied = table.apply(whole(8, p0=at("a", 4), p1=at("a", 5), p2=at("c", 1)))
     assert not applied.completed
     assert is_behind(table)
-    assert (table.revision, table.route("t", 2)) == (10, None)
+    assert (table.revision, table.route("t", 2), table.stale) == (10, None, 1)
     assert not table.apply(difference(9, p0=at("a", 5))).completed
+    assert not table.apply(difference(10, (), True, p0=at("a", 5))).completed, "it is cut in two"
     applied = table.apply(difference(10, (2,), p0=at("b", 6)))
     assert applied.completed
     assert not is_behind(table)
@@ -123,6 +145,7 @@ def test_a_whole_table_in_parts_is_used_when_the_last_has_arrived() -> None:
     table = RoutingTable()
     table.begin_stream()
     assert not table.apply(whole(10, "", True, p0=at("a", 5))).completed
+    assert not is_behind(table), "it is not complete"
     assert (table.revision, table.route("t", 0), table.partitions("t")) == (0, None, 0)
     applied = table.apply(difference(10, p1=at("b", 5)))
     assert applied.completed
@@ -181,6 +204,26 @@ def test_an_unknown_incarnation_is_no_other_one() -> None:
     assert table.route("t", 0) == at("a", 5)
 
 
+def test_what_had_no_owner_in_another_incarnation_is_forgotten() -> None:
+    table = RoutingTable(max_partitions=3)
+    table.begin_stream()
+    table.apply(whole(10, "one", p0=at("a", 9), p1=at("a", 9), p2=at("a", 9)))
+    table.apply(difference(11, (0, 1, 2)))
+    table.begin_stream()
+    table.apply(whole(2, "two", p3=at("b", 1), p4=at("b", 1), p5=at("b", 1)))
+    assert len(table) == 3
+
+
+def test_a_table_tells_how_many_partitions_have_an_owner() -> None:
+    table = table_with(p0=at("a", 5))
+    assert len(table) == 1
+    table.apply(difference(11, p1=at("a", 5), p2=at("a", 5)))
+    table.apply(difference(12, (0, 7)))
+    assert len(table) == 2
+    table.apply(TableChanges(revision=13, topics=(("t", 9), ("u", 4))))
+    assert (table.partitions("t"), table.partitions("u"), table.topics) == (9, 4, {"t": 9, "u": 4})
+
+
 def test_a_topic_that_is_gone_takes_its_rows_along() -> None:
     table = table_with(p0=at("a", 5), p1=at("a", 5))
     applied = table.apply(TableChanges(revision=11, topics=(("t", 0),)))
@@ -223,9 +266,11 @@ def test_partitions_that_get_an_owner_back_are_counted_once() -> None:
     table.apply(difference(5, (0,), True))
     assert table.apply(difference(5, p0=at("d", 4))).completed
     assert [route.owner for _, route in table] == ["c", "d"]
+    table.apply(difference(6, (1,)))
+    table.apply(difference(7, p1=at("d", 4)))
     table.begin_stream()
     with pytest.raises(LimitReached):
-        table.apply(whole(6, p0=at("a", 5), p1=at("a", 5), p2=at("a", 5)))
+        table.apply(whole(8, p0=at("a", 5), p1=at("a", 5), p2=at("a", 5)))
 
 
 def test_an_update_that_is_refused_changes_nothing() -> None:
