@@ -1,4 +1,4 @@
-"""Tokens that end while their client is registered, over real gRPC: renewed in time, too late, or never.
+"""Tokens and keys that end while their client is registered, over real gRPC: renewed in time, too late, or never.
 
 A token outlives its `exp` by half a minute, for the clocks' sake, and its stream by another, hence virtual time.
 """
@@ -12,11 +12,13 @@ from typing import Any
 import anyio
 import pytest
 
+from assigner.client import AdminClient, Unauthenticated
 from assigner.clock import LoopClock
 from assigner.core.group import GroupState
 from assigner.routing import Router
 from tests.support.clients.tokens import QUICK, Tokens, consuming, owns_both, serving
 from tests.support.cluster import GROUP, Cluster
+from tests.support.signed_tokens import Signer
 
 # Both ends of each connection are in this process and nothing else is: time may be virtual.
 pytestmark = pytest.mark.virtual_time(sockets="local")
@@ -101,3 +103,32 @@ async def test_a_router_goes_on_with_a_token_of_another_identity_once_its_old_se
 
 def router_of(principal: str) -> Callable[[GroupState], bool]:
     return lambda state: [found.record.principal for found in state.routers.values()] == [principal]
+
+
+async def test_a_scrape_tells_of_keys_that_vanished_and_of_tokens_that_are_false(
+    cluster: Cluster, tokens: Tokens
+) -> None:
+    service = await serving(cluster, tokens)
+    async with consuming(cluster, token=tokens.token()) as consumer:
+        await owns_both(consumer)
+        (tokens.folder / "key.pem").unlink()
+        await anyio.sleep(120)
+        forged = Signer().token(LoopClock().wall(), header={"kid": tokens.signer.kid})
+        async with AdminClient(service.address, token=forged) as forger:
+            with pytest.raises(Unauthenticated):
+                await forger.list_groups()
+        said = (await service.instance.metrics.render()).decode()
+        assert 100 < float(sample(said, 'assigner_auth_files_age_seconds{files="keys"}')) < 130
+        for name in (
+            'assigner_auth_reload_failures_total{files="keys"}',
+            'assigner_auth_tokens_total{outcome="forged"}',
+            'assigner_auth_tokens_total{outcome="verified"}',
+            'assigner_auth_denied_total{claim="",kind="unauthenticated"}',
+        ):
+            assert (name, sample(said, name)) == (name, "1.0")
+        assert consumer.statistics().leases_lost == 0
+
+
+def sample(scrape: str, name: str) -> str:
+    (line,) = (line for line in scrape.splitlines() if line.startswith(name))
+    return line.rpartition(" ")[2]
