@@ -26,7 +26,7 @@ from assigner.auth.issuing import (
 )
 from assigner.auth.keys import public_key, read_keys
 from assigner.auth.rules import Denial
-from assigner.auth.tokens import LEEWAY, MAX_BYTES, TokenVerifier, UnverifiedToken, unverified
+from assigner.auth.tokens import LEEWAY, LONGEST, MAX_BYTES, TokenVerifier, UnverifiedToken, unverified
 from assigner.cli.exit_codes import REFUSED, USAGE, Failure
 from assigner.cli.output import console, print_json, table
 from assigner.errors import AssignerError, InvalidInput
@@ -210,6 +210,8 @@ def _rows(fields: dict[str, Any], now: float) -> Iterator[tuple[str, str]]:
 def _validity(begins: float | None, ends: float, now: float) -> str:
     if now >= ends + LEEWAY:
         return f"no more, since {_span(now - ends)}"
+    if ends > now + LONGEST + LEEWAY:
+        return f"never: it ends in more than {LONGEST / _UNITS['d']:g} days"
     if begins is not None and begins > now:
         return f"not yet, in {_span(begins - now)}"
     return f"for {_span(ends - now)}"

@@ -301,3 +301,11 @@ def test_a_file_that_is_not_there_is_named_with_the_remedy(tmp_path: Path, what:
     assert result.exit_code == 2
     assert f"{missing}: there is no such file; check the path" in result.stderr
     assert "assigner token" in result.stderr
+
+
+def test_a_token_that_counts_for_too_long_is_shown_as_one_that_is_never_taken() -> None:
+    token = Signer().token(time.time(), exp=1e300)
+    result = run("show", stdin=token)
+    assert result.exit_code == 0
+    assert "never: it ends in more than 400 days" in result.stdout
+    assert len(max(result.stdout.splitlines(), key=len)) < 160
