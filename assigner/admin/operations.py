@@ -21,7 +21,7 @@ from assigner.api import GroupDescription, GroupSummary, LoadDescription, Member
 from assigner.core.conditions import conditions, not_renewing
 from assigner.core.group import GroupState
 from assigner.core.planning.request import flat_partitions
-from assigner.core.routers.quorum import missing, unacked
+from assigner.core.routers.quorum import abridged, missing, unacked
 from assigner.errors import (
     FailedPrecondition,
     InvalidInput,
@@ -360,7 +360,7 @@ def _with_missing_acks(state: GroupState, tp: TopicPartition) -> Handoff:
     handoff = state.handoffs[tp].record
     if not (state.has_routers and handoff.awaits_routers):
         return handoff
-    return msgspec.structs.replace(handoff, unacked=tuple(missing(state, tp)))
+    return msgspec.structs.replace(handoff, unacked=abridged(missing(state, tp)))
 
 
 def _ownership(state: GroupState) -> tuple[PartitionOwner, ...]:

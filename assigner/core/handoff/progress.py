@@ -15,7 +15,7 @@ from assigner.core.leader_context import LeaderContext
 from assigner.core.liveness import SessionState
 from assigner.core.planning.copartitions import CopartitionUnits
 from assigner.core.planning.request import rollout_of
-from assigner.core.routers.quorum import listed, missing_of_all
+from assigner.core.routers.quorum import abridged, listed, missing_of_all
 from assigner.core.standby_copies import holders
 from assigner.core.work_queue import Note, Timer
 from assigner.core.writes import ConsumerSubject, Write
@@ -85,10 +85,12 @@ class HandoffProgress:
             case HandoffAction.FREEZE:
                 return self._transitions.advance(tps, Step.FREEZING)
             case HandoffAction.RELEASE:
-                return self._transitions.advance(tps, Step.RELEASING, silent)
+                return self._transitions.advance(tps, Step.RELEASING, abridged(silent))
             case HandoffAction.FLIP | HandoffAction.FLIP_RELEASED:
                 released = action is HandoffAction.FLIP_RELEASED
-                return self._transitions.flip(tps, target, released=released, unacked=silent) if target else None
+                return (
+                    self._transitions.flip(tps, target, released=released, unacked=abridged(silent)) if target else None
+                )
             case HandoffAction.ASSIGN:
                 return self._transitions.assign(tps, target, handoff.cause) if target else None
             case HandoffAction.BUMP_EPOCH:

@@ -14,7 +14,7 @@ router:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from assigner.core.group import GroupState
 from assigner.model.keys import TopicPartition
@@ -22,6 +22,8 @@ from assigner.model.records import Handoff, Router, Stored
 
 NAMED = 5
 """Routers that a text names; the rest is counted."""
+NAMED_IN_RECORDS = 20
+"""Routers that a record or an answer names for each partition that moves."""
 
 
 def required(state: GroupState) -> list[str]:
@@ -57,17 +59,10 @@ def has_acked(state: GroupState, tp: TopicPartition, handoff: Handoff, router: S
 def unacked(state: GroupState) -> dict[str, int]:
     """For each router that freezes wait for, how many frozen partitions it has not acked."""
     counts = dict.fromkeys(required(state), 0)
-    for tp in waiting(state):
-        for name in missing(state, tp):
+    for tp, handoff in state.handoffs.items() if counts else ():
+        for name in missing(state, tp) if handoff.record.awaits_routers else ():
             counts[name] += 1
     return counts
-
-
-def waiting(state: GroupState) -> list[TopicPartition]:
-    """The partitions whose freeze is not acked by all routers yet."""
-    if not state.has_routers:
-        return []
-    return [tp for tp, handoff in state.handoffs.items() if handoff.record.awaits_routers and missing(state, tp)]
 
 
 def listed(names: Iterable[str]) -> str:
@@ -75,3 +70,9 @@ def listed(names: Iterable[str]) -> str:
     quoted = [repr(name) for name in names]
     more = f" and {len(quoted) - NAMED} more" if len(quoted) > NAMED else ""
     return ", ".join(quoted[:NAMED]) + more
+
+
+def abridged(names: Sequence[str]) -> tuple[str, ...]:
+    """Name some routers in a record or an answer, the first of them in order, and say how many more there are."""
+    more = (f"and {len(names) - NAMED_IN_RECORDS} more",) if len(names) > NAMED_IN_RECORDS else ()
+    return (*names[:NAMED_IN_RECORDS], *more)

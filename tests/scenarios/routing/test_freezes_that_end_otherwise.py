@@ -5,10 +5,14 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from assigner.api import RouterRegistration
 from assigner.core.group import GroupState
+from assigner.core.routers.quorum import NAMED_IN_RECORDS
 from assigner.errors import Evicted
 from assigner.model.keys import TopicPartition
+from assigner.model.names import MAX_NAME_BYTES
 from assigner.model.records import FreezeOverdue, GroupOptions, HandoffMode, RouterAck, Step, encode
+from assigner.testing.waiting import eventually
 from tests.support.cluster import EXPIRES, GROUP, Cluster
 from tests.support.frozen_moves import moving, owners, until_step, warm_at_b
 
@@ -72,6 +76,46 @@ async def test_an_overdue_freeze_goes_on_without_the_routers_where_the_group_say
         history = (await instance.operations.describe(GROUP)).history
     assert [move.unacked for move in history if move.new == "b"] == [("silent",)]
     assert b'assigner_freezes_overdue_total{group="g",outcome="proceed"} 1.0' in await instance.metrics.render()
+
+
+@pytest.mark.cluster(options=OVERDUE_SOON)
+@pytest.mark.parametrize("mode", list(HandoffMode))
+async def test_of_many_routers_that_do_not_ack_some_are_named_wherever_they_are_stored(
+    any_cluster: Cluster, mode: HandoffMode
+) -> None:
+    """Records that name two hundred of them for each of twenty partitions would be more than the store takes."""
+    cluster = any_cluster
+    await cluster.set_options(freeze_overdue=FreezeOverdue.PROCEED, handoff_mode=mode, warm_concurrency=20)
+    instance = await cluster.start_instance()
+    silent = [f"{number:03}".ljust(MAX_NAME_BYTES, "x") for number in range(200)]
+    for name in silent:
+        await instance.routers.register(RouterRegistration(GROUP, name, "s"))
+    _, b = await warm_at_b(cluster, partitions=40)
+    await b.ready(*b.to_warm)
+    await cluster.until_counts(a=20, b=20)
+    said = (*silent[:NAMED_IN_RECORDS], f"and {200 - NAMED_IN_RECORDS} more")
+
+    async def moved() -> bool:
+        moves = (await instance.operations.describe(GROUP)).history
+        return [move.unacked for move in moves if move.new == "b"] == [said] * 20
+
+    await eventually(moved, within=cluster.patience, what="the moves are in the history")
+
+
+async def test_a_description_names_some_of_many_routers_that_a_move_waits_for(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    instance = await cluster.start_instance()
+    names = [f"r{number:02}" for number in range(NAMED_IN_RECORDS + 5)]
+    for name in names:
+        await instance.routers.register(RouterRegistration(GROUP, name, "s"))
+    _, _, partition = await moving(cluster)
+    await until_step(cluster, partition)
+
+    async def described() -> bool:
+        (waiting,) = (await instance.operations.describe(GROUP)).handoffs
+        return waiting.unacked == (*names[:NAMED_IN_RECORDS], "and 5 more")
+
+    await eventually(described, within=cluster.patience, what="some are named")
 
 
 @pytest.mark.cluster(options=OVERDUE_SOON)

@@ -1074,7 +1074,7 @@ class HandoffInfo(betterproto2.Message):
         10, betterproto2.TYPE_STRING, repeated=True
     )
     """
-    Routers whose acks the frozen partition waits for, or without which it went on.
+    Routers whose acks the frozen partition waits for, or without which it went on: the first 20, and how many more.
     """
 
 
@@ -1172,7 +1172,7 @@ class MoveInfo(betterproto2.Message):
         10, betterproto2.TYPE_STRING, repeated=True
     )
     """
-    Routers that had not acknowledged the freeze when the partition moved.
+    Routers that had not acknowledged the freeze when the partition moved: the first 20, and how many more.
     """
 
 

@@ -46,7 +46,6 @@ def test_without_routers_nobody_is_missing() -> None:
     scene = frozen()
     assert quorum.missing(scene.state, ON) == []
     assert quorum.unacked(scene.state) == {}
-    assert quorum.waiting(scene.state) == []
 
 
 def test_every_registered_router_is_missing_until_it_has_acked() -> None:
@@ -59,7 +58,7 @@ def test_every_registered_router_is_missing_until_it_has_acked() -> None:
     assert quorum.unacked(scene.state) == {"r1": 1, "r2": 0}
     ack(scene, "r1")
     assert quorum.missing(scene.state, ON) == []
-    assert quorum.waiting(scene.state) == []
+    assert quorum.unacked(scene.state) == {"r1": 0, "r2": 0}
 
 
 @pytest.mark.parametrize("wrong", [{"session": "s0"}, {"session": ""}, {"handoff_id": "h9"}, {"handoff_id": ""}])
@@ -100,6 +99,16 @@ def test_an_ack_under_the_key_of_another_router_is_none() -> None:
 def test_of_many_routers_the_first_are_named_and_the_rest_is_counted() -> None:
     assert quorum.listed(["a", "b"]) == "'a', 'b'"
     assert quorum.listed([str(number) for number in range(8)]) == "'0', '1', '2', '3', '4' and 3 more"
+    most = [f"{number:02}" for number in range(quorum.NAMED_IN_RECORDS)]
+    assert quorum.abridged(most) == tuple(most)
+    assert quorum.abridged([*most, "x", "y"]) == (*most, "and 2 more")
+
+
+def test_what_is_not_frozen_waits_for_nobody() -> None:
+    scene = frozen()
+    router(scene, "r1")
+    scene.handoff(1, "a", "b", Step.WARMING)
+    assert quorum.unacked(scene.state) == {"r1": 1}
 
 
 # --- what the leader makes of it ---------------------------------------------------------------------------------
