@@ -102,6 +102,14 @@ def test_a_whole_table_opens_nothing_that_was_frozen_or_newer_when_it_lost_its_o
     assert table.route("t", 1) == at("a", 9)
 
 
+def test_a_whole_table_without_the_handoff_opens_nothing_that_is_frozen() -> None:
+    table = table_with(p0=HELD, p1=at("a", 9))
+    table.begin_stream()
+    table.apply(whole(12, p0=at("a", 5), p1=at("b", 8)))
+    assert table.route("t", 0) == at("a", 5, "h1", frozen=True)
+    assert table.route("t", 1) == at("a", 9)
+
+
 def test_a_whole_table_shows_what_is_frozen_again_and_what_has_changed() -> None:
     """What is frozen has to be acknowledged again: the ack may have been lost with the connection."""
     table = table_with(p0=at("a", 5), p1=HELD, p2=at("a", 5), p3=at("a", 5))
@@ -134,6 +142,9 @@ def test_the_table_of_an_instance_that_lags_behind_is_used_once_it_has_caught_up
     assert (table.revision, table.route("t", 2), table.stale) == (10, None, 1)
     assert not table.apply(difference(9, p0=at("a", 5))).completed
     assert not table.apply(difference(10, (), True, p0=at("a", 5))).completed, "it is cut in two"
+    table.begin_stream()
+    assert not is_behind(table), "the next instance may be another one"
+    table.apply(whole(9, p0=at("a", 5), p1=at("a", 5), p2=at("c", 1)))
     applied = table.apply(difference(10, (2,), p0=at("b", 6)))
     assert applied.completed
     assert not is_behind(table)
@@ -268,6 +279,12 @@ def test_partitions_that_get_an_owner_back_are_counted_once() -> None:
     assert [route.owner for _, route in table] == ["c", "d"]
     table.apply(difference(6, (1,)))
     table.apply(difference(7, p1=at("d", 4)))
+    table.apply(difference(8, (0, 1)))
+    table.begin_stream()
+    table.apply(whole(8, "", True, p0=at("a", 5), p1=at("a", 5)))
+    table.apply(difference(8, (0, 0), True))
+    with pytest.raises(LimitReached):
+        table.apply(difference(8, (), True, p2=at("a", 5)))
     table.begin_stream()
     with pytest.raises(LimitReached):
         table.apply(whole(8, p0=at("a", 5), p1=at("a", 5), p2=at("a", 5)))
