@@ -66,7 +66,7 @@ async def test_owners_that_come_go_and_crash_reach_every_router(any_cluster: Clu
 
 
 async def test_pods_that_join_in_quick_succession_leave_all_tables_as_the_store_is(any_cluster: Cluster) -> None:
-    """The course that the README of seed 003 names as its open bug."""
+    """Each joins while the group is still being rebalanced for the one before."""
     cluster = any_cluster
     await cluster.start_instance()
     await cluster.add_topic(partitions=12)
