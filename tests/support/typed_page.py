@@ -55,12 +55,29 @@ class TypedPage:
 
     def typed(self) -> list[str]:
         """The commands of the page, in their order, without prompts and without what they print."""
-        text = "".join(blocks(self.page, "console")).replace("\\\n", " ")
-        return [self.replaced(line.removeprefix("$ ")) for line in text.splitlines() if line.startswith("$ ")]
+        return [command for command, _ in self.shown()]
 
-    def run(self, command: str) -> subprocess.CompletedProcess[str]:
+    def shown(self) -> list[tuple[str, list[str]]]:
+        """The commands of the page, each with the lines that the page says it prints."""
+        found: list[tuple[str, list[str]]] = []
+        for block in blocks(self.page, "console"):
+            for line in block.replace("\\\n", " ").splitlines():
+                if line.startswith("$ "):
+                    found.append((self.replaced(line.removeprefix("$ ")), []))
+                else:
+                    found[-1][1].append(line)
+        return found
+
+    def run(self, command: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a command to its end. `typed`: what it reads."""
         return subprocess.run(
-            ["bash", "-c", command], cwd=self.folder, env=self._environment, capture_output=True, text=True, check=False
+            ["bash", "-c", command],
+            cwd=self.folder,
+            env=self._environment,
+            input=typed,
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     def prints(self, command: str, text: str) -> bool:
