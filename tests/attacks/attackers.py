@@ -132,11 +132,12 @@ def header_bomb(times: int) -> Flood:
     return pieces
 
 
-def open_calls(path: str, body: Callable[[int], bytes], per_connection: int) -> Flood:
-    """Calls in their thousands: as many at once as a connection may have, and again without waiting for answers."""
+def open_calls(path: str, body: Callable[[int], bytes], per_connection: int, *more: tuple[str, str]) -> Flood:
+    """Calls in their thousands: as many at once as a connection may have, and again without waiting for answers.
+    `more`: headers."""
 
     def pieces() -> Iterator[bytes]:
-        headers, streams = request_headers(path), iter(_STREAMS)
+        headers, streams = request_headers(path, *more), iter(_STREAMS)
         while True:
             batch = [next(streams) for _ in range(per_connection)]
             yield b"".join(call(stream, headers, body(stream)) for stream in batch)
@@ -147,6 +148,11 @@ def open_calls(path: str, body: Callable[[int], bytes], per_connection: int) -> 
 def renewals(per_connection: int = 1_000) -> Flood:
     request = bytes(v1.RenewRequest(group="victims", consumer_name="nobody", session="none"))
     return open_calls(frames.RENEW, lambda _: request, per_connection)
+
+
+def renewals_with(token: str) -> Flood:
+    request = bytes(v1.RenewRequest(group="victims", consumer_name="nobody", session="none"))
+    return open_calls(frames.RENEW, lambda _: request, 20, ("authorization", f"Bearer {token}"))
 
 
 def unknown_groups(prefix: str) -> Flood:

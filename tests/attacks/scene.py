@@ -143,9 +143,9 @@ def _certificates(directory: Path) -> tuple[str, str, str]:
     return str(ca), str(key), str(certificate)
 
 
-async def attacked(where: Scene, attack: Attack, *, settle: float = 2.0) -> Outcome:
-    """Let the consumers work, attack, and ask what they went through."""
-    options = json.dumps({"grpc": where.grpc, "http": where.http, "ca": where.ca})
+async def attacked(where: Scene, attack: Attack, *, settle: float = 2.0, token: str = "") -> Outcome:
+    """Let the consumers work, attack, and ask what they went through. `token`: what the consumers show."""
+    options = json.dumps({"grpc": where.grpc, "http": where.http, "ca": where.ca, "token": token})
     victims = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.attacks.victims", options),
         stdin=asyncio.subprocess.PIPE,

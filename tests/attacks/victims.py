@@ -44,8 +44,9 @@ class Seen(msgspec.Struct):
 
 
 class Victims:
-    def __init__(self, grpc: str, http: str, ca: str) -> None:
+    def __init__(self, grpc: str, http: str, ca: str, token: str) -> None:
         self._grpc, self._http = grpc, http
+        self._token = token or None
         self._tls = ssl.create_default_context(cafile=ca) if ca else None
         self._seen = Seen()
         self._shut: set[str] = set()
@@ -58,7 +59,9 @@ class Victims:
         async with AsyncExitStack() as stack:
             members = [
                 await stack.enter_async_context(
-                    AssignerConsumer([self._grpc], GROUP, f"victim-{number}", [], Handler(), tls=self._tls)
+                    AssignerConsumer(
+                        [self._grpc], GROUP, f"victim-{number}", [], Handler(), tls=self._tls, token=self._token
+                    )
                 )
                 for number in range(CONSUMERS)
             ]
@@ -108,7 +111,8 @@ class Victims:
         channel = Channel(host, int(port), ssl=self._tls)
         stub = v1.KafkaAssignerStub(channel)
         request = v1.RegisterRequest(group=PROBES, consumer_name="probe", session="probe-1", renews=True)
-        stream = stub.register(request)
+        shown = {"authorization": f"Bearer {self._token}"} if self._token else None
+        stream = stub.register(request, metadata=shown)
         await anext(stream)
         self._probing.set()
         try:
@@ -116,7 +120,9 @@ class Victims:
                 self._asked = time.monotonic()
                 try:
                     await stub.renew(
-                        v1.RenewRequest(group=PROBES, consumer_name="probe", session="probe-1"), timeout=30
+                        v1.RenewRequest(group=PROBES, consumer_name="probe", session="probe-1"),
+                        timeout=30,
+                        metadata=shown,
                     )
                 except (GRPCError, StreamTerminatedError, TimeoutError, OSError):
                     self._seen.renewals_failed += 1
@@ -151,7 +157,7 @@ def _is_open(member: AssignerConsumer, held: list[tuple[str, int]]) -> bool:
 
 
 def main(options: dict[str, Any]) -> None:
-    asyncio.run(Victims(options["grpc"], options["http"], options.get("ca", "")).run())
+    asyncio.run(Victims(options["grpc"], options["http"], options.get("ca", ""), options.get("token", "")).run())
 
 
 if __name__ == "__main__":
