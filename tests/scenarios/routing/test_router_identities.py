@@ -74,6 +74,18 @@ async def test_rule_17_another_identity_does_nothing_for_a_router_whether_or_not
 
 
 @pytest.mark.parametrize("call", CALLS)
+async def test_rule_17_a_replayed_token_does_nothing_for_a_router_without_the_session(
+    any_cluster: Cluster, call: str
+) -> None:
+    instance = await started(any_cluster)
+    async with registered(instance):
+        before = await routers_of(any_cluster)
+        with pytest.raises(NotRegistered):
+            await CALLS[call](instance, "another-one", OWN)
+        assert await routers_of(any_cluster) == before
+
+
+@pytest.mark.parametrize("call", CALLS)
 async def test_the_identity_makes_every_call_for_its_router_at_any_instance(any_cluster: Cluster, call: str) -> None:
     instance = await started(any_cluster)
     another = await any_cluster.start_instance("i2", leads=False)

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from assigner.api import CommitRefusal, LoadReport, OffsetCommit
-from assigner.errors import AssignerError, NotRegistered, PermissionDenied, Superseded
+from assigner.errors import AssignerError, FailedPrecondition, NotRegistered, PermissionDenied, Superseded
 from assigner.instance import Instance
 from assigner.model.commands import Ack
 from assigner.model.records import Consumer, HandoffMode
@@ -69,6 +69,23 @@ async def test_rule_17_another_identity_does_nothing_for_a_consumer_whether_or_n
     before = await everything(any_cluster)
     with pytest.raises(PermissionDenied, match="another identity"):
         await CALLS[call](any_cluster.instances["i1"], session, who)
+    assert await everything(any_cluster) == before
+    assert a.ended is None
+
+
+@pytest.mark.parametrize("session", ["another-one", ""])
+@pytest.mark.parametrize("call", CALLS)
+async def test_rule_17_a_replayed_token_does_nothing_without_the_session(
+    any_cluster: Cluster, call: str, session: str
+) -> None:
+    """Whoever reads a token is its identity, and no session of it."""
+    a = await owning_all(any_cluster)
+    before = await everything(any_cluster)
+    try:
+        refused = await CALLS[call](any_cluster.instances["i1"], session, OWN)
+    except (NotRegistered, FailedPrecondition):
+        refused = True
+    assert refused
     assert await everything(any_cluster) == before
     assert a.ended is None
 
