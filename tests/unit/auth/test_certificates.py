@@ -12,6 +12,7 @@ from assigner.auth.certificates import MOST_RULES, CertificateRules, read_rules
 from assigner.auth.identity import Principal, Role, Source
 from assigner.auth.rules import Denial, DenialKind
 from assigner.errors import InvalidInput
+from tests.unit.project.test_docs import ROOT, blocks
 
 WORKER = "spiffe://corp/ns/billing/sa/worker"
 ALLOW = f"""
@@ -184,3 +185,12 @@ def test_a_missing_file_and_one_that_is_not_text_are_refused(tmp_path: Path) -> 
     (tmp_path / "rules.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidInput, match="wrong"):
         read_rules(str(tmp_path / "rules.toml"))
+
+
+def test_the_rules_on_the_page_about_tokens_do_what_it_says(tmp_path: Path) -> None:
+    (text,) = blocks(ROOT / "docs" / "how-to" / "issue-tokens.md", "toml")
+    of = rules(tmp_path, text)
+    found = of.decide(uri("spiffe://corp/ns/billing/sa/worker"))
+    assert isinstance(found, Principal)
+    assert (found.identity, found.names) == ("acme/spiffe://corp/ns/billing/sa/worker", ("worker-*",))
+    assert "[[deny]]" in refusal(of.decide(uri("spiffe://corp/ns/billing/sa/leaked")))
