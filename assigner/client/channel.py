@@ -260,9 +260,9 @@ def _typed_errors(stream: Stream[Any, Any]) -> Iterator[None]:
         raise errors.FailedPrecondition(f"the service's certificate was not accepted: {error}; check `tls`") from error
     except (StreamTerminatedError, OSError, ProtocolError, H2Error, AssertionError, AttributeError) as error:
         # The last two: grpclib's own, when a connection ends in the middle of a message or of a ping's timeout.
-        if task is not None and task.cancelling() > before:
-            # grpclib wakes its caller by cancelling the task and never takes it back.
-            task.uncancel()
+        # grpclib wakes its caller by cancelling the task and never takes it back.
+        if task is not None and task.cancelling() > before and task.uncancel() > before:
+            raise asyncio.CancelledError from error
         raise Disconnected(str(error) or type(error).__name__) from error
 
 

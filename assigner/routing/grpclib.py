@@ -196,9 +196,9 @@ class RoutedChannels:
             # A deadline is the caller's own. And where nothing was sent, only connecting can have failed.
             if isinstance(error, TimeoutError) if outgoing.sent else not isinstance(error, OSError):
                 raise
-            if task is not None and task.cancelling() > cancels:
-                # grpclib wakes its caller by cancelling the task and never takes it back.
-                task.uncancel()
+            # grpclib wakes its caller by cancelling the task and never takes it back.
+            if task is not None and task.cancelling() > cancels and task.uncancel() > cancels:
+                raise asyncio.CancelledError from error
             if (refusal := outgoing.refusal(str(error))) is not None:
                 return refusal
             reason = "connection_lost" if outgoing.sent else "not_connected"

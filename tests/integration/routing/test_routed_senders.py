@@ -12,7 +12,7 @@ from aiohttp import web
 from google.protobuf.wrappers_pb2 import StringValue
 from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.const import Cardinality, Handler, Status
-from grpclib.exceptions import GRPCError
+from grpclib.exceptions import GRPCError, StreamTerminatedError
 from grpclib.server import Server
 
 from assigner.client import TopicPartition
@@ -403,6 +403,30 @@ async def test_a_try_of_several_calls_of_which_one_was_served_is_not_repeated() 
                 await channels.call(TOPIC, "key", say_twice, idempotent=True)
         assert router.given == 1
         assert owner.work.begun == ["first"]
+
+
+async def test_a_caller_that_is_cancelled_as_its_connection_is_lost_is_cancelled() -> None:
+    """grpclib wakes its caller by cancelling it, which is taken back; what others ask for is not."""
+    async with owning("grpc") as owner, RoutedChannels(Targets(at(owner)), retries=QUICKLY) as channels:
+        calls = 0
+
+        async def lose(channel: Channel) -> None:
+            nonlocal calls
+            calls += 1
+            await UnaryUnaryMethod(channel, METHOD, StringValue, StringValue)(StringValue(value="x"))
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel("the connection is lost")
+            task.cancel("the program's own")
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                raise StreamTerminatedError("Connection lost") from None
+
+        task = asyncio.create_task(channels.call(TOPIC, "key", lose, idempotent=True))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert calls == 1
 
 
 async def test_an_answer_that_copies_the_header_of_a_refusal_is_no_refusal() -> None:
