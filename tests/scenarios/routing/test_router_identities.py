@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import anyio
 import pytest
 
 from assigner.api import RouterRegistration, RouterStream
@@ -16,6 +17,7 @@ from assigner.model.records import Router, stored
 from assigner.model.routes import FreezeAck
 from assigner.store import Found
 from tests.support.cluster import GROUP, Cluster, tp
+from tests.support.frozen_moves import moving, until_step
 
 pytestmark = pytest.mark.virtual_time
 
@@ -104,6 +106,40 @@ async def test_another_identity_takes_neither_a_routers_name_nor_its_session(
         with pytest.raises(PermissionDenied, match="another identity"):
             await instance.routers.register(RouterRegistration(GROUP, "r", session, principal=who))
         assert await routers_of(any_cluster) == before
+
+
+@pytest.mark.parametrize("who", [OTHER, UNKNOWN])
+async def test_rule_17_another_identity_can_not_let_a_frozen_partition_flip_with_the_session_of_a_router(
+    any_cluster: Cluster, who: str
+) -> None:
+    instance = await any_cluster.start_instance()
+    await any_cluster.add_topic(partitions=2)
+    async with registered(instance):
+        _, b, partition = await moving(any_cluster)
+        frozen = FreezeAck(partition, await until_step(any_cluster, partition))
+        before = await routers_of(any_cluster)
+        with pytest.raises(PermissionDenied, match="another identity"):
+            await instance.routers.cutover_ack(GROUP, "r", SESSION, [frozen], principal=who)
+        assert await routers_of(any_cluster) == before
+        await anyio.sleep(0.5)
+        assert not b.owned
+        assert await instance.routers.cutover_ack(GROUP, "r", SESSION, [frozen], principal=OWN) == []
+        await b.until("is the owner", lambda c: partition in c.owned)
+
+
+@pytest.mark.parametrize("who", [OTHER, UNKNOWN])
+async def test_rule_17_another_identity_can_not_count_out_a_session_that_lost_its_name(
+    any_cluster: Cluster, who: str
+) -> None:
+    """It may still send requests, so freezes wait for it."""
+    instance = await started(any_cluster)
+    async with registered(instance), registered(instance, "the-newer-session"):
+        before = await routers_of(any_cluster)
+        with pytest.raises(PermissionDenied):
+            await instance.routers.deregister(GROUP, "r", SESSION, principal=who)
+        assert await routers_of(any_cluster) == before
+        await instance.routers.deregister(GROUP, "r", SESSION, principal=OWN)
+        assert len(await routers_of(any_cluster)) == len(before) - 1
 
 
 async def test_the_identity_takes_its_routers_name_over_with_another_session(any_cluster: Cluster) -> None:
