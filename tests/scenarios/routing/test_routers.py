@@ -63,7 +63,8 @@ async def test_a_handoff_freezes_until_every_router_has_acknowledged_it(any_clus
     assert not state.acks, "acknowledgements outlive their handoff"
 
 
-async def test_without_routers_nothing_freezes(cluster: Cluster) -> None:
+async def test_without_routers_nothing_freezes(any_cluster: Cluster) -> None:
+    cluster = any_cluster
     _, b, partition = await moving(cluster)
     await cluster.until_counts(a=1, b=1)
     steps = [event.entry.value for event in await cluster.history() if hasattr(event, "entry")]
@@ -71,7 +72,8 @@ async def test_without_routers_nothing_freezes(cluster: Cluster) -> None:
     assert partition in b.owned
 
 
-async def test_exclusively_the_old_owner_is_asked_to_release_after_the_freeze(cluster: Cluster) -> None:
+async def test_exclusively_the_old_owner_is_asked_to_release_after_the_freeze(any_cluster: Cluster) -> None:
+    cluster = any_cluster
     await cluster.set_options(handoff_mode=HandoffMode.EXCLUSIVE)
     a, _, partition = await moving(cluster, "r1")
     handoff_id = await frozen(cluster, partition)
@@ -100,22 +102,24 @@ async def test_a_router_that_leaves_is_not_waited_for(any_cluster: Cluster) -> N
     await cluster.until_counts(a=1, b=1)
 
 
-async def test_a_router_that_comes_meanwhile_is_waited_for_too(cluster: Cluster) -> None:
+async def test_a_router_that_comes_meanwhile_is_waited_for_too(any_cluster: Cluster) -> None:
+    cluster = any_cluster
     _, b, partition = await moving(cluster, "r1")
     handoff_id = await frozen(cluster, partition)
     await register(cluster, "r2")
     await acknowledge(cluster, "r1", partition, handoff_id)
-    await anyio.sleep(5)
+    await anyio.sleep(cluster.a_while)
     assert partition not in b.owned
     await acknowledge(cluster, "r2", partition, handoff_id)
     await cluster.until_counts(a=1, b=1)
 
 
-async def test_an_acknowledgement_of_an_earlier_handoff_does_not_count(cluster: Cluster) -> None:
+async def test_an_acknowledgement_of_an_earlier_handoff_does_not_count(any_cluster: Cluster) -> None:
+    cluster = any_cluster
     _, b, partition = await moving(cluster, "r1")
     handoff_id = await frozen(cluster, partition)
     await acknowledge(cluster, "r1", partition, "an-earlier-one")
-    await anyio.sleep(5)
+    await anyio.sleep(cluster.a_while)
     assert partition not in b.owned
     await acknowledge(cluster, "r1", partition, handoff_id)
     await cluster.until_counts(a=1, b=1)
@@ -149,7 +153,8 @@ async def test_acknowledgements_that_were_there_before_the_freeze_count(any_clus
     await cluster.until_counts(a=1, b=1)
 
 
-async def test_the_last_router_to_leave_ends_the_freeze(cluster: Cluster) -> None:
+async def test_the_last_router_to_leave_ends_the_freeze(any_cluster: Cluster) -> None:
+    cluster = any_cluster
     lease = await register(cluster, "r1")
     _, _, partition = await moving(cluster)
     await frozen(cluster, partition)
@@ -157,7 +162,8 @@ async def test_the_last_router_to_leave_ends_the_freeze(cluster: Cluster) -> Non
     await cluster.until_counts(a=1, b=1)
 
 
-async def test_a_new_leader_goes_on_where_the_freeze_stood(cluster: Cluster) -> None:
+async def test_a_new_leader_goes_on_where_the_freeze_stood(any_cluster: Cluster) -> None:
+    cluster = any_cluster
     await register(cluster, "r1")
     await register(cluster, "r2")
     await cluster.add_topic(partitions=2)
@@ -179,11 +185,12 @@ async def test_a_new_leader_goes_on_where_the_freeze_stood(cluster: Cluster) -> 
     await cluster.until_counts(a=1, b=1)
 
 
-async def test_an_unreadable_acknowledgement_is_none(cluster: Cluster) -> None:
+async def test_an_unreadable_acknowledgement_is_none(any_cluster: Cluster) -> None:
+    cluster = any_cluster
     _, b, partition = await moving(cluster, "r1")
     handoff_id = await frozen(cluster, partition)
     await cluster.store.put(cluster.group.ack(partition, "r1"), b"{")
-    await anyio.sleep(5)
+    await anyio.sleep(cluster.a_while)
     assert partition not in b.owned
     await acknowledge(cluster, "r1", partition, handoff_id)
     await cluster.until_counts(a=1, b=1)
