@@ -17,8 +17,10 @@ from assigner.errors import AssignerError, FailedPrecondition, NotRegistered, Pe
 from assigner.instance import Instance
 from assigner.model.commands import Ack
 from assigner.model.records import Consumer, HandoffMode
+from assigner.store import Store
 from assigner.testing.waiting import eventually
 from tests.support.cluster import EXPIRES, GROUP, Cluster, tp
+from tests.support.faulty_stores import LaggingStore
 from tests.support.stepped_consumer import SteppedConsumer
 
 pytestmark = pytest.mark.virtual_time
@@ -207,6 +209,31 @@ async def test_a_name_is_free_for_others_once_its_session_has_ended(any_cluster:
 
     await eventually(joins, within=3 * any_cluster.ttl + any_cluster.allowance, every=any_cluster.ttl / 20)
     await other.until("owns everything", lambda c: len(c.owned) == 2)
+
+
+async def test_an_instance_that_lags_behind_denies_nobody_for_whom_a_name_had_before(cluster: Cluster) -> None:
+    lagging: list[LaggingStore] = []
+
+    def wrap(store: Store) -> Store:
+        lagging.append(LaggingStore(store, cluster.group.prefix))
+        return lagging[0]
+
+    leader = await cluster.start_instance("leader")
+    await cluster.add_topic(partitions=2)
+    behind = await cluster.start_instance("behind", leads=False, wrap=wrap)
+    await cluster.join("a", behind, session="the-others", principal=OTHER)
+    await cluster.join("b", behind, session="the-others", principal=OTHER)
+    lagging[0].lag()
+    for name in ("a", "b"):
+        await leader.members.deregister(GROUP, name, "the-others", gates_closed=True, principal=OTHER)
+    await cluster.join("b", leader, session="the-session", principal=OWN)
+    assert await behind.members.renew(GROUP, "b", "the-session", principal=OWN)
+    async with anyio.create_task_group() as tasks:
+        again = SteppedConsumer(cluster, "a", session="the-session", principal=OWN)
+        tasks.start_soon(again.connect, behind)
+        await anyio.sleep(1)
+        lagging[0].catch_up()
+    assert (await registered(cluster)).principal == OWN
 
 
 async def test_an_operator_drains_a_consumer_of_any_identity(any_cluster: Cluster) -> None:
