@@ -7,13 +7,14 @@ All problems are reported together, because fixing them one at a time takes long
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, Union, get_args, get_origin
 
 import msgspec
 
 from assigner.errors import InvalidInput
+from assigner.gateway.settings import GatewaySettings
 from assigner.model.defaults import SAFE_SHARE
 from assigner.model.keys import group_at
 from assigner.secret_files import readable_by_everybody
@@ -88,12 +89,20 @@ def _build(tree: dict[str, Any]) -> Settings:
     try:
         settings = msgspec.convert(tree, Settings)
     except InvalidInput as error:
-        # The gRPC server's settings are also checked together.
-        raise InvalidInput(f"grpc: {error}") from error
+        # The sections `grpc` and `gateway` are also checked as a whole.
+        raise InvalidInput(f"{_section_refused(tree)}: {error}") from error
     problems = _conflicts(settings)
     if problems:
         raise InvalidInput(_listed(problems))
     return settings
+
+
+def _section_refused(tree: dict[str, Any]) -> str:
+    try:
+        msgspec.convert(tree.get("gateway", {}), GatewaySettings)
+    except InvalidInput:
+        return "gateway"
+    return "grpc"
 
 
 def _listed(problems: list[str]) -> str:
@@ -199,9 +208,19 @@ def _conflicts(settings: Settings) -> list[str]:
             f"loads.stale_after ({settings.loads.stale_after:g} s) is less than twice loads.interval "
             f"({settings.loads.interval:g} s): loads would be stale before they are written again; set it higher"
         )
-    if settings.grpc.port and settings.grpc.port == settings.http.port:
-        found.append(f"grpc.port and http.port are both {settings.grpc.port}; give each its own")
+    ports: dict[int, str] = {}
+    for key, port in _ports(settings):
+        if port and port in ports:
+            found.append(f"{ports[port]} and {key} are both {port}; give each its own")
+        ports.setdefault(port, key)
     return found
+
+
+def _ports(settings: Settings) -> Iterator[tuple[str, int]]:
+    yield "grpc.port", settings.grpc.port
+    yield "http.port", settings.http.port
+    if settings.gateway.enabled:
+        yield "gateway.port", settings.gateway.port
 
 
 def _warnings(settings: Settings) -> list[str]:
@@ -223,4 +242,7 @@ def _secret_files(settings: Settings) -> tuple[tuple[str, str | None], ...]:
         ("store.tls_key", settings.store.tls_key),
         ("grpc.tls_key", settings.grpc.tls_key),
         ("kafka.properties_file", settings.kafka.properties_file),
+        ("gateway.upstream_properties_file", settings.gateway.upstream_properties_file),
+        ("gateway.tls_key", settings.gateway.tls_key),
+        ("gateway.sasl_credentials", settings.gateway.sasl_credentials),
     )

@@ -15,6 +15,7 @@ import msgspec
 from assigner.backend import StoreSettings
 from assigner.core.leader_spread import SpreadSettings
 from assigner.core.loads.weights import LoadSettings
+from assigner.gateway.settings import GatewaySettings
 from assigner.logs import LogSettings
 from assigner.model.keys import DEFAULT_ROOT, Keys
 from assigner.model.records import GroupOptions
@@ -107,6 +108,8 @@ class Settings(Section, frozen=True, kw_only=True):
     """The log of ownership events; off unless it has a directory."""
     quotas: QuotaSection = QuotaSection()
     kafka: KafkaSection = KafkaSection()
+    gateway: GatewaySettings = GatewaySettings()
+    """How Kafka clients are served, and the brokers behind the gateway."""
     log: LogSettings = LogSettings()
     metrics: MetricsSection = MetricsSection()
 
@@ -115,6 +118,17 @@ class Settings(Section, frozen=True, kw_only=True):
             self.store.root,
             default_group=self.default_group,
             default_prefix=self.default_prefix,
+        )
+
+    def upstream(self) -> KafkaSection:
+        """The Kafka cluster behind the gateway: that of `kafka`, unless `gateway` says otherwise."""
+        gateway, kafka = self.gateway, self.kafka
+        own = bool(gateway.upstream_properties or gateway.upstream_properties_file)
+        return msgspec.structs.replace(
+            kafka,
+            bootstrap_servers=gateway.upstream or kafka.bootstrap_servers,
+            properties=gateway.upstream_properties if own else kafka.properties,
+            properties_file=gateway.upstream_properties_file if own else kafka.properties_file,
         )
 
     def advertised_address(self, port: int) -> str:
