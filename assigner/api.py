@@ -43,6 +43,23 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     generation: str = ""
     principal: str = ""
     """The identity of the caller, which the session is bound to; empty: the service asks for none."""
+    cold: bool = False
+    """It has nothing to warm: no Warm is sent, and the leader goes on as if it had answered one."""
+    release_timeout: float = 0.0
+    """Seconds in which it has to release a partition; 0: as the group's options say."""
+    explicit_topics: bool = False
+    """`topics` is the whole subscription, even if it is empty; else a consumer without topics gets every topic."""
+    pattern: str = ""
+    """The pattern that `topics` was resolved from; kept and shown, not interpreted."""
+    kind: str = ""
+    """By what it is a member: `kafka`, `spark`, or empty for a client of the gRPC API."""
+    client_id: str = ""
+    """What the client calls itself, if that is not its name; for people."""
+    host: str = ""
+    """Where the client connects from; for people."""
+    takeover: bool = True
+    """Whether it may take the name from another session. If not, and one that has not stepped out holds the name,
+    registering raises `SessionHeld`."""
 
 
 class CommandStream(Protocol):
@@ -124,6 +141,12 @@ class Membership(Protocol):
     async def deregister(self, group: str, name: str, session: str, *, gates_closed: bool, principal: str = "") -> bool:
         """Start draining, or end the session at once if the consumer's `gates_closed`. Returns whether the consumer
         should wait until its stream is closed."""
+        ...
+
+    async def step_out(self, group: str, name: str, session: str, *, principal: str = "") -> None:
+        """Leave for a while: the consumer has stopped its work, and expects to be back within its TTL as another
+        session. It keeps its partitions until its lease ends; a session that registers under the name before takes
+        them over at once, in exclusive groups too."""
         ...
 
     async def renew(self, group: str, name: str, session: str, *, principal: str = "") -> float:
@@ -379,6 +402,15 @@ class LoadDescription(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: tuple[str, ...]
 
 
+class NewOffset(msgspec.Struct, frozen=True, gc=False):
+    """An offset to put in place of the committed one."""
+
+    offset: int
+    """The next offset to read."""
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
 class Administration(Protocol):
     async def set_topic(
         self, group: str, topic: str, partitions: int, *, force: bool = False, create: bool = True
@@ -423,7 +455,7 @@ class Administration(Protocol):
 
     async def loads(self, group: str, limit: int) -> LoadDescription: ...
 
-    async def set_offsets(self, group: str, offsets: Mapping[TopicPartition, int | None], *, force: bool) -> int:
+    async def set_offsets(self, group: str, offsets: Mapping[TopicPartition, NewOffset | None], *, force: bool) -> int:
         """Replace committed offsets; None deletes one. Returns how many were set. Refused while one of the partitions
         has an owner, unless `force`."""
         ...

@@ -55,6 +55,10 @@ class Superseded(AssignerError):
     """Another session of the same name took over; this one must stop."""
 
 
+class SessionHeld(AssignerError):
+    """Another live session has the name, and the caller did not ask to take it over."""
+
+
 class StreamReplaced(AssignerError):
     """A later stream of the same session replaced this one. A client that still needs it reconnects."""
 

@@ -17,7 +17,16 @@ from assigner.admin.deletion import GroupDeletion
 from assigner.admin.group_options import check_options
 from assigner.admin.loads import LoadOperations
 from assigner.aio.wakeup import Wakeup
-from assigner.api import GroupDescription, GroupSummary, LoadDescription, Member, PartitionOwner, RouterMember, Weights
+from assigner.api import (
+    GroupDescription,
+    GroupSummary,
+    LoadDescription,
+    Member,
+    NewOffset,
+    PartitionOwner,
+    RouterMember,
+    Weights,
+)
 from assigner.core.conditions import conditions, not_renewing
 from assigner.core.group import GroupState
 from assigner.core.planning.request import flat_partitions
@@ -262,7 +271,7 @@ class Operations:
         await self._directory.check(group)
         return await self._loads.publish(group, weights, valid_for, keep_others=keep_others)
 
-    async def set_offsets(self, group: str, offsets: Mapping[TopicPartition, int | None], *, force: bool) -> int:
+    async def set_offsets(self, group: str, offsets: Mapping[TopicPartition, NewOffset | None], *, force: bool) -> int:
         await self._directory.check(group)
         return await self._offsets.set(group, offsets, force=force)
 

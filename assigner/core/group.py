@@ -95,6 +95,8 @@ class GroupState:
         self.limits = limits
         self.revision = 0
         self.consumers: dict[str, Stored[Consumer]] = {}
+        self._names: dict[str, dict[str, None]] = {}
+        """Session -> the consumers that it is registered as: one, unless a client reuses it."""
         self.assignments: dict[TopicPartition, Stored[Assignment]] = {}
         self.handoffs: dict[TopicPartition, Stored[Handoff]] = {}
         self.standbys: dict[TopicPartition, Stored[Standbys]] = {}
@@ -164,6 +166,11 @@ class GroupState:
     def touching(self, name: str) -> set[TopicPartition]:
         """Every partition that the consumer owns, or that is in flight to or from it."""
         return self.owned[name] | self.incoming[name] | self.outgoing[name]
+
+    def consumer_of_session(self, session: str) -> Stored[Consumer] | None:
+        """The registration of this session. None: it is not registered, or was displaced or evicted."""
+        found = next((self.consumers[name] for name in self._names.get(session, ())), None)
+        return found if found and not found.record.evicted else None
 
     def to_hand_over(self, name: str) -> set[TopicPartition]:
         """The partitions that the consumer has to hand over before it is drained. Partitions whose records or topic
@@ -287,11 +294,22 @@ class GroupState:
 
     def _store_consumer(self, name: str, record: Stored[Consumer] | None) -> Stored[Any] | None:
         before = _swap(self.consumers, name, record)
+        if before:
+            self._forget_session(before.record.session, name)
+        if record and record.record.session:
+            self._names.setdefault(record.record.session, {})[name] = None
         if record:
             self.departed.pop(name, None)
         elif before and self._is_involved(name):
             self.departed[name] = before.record
         return before
+
+    def _forget_session(self, session: str, name: str) -> None:
+        names = self._names.get(session)
+        if names is not None:
+            names.pop(name, None)
+            if not names:
+                del self._names[session]
 
     def _is_involved(self, name: str) -> bool:
         return any(name in table for table in (self.owned, self.incoming, self.outgoing))

@@ -7,6 +7,9 @@ registration on record names the one session that has the consumer's name now.
     the session has the name     resume: the session goes on where it was, draining if it was draining
     another session has it       takeover: that one is displaced, and remembered while its lease may live
 
+A session that registers without the right to take over is refused while another one has the name, unless that one
+stepped out: it works on nothing any more, and its partitions wait for the next session of the name.
+
 A displaced session never gets the name back, or two processes would displace each other endlessly. An evicted session
 stays evicted, or its partitions would never become free. A call acts for the session it names; a call without one acts
 only for a session that the server made up, and never in an exclusive group, where a Released or a Deregister on behalf
@@ -21,17 +24,30 @@ The functions decide on records that were read before. What they return is writt
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from assigner.api import Registration
 from assigner.core.group import GroupState
-from assigner.errors import AssignerError, Evicted, FailedPrecondition, NotRegistered, PermissionDenied, Superseded
+from assigner.errors import (
+    AssignerError,
+    Evicted,
+    FailedPrecondition,
+    InvalidInput,
+    NotRegistered,
+    PermissionDenied,
+    SessionHeld,
+    Superseded,
+)
 from assigner.model.names import session_digest
 from assigner.model.records import ANY_SESSION, Consumer, Displaced, GroupOptions, HandoffMode, Status, Stored
 from assigner.store import NO_LEASE
 
 MOST_DISPLACED = 8
 """Displaced sessions that a registration remembers."""
+RELEASE_TIMEOUTS = (1.0, 3600.0)
+"""The shortest and the longest time that a consumer may ask for to release a partition; others count as the nearest."""
 
 
 class RegistrationTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +88,26 @@ def check_may_register(current: Stored[Consumer] | None, session: str, group: st
         raise evicted(current.record)
 
 
+def check_not_held(current: Stored[Consumer] | None, session: str, registration: Registration) -> None:
+    """Raise `SessionHeld` if the name is another session's, and the registration may not take it over.
+
+    A session that stepped out or was evicted does not hold the name: nothing that it does counts any more."""
+    if registration.takeover or current is None or current.record.session == session:
+        return
+    if not current.record.away and not current.record.evicted:
+        raise SessionHeld(
+            f"consumer {registration.name!r} of group {registration.group!r} is registered by another session "
+            f"({session_digest(current.record.session)}); wait until that one has left, or use another name"
+        )
+
+
+def check_release_timeout(registration: Registration) -> None:
+    """Raise `InvalidInput` for a time that is none."""
+    seconds = registration.release_timeout
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise InvalidInput(f"release_timeout is {seconds}; it must be a number of seconds from 0 up")
+
+
 def lease_to_resume(current: Stored[Consumer] | None, session: str) -> int:
     """The lease that a resuming session had, if it is worth renewing; else `NO_LEASE`."""
     if current is None or current.record.session != session or current.record.evicted:
@@ -105,7 +141,19 @@ def join(terms: RegistrationTerms) -> Consumer:
         renews=registration.renews,
         minted=not registration.session,
         principal=registration.principal,
+        cold=registration.cold,
+        release_timeout=_bounded(registration.release_timeout),
+        explicit_topics=registration.explicit_topics,
+        pattern=registration.pattern,
+        kind=registration.kind,
+        client_id=registration.client_id,
+        host=registration.host,
     )
+
+
+def _bounded(release_timeout: float) -> float:
+    shortest, longest = RELEASE_TIMEOUTS
+    return min(max(release_timeout, shortest), longest) if release_timeout else 0.0
 
 
 def resume(before: Consumer, terms: RegistrationTerms) -> Consumer:
@@ -203,6 +251,18 @@ def check_on_record(current: Stored[Consumer] | None, session: str, group: str) 
 
 def drain(consumer: Consumer) -> Consumer:
     return msgspec.structs.replace(consumer, status=Status.DRAINING)
+
+
+def step_out(consumer: Consumer) -> Consumer:
+    return msgspec.structs.replace(consumer, away=True)
+
+
+def left_behind(before: Stored[Consumer] | None, after: Consumer) -> int:
+    """The lease of a session that had stepped out and that this registration displaced: it need not live on, because
+    nothing is done under it. `NO_LEASE` if there is none."""
+    if before is None or not before.record.away or before.record.session == after.session:
+        return NO_LEASE
+    return before.lease
 
 
 def has_to_wait(state: GroupState, name: str) -> bool:

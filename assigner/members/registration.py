@@ -91,6 +91,7 @@ class MemberService:
 
     async def register(self, registration: Registration, heard: Callable[[], float]) -> ConsumerStream:
         self._registry.check_room()
+        sessions.check_release_timeout(registration)
         await self._directory.enter(registration.group)
         if registration.topics:
             await self._ensure_topics(registration.group, registration.topics)
@@ -115,10 +116,11 @@ class MemberService:
                 await self._directory.enter(mirror.group, fresh=True)
             fences = [self._group_exists(mirror.group), *await self._mode_fences(mirror, registration, fresh=fresh)]
             current = await look_up(self._store, mirror, registration.name, fresh=fresh)
-            if not fresh and current and not sessions.may_use(current.record, registration.principal):
+            if not fresh and current and _may_be_denied(current, session, registration):
                 # The mirror may lag, and to be denied ends a client that starts.
                 current = await look_up(self._store, mirror, registration.name, fresh=True)
             sessions.check_may_register(current, session, mirror.group, registration.principal)
+            sessions.check_not_held(current, session, registration)
             lease, ttl, granted = await self._leases.lease(sessions.lease_to_resume(current, session))
             terms = RegistrationTerms(
                 registration=registration,
@@ -142,6 +144,9 @@ class MemberService:
                         resumed=not granted,
                         takeover=bool(record.displaced),
                     )
+                    left_behind = sessions.left_behind(current, record)
+                    if left_behind:
+                        await self._leases.revoke(left_behind)
                     return Stored(record, key, revision, 0, lease)
             except BaseException:
                 # A takeover may have been written all the same. It holds all that is known of the sessions it
@@ -264,6 +269,19 @@ class MemberService:
             log.info("consumer_deregistered", group=group, consumer=name, session=session_digest(session))
             return False
 
+    async def step_out(self, group: str, name: str, session: str, *, principal: str = "") -> None:
+        async with self._mirror(group, name) as mirror:
+
+            def change(current: Stored[Consumer] | None) -> Consumer:
+                return sessions.step_out(sessions.authorize(current, group, name, session, principal).record)
+
+            consumer = await authorized(self._store, mirror, name, session, principal)
+            what = f"consumer {name!r}"
+            result = await update(self._store, consumer.key, Consumer, change, what=what, known=consumer)
+            if isinstance(result, Updated):
+                log.info("consumer_stepped_out", group=group, consumer=name, session=session_digest(session))
+                await mirror.wait_for(result.revision)
+
     async def _end_displaced(self, mirror: GroupMirror, name: str, session: str) -> bool:
         """End the lease of a displaced session early, because it reports that it stopped; whether it was displaced."""
         lease = sessions.displaced_lease(mirror.state.consumers.get(name), session)
@@ -305,3 +323,8 @@ class MemberService:
             log.info("consumer_drain_started", group=mirror.group, consumer=name)
             await mirror.wait_for(result.revision)
         return marked
+
+
+def _may_be_denied(current: Stored[Consumer], session: str, registration: Registration) -> bool:
+    held = not registration.takeover and current.record.session != session
+    return held or not sessions.may_use(current.record, registration.principal)

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from assigner.errors import InvalidName
-from assigner.model.names import check_name, session_digest
+from assigner.model.names import check_name, org_and_group, qualified_group, session_digest
 
 DEFAULT_ROOT = "/kafka-assigner/"
 INCARNATION = "~incarnation"
@@ -291,6 +291,24 @@ class Keys:
         """Parse the partition of an offset's key; None for a key of an unknown form."""
         topic, slash, partition = key.removeprefix(self.offsets(group)).partition("/")
         return _topic_partition(topic, partition) if slash else None
+
+    def kafka_groups(self, org: str = "") -> str:
+        """Prefix of the records of an organization's classic Kafka groups."""
+        # `~` alone is no name's segment, because a name's own `~` is encoded. An empty segment would do as well for the
+        # store, but not for people: tools that clean up paths make one slash of two.
+        return f"{self.root}~kafka/{encode_segment(org) if org else '~'}/"
+
+    def kafka_group(self, group: str) -> str:
+        """The key of what a classic Kafka group consists of."""
+        org, name = org_and_group(group)
+        return f"{self.kafka_groups(org)}{encode_segment(name)}/state"
+
+    def parse_kafka_group(self, key: str) -> str | None:
+        """Parse the group of a classic Kafka group's key; None for a key of an unknown form."""
+        match key.removeprefix(f"{self.root}~kafka/").split("/"):
+            case [org, group, "state"] if org and group:
+                return qualified_group("" if org == "~" else decode_segment(org), decode_segment(group))
+        return None
 
     def history(self, group: str) -> str:
         return f"{self.root}~history/{encode_segment(group)}"

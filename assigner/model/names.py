@@ -45,3 +45,15 @@ def check_topic(name: str) -> str:
     if not _TOPIC.fullmatch(name):
         raise InvalidName(f"topic {name!r} is not a Kafka topic name; letters, digits, '.', '_' and '-' only")
     return name
+
+
+def qualified_group(org: str, group: str) -> str:
+    """The group that an organization's Kafka group is: of the default organization, which has no name, the one of the
+    same name, and of any other `org/group`. So the pattern `org/*` stands for all groups of an organization."""
+    return f"{org}/{group}" if org else group
+
+
+def org_and_group(group: str) -> tuple[str, str]:
+    """The organization and the Kafka group that a group is. No organization's name holds a slash."""
+    org, slash, name = group.partition("/")
+    return (org, name) if slash and org and name else ("", group)

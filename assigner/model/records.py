@@ -123,14 +123,32 @@ class Consumer(msgspec.Struct, frozen=True, omit_defaults=False, kw_only=True):
     evicted: str = ""
     """Set by the leader: why this session has to end. Its instance stops renewing it."""
     displaced: tuple[Displaced, ...] = ()
+    cold: bool = False
+    """It has nothing to warm: a handoff to it begins at Ready."""
+    release_timeout: float = 0.0
+    """Seconds in which it has to release a partition; 0: as the group's options say."""
+    explicit_topics: bool = False
+    """`topics` is the whole subscription, even if it is empty."""
+    pattern: str = ""
+    """What `topics` was resolved from, by whoever registered it."""
+    kind: str = ""
+    """By what it is a member: `kafka`, `spark`, or empty for a client of the gRPC API."""
+    client_id: str = ""
+    host: str = ""
+    away: bool = False
+    """It stepped out: it works on nothing, and another session may have the name at once."""
 
     @property
     def keeps_a_session(self) -> bool:
         """Whether the client names its session and renews it by its own clock, as `exclusive` requires."""
         return self.renews and bool(self.session) and not self.minted
 
+    @property
+    def wants_every_topic(self) -> bool:
+        return not self.topics and not self.explicit_topics
+
     def wants(self, topic: str) -> bool:
-        return not self.topics or topic in self.topics
+        return topic in self.topics or self.wants_every_topic
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):

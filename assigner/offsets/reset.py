@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
+from assigner.api import NewOffset
 from assigner.clock import Clock
 from assigner.core.offset_commits import COMPARES
 from assigner.errors import FailedPrecondition, InvalidInput, OutcomeUnknown, StoreUnavailable
@@ -36,7 +37,7 @@ from assigner.store import (
 TRIES = 4
 _NAMED = 5
 """Partitions that an error names."""
-Wanted = Mapping[TopicPartition, int | None]
+Wanted = Mapping[TopicPartition, NewOffset | None]
 
 
 class OffsetReset:
@@ -96,11 +97,17 @@ class OffsetReset:
             replaced = now
         raise StoreUnavailable(f"offsets of group {group!r} are being changed; {done} were set: try again")
 
-    def _operation(self, group: str, topic: TopicConfig, tp: TopicPartition, offset: int | None) -> Operation:
+    def _operation(self, group: str, topic: TopicConfig, tp: TopicPartition, new: NewOffset | None) -> Operation:
         key = self._keys.offset(group, tp)
-        if offset is None:
+        if new is None:
             return Delete(key)
-        record = Offset(offset=offset, committed_at=int(self._clock.wall()), topic_id=topic.topic_id)
+        record = Offset(
+            offset=new.offset,
+            leader_epoch=new.leader_epoch,
+            metadata=new.metadata,
+            committed_at=int(self._clock.wall()),
+            topic_id=topic.topic_id,
+        )
         return Put(key, encode(record))
 
     async def _check_unowned(self, group: str, tps: Sequence[TopicPartition], so_far: str) -> None:

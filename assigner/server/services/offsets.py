@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import anyio.lowlevel
 
-from assigner.api import CommitRefusal, FoundOffsets, OffsetCommit, Offsets, RefusedCommit, WantedOffsets
+from assigner.api import CommitRefusal, FoundOffsets, NewOffset, OffsetCommit, Offsets, RefusedCommit, WantedOffsets
 from assigner.errors import InvalidInput, LimitReached
 from assigner.logs.printable import obeyed_by_terminals
 from assigner.model.keys import TopicPartition
@@ -115,20 +115,30 @@ def wanted(request: v1.FetchOffsetsRequest) -> WantedOffsets:
     return WantedOffsets(topics=topics, after=after)
 
 
-def new_offsets(request: v1.SetOffsetsRequest) -> dict[TopicPartition, int | None]:
+def new_offsets(request: v1.SetOffsetsRequest) -> dict[TopicPartition, NewOffset | None]:
     """Read the offsets that an operator sets, by partition; None deletes the committed offset."""
     _check_number(request.topics)
-    found: dict[TopicPartition, int | None] = {}
+    found: dict[TopicPartition, NewOffset | None] = {}
     for number, entry in enumerate(request.topics):
-        field, topic = f"topics[{number}]", check_topic(entry.topic)
-        _check_parallel(field, len(entry.partitions), "offsets", entry.offsets)
-        for position, (partition, offset) in enumerate(zip(entry.partitions, entry.offsets, strict=True)):
-            tp = TopicPartition(topic, check_partition(partition))
+        for tp, new in _new_offsets(f"topics[{number}]", entry):
             if tp in found:
-                raise InvalidInput(f"{field} names partition {tp} again; name each once")
-            checked = _at_least(NONE, f"{field}.offsets[{position}]", offset)
-            found[tp] = None if checked == NONE else checked
+                raise InvalidInput(f"topics[{number}] names partition {tp} again; name each once")
+            found[tp] = new
     return found
+
+
+def _new_offsets(field: str, entry: v1.NewOffsets) -> Iterable[tuple[TopicPartition, NewOffset | None]]:
+    topic, count = check_topic(entry.topic), len(entry.partitions)
+    _check_parallel(field, count, "offsets", entry.offsets)
+    leader_epochs = _optional(field, count, "leader_epochs", entry.leader_epochs, NONE)
+    texts = _optional(field, count, "metadata", entry.metadata, "")
+    for position, partition in enumerate(entry.partitions):
+        new = NewOffset(
+            _at_least(NONE, f"{field}.offsets[{position}]", entry.offsets[position]),
+            _at_least(NONE, f"{field}.leader_epochs[{position}]", leader_epochs[position]),
+            _metadata(f"{field}.metadata[{position}]", texts[position]),
+        )
+        yield TopicPartition(topic, check_partition(partition)), None if new.offset == NONE else new
 
 
 def _check_number(topics: Sequence[v1.TopicOffsets | v1.TopicPartitions | v1.NewOffsets]) -> None:

@@ -33,6 +33,7 @@ STATUSES: dict[type[errors.AssignerError], Status] = {
     errors.Unauthenticated: Status.UNAUTHENTICATED,
     errors.PermissionDenied: Status.PERMISSION_DENIED,
     errors.Superseded: Status.ABORTED,
+    errors.SessionHeld: Status.ALREADY_EXISTS,
     # Not ABORTED, which ends a client permanently: the session is still registered, maybe by this process only.
     errors.StreamReplaced: Status.UNAVAILABLE,
     errors.Evicted: Status.ABORTED,

@@ -6,7 +6,7 @@ import pytest
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from assigner.api import CommitRefusal, FoundOffsets, OffsetCommit, RefusedCommit, WantedOffsets
+from assigner.api import CommitRefusal, FoundOffsets, NewOffset, OffsetCommit, RefusedCommit, WantedOffsets
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Offset
 from assigner.proto.kafka_assigner import v1
@@ -202,12 +202,20 @@ async def test_an_operators_offsets_reach_the_administration(service: Serving) -
     new = v1.NewOffsets(topic="t", partitions=[1, 2], offsets=[17, -1])
     response = await service.admin().set_offsets(v1.SetOffsetsRequest(group="g", topics=[new], force=True))
     assert response.partitions == 2
-    assert service.administration.offsets_set == [("g", {tp(1): 17, tp(2): None}, True)]
+    assert service.administration.offsets_set == [("g", {tp(1): NewOffset(17), tp(2): None}, True)]
+
+
+async def test_an_operators_offsets_may_have_leader_epochs_and_metadata(service: Serving) -> None:
+    new = v1.NewOffsets(topic="t", partitions=[1, 2], offsets=[17, 18], leader_epochs=[4, -1], metadata=["m", ""])
+    await service.admin().set_offsets(v1.SetOffsetsRequest(group="g", topics=[new]))
+    assert service.administration.offsets_set == [("g", {tp(1): NewOffset(17, 4, "m"), tp(2): NewOffset(18)}, False)]
 
 
 @pytest.mark.parametrize(
     ("new", "says"),
     [
+        (v1.NewOffsets(topic="t", partitions=[1], offsets=[1], leader_epochs=[-2]), "topics[0].leader_epochs[0] is -2"),
+        (v1.NewOffsets(topic="t", partitions=[1], offsets=[1], metadata=["a", "b"]), "1 partitions and 2 metadata"),
         (v1.NewOffsets(topic="t", partitions=[1], offsets=[-2]), "topics[0].offsets[0] is -2"),
         (v1.NewOffsets(topic="t", partitions=[1]), "topics[0] has 1 partitions and 0 offsets"),
         (v1.NewOffsets(topic="t", partitions=[1, 1], offsets=[1, 2]), "names partition t/1 again"),

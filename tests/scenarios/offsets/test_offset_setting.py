@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from assigner.api import OffsetCommit, WantedOffsets
+from assigner.api import NewOffset, OffsetCommit, WantedOffsets
 from assigner.errors import FailedPrecondition, InvalidInput, UnknownTopic
 from assigner.instance import Instance
 from assigner.model.keys import TopicPartition
@@ -31,7 +31,7 @@ async def test_offsets_of_partitions_that_nobody_owns_are_set_and_forgotten(any_
     cluster = any_cluster
     await cluster.add_topic(partitions=300, topic_id="id")
     instance = await cluster.start_instance()
-    assert await instance.operations.set_offsets(GROUP, {tp(n): n for n in range(300)}, force=False) == 300
+    assert await instance.operations.set_offsets(GROUP, {tp(n): NewOffset(n) for n in range(300)}, force=False) == 300
     found = await offsets(instance)
     assert {one: record.offset for one, record in found.items() if record} == {tp(n): n for n in range(300)}
     assert {record.epoch for record in found.values() if record} == {0}
@@ -43,7 +43,7 @@ async def test_a_consumer_that_comes_later_finds_what_was_set_and_replaces_it(an
     cluster = any_cluster
     await cluster.add_topic(partitions=1)
     instance = await cluster.start_instance()
-    await instance.operations.set_offsets(GROUP, {tp(0): 17}, force=False)
+    await instance.operations.set_offsets(GROUP, {tp(0): NewOffset(17)}, force=False)
     a = await cluster.join("a")
     await a.until("owns", lambda c: bool(c.owned))
     found = (await offsets(instance))[tp(0)]
@@ -62,9 +62,9 @@ async def test_offsets_of_owned_partitions_are_left_alone_unless_forced(any_clus
     with pytest.raises(
         FailedPrecondition, match=r"t/0, t/1, t/2, t/3, t/4 and 3 more of group 'g' have owners; nothing was set"
     ):
-        await instance.operations.set_offsets(GROUP, {tp(n): 5 for n in range(8)}, force=False)
+        await instance.operations.set_offsets(GROUP, {tp(n): NewOffset(5) for n in range(8)}, force=False)
     assert await offsets(instance) == {}
-    assert await instance.operations.set_offsets(GROUP, {tp(0): 5}, force=True) == 1
+    assert await instance.operations.set_offsets(GROUP, {tp(0): NewOffset(5)}, force=True) == 1
     found = (await offsets(instance))[tp(0)]
     assert found
     assert found.offset == 5
@@ -73,13 +73,13 @@ async def test_offsets_of_owned_partitions_are_left_alone_unless_forced(any_clus
 @pytest.mark.parametrize(
     ("wanted", "error", "says"),
     [
-        ({tp(0, "other"): 1}, UnknownTopic, "no topic 'other'"),
-        ({tp(2): 1}, InvalidInput, "the topic has partitions 0 to 1"),
+        ({tp(0, "other"): NewOffset(1)}, UnknownTopic, "no topic 'other'"),
+        ({tp(2): NewOffset(1)}, InvalidInput, "the topic has partitions 0 to 1"),
         ({}, InvalidInput, "no offsets are given"),
     ],
 )
 async def test_what_does_not_exist_is_refused(
-    cluster: Cluster, wanted: dict[TopicPartition, int], error: type[Exception], says: str
+    cluster: Cluster, wanted: dict[TopicPartition, NewOffset], error: type[Exception], says: str
 ) -> None:
     await cluster.add_topic(partitions=2)
     instance = await cluster.start_instance()
@@ -107,5 +107,5 @@ async def test_an_owner_that_appears_in_between_is_not_overruled(cluster: Cluste
     await cluster.add_topic(partitions=200)
     instance = await cluster.start_instance(wrap=lambda store: AssignsMeanwhile(store, cluster), leads=False)
     with pytest.raises(FailedPrecondition, match=r"t/199 of group 'g' have owners; 192 were set"):
-        await instance.operations.set_offsets(GROUP, {tp(n): 1 for n in range(200)}, force=False)
+        await instance.operations.set_offsets(GROUP, {tp(n): NewOffset(1) for n in range(200)}, force=False)
     assert (await offsets(instance)).keys() == {tp(n) for n in range(192)}

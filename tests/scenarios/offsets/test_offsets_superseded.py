@@ -11,7 +11,7 @@ import random
 import anyio
 import pytest
 
-from assigner.api import CommitRefusal, OffsetCommit, RefusedCommit
+from assigner.api import CommitRefusal, NewOffset, OffsetCommit, RefusedCommit
 from assigner.core.offset_commits import OffsetRevisions
 from assigner.errors import FailedPrecondition
 from assigner.instance import Instance
@@ -207,8 +207,8 @@ async def test_rule_18_what_an_operator_set_is_not_replaced_by_an_earlier_try(
     faults = await cluster.start_faulty("i1", leads=False)
     i1 = instance_of(cluster)
     faults.inject(LATE, kinds={"transact"}, where=commits_an_offset(cluster))
-    assert await i1.operations.set_offsets(GROUP, {tp(0): 10}, force=force) == 1
-    assert await i1.operations.set_offsets(GROUP, {tp(0): 20}, force=force) == 1
+    assert await i1.operations.set_offsets(GROUP, {tp(0): NewOffset(10)}, force=force) == 1
+    assert await i1.operations.set_offsets(GROUP, {tp(0): NewOffset(20)}, force=force) == 1
     await until_everything_took_effect(faults)
     assert await offset_of(i1, tp(0)) == (20, 0)
 
@@ -220,7 +220,7 @@ async def test_a_commit_is_not_replaced_by_a_forced_reset_that_was_abandoned(any
     assert await commit(i1, 5) == []
     faults.inject(LATE, kinds={"transact"}, where=commits_an_offset(cluster))
     with anyio.move_on_after(0.1):
-        await i1.operations.set_offsets(GROUP, {tp(0): 0}, force=True)
+        await i1.operations.set_offsets(GROUP, {tp(0): NewOffset(0)}, force=True)
     assert await commit(i1, 20) == []
     await until_everything_took_effect(faults)
     assert await offset_of(i1, tp(0)) == (20, 1)
@@ -231,7 +231,7 @@ async def test_what_was_set_although_nobody_said_so_counts_as_set(any_cluster: C
     await cluster.add_topic(partitions=1)
     faults = await cluster.start_faulty("i1", leads=False)
     i1 = instance_of(cluster)
-    for wanted in (10, None):
+    for wanted in (NewOffset(10), None):
         lost = faults.inject(LoseAnswer(applied=True), kinds={"transact"}, where=commits_an_offset(cluster))
         assert await i1.operations.set_offsets(GROUP, {tp(0): wanted}, force=False) == 1
         assert lost.hits == 1
@@ -248,7 +248,7 @@ async def test_an_operator_who_may_have_lost_to_a_commit_gets_an_error(any_clust
         with pytest.raises(
             FailedPrecondition, match="t/0 of group 'g' was committed or set by somebody else meanwhile"
         ):
-            await i1.operations.set_offsets(GROUP, {tp(0): 0}, force=True)
+            await i1.operations.set_offsets(GROUP, {tp(0): NewOffset(0)}, force=True)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(set_by_force)

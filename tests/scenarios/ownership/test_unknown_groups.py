@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from assigner.api import CommitRefusal, LoadReport, OffsetCommit, Registration
+from assigner.api import CommitRefusal, LoadReport, NewOffset, OffsetCommit, Registration
 from assigner.errors import FailedPrecondition, LimitReached, NotRegistered, UnknownGroup
 from assigner.instance import Instance
 from assigner.model.commands import Ack
@@ -42,7 +42,7 @@ OPERATORS: dict[str, Call] = {
     "pause": lambda i, group: i.operations.set_options(group, {"paused": True}),
     "rebalance": lambda i, group: i.operations.rebalance(group),
     "set_loads": lambda i, group: i.operations.set_loads(group, [], 60.0, keep_others=False),
-    "set_offsets": lambda i, group: i.operations.set_offsets(group, {tp(0): 1}, force=False),
+    "set_offsets": lambda i, group: i.operations.set_offsets(group, {tp(0): NewOffset(1)}, force=False),
     "set_topic": lambda i, group: i.operations.set_topic(group, "t", 1, create=False),
     "drain": lambda i, group: i.operations.drain(group, "a"),
 }

@@ -16,6 +16,7 @@ from assigner.api import (
     LoadDescription,
     Member,
     Membership,
+    NewOffset,
     NodeLoad,
     PartitionLoad,
     PartitionOwner,
@@ -154,7 +155,7 @@ class ScriptedAdministration:
         await self._called("set_loads", group, tuple(weights), valid_for, keep_others)
         return sum(len(run.weights) for run in weights)
 
-    async def set_offsets(self, group: str, offsets: Mapping[TopicPartition, int | None], *, force: bool) -> int:
+    async def set_offsets(self, group: str, offsets: Mapping[TopicPartition, NewOffset | None], *, force: bool) -> int:
         await self._called("set_offsets", group, dict(offsets), force)
         return len(offsets)
 

@@ -61,6 +61,7 @@ class FakeMembers:
         self.fails: Exception | None = None
         self.wait_for_drain = False
         self.deregistered: list[tuple[str, str, str, bool]] = []
+        self.stepped_out: list[tuple[str, str, str]] = []
         self.renewed: list[tuple[str, str, str]] = []
         self.reported: list[tuple[str, str, str, api.LoadReport]] = []
         self.gate = asyncio.Event()
@@ -102,6 +103,9 @@ class FakeMembers:
         self.deregistered.append((group, name, session, gates_closed))
         return self.wait_for_drain
 
+    async def step_out(self, group: str, name: str, session: str, *, principal: str = "") -> None:
+        self.stepped_out.append((group, name, session))
+
     async def renew(self, group: str, name: str, session: str, *, principal: str = "") -> float:
         self.renewing.set()
         await self.gate.wait()
@@ -127,7 +131,7 @@ class FakeAdministration:
         self.remaining = [3, 1, 0]
         self.rebalanced: list[str] = []
         self.deleted: list[tuple[str, str, bool]] = []
-        self.offsets_set: list[tuple[str, dict[TopicPartition, int | None], bool]] = []
+        self.offsets_set: list[tuple[str, dict[TopicPartition, api.NewOffset | None], bool]] = []
         self.published: list[tuple[str, tuple[api.Weights, ...], float, bool]] = []
         self.load_description = api.LoadDescription(
             used=False,
@@ -190,7 +194,9 @@ class FakeAdministration:
     async def loads(self, group: str, limit: int) -> api.LoadDescription:
         return self.load_description
 
-    async def set_offsets(self, group: str, offsets: Mapping[TopicPartition, int | None], *, force: bool) -> int:
+    async def set_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, api.NewOffset | None], *, force: bool
+    ) -> int:
         self.offsets_set.append((group, dict(offsets), force))
         return len(offsets)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from assigner.api import FoundOffsets, WantedOffsets
+from assigner.api import FoundOffsets, NewOffset, WantedOffsets
 from assigner.cli import main
 from assigner.cli.commands.offsets import MAX_FILE_BYTES, MAX_PER_LIST, MAX_SET, read_offsets
 from assigner.errors import FailedPrecondition
@@ -118,11 +118,13 @@ def test_an_answer_in_parts_is_read_to_its_end(run: Run, offsets: FakeOffsets) -
 def test_offsets_are_set_from_a_file(run: Run, service: ScriptedAdministration, tmp_path: Path) -> None:
     result = run("--set", a_file(tmp_path, {"t": {"1": 17, "2": None}, "u": {"0": 0}}))
     assert result.exit_code == 0, result.output
-    assert service.calls == [("set_offsets", "orders", {tp(1): 17, tp(2): None, tp(0, "u"): 0}, False)]
+    assert service.calls == [
+        ("set_offsets", "orders", {tp(1): NewOffset(17), tp(2): None, tp(0, "u"): NewOffset(0)}, False)
+    ]
     assert "offsets of 3 partitions of orders set" in result.stdout
     forced = run("--set", a_file(tmp_path, {"t": {"1": 17}}), "--force", "-o", "json")
     assert json.loads(forced.stdout) == {"group": "orders", "partitions": 1}
-    assert service.calls[-1] == ("set_offsets", "orders", {tp(1): 17}, True)
+    assert service.calls[-1] == ("set_offsets", "orders", {tp(1): NewOffset(17)}, True)
 
 
 def test_a_refusal_is_printed(run: Run, service: ScriptedAdministration, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from assigner.api import NewOffset
 from assigner.client import Unavailable
 from assigner.embedded import EmbeddedAssigner
 from assigner.errors import InvalidInput, Superseded
@@ -218,7 +219,7 @@ def test_an_offset_that_an_operator_set_counts_more_than_the_checkpoint(
     query = ActedQuery(assigner, kafka, "m", topic, sink)
     run_until(lambda: not sink.missing(kafka, topic), query)
     query.stop()
-    back = {TopicPartition(topic, partition): 7 for partition in range(4)}
+    back = {TopicPartition(topic, partition): NewOffset(7) for partition in range(4)}
     assigner.call(lambda service: service.instance.operations.set_offsets(GROUP, back, force=True))
     again = ActedQuery(assigner, kafka, "m", topic, sink, query.checkpoint)
     run_until(lambda: len(sink.repeated) == 12, again)

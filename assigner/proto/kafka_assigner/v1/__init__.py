@@ -1198,6 +1198,20 @@ class NewOffsets(betterproto2.Message):
     The next offset to read; -1: forget what was committed.
     """
 
+    leader_epochs: "list[int]" = betterproto2.field(
+        4, betterproto2.TYPE_SINT32, repeated=True
+    )
+    """
+    Kafka's leader epoch of the last record, -1 where it is not known. May be left out.
+    """
+
+    metadata: "list[str]" = betterproto2.field(
+        5, betterproto2.TYPE_STRING, repeated=True
+    )
+    """
+    May be left out.
+    """
+
 
 default_message_pool.register_message("kafka_assigner.v1", "NewOffsets", NewOffsets)
 
