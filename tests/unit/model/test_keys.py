@@ -25,7 +25,7 @@ from assigner.model.keys import (
     decode_segment,
     encode_segment,
 )
-from assigner.model.names import check_name
+from assigner.model.names import check_name, org_and_group, qualified_group
 
 
 def is_name(text: str) -> bool:
@@ -189,3 +189,35 @@ def test_a_key_that_is_understood_is_the_one_we_would_write(branch: str, segment
             assert keys.topic(topic) == key
         case other:
             assert other is None
+
+
+# --- classic Kafka groups ------------------------------------------------------------------------------------------
+
+ORGS = st.one_of(st.just(""), NAMES.filter(lambda name: "/" not in name))
+
+
+@given(NAMES)
+def test_the_key_of_a_classic_group_is_read_back_as_its_group(group: str) -> None:
+    keys = Keys()
+    assert keys.parse_kafka_group(keys.kafka_group(group)) == group
+    assert keys.kafka_group(group).startswith(keys.kafka_groups(org_and_group(group)[0]))
+
+
+@given(NAMES, NAMES)
+def test_distinct_classic_groups_have_distinct_keys(one: str, other: str) -> None:
+    assert (Keys().kafka_group(one) == Keys().kafka_group(other)) == (one == other)
+
+
+@given(ORGS, NAMES)
+def test_a_group_of_an_organization_is_under_its_prefix_and_under_no_others(org: str, name: str) -> None:
+    group = qualified_group(org, name)
+    assert org_and_group(group) == (org, name) or not org
+    under = {one for one in ("", org, "~", "other") if Keys().kafka_group(group).startswith(Keys().kafka_groups(one))}
+    assert under == {org_and_group(group)[0]}
+
+
+@pytest.mark.parametrize("group", ["~", "/x", "x/", "/", "a//b", "a/b/c"])
+def test_no_odd_name_reaches_another_groups_place(group: str) -> None:
+    keys = Keys()
+    assert keys.parse_kafka_group(keys.kafka_group(group)) == group
+    assert keys.kafka_group(group).count("/") == keys.root.count("/") + 3
