@@ -92,6 +92,7 @@ class Cluster:
         self.tasks: anyio.abc.TaskGroup
         self._alive, self._over = anyio.Event(), anyio.Event()
         self._scopes: dict[str, anyio.CancelScope] = {}
+        self._crashed: list[FaultyStore] = []
 
     async def __aenter__(self) -> Self:
         self.store: Store = await self.backend.open(self._store_settings, self.clock)
@@ -106,6 +107,9 @@ class Cluster:
         async with anyio.create_task_group() as self.tasks:
             self._alive.set()
             await self._over.wait()
+            for store in self._crashed:
+                # Nobody looks any more: what a crashed instance still waits for need not last to its deadline.
+                store.thaw()
             for name in list(self.instances):
                 await self.stop_instance(name)
             for name in list(self.services):
@@ -205,7 +209,9 @@ class Cluster:
 
     def crash_instance(self, name: str) -> None:
         """The process is gone: whatever it still tries does not reach the store. It must have been started faulty."""
-        self.faults.pop(name).freeze()
+        store = self.faults.pop(name)
+        store.freeze()
+        self._crashed.append(store)
         del self.instances[name]
         self._scopes.pop(name).cancel()
 
