@@ -123,12 +123,12 @@ async def test_consumers_that_join_while_another_one_warms_are_planned_for_toget
     group: Group,
 ) -> None:
     """Warming takes longer than the debounce window, in which both of them join."""
-    await group.cluster.set_options(debounce=2.0)
     await group.start()
     await group.cluster.join("a")
     await group.settled("a")
     b = await group.cluster.join("b", answers_warm=False)
     first = await group.cluster.until("planned", lambda s: bool(s.incoming["b"]) and s.plan.generation > 1)
+    await group.cluster.set_options(debounce=2.0)
     for name in ("c", "d"):
         await group.cluster.join(name, answers_warm=False)
     second = await group.cluster.until(
