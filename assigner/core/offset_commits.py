@@ -8,6 +8,9 @@ written one after the other, in the order they arrived.
 A further precondition of each commit is the offset it replaces. So at most one try of a commit takes effect, and none
 does once another commit is on record, however late the store gets to it: a commit that was answered stays.
 
+The members of a classic Kafka group commit without owning anything. Who may is decided where the group is led, and the
+fences of its leader take the assignment's place: see `FencedCommit`. All else is the same for both.
+
 A commit may lower the offset, as in Kafka: an owner may want to go back.
 Not promised: an order between commits that reach the store through different instances at the same time.
 """
@@ -20,10 +23,21 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from assigner.api import CommitRefusal, OffsetCommit, RefusedCommit
-from assigner.errors import InvalidInput, LimitReached
+from assigner.errors import InvalidInput, LimitReached, UnreadableRecord
 from assigner.model.keys import TopicPartition
-from assigner.model.records import ANY_SESSION, Assignment, Offset, Stored, encode
-from assigner.store import Compare, Found, GetResult, Limits, ModRevisionIs, Put, revision_of, unchanged
+from assigner.model.records import ANY_SESSION, Assignment, Offset, Stored, encode, stored
+from assigner.store import (
+    Absent,
+    Compare,
+    CreateRevisionIs,
+    Found,
+    GetResult,
+    Limits,
+    ModRevisionIs,
+    Put,
+    revision_of,
+    unchanged,
+)
 
 MAX_WAITING = 200_000
 """Commits that wait for the store at one instance."""
@@ -68,52 +82,18 @@ def admit(
     return RefusedCommit(commit.tp, CommitRefusal.FENCED, record.epoch, record.owner)
 
 
-class PendingCommit:
-    """An admitted commit that is not written yet. `revision` is that of the assignment that admitted it, `replaces`
-    that of the offset it replaces (0: none)."""
+class QueuedCommit:
+    """An admitted commit that is not written yet. `replaces` is the revision of the offset it replaces (0: none)."""
 
-    __slots__ = (
-        "arrived",
-        "assignment_key",
-        "commit",
-        "doubtful",
-        "ended",
-        "key",
-        "replaces",
-        "revision",
-        "value",
-        "who",
-        "withdrawn",
-    )
+    __slots__ = ("arrived", "doubtful", "ended", "key", "replaces", "tp", "value", "withdrawn")
 
-    def __init__(
-        self,
-        key: str,
-        assignment_key: str,
-        who: Committer,
-        commit: OffsetCommit,
-        admitted: Admitted,
-        wall: float,
-        arrived: float = 0.0,
-    ) -> None:
-        """`wall`: wall time, for people. `arrived`: monotonic time."""
+    def __init__(self, key: str, tp: TopicPartition, value: bytes, arrived: float) -> None:
+        """`arrived`: monotonic time."""
         self.arrived = arrived
-        self.who = who
-        self.commit = commit
+        self.tp = tp
         self.key = key
-        self.assignment_key = assignment_key
-        self.revision = admitted.revision
         self.replaces = 0
-        self.value = encode(
-            Offset(
-                offset=commit.offset,
-                epoch=commit.epoch,
-                leader_epoch=commit.leader_epoch,
-                metadata=commit.metadata,
-                committed_at=int(wall),
-                topic_id=admitted.topic_id,
-            )
-        )
+        self.value = value
         self.doubtful = False
         """An attempt to write it may have succeeded."""
         self.ended = False
@@ -121,12 +101,13 @@ class PendingCommit:
         """The caller was cancelled: the commit is not retried."""
 
     @property
-    def tp(self) -> TopicPartition:
-        return self.commit.tp
+    def fences(self) -> tuple[Compare, ...]:
+        """The preconditions that hold as long as it is admitted."""
+        raise NotImplementedError
 
-    @property
-    def fence(self) -> ModRevisionIs:
-        return ModRevisionIs(self.assignment_key, self.revision)
+    def decide_again(self, found: Sequence[GetResult]) -> RefusedCommit | None:
+        """Refuse it, or admit it by what was found at the keys of its fences."""
+        raise NotImplementedError
 
     @property
     def unreplaced(self) -> Compare:
@@ -146,6 +127,94 @@ class PendingCommit:
         while this commit waited for so long that its owner may have turned to another instance."""
         held_up = now > self.arrived + FRESH
         return (self.doubtful or held_up) and revision_of(found) != self.replaces
+
+
+class PendingCommit(QueuedCommit):
+    """A commit of a partition's owner. `revision` is that of the assignment that admitted it."""
+
+    __slots__ = ("assignment_key", "commit", "revision", "who")
+
+    def __init__(
+        self,
+        key: str,
+        assignment_key: str,
+        who: Committer,
+        commit: OffsetCommit,
+        admitted: Admitted,
+        wall: float,
+        arrived: float = 0.0,
+    ) -> None:
+        """`wall`: wall time, for people. `arrived`: monotonic time."""
+        record = Offset(
+            offset=commit.offset,
+            epoch=commit.epoch,
+            leader_epoch=commit.leader_epoch,
+            metadata=commit.metadata,
+            committed_at=int(wall),
+            topic_id=admitted.topic_id,
+        )
+        super().__init__(key, commit.tp, encode(record), arrived)
+        self.who = who
+        self.commit = commit
+        self.assignment_key = assignment_key
+        self.revision = admitted.revision
+
+    @property
+    def fence(self) -> ModRevisionIs:
+        return ModRevisionIs(self.assignment_key, self.revision)
+
+    @property
+    def fences(self) -> tuple[Compare, ...]:
+        return (self.fence,)
+
+    def decide_again(self, found: Sequence[GetResult]) -> RefusedCommit | None:
+        verdict = admit_found(self.who, self.commit, found[0], exists=True)
+        if isinstance(verdict, Admitted):
+            # The assignment may have been written again for the same owner.
+            self.revision = verdict.revision
+            return None
+        return verdict
+
+
+class FencedCommit(QueuedCommit):
+    """A commit that somebody else admitted, to be written while these fences hold and refused once they do not."""
+
+    __slots__ = ("_fences",)
+
+    def __init__(
+        self, key: str, tp: TopicPartition, record: Offset, fences: tuple[Compare, ...], arrived: float
+    ) -> None:
+        super().__init__(key, tp, encode(record), arrived)
+        self._fences = fences
+
+    @property
+    def fences(self) -> tuple[Compare, ...]:
+        return self._fences
+
+    def decide_again(self, found: Sequence[GetResult]) -> RefusedCommit | None:
+        if all(map(_holds, self._fences, found)):
+            return None
+        return RefusedCommit(self.tp, CommitRefusal.FENCED)
+
+
+def admit_found(who: Committer, commit: OffsetCommit, found: GetResult, *, exists: bool) -> Admitted | RefusedCommit:
+    """Admit a commit by the assignment as it was read. An assignment that can't be read admits no commit."""
+    try:
+        held = stored(Assignment, found.entry) if isinstance(found, Found) else None
+    except UnreadableRecord as error:
+        return RefusedCommit(commit.tp, CommitRefusal.FAILED, reason=str(error))
+    return admit(who, commit, held, exists=exists)
+
+
+def _holds(fence: Compare, found: GetResult) -> bool:
+    match fence:
+        case ModRevisionIs(revision=revision):
+            return revision_of(found) == revision
+        case CreateRevisionIs(revision=revision):
+            return isinstance(found, Found) and found.entry.create_revision == revision
+        case Absent():
+            return not isinstance(found, Found)
+    raise TypeError(f"{fence!r} is no fence of a commit")
 
 
 class OffsetRevisions:
@@ -181,8 +250,8 @@ class CommitQueue:
     def __init__(self, most: int = MAX_WAITING) -> None:
         self._most = most
         # A plain dict gets slow when its first items are taken out one by one.
-        self._ready: OrderedDict[str, PendingCommit] = OrderedDict()
-        self._behind: dict[str, deque[PendingCommit]] = {}
+        self._ready: OrderedDict[str, QueuedCommit] = OrderedDict()
+        self._behind: dict[str, deque[QueuedCommit]] = {}
         self._in_flight: set[str] = set()
         self._count = 0
 
@@ -195,7 +264,7 @@ class CommitQueue:
         """Whether there is something to take."""
         return bool(self._ready)
 
-    def add(self, commits: Iterable[PendingCommit]) -> None:
+    def add(self, commits: Iterable[QueuedCommit]) -> None:
         """Add all of them, or none and raise `LimitReached`."""
         added = list(commits)
         if self._count + len(added) > self._most:
@@ -210,17 +279,21 @@ class CommitQueue:
             else:
                 self._ready[pending.key] = pending
 
-    def take(self, limits: Limits) -> list[PendingCommit]:
+    def take(self, limits: Limits) -> list[QueuedCommit]:
         """Take the longest waiting commits, as many as fit into a transaction. `ended` must be called for each."""
-        taken: list[PendingCommit] = []
-        size, most = 0, max(1, limits.operations // COMPARES)
-        while self._ready and len(taken) < most:
+        taken: list[QueuedCommit] = []
+        size, compares = 0, 0
+        fences: set[tuple[Compare, ...]] = set()
+        while self._ready and len(taken) < limits.operations:
             key, pending = self._ready.popitem(last=False)
             if pending.withdrawn:
                 self.ended(pending)
                 continue
             size += len(pending.value)
-            if taken and size > limits.value_bytes:
+            # The members of a classic group have their fences in common.
+            compares += 1 if pending.fences in fences else 1 + len(pending.fences)
+            fences.add(pending.fences)
+            if taken and (size > limits.value_bytes or compares > limits.operations):
                 self._ready[key] = pending
                 self._ready.move_to_end(key, last=False)
                 break
@@ -228,7 +301,7 @@ class CommitQueue:
             taken.append(pending)
         return taken
 
-    def ended(self, pending: PendingCommit) -> None:
+    def ended(self, pending: QueuedCommit) -> None:
         """Record that the commit was written or abandoned: the partition's next one may be taken."""
         key = pending.key
         pending.ended = True

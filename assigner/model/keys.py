@@ -299,12 +299,20 @@ class Keys:
         return f"{self.root}~kafka/{encode_segment(org) if org else '~'}/"
 
     def kafka_group(self, group: str) -> str:
-        """The key of what a classic Kafka group consists of."""
+        """Prefix of the records of a classic Kafka group."""
         org, name = org_and_group(group)
-        return f"{self.kafka_groups(org)}{encode_segment(name)}/state"
+        return f"{self.kafka_groups(org)}{encode_segment(name)}/"
 
-    def parse_kafka_group(self, key: str) -> str | None:
-        """Parse the group of a classic Kafka group's key; None for a key of an unknown form."""
+    def kafka_state(self, group: str) -> str:
+        """The key of the record that says which generation of a classic Kafka group counts."""
+        return self.kafka_group(group) + "state"
+
+    def kafka_members(self, group: str, block: int) -> str:
+        """The key of a block of a large classic Kafka group's members."""
+        return f"{self.kafka_group(group)}members/{block}"
+
+    def parse_kafka_state(self, key: str) -> str | None:
+        """Parse the group of a classic Kafka group's record; None for any other key."""
         match key.removeprefix(f"{self.root}~kafka/").split("/"):
             case [org, group, "state"] if org and group:
                 return qualified_group("" if org == "~" else decode_segment(org), decode_segment(group))

@@ -417,6 +417,8 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     """Wall time, for people only."""
     topic_id: str = ""
     """The topic's identity: the offset of one that was deleted says nothing about its successor."""
+    generation: int = 0
+    """Of the classic Kafka group whose member committed it; 0: it was no such member."""
 
 
 R = TypeVar("R", bound=msgspec.Struct)

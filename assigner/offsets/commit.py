@@ -35,7 +35,9 @@ from assigner.core.offset_commits import (
     Committer,
     OffsetRevisions,
     PendingCommit,
+    QueuedCommit,
     admit,
+    admit_found,
 )
 from assigner.errors import (
     LimitReached,
@@ -43,17 +45,16 @@ from assigner.errors import (
     StoreError,
     TransactionTooLarge,
     UnknownGroup,
-    UnreadableRecord,
 )
 from assigner.logs import get_logger
 from assigner.members.callers import authorized, check_principal
 from assigner.model.keys import Keys
-from assigner.model.records import ANY_SESSION, Assignment, stored
+from assigner.model.records import ANY_SESSION
 from assigner.observability.metrics import Metrics
 from assigner.offsets.fetch import OffsetReader
 from assigner.storage.mirror import GroupMirror, Mirrors
 from assigner.storage.multi_get import multi_get
-from assigner.store import Committed, Conflict, Found, GetResult, Store, revision_of
+from assigner.store import Committed, Conflict, Store, revision_of
 
 TRIES = 4
 """Transactions that a commit is part of before it fails."""
@@ -179,7 +180,7 @@ class OffsetService:
         """Admit commits by the assignments as the store has them."""
         found = await multi_get(self._store, [mirror.state.keys.assignment(commit.tp) for commit in commits])
         return [
-            (commit, _admit_found(who, commit, result, exists=_exists(mirror, commit)))
+            (commit, admit_found(who, commit, result, exists=_exists(mirror, commit)))
             for commit, result in zip(commits, found, strict=True)
         ]
 
@@ -198,10 +199,10 @@ class CommitWriter:
         self.transactions = 0
         self._store = store
         self._clock = clock
-        self._callers: dict[PendingCommit, Ended] = {}
+        self._callers: dict[QueuedCommit, Ended] = {}
         self._workers = IdleWorkers(lambda: queue.has_ready)
 
-    async def write(self, commits: Sequence[PendingCommit]) -> list[RefusedCommit]:
+    async def write(self, commits: Sequence[QueuedCommit]) -> list[RefusedCommit]:
         """Write the commits and return those that were not written. Raises `LimitReached`.
 
         A caller that stops waiting withdraws the commits that were not sent yet."""
@@ -240,10 +241,10 @@ class CommitWriter:
             # Commits that arrive in the same turn of the event loop share a transaction.
             await self._write(await self._workers.next(self._take))
 
-    def _take(self) -> list[PendingCommit]:
+    def _take(self) -> list[QueuedCommit]:
         return self.queue.take(self._store.limits)
 
-    async def _write(self, batch: list[PendingCommit]) -> None:
+    async def _write(self, batch: list[QueuedCommit]) -> None:
         try:
             for _ in range(TRIES):
                 batch = self._drop_withdrawn(await self._attempt(batch))
@@ -266,7 +267,7 @@ class CommitWriter:
             log.exception("offset_commit_failed")
             self._fail(batch, "an internal error, which the service's log tells more about; commit again")
 
-    def _drop_withdrawn(self, batch: Iterable[PendingCommit]) -> list[PendingCommit]:
+    def _drop_withdrawn(self, batch: Iterable[QueuedCommit]) -> list[QueuedCommit]:
         """Drop commits whose callers were cancelled, and return the others: a retry of one would only take effect
         late."""
         for pending in batch:
@@ -274,16 +275,17 @@ class CommitWriter:
                 self._end(pending)
         return [pending for pending in batch if not pending.ended]
 
-    async def _attempt(self, batch: list[PendingCommit]) -> list[PendingCommit]:
+    async def _attempt(self, batch: list[QueuedCommit]) -> list[QueuedCommit]:
         """Send one transaction, and return the commits that have to be retried."""
         self.transactions += 1
         for pending in batch:
             if not pending.doubtful:
                 pending.replaces = self.revisions.get(pending.key)
         try:
+            # Each once: commits of one classic group have the same fences.
+            fences = dict.fromkeys(fence for pending in batch for fence in pending.fences)
             result = await self._store.transact(
-                [compare for pending in batch for compare in (pending.fence, pending.unreplaced)],
-                [pending.put for pending in batch],
+                [*fences, *(pending.unreplaced for pending in batch)], [pending.put for pending in batch]
             )
         except OutcomeUnknown:
             for pending in batch:
@@ -298,47 +300,40 @@ class CommitWriter:
             case Conflict():
                 return await self._resolve_conflict(batch)
 
-    async def _resolve_conflict(self, batch: Sequence[PendingCommit]) -> list[PendingCommit]:
-        """Decide again by the assignments and offsets in the store, and return the commits that have to be retried."""
-        again: list[PendingCommit] = []
+    async def _resolve_conflict(self, batch: Sequence[QueuedCommit]) -> list[QueuedCommit]:
+        """Decide again by the fences' keys and the offsets in the store, and return the commits that have to be
+        retried."""
+        again: list[QueuedCommit] = []
         # Not read by the failed transaction itself: most succeed, and two reads per commit would halve their rate.
-        keys = [key for pending in batch for key in (pending.assignment_key, pending.key)]
-        reads = await multi_get(self._store, keys)
+        keys = dict.fromkeys(fence.key for pending in batch for fence in pending.fences)
+        keys.update(dict.fromkeys(pending.key for pending in batch))
+        found = dict(zip(keys, await multi_get(self._store, list(keys)), strict=True))
         now = self._clock.now()
-        for pending, assignment, offset in zip(batch, reads[::2], reads[1::2], strict=True):
+        for pending in batch:
+            offset = found[pending.key]
             self.revisions.put(pending.key, revision_of(offset))
-            verdict = _admit_found(pending.who, pending.commit, assignment, exists=True)
+            refusal = pending.decide_again([found[fence.key] for fence in pending.fences])
             if pending.is_written(offset):
                 self._end(pending)
-            elif not isinstance(verdict, Admitted):
-                self._end(pending, verdict)
+            elif refusal is not None:
+                self._end(pending, refusal)
             elif pending.may_have_lost(offset, now):
                 reason = "another commit of this partition got in between; commit again"
                 self._end(pending, RefusedCommit(pending.tp, CommitRefusal.FAILED, reason=reason))
             else:
-                pending.revision = verdict.revision
                 again.append(pending)
         return again
 
-    def _fail(self, batch: Iterable[PendingCommit], reason: str) -> None:
+    def _fail(self, batch: Iterable[QueuedCommit], reason: str) -> None:
         for pending in batch:
             if not pending.ended:
                 self._end(pending, RefusedCommit(pending.tp, CommitRefusal.FAILED, reason=reason))
 
-    def _end(self, pending: PendingCommit, refusal: RefusedCommit | None = None) -> None:
+    def _end(self, pending: QueuedCommit, refusal: RefusedCommit | None = None) -> None:
         self.queue.ended(pending)
         ended = self._callers.pop(pending, None)
         if ended:
             ended(refusal)
-
-
-def _admit_found(who: Committer, commit: OffsetCommit, found: GetResult, *, exists: bool) -> Admitted | RefusedCommit:
-    """Admit a commit by the assignment as it was read. An assignment that can't be read admits no commit."""
-    try:
-        held = stored(Assignment, found.entry) if isinstance(found, Found) else None
-    except UnreadableRecord as error:
-        return RefusedCommit(commit.tp, CommitRefusal.FAILED, reason=str(error))
-    return admit(who, commit, held, exists=exists)
 
 
 def _exists(mirror: GroupMirror, commit: OffsetCommit) -> bool:

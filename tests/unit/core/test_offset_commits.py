@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import cast
 
 import msgspec
 import pytest
@@ -10,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assigner.api import CommitRefusal, OffsetCommit, RefusedCommit
-from assigner.core.offset_commits import Admitted, CommitQueue, Committer, PendingCommit, admit
+from assigner.core.offset_commits import Admitted, CommitQueue, Committer, FencedCommit, PendingCommit, admit
 from assigner.errors import LimitReached
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Assignment, Offset, Stored, decode, encode
-from assigner.store import Limits
+from assigner.store import Absent, CreateRevisionIs, Entry, Found, Limits, Missing, ModRevisionIs
 
 A = Committer("g", "a", "s")
 
@@ -180,7 +181,7 @@ def test_whatever_happens_each_commit_is_handed_out_once_in_the_order_of_its_par
     in_flight: list[PendingCommit] = []
 
     def take(operations: int) -> list[PendingCommit]:
-        batch = queue.take(Limits(operations=operations))
+        batch = cast(list[PendingCommit], queue.take(Limits(operations=operations)))
         assert len({one.key for one in [*batch, *in_flight]}) == len(batch) + len(in_flight)
         taken.extend(batch)
         in_flight.extend(batch)
@@ -206,3 +207,41 @@ def test_whatever_happens_each_commit_is_handed_out_once_in_the_order_of_its_par
     for key in {one.key for one in taken}:
         offsets = [one.commit.offset for one in taken if one.key == key]
         assert offsets == sorted(offsets)
+
+
+# --- commits that fences admit -----------------------------------------------------------------------------------
+
+TERM, RECORD = CreateRevisionIs("/leader", 3), ModRevisionIs("/state", 8)
+
+
+def fenced(partition: int = 0, group: str = "g") -> FencedCommit:
+    fences = (TERM, RECORD) if group == "g" else (TERM, ModRevisionIs(f"/state/{group}", 8))
+    return FencedCommit(f"/offsets/{group}/{partition}", wish(partition).tp, Offset(offset=5), fences, 0.0)
+
+
+def at(created: int, modified: int) -> Found:
+    return Found(99, Entry("key", b"", created, modified, 1))
+
+
+def test_commits_with_the_same_fences_share_them_in_a_transaction() -> None:
+    queue = CommitQueue()
+    queue.add([fenced(number) for number in range(20)])
+    assert len(queue.take(Limits(operations=10))) == 8
+
+    queue = CommitQueue()
+    queue.add([fenced(0, group=str(number)) for number in range(20)])
+    assert len(queue.take(Limits(operations=10))) == 3
+
+
+def test_a_fenced_commit_is_admitted_as_long_as_all_its_fences_hold() -> None:
+    assert fenced().decide_again([at(3, 5), at(1, 8)]) is None
+    refusal = RefusedCommit(wish().tp, CommitRefusal.FENCED)
+    assert fenced().decide_again([at(4, 4), at(1, 8)]) == refusal
+    assert fenced().decide_again([at(3, 5), at(1, 9)]) == refusal
+    assert fenced().decide_again([Missing(99), at(1, 8)]) == refusal
+
+
+def test_a_fence_may_be_that_there_is_no_record() -> None:
+    commit = FencedCommit("/offsets/0", wish().tp, Offset(offset=5), (Absent("/state"),), 0.0)
+    assert commit.decide_again([Missing(99)]) is None
+    assert commit.decide_again([at(1, 8)]) is not None

@@ -199,7 +199,8 @@ ORGS = st.one_of(st.just(""), NAMES.filter(lambda name: "/" not in name))
 @given(NAMES)
 def test_the_key_of_a_classic_group_is_read_back_as_its_group(group: str) -> None:
     keys = Keys()
-    assert keys.parse_kafka_group(keys.kafka_group(group)) == group
+    assert keys.parse_kafka_state(keys.kafka_state(group)) == group
+    assert keys.parse_kafka_state(keys.kafka_members(group, 7)) is None
     assert keys.kafka_group(group).startswith(keys.kafka_groups(org_and_group(group)[0]))
 
 
@@ -219,5 +220,5 @@ def test_a_group_of_an_organization_is_under_its_prefix_and_under_no_others(org:
 @pytest.mark.parametrize("group", ["~", "/x", "x/", "/", "a//b", "a/b/c"])
 def test_no_odd_name_reaches_another_groups_place(group: str) -> None:
     keys = Keys()
-    assert keys.parse_kafka_group(keys.kafka_group(group)) == group
+    assert keys.parse_kafka_state(keys.kafka_state(group)) == group
     assert keys.kafka_group(group).count("/") == keys.root.count("/") + 3
