@@ -49,10 +49,12 @@ async def test_with_two_of_three_hung_no_request_has_to_wait(ttl: float) -> None
         targets: list[str] = []
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(keep_asking, router, targets)
-            await eventually(lambda: len(instances[0].renewals) >= 2, within=ttl)
+            await eventually(lambda: len(instances[0].renewals) >= 2, within=ttl, every=0.2)
             for instance in instances[:2]:
                 instance.hang |= {"renew", "register", "ack"}
-            await eventually(lambda: bool(instances[2].renewals), within=2 * ttl, what="renewed at the third")
+            await eventually(
+                lambda: bool(instances[2].renewals), within=2 * ttl, every=0.2, what="renewed at the third"
+            )
             await anyio.sleep(ttl)
             tasks.cancel_scope.cancel()
         found = router.statistics()

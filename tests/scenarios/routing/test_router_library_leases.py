@@ -95,7 +95,7 @@ async def test_renewals_that_the_store_does_not_confirm_hold_every_request_back_
     async with routing(cluster) as router:
         lease = (await cluster.state()).routers["r1"].lease
         refused = faults.inject(Refuse(), kinds={"keep_alive"}, times=None, where=lambda _, kept: kept == lease)
-        await eventually(lambda: not router.may_route, within=cluster.ttl + cluster.allowance)
+        await eventually(lambda: not router.may_route, within=cluster.ttl + cluster.allowance, every=0.1)
         assert refused.hits > 0
         assert not await is_sent_now(router)
         async with anyio.create_task_group() as tasks:
