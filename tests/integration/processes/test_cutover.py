@@ -16,7 +16,7 @@ from bench.cutover.report import broken
 from bench.cutover.wire import Connections, Cut, NotSent, Request, Requests, Verdict
 from tests.support.servers.etcd import EtcdUnavailableError, find_binary
 
-TINY = Effort(rate=200, seconds=8.0, pace=0.4, ttl=4.0, in_turn=True)
+TINY = Effort(rate=200, seconds=4.0, pace=0.1, ttl=4.0, in_turn=True)
 
 # --- what routers and pods speak -------------------------------------------------------------------------------------
 
