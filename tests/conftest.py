@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,6 +51,10 @@ settings.register_profile(
     "untimed", parent=settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("untimed")
+
+# What a shell starts in the background ignores Ctrl-C, and so would every program that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
