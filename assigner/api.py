@@ -13,6 +13,25 @@ from typing import Any, Protocol
 import msgspec
 
 from assigner.model.commands import Ack, Commands
+from assigner.model.kafka_groups import (
+    ClassicCommit,
+    ClassicFetch,
+    ClassicGroupDescription,
+    CommitAnswer,
+    FetchAnswer,
+    GroupListing,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    JoinAnswer,
+    JoinRequest,
+    KafkaError,
+    LeaveAnswer,
+    LeaveRequest,
+    OffsetDeletion,
+    OffsetDeletionAnswer,
+    SyncAnswer,
+    SyncRequest,
+)
 from assigner.model.keys import TopicPartition
 from assigner.model.records import (
     Condition,

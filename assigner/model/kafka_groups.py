@@ -204,7 +204,55 @@ class CommitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[PartitionError, ...] = ()
 
 
+class ClassicFetch(msgspec.Struct, frozen=True, kw_only=True):
+    group: str
+    every: bool = False
+    """Every offset of the group; else those of `partitions`."""
+    partitions: tuple[tuple[str, int], ...] = ()
+    """(topic, partition)"""
+
+
+class FetchedOffset(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    topic: str
+    partition: int
+    error: KafkaError = KafkaError.NONE
+    offset: int = -1
+    """-1: none is committed."""
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+class FetchAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    error: KafkaError = KafkaError.NONE
+    offsets: tuple[FetchedOffset, ...] = ()
+    """In the order of the request."""
+
+
+class OffsetDeletion(msgspec.Struct, frozen=True, kw_only=True):
+    group: str
+    partitions: tuple[tuple[str, int], ...]
+    """(topic, partition)"""
+
+
+class OffsetDeletionAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    error: KafkaError = KafkaError.NONE
+    """Of the whole request; then no partition has a code."""
+    partitions: tuple[PartitionError, ...] = ()
+
+
 # --- descriptions ------------------------------------------------------------------------------------------------
+
+
+class ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
+    group: str
+    protocol_type: str = ""
+    state: ClassicState = ClassicState.EMPTY
+
+
+class GroupListing(msgspec.Struct, frozen=True, kw_only=True):
+    error: KafkaError = KafkaError.NONE
+    """If set, not all groups are listed."""
+    groups: tuple[ListedGroup, ...] = ()
 
 
 class ClassicMemberDescription(msgspec.Struct, frozen=True, kw_only=True):
