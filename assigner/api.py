@@ -1,5 +1,5 @@
-"""Defines the service's interfaces, independent of gRPC: `Membership`, `Routers`, `Offsets`, `Administration`, and
-their values.
+"""Defines the service's interfaces, independent of gRPC: `Membership`, `Routers`, `Offsets`, `ClassicGroups`,
+`Administration`, and their values.
 
 The server translates messages to these values, and errors of `assigner.errors` to statuses. It decides nothing.
 """
@@ -309,6 +309,52 @@ class Offsets(Protocol):
 
     async def fetch(self, group: str, wanted: WantedOffsets) -> FoundOffsets:
         """Fetch committed offsets; sees every commit that was acknowledged before."""
+        ...
+
+
+# --- classic Kafka groups ----------------------------------------------------------------------------------------
+
+
+class ClassicGroups(Protocol):
+    """The calls of members of classic Kafka groups, and of those who look after such groups.
+
+    `org`: the organization whose group it is; empty: the default one. `principal`: the identity behind the call, for
+    the log; the caller has checked what it may do. What Kafka has an error code for is an answer and not raised: not to
+    be the group's leader is 16, a store that is away 14, a name that breaks the rules 24."""
+
+    async def join(self, org: str, request: JoinRequest, *, principal: str = "") -> JoinAnswer:
+        """Join or rejoin a group. Returns when the generation begins, which may take as long as the slowest member's
+        rebalance timeout. Who stops waiting stays a member until its session times out."""
+        ...
+
+    async def sync(self, org: str, request: SyncRequest, *, principal: str = "") -> SyncAnswer:
+        """Return the member's assignment, once the leader has sent it and it is durable."""
+        ...
+
+    async def heartbeat(self, org: str, request: HeartbeatRequest, *, principal: str = "") -> HeartbeatAnswer: ...
+
+    async def leave(self, org: str, request: LeaveRequest, *, principal: str = "") -> LeaveAnswer: ...
+
+    async def commit(self, org: str, request: ClassicCommit, *, principal: str = "") -> CommitAnswer:
+        """Commit offsets; those without an error are durable when this returns."""
+        ...
+
+    async def fetch(self, org: str, request: ClassicFetch, *, principal: str = "") -> FetchAnswer:
+        """Fetch committed offsets; sees every commit that was acknowledged before. Any instance answers."""
+        ...
+
+    async def list_groups(self, org: str, *, principal: str = "") -> GroupListing:
+        """List the organization's classic groups as they are on record. Any instance answers."""
+        ...
+
+    async def describe(self, org: str, group: str, *, principal: str = "") -> ClassicGroupDescription: ...
+
+    async def delete(self, org: str, group: str, *, principal: str = "") -> KafkaError:
+        """Delete an empty group with its offsets."""
+        ...
+
+    async def delete_offsets(self, org: str, request: OffsetDeletion, *, principal: str = "") -> OffsetDeletionAnswer:
+        """Delete offsets of topics that no member is subscribed to."""
         ...
 
 
