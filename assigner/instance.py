@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import anyio
 import anyio.abc
@@ -46,7 +47,7 @@ from assigner.routers.registration import RouterService
 from assigner.routers.streams import RouterStreams
 from assigner.settings import Settings
 from assigner.storage.groups import GroupDirectory, check_not_shared, discover
-from assigner.storage.health import StoreHealth
+from assigner.storage.health import StoreContact, StoreHealth
 from assigner.storage.incarnation import Incarnation
 from assigner.storage.mirror import Mirrors
 from assigner.store import Store
@@ -54,6 +55,7 @@ from assigner.strategy.registry import prepare
 from assigner.topics import KafkaSource, TopicQuota
 from assigner.topics.catalog import GroupTopics
 
+R = TypeVar("R")
 _CLOSE_WITHIN = 10.0
 
 log = get_logger("assigner.instance")
@@ -83,6 +85,7 @@ class Instance:
         )
         self._elector: LeaderElector | None = None
         self._announced = anyio.Event()
+        self._contact: StoreContact | None = None
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -298,14 +301,23 @@ class Instance:
             raise ended[0]
 
     async def _reach_store(self, presence: Presence) -> LeaderElector:
-        backoff = Backoff(presence.name)
+        async def prepare() -> LeaderElector:
+            await self._prepare_store()
+            await discover(self.store, self.keys)
+            await self.topics.apply_settings()
+            return await self._backend.elector(self.store, self.keys, presence, self.clock)
+
+        return await self._persistently(prepare)
+
+    async def _prepare_store(self) -> None:
+        await self.incarnation.id()
+        await check_not_shared(self.store, self.keys)
+
+    async def _persistently(self, work: Callable[[], Awaitable[R]]) -> R:
+        backoff = Backoff(self.name)
         while True:
             try:
-                await self.incarnation.id()
-                await check_not_shared(self.store, self.keys)
-                await discover(self.store, self.keys)
-                await self.topics.apply_settings()
-                return await self._backend.elector(self.store, self.keys, presence, self.clock)
+                return await work()
             except StoreError as error:
                 log.warning("store_preparation_failed", error=str(error), tries=backoff.tries + 1)
                 await backoff.pause()
@@ -321,6 +333,25 @@ class Instance:
             await self.coordinators.run_term(term)
             tasks.cancel_scope.cancel()
 
+    # --- serving without leading -----------------------------------------------------------------------------------
+
+    async def attach(self) -> None:
+        """Use the store without leading any group, or being announced as one that could, until drained.
+
+        Raises `StoreReplaced` when the store's data was replaced."""
+        await self._persistently(self._prepare_store)
+        self._contact = StoreContact(self.store, self.keys, self.settings.leader_ttl / 3)
+        self._announced.set()
+        log.info("instance_attached", instance=self.name)
+        replaced: list[AssignerError] = []
+        async with anyio.create_task_group() as tasks:
+            keep = partial(self.supervisor.keep, "store contact", self._contact.run)
+            tasks.start_soon(keep, name="store contact")
+            replaced.append(await self.incarnation.replaced())
+            tasks.cancel_scope.cancel()
+        # Raised after the group, which would wrap it.
+        raise replaced[0]
+
     async def wait_ready(self) -> None:
         """Return once the store was reached and the settings' topics are written."""
         await self._announced.wait()
@@ -335,6 +366,8 @@ class Instance:
         """The reasons why this instance should get no traffic now."""
         if self.draining:
             return ["shutting down"]
+        if self._contact is not None:
+            return [] if self._contact.answers else ["the store does not answer"]
         if self._elector is None:
             return ["the store has not been reached yet"]
         if not self._elector.healthy():

@@ -31,8 +31,8 @@ _CLOSE_WITHIN = 10.0
 log = get_logger("assigner.service")
 
 
-class Service:
-    """The whole service: `async with Service(settings) as service: await service.run_until_stopped()`."""
+class Process:
+    """An instance with HTTP for probes and metrics, and an orderly end. Its subclasses say what it serves."""
 
     def __init__(
         self,
@@ -49,7 +49,6 @@ class Service:
         self._stack = AsyncExitStack()
         self._failure: AssignerError | None = None
         self._drained = False
-        self._refused: dict[str, int] = {}
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -57,7 +56,7 @@ class Service:
             await stack.enter_async_context(self.instance)
             await self._serve(stack)
             tasks = await stack.enter_async_context(background())
-            tasks.start_soon(self._lead, name="leading")
+            tasks.start_soon(self._run_instance, name="leading")
             self._stack = stack.pop_all()
         return self
 
@@ -65,14 +64,87 @@ class Service:
         instance = self.instance
         self.web = WebServer(
             self.settings.http,
-            instance.problems,
+            self._problems,
             self.liveness,
             instance.metrics,
             instance.clock,
-            warnings=instance.warnings,
+            warnings=self._warnings,
         )
         await self.web.start()
         stack.push_async_callback(shielded, self.web.close, _CLOSE_WITHIN)
+
+    async def _serve(self, stack: AsyncExitStack) -> None:
+        """Start to serve what this process is for, and push its end on the stack."""
+        raise NotImplementedError
+
+    async def _work(self) -> None:
+        """Do the instance's part until it is drained. Raises the error that ends the process."""
+        raise NotImplementedError
+
+    async def _end_service(self) -> None:
+        """End what `_serve` started in order: whoever is served goes elsewhere."""
+        raise NotImplementedError
+
+    def _problems(self) -> list[str]:
+        return self.instance.problems()
+
+    def _warnings(self) -> list[str]:
+        return self.instance.warnings()
+
+    async def _run_instance(self) -> None:
+        with self.liveness.essential("leadership"):
+            try:
+                await self._work()
+            except AssignerError as error:
+                # Another process took this instance's name, or the store lost its data: it can't go on, and serving
+                # would only confuse.
+                log.error("service_failed", error=str(error))
+                self._failure = error
+                self.stop()
+
+    async def wait_ready(self) -> None:
+        await self.instance.wait_ready()
+
+    def stop(self) -> None:
+        """Make `run_until_stopped` shut the service down and return."""
+        self._stop.set()
+
+    async def run_until_stopped(self) -> None:
+        """Serve until `stop` is called, then drain. Raises an error that ended the service."""
+        await self._stop.wait()
+        await self.drain()
+        if self._failure:
+            raise self._failure
+
+    async def drain(self) -> None:
+        """Resign from the groups, then end the streams."""
+        if self._drained:
+            return
+        self._drained = True
+        await self.instance.stop_leading()
+        await self._end_service()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await shielded(self.drain, 2 * self.settings.shutdown_timeout)
+        await self._stack.aclose()
+        log.info("service_stopped", instance=self.instance.name)
+
+
+class Service(Process):
+    """The whole service: `async with Service(settings) as service: await service.run_until_stopped()`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        backend: Backend | None = None,
+        leadership: LeadershipSettings | None = None,
+    ) -> None:
+        super().__init__(settings, clock=clock, backend=backend, leadership=leadership)
+        self._refused: dict[str, int] = {}
 
     async def _serve(self, stack: AsyncExitStack) -> None:
         instance = self.instance
@@ -119,50 +191,16 @@ class Service:
             tokens={"verified": tokens.verified, "forged": tokens.forged, "limited": tokens.limited} if tokens else {},
         )
 
-    async def _lead(self) -> None:
-        with self.liveness.essential("leadership"):
-            try:
-                await self.instance.lead(self.address)
-            except AssignerError as error:
-                # Another process took this instance's name, or the store lost its data: it can't lead, and serving on
-                # would only confuse.
-                log.error("service_failed", error=str(error))
-                self._failure = error
-                self.stop()
+    async def _work(self) -> None:
+        await self.instance.lead(self.address)
 
-    async def wait_ready(self) -> None:
-        await self.instance.wait_ready()
+    async def _end_service(self) -> None:
+        await self.server.drain(self.settings.shutdown_timeout)
 
     @property
     def address(self) -> str:
         """The gRPC address that is advertised to others."""
         return self.settings.advertised_address(self.server.port)
-
-    def stop(self) -> None:
-        """Make `run_until_stopped` shut the service down and return."""
-        self._stop.set()
-
-    async def run_until_stopped(self) -> None:
-        """Serve until `stop` is called, then drain. Raises an error that ended the service."""
-        await self._stop.wait()
-        await self.drain()
-        if self._failure:
-            raise self._failure
-
-    async def drain(self) -> None:
-        """Resign from the groups, then end the streams."""
-        if self._drained:
-            return
-        self._drained = True
-        await self.instance.stop_leading()
-        await self.server.drain(self.settings.shutdown_timeout)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await shielded(self.drain, 2 * self.settings.shutdown_timeout)
-        await self._stack.aclose()
-        log.info("service_stopped", instance=self.instance.name)
 
 
 def _pinging_in_time(settings: Settings) -> ServerSettings:

@@ -1,4 +1,5 @@
 """Tells whether the store accepts writes: a rejected write shows that it does not, a probe shows that it does again.
+And, for an instance that has no lease of its own to tell by, whether the store answers at all.
 
 A read-only store (an etcd out of space) still renews leases, so owners keep working. An instance therefore stays ready
 while it reports this: out of service, it could no longer renew its consumers' leases.
@@ -66,3 +67,28 @@ class StoreHealth:
             log.info("store_writable")
         self.trouble = ""
         return True
+
+
+class StoreContact:
+    """Asks the store for a key from time to time."""
+
+    def __init__(self, store: Store, keys: Keys, interval: float) -> None:
+        self._store = store
+        self._key = keys.incarnation
+        self._interval = interval
+        self.answers = True
+        """Whether the store answered when it was last asked."""
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._store.get(self._key)
+            except StoreError as error:
+                if self.answers:
+                    log.warning("store_contact_lost", error=str(error))
+                self.answers = False
+            else:
+                if not self.answers:
+                    log.info("store_contact_back")
+                self.answers = True
+            await anyio.sleep(self._interval)
