@@ -80,10 +80,7 @@ class Pods:
 
     def close(self) -> None:
         for process in self._running.values():
-            if process.is_running:
-                process.kill()
-            else:
-                process.terminate(0)
+            process.kill()
 
 
 class RouterProcess:

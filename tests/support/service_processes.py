@@ -91,9 +91,9 @@ class Child:
         return self.process.terminate(0)
 
     def close(self) -> None:
-        if self.is_running:
-            # SIGKILL ends a frozen process as well.
-            self.process.kill()
+        if self._process is not None:
+            # SIGKILL ends a frozen process as well. One that has ended by itself still has its guard.
+            self._process.kill()
 
     def lines(self, event: str, **fields: Any) -> list[dict[str, Any]]:
         """The lines of JSON in the log about that event."""
