@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PROTOS = ROOT / "protos"
 OUTPUT = ROOT / "assigner" / "proto"
-WRITTEN_BY_HAND = frozenset({"runtime.py"})
+WRITTEN_BY_HAND = frozenset({"runtime.py", "classic_groups.py"})
 DESCRIPTORS = "descriptors.binpb"
 
 

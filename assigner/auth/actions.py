@@ -15,6 +15,7 @@ from assigner.auth.identity import Role
 _CONSUMERS = "kafka_assigner.v1.KafkaAssigner"
 _ROUTERS = "kafka_assigner.v1.Router"
 _ADMIN = "kafka_assigner.v1.Admin"
+_KAFKA_GROUPS = "kafka_assigner.v1.KafkaGroups"
 
 
 class Action(str, Enum):
@@ -50,6 +51,15 @@ class Action(str, Enum):
     SET_OFFSETS = "set-offsets"
     DELETE_GROUP = "delete-group"
 
+    JOIN_KAFKA_GROUP = "join-kafka-group"
+    """Join, sync, send a heartbeat, leave: what members do."""
+    COMMIT_KAFKA_OFFSETS = "commit-kafka-offsets"
+    FETCH_KAFKA_OFFSETS = "fetch-kafka-offsets"
+    LIST_KAFKA_GROUPS = "list-kafka-groups"
+    DESCRIBE_KAFKA_GROUP = "describe-kafka-group"
+    DELETE_KAFKA_GROUP = "delete-kafka-group"
+    """And to delete its offsets."""
+
     CHECK_HEALTH = "check-health"
     REFLECT = "reflect"
 
@@ -76,6 +86,7 @@ _AS_ROUTER = Requirement(roles=frozenset({Role.ROUTER}), name=True)
 _READS = Requirement(roles=frozenset({Role.READER, Role.OPERATOR, Role.ADMIN}))
 _OPERATES = Requirement(roles=frozenset({Role.OPERATOR, Role.ADMIN}), changes=True)
 _ADMINISTERS = Requirement(roles=frozenset({Role.ADMIN}), changes=True)
+_PASSES_ON = Requirement(roles=frozenset({Role.GATEWAY}))
 _OPEN = Requirement(group=False)
 
 REQUIREMENTS: Mapping[Action, Requirement] = {
@@ -106,6 +117,13 @@ REQUIREMENTS: Mapping[Action, Requirement] = {
     Action.SET_GROUP_OPTIONS: _ADMINISTERS,
     Action.SET_OFFSETS: _ADMINISTERS,
     Action.DELETE_GROUP: _ADMINISTERS,
+    Action.JOIN_KAFKA_GROUP: _PASSES_ON,
+    Action.COMMIT_KAFKA_OFFSETS: _PASSES_ON,
+    Action.FETCH_KAFKA_OFFSETS: _PASSES_ON,
+    # The groups that the gateway may not see are left out of the answer.
+    Action.LIST_KAFKA_GROUPS: Requirement(roles=_PASSES_ON.roles, group=False),
+    Action.DESCRIBE_KAFKA_GROUP: _PASSES_ON,
+    Action.DELETE_KAFKA_GROUP: _PASSES_ON,
     Action.CHECK_HEALTH: _OPEN,
     Action.REFLECT: _OPEN,
 }
@@ -137,6 +155,16 @@ ACTIONS: Mapping[str, Action] = {
     f"/{_ADMIN}/SetGroupOptions": Action.SET_GROUP_OPTIONS,
     f"/{_ADMIN}/SetOffsets": Action.SET_OFFSETS,
     f"/{_ADMIN}/DeleteGroup": Action.DELETE_GROUP,
+    f"/{_KAFKA_GROUPS}/JoinGroup": Action.JOIN_KAFKA_GROUP,
+    f"/{_KAFKA_GROUPS}/SyncGroup": Action.JOIN_KAFKA_GROUP,
+    f"/{_KAFKA_GROUPS}/Heartbeat": Action.JOIN_KAFKA_GROUP,
+    f"/{_KAFKA_GROUPS}/LeaveGroup": Action.JOIN_KAFKA_GROUP,
+    f"/{_KAFKA_GROUPS}/OffsetCommit": Action.COMMIT_KAFKA_OFFSETS,
+    f"/{_KAFKA_GROUPS}/OffsetFetch": Action.FETCH_KAFKA_OFFSETS,
+    f"/{_KAFKA_GROUPS}/ListGroups": Action.LIST_KAFKA_GROUPS,
+    f"/{_KAFKA_GROUPS}/DescribeGroups": Action.DESCRIBE_KAFKA_GROUP,
+    f"/{_KAFKA_GROUPS}/DeleteGroups": Action.DELETE_KAFKA_GROUP,
+    f"/{_KAFKA_GROUPS}/OffsetDelete": Action.DELETE_KAFKA_GROUP,
     "/grpc.health.v1.Health/Check": Action.CHECK_HEALTH,
     "/grpc.health.v1.Health/Watch": Action.CHECK_HEALTH,
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": Action.REFLECT,

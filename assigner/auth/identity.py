@@ -26,6 +26,8 @@ class Role(str, Enum):
     READER = "reader"
     OPERATOR = "operator"
     ADMIN = "admin"
+    GATEWAY = "gateway"
+    """Passes on the calls of Kafka clients, and answers for who they are."""
 
 
 class Source(str, Enum):

@@ -11,7 +11,7 @@ from grpclib._typing import IServable
 from grpclib.const import Handler
 
 from assigner.aio.supervision import Supervisor
-from assigner.api import Administration, Membership, Offsets, Routers
+from assigner.api import Administration, ClassicGroups, Membership, Offsets, Routers
 from assigner.clock import Clock
 from assigner.errors import InvalidInput
 from assigner.logs import get_logger
@@ -19,6 +19,7 @@ from assigner.model.names import check_name
 from assigner.server.access import Access, access_by, check_identity, current_call
 from assigner.server.services.admin import AdminService
 from assigner.server.services.consumers import ConsumerService
+from assigner.server.services.kafka_groups import KafkaGroupCalls
 from assigner.server.services.offsets import OffsetCalls
 from assigner.server.services.requests import Requests
 from assigner.server.services.routers import RouterCalls
@@ -58,9 +59,10 @@ class GrpcServer:
         incarnation: Incarnation = no_incarnation,
         supervisor: Supervisor | None = None,
         auth: AuthSettings = AuthSettings(required=False),  # noqa: B008  (frozen)
+        kafka_groups: ClassicGroups | None = None,
     ) -> None:
         """`incarnation`: of the store, sent to consumers; empty: the store has none. `auth`: how callers are
-        recognized; by default they are not, and may make every call."""
+        recognized; by default they are not, and may make every call. `kafka_groups`: None: they are not served."""
         _check_openness(settings, auth)
         self._settings = settings
         self._access = access_by(auth, settings, clock)
@@ -72,6 +74,7 @@ class GrpcServer:
         self._consumers = ConsumerService(members, requests, offset_calls, self._cleanup, incarnation)
         self._routers = RouterCalls(routers, requests, self._cleanup, incarnation)
         self._admin = AdminService(administration, requests)
+        self._kafka_groups = KafkaGroupCalls(kafka_groups, requests, settings.max_batch) if kafka_groups else None
         self._tls = TlsFiles(settings, clock) if settings.tls_certificate else None
         self._supervisor = supervisor or Supervisor()
         self._background: set[asyncio.Task[None]] = set()
@@ -127,6 +130,8 @@ class GrpcServer:
 
     def _methods(self) -> dict[str, Handler]:
         services: list[IServable] = [self._consumers, self._routers, self._admin]
+        if self._kafka_groups is not None:
+            services.append(self._kafka_groups)
         services.append(health_service(self._readiness, services))
         if reflects(self._settings):
             services = with_reflection(services)

@@ -40,7 +40,7 @@ Work = Callable[[Stream[Any, Any]], Awaitable[None]]
 
 _ENTRY_OVERHEAD = 32
 """What HTTP/2 counts per header besides its text."""
-_URGENT = frozenset({"Renew", "PartitionReady", "PartitionReleased", "RenewRouter", "CutoverAck"})
+_URGENT = frozenset({"Renew", "PartitionReady", "PartitionReleased", "RenewRouter", "CutoverAck", "Heartbeat"})
 """Methods that leases and handoffs depend on."""
 _ADMIN = ".Admin/"
 ADMIN_AT_ONCE = 8

@@ -65,6 +65,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
         ready=lambda: True,
         check_group=Keys().check_group,
         auth=AuthSettings(required=True, keys=(SIGNER.publish(tmp_path / "key.pem"),)),
+        kafka_groups=behind,
     )
     await server.start()
     try:

@@ -33,7 +33,7 @@ def test_a_changed_or_superfluous_file_is_noticed(tmp_path: Path, monkeypatch: p
 
 def test_the_descriptors_hold_every_service() -> None:
     services = {f"{file.package}.{service.name}" for file in DESCRIPTORS for service in file.service}
-    assert services == {f"kafka_assigner.v1.{name}" for name in ("KafkaAssigner", "Admin", "Router")}
+    assert services == {f"kafka_assigner.v1.{name}" for name in ("KafkaAssigner", "Admin", "Router", "KafkaGroups")}
 
 
 def test_our_messages_stay_out_of_the_process_wide_pool() -> None:
