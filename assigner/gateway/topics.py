@@ -1,0 +1,126 @@
+"""Knows Kafka's topics by name and by id: Kafka 4's calls name topics by ids, and the assigner's records by names.
+
+What is known comes from the brokers' Metadata, which passes through the gateway or is asked for, and from the topics
+that a group's records describe. A topic that was deleted and made again has another id, so an id never means another
+topic, and nobody has to be told of a deletion.
+
+Not promised: that the list is current. `current` asks the brokers again, if the last list is older than a moment.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import lru_cache
+from uuid import UUID
+
+import anyio
+import msgspec
+
+from assigner.clock import Clock
+from assigner.core.group import GroupState
+from assigner.errors import SourceUnavailable
+from assigner.logs import get_logger
+
+MOST_TOPICS = 200_000
+"""Topics that are remembered; the one that was seen the longest ago is forgotten."""
+FRESH = 1.0
+"""Seconds in which a list is not asked for again."""
+
+log = get_logger("assigner.gateway.topics")
+
+
+class KafkaTopic(msgspec.Struct, frozen=True, gc=False):
+    name: str
+    topic_id: UUID | None = None
+    partitions: int = 0
+
+
+ListTopics = Callable[[], Awaitable[Sequence[KafkaTopic]]]
+"""Asks the brokers for all topics. Raises `SourceUnavailable`."""
+
+
+class KafkaTopics:
+    def __init__(self, clock: Clock, list_topics: ListTopics | None = None) -> None:
+        """`list_topics`: None: there are no brokers to ask, and a group's topics are all that is known."""
+        self._clock = clock
+        self._list_topics = list_topics
+        self._ids: OrderedDict[str, UUID] = OrderedDict()
+        self._names: dict[UUID, str] = {}
+        self._listed: frozenset[str] | None = None
+        self._listed_at = -FRESH
+        self._listing = anyio.Lock()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    # --- learning ------------------------------------------------------------------------------------------------
+
+    def learn(self, topics: Iterable[KafkaTopic]) -> None:
+        """Take topics that a broker described."""
+        for topic in topics:
+            if topic.topic_id is None or topic.topic_id.int == 0:
+                continue
+            before = self._ids.get(topic.name)
+            if before is not None and before != topic.topic_id:
+                del self._names[before]
+            self._ids[topic.name] = topic.topic_id
+            self._ids.move_to_end(topic.name)
+            self._names[topic.topic_id] = topic.name
+        while len(self._ids) > MOST_TOPICS:
+            _, forgotten = self._ids.popitem(last=False)
+            del self._names[forgotten]
+
+    async def current(self) -> frozenset[str] | None:
+        """The names of all topics, no older than a moment; None: there are no brokers to ask. Raises
+        `SourceUnavailable`."""
+        if self._list_topics is None:
+            return None
+        async with self._listing:
+            if self._clock.now() - self._listed_at >= FRESH:
+                topics = await self._list_topics()
+                self.learn(topics)
+                self._listed = frozenset(topic.name for topic in topics)
+                self._listed_at = self._clock.now()
+            return self._listed
+
+    async def know(self, state: GroupState | None, ids: Iterable[UUID]) -> None:
+        """Ask the brokers if one of these ids is not known."""
+        if any(self.name_of(state, one) is None for one in ids):
+            try:
+                await self.current()
+            except SourceUnavailable as error:
+                log.warning("topics_not_listed", error=str(error))
+
+    # --- names and ids -------------------------------------------------------------------------------------------
+
+    def id_of(self, state: GroupState | None, name: str) -> UUID | None:
+        """The id of a topic, as the brokers say it, else as the group's records do."""
+        return self._ids.get(name) or _id_on_record(state, name)
+
+    def name_of(self, state: GroupState | None, topic_id: UUID) -> str | None:
+        known = self._names.get(topic_id)
+        if known is not None or state is None:
+            return known
+        return next((name for name in state.topics if self.id_of(state, name) == topic_id), None)
+
+
+def _id_on_record(state: GroupState | None, name: str) -> UUID | None:
+    topic = state.topics.get(name) if state else None
+    return parse_topic_id(topic.record.topic_id) if topic else None
+
+
+@lru_cache(maxsize=100_000)
+def parse_topic_id(text: str) -> UUID | None:
+    """Parse a topic's id as a record has it: in Kafka's own spelling (base64 without padding), or as a UUID."""
+    try:
+        if len(text) == _KAFKA_SPELLING:
+            return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+        return UUID(text) if text else None
+    except (ValueError, binascii.Error):
+        return None
+
+
+_KAFKA_SPELLING = 22
