@@ -9,6 +9,8 @@ In the order of reading:
     rebalance          from one generation to the next: who is waited for, how long, who is left out
     writes             what is written, when, and which answers come after it
     state, members     what the machine knows
+    records            a group as records that fit into the store, and back
+    offsets            what is checked of commits and deletes, and when offsets expire
     consumer_protocol  the bytes in which consumers hide subscriptions and assignments
 
 It may import `model`, `strategy` and `core.work_queue`. The rules are those of Kafka 4.3; where ours differ, the module

@@ -25,6 +25,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_members: int = 5_000
     max_member_bytes: int = 262_144
     """Of the metadata that a member joins with, and of the assignment that it is given."""
+    max_group_bytes: int = 16_777_216
+    """Of the metadata of all members, and of all assignments."""
     max_metadata: int = 4_096
     """Characters of the metadata of a committed offset."""
     server_assigns: bool = False

@@ -19,9 +19,14 @@ import msgspec
 
 from assigner.core.kafka_groups.classic import rebalance
 from assigner.core.kafka_groups.classic.actions import Limits
-from assigner.core.kafka_groups.classic.members import Member, member_of
+from assigner.core.kafka_groups.classic.members import Member, bytes_of, member_of
 from assigner.core.kafka_groups.classic.state import GroupState, StaticJoin
 from assigner.model.kafka_groups import ClassicState, JoinAnswer, JoinRequest, KafkaError
+
+MAX_INSTANCE_ID = 249
+"""Characters, as in Kafka."""
+MAX_CLIENT_ID = 255
+"""Characters of a client id that are kept."""
 
 
 def check(request: JoinRequest, limits: Limits) -> KafkaError:
@@ -30,19 +35,23 @@ def check(request: JoinRequest, limits: Limits) -> KafkaError:
         return KafkaError.INVALID_GROUP_ID
     if not limits.min_session_timeout <= request.session_timeout <= limits.max_session_timeout:
         return KafkaError.INVALID_SESSION_TIMEOUT
-    if sum(len(name) + len(metadata) for name, metadata in request.protocols) > limits.max_member_bytes:
+    if len(request.instance_id or "") > MAX_INSTANCE_ID:
+        return KafkaError.INVALID_REQUEST
+    if bytes_of(request.protocols) > limits.max_member_bytes:
         return KafkaError.MESSAGE_TOO_LARGE
     return KafkaError.NONE
 
 
 def normalized(request: JoinRequest, limits: Limits) -> JoinRequest:
-    """The request with each protocol once, and a rebalance timeout within the limits."""
-    names = [name for name, _ in request.protocols]
-    protocols = tuple(one for number, one in enumerate(request.protocols) if one[0] not in names[:number])
-    timeout = min(max(request.rebalance_timeout, 0), limits.max_rebalance_timeout)
-    if timeout == request.rebalance_timeout and len(protocols) == len(request.protocols):
-        return request
-    return msgspec.structs.replace(request, protocols=protocols, rebalance_timeout=timeout)
+    """The request with each protocol once, with a rebalance timeout within the limits, and a client id to be shown."""
+    first = dict(reversed(request.protocols))
+    names = dict.fromkeys(name for name, _ in request.protocols)
+    return msgspec.structs.replace(
+        request,
+        protocols=tuple((name, first[name]) for name in names),
+        rebalance_timeout=min(max(request.rebalance_timeout, 0), limits.max_rebalance_timeout),
+        client_id=request.client_id[:MAX_CLIENT_ID],
+    )
 
 
 def join(group: GroupState, waiter: int, request: JoinRequest, mint: str, now: float) -> None:
@@ -54,7 +63,7 @@ def join(group: GroupState, waiter: int, request: JoinRequest, mint: str, now: f
         _refuse(group, waiter, request.member_id, error)
         return
     request = normalized(request, group.limits)
-    if not _has_room(group, request.member_id):
+    if not _has_room(group, request):
         group.remove(request.member_id, "the group has too many members")
         _refuse(group, waiter, "", KafkaError.GROUP_MAX_SIZE_REACHED)
         rebalance.complete_if_joined(group, now)
@@ -74,10 +83,14 @@ def _refuse(group: GroupState, waiter: int, member_id: str, error: KafkaError) -
     group.out.reply(waiter, JoinAnswer(error=error, member_id=member_id))
 
 
-def _has_room(group: GroupState, member_id: str) -> bool:
-    """In a rebalance those count that have joined, so that the last to come are left out if the limit was lowered."""
-    most, member = group.limits.max_members, group.members.get(member_id)
-    if not member_id and len(group.pending) >= most:
+def _has_room(group: GroupState, request: JoinRequest) -> bool:
+    """In a rebalance those count that have joined, so that the last to come are left out if the limit was lowered.
+    Beyond Kafka, members that have only been given an id are limited too, and the bytes of all members' metadata."""
+    most, member = group.limits.max_members, group.members.get(request.member_id)
+    if not request.member_id and len(group.pending) >= most:
+        return False
+    now_used = bytes_of(member.protocols) if member else 0
+    if group.members.bytes - now_used + bytes_of(request.protocols) > group.limits.max_group_bytes:
         return False
     match group.state:
         case ClassicState.PREPARING_REBALANCE:

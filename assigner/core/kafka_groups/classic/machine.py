@@ -192,6 +192,10 @@ class ClassicGroup:
         return self._state.protocol_type
 
     @property
+    def uses_consumer_protocol(self) -> bool:
+        return self._state.uses_consumer_protocol
+
+    @property
     def topics(self) -> frozenset[str] | None:
         """The topics that the members subscribe to; None: not known."""
         return self._state.topics

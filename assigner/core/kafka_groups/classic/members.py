@@ -85,6 +85,7 @@ class MemberList:
         """Member ids by instance id."""
         self._support: Counter[str] = Counter()
         self._awaiting_join = 0
+        self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._members)
@@ -106,6 +107,7 @@ class MemberList:
         self._members[member.member_id] = member
         if member.instance_id is not None:
             self._static[member.instance_id] = member.member_id
+        self._bytes += bytes_of(member.protocols)
         self._support.update(name for name, _ in member.protocols)
 
     def remove(self, member_id: str) -> Member | None:
@@ -139,9 +141,11 @@ class MemberList:
     def set_protocols(self, member: Member, protocols: Protocols) -> None:
         self._unsupport(member)
         member.protocols = protocols
+        self._bytes += bytes_of(protocols)
         self._support.update(name for name, _ in protocols)
 
     def _unsupport(self, member: Member) -> None:
+        self._bytes -= bytes_of(member.protocols)
         for name, _ in member.protocols:
             self._support[name] -= 1
             if not self._support[name]:
@@ -165,9 +169,18 @@ class MemberList:
         return max((member.rebalance_timeout for member in self), default=0)
 
     @property
+    def bytes(self) -> int:
+        """Of the metadata of all."""
+        return self._bytes
+
+    @property
     def awaiting_join(self) -> int:
         """How many wait for an answer to their JoinGroup."""
         return self._awaiting_join
+
+
+def bytes_of(protocols: Protocols) -> int:
+    return sum(len(name) + len(metadata) for name, metadata in protocols)
 
 
 def member_of(request: JoinRequest, member_id: str) -> ClassicMemberRecord:

@@ -66,7 +66,8 @@ def _check_sync(group: GroupState, request: SyncRequest) -> KafkaError:
         return KafkaError.INCONSISTENT_GROUP_PROTOCOL
     if group.state is ClassicState.PREPARING_REBALANCE:
         return KafkaError.REBALANCE_IN_PROGRESS
-    if any(len(assignment) > group.limits.max_member_bytes for _, assignment in request.assignments):
+    sizes = [len(assignment) for _, assignment in request.assignments]
+    if max(sizes, default=0) > group.limits.max_member_bytes or sum(sizes) > group.limits.max_group_bytes:
         return KafkaError.UNKNOWN_SERVER_ERROR
     return KafkaError.NONE
 
