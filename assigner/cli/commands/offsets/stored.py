@@ -1,4 +1,4 @@
-"""`assigner offsets`: shows the committed offsets of a group, or sets offsets from a file."""
+"""`assigner offsets GROUP`: shows the committed offsets of a group, or sets offsets from a file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,21 @@ DELETE = -1
 _MAX_OFFSET = 2**63 - 1
 
 
-@click.command()
+class _ShowsByDefault(click.Group):
+    """A group of commands of which `show` need not be named: `assigner offsets GROUP`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, *ctx.help_option_names):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_ShowsByDefault)
+def offsets() -> None:
+    """Show, set, import or export the committed offsets of a group. Without a command: `show`."""
+
+
+@offsets.command("show")
 @takes_group
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be given repeatedly.")
 @click.option(
@@ -42,7 +56,7 @@ _MAX_OFFSET = 2**63 - 1
 )
 @click.option("--force", is_flag=True, help="With --set: also if a consumer owns the partition; it may commit again.")
 @connects_to_service
-def offsets(target: ServiceTarget, group: str, topics: tuple[str, ...], file: Path | None, force: bool) -> None:
+def show_offsets(target: ServiceTarget, group: str, topics: tuple[str, ...], file: Path | None, force: bool) -> None:
     """Show the committed offsets of GROUP: for each partition the next offset to read, and the epoch it was committed
     under. With --set, replace offsets of partitions that no consumer owns."""
     if file is None and force:
@@ -62,10 +76,10 @@ def _show(target: ServiceTarget, group: str, topics: tuple[str, ...]) -> None:
     async def request(admin: AdminClient) -> list[FetchOffsetsResponse]:
         # FetchOffsets replies with nothing for an unknown group; ListTopics reports a misspelt name.
         await admin.list_topics(group)
-        return [page async for page in _pages(admin, group, topics)]
+        return [page async for page in stored_pages(admin, group, topics)]
 
     pages = call_service(target, request, group=group)
-    found = sorted(_lines(pages), key=lambda line: (line["topic"], line["partition"]))
+    found = sorted(lines_of(pages), key=lambda line: (line["topic"], line["partition"]))
     unreadable = [f"{one.topic}/{one.partition}" for page in pages for one in page.unreadable]
     if target.as_json:
         print_json({"group": group, "offsets": found, "unreadable": unreadable})
@@ -78,7 +92,7 @@ def _show(target: ServiceTarget, group: str, topics: tuple[str, ...]) -> None:
         out.print(Text(f"unreadable records, left alone: {', '.join(unreadable)}", "bold red"))
 
 
-async def _pages(admin: AdminClient, group: str, topics: tuple[str, ...]) -> AsyncIterator[FetchOffsetsResponse]:
+async def stored_pages(admin: AdminClient, group: str, topics: tuple[str, ...]) -> AsyncIterator[FetchOffsetsResponse]:
     request = FetchOffsetsRequest(group=group, topics=[TopicPartitions(topic=topic) for topic in topics])
     while True:
         page = await admin.fetch_offsets(request)
@@ -88,7 +102,7 @@ async def _pages(admin: AdminClient, group: str, topics: tuple[str, ...]) -> Asy
         request.after = TopicPartition(topic=page.last.topic, partition=page.last.partition)
 
 
-def _lines(pages: list[FetchOffsetsResponse]) -> Iterator[dict[str, Any]]:
+def lines_of(pages: list[FetchOffsetsResponse]) -> Iterator[dict[str, Any]]:
     for listed in (topic for page in pages for topic in page.topics):
         for number, partition in enumerate(listed.partitions):
             if listed.offsets[number] < 0:
