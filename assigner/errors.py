@@ -43,6 +43,10 @@ class FailedPrecondition(AssignerError):
     """A well-formed request that the group's state or mode forbids."""
 
 
+class GroupKindMismatch(FailedPrecondition):
+    """The group is of another kind, and in use as such: members of two kinds do not mix."""
+
+
 class Unauthenticated(AssignerError):
     """A call without a valid identity: it shows no token, or one that has expired or is not for this service."""
 

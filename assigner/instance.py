@@ -49,6 +49,7 @@ from assigner.settings import Settings
 from assigner.storage.groups import GroupDirectory, check_not_shared, discover
 from assigner.storage.health import StoreContact, StoreHealth
 from assigner.storage.incarnation import Incarnation
+from assigner.storage.kinds import CLASSIC
 from assigner.storage.mirror import Mirrors
 from assigner.store import Store
 from assigner.strategy.registry import prepare
@@ -77,6 +78,9 @@ class Instance:
         self.metrics = Metrics(max_groups=settings.metrics.max_groups, per_consumer=settings.metrics.per_consumer)
         self.supervisor = Supervisor()
         self.leadership: Leadership | None = None
+        self.lead_classic: Callable[[Term], Awaitable[None]] = _no_members
+        """A leader's work for a group of classic Kafka members, until it is cancelled. All its writes must have the
+        term's fence as a precondition: that one fails, too, once the group has changed its kind."""
         self.draining = False
         self.health: StoreHealth | None = None
         self._backend = backend or load_backend(settings.store.backend)
@@ -228,7 +232,6 @@ class Instance:
     def _membership(self) -> MemberService:
         return MemberService(
             self.store,
-            self.keys,
             self.directory,
             self.mirrors,
             self.registry,
@@ -322,7 +325,9 @@ class Instance:
                 log.warning("store_preparation_failed", error=str(error), tries=backoff.tries + 1)
                 await backoff.pause()
 
-    async def _run_term(self, term: Term) -> None:
+    async def _run_term(self, term: Term, kind: str) -> None:
+        """Do a leader's work for a group of this kind: coordinate consumers, or `lead_classic` for Kafka's classic
+        members. The topics of both follow Kafka."""
         async with anyio.create_task_group() as tasks:
             if self.topics.follows_kafka:
                 refresh = partial(self.topics.refresh, term, self.mirrors)
@@ -330,8 +335,20 @@ class Instance:
                     partial(self.supervisor.keep, "topic refresh", refresh, group=term.group),
                     name=f"topics of {term.group}",
                 )
-            await self.coordinators.run_term(term)
+            if kind == CLASSIC:
+                await self._lead_classic(term)
+            else:
+                # Also if the group is classic by now: then it has no consumers, and there is nothing to do.
+                await self.coordinators.run_term(term)
             tasks.cancel_scope.cancel()
+
+    async def _lead_classic(self, term: Term) -> None:
+        # The index is mirrored, and may show a kind of before. What the store says holds as long as the term does: a
+        # change of kind ends it.
+        if await self.directory.kind(term.group) == CLASSIC:
+            await self.lead_classic(term)
+        else:
+            await anyio.sleep_forever()
 
     # --- serving without leading -----------------------------------------------------------------------------------
 
@@ -431,3 +448,8 @@ class Instance:
         if self._elector:
             await shielded(self._elector.close, self.settings.shutdown_timeout)
         await self._stack.aclose()
+
+
+async def _no_members(_: Term) -> None:
+    """Lead a group whose members no part of this instance serves."""
+    await anyio.sleep_forever()

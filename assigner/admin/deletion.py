@@ -2,8 +2,8 @@
 
 One transaction first replaces the group's index entry by a deletion mark. From then on no consumer can register,
 because a registration has the index entry as a precondition; so a listing now shows all records that will ever exist.
-If a consumer is registered, the entry is restored and nothing was deleted. A deletion that was interrupted continues
-when it is requested again; until then the group's name can't be used.
+If a consumer or another member is registered, the entry is restored and nothing was deleted. A deletion that was
+interrupted continues when it is requested again; until then the group's name can't be used.
 
 Epochs must not go back for a later group of the same name. Before a record is deleted, the store-wide epoch floor is
 raised to its epoch, and every new group starts above that floor.
@@ -17,26 +17,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import islice
 
-import msgspec
-
 from assigner.errors import FailedPrecondition, UnknownTopic, UnreadableRecord
 from assigner.logs import get_logger
-from assigner.model.keys import AssignmentKey, GroupKeys, HandoffKey, Keys, PlanKey, decode_segment
+from assigner.model.keys import GroupKeys, Keys, decode_segment
 from assigner.model.records import (
-    Assignment,
     EpochFloor,
-    GroupIndex,
     GroupOptions,
-    Handoff,
     HandoffMode,
-    Offset,
-    Plan,
     R,
     Stored,
     decode,
-    encode,
 )
+from assigner.storage.epochs import epoch_of, raise_group_floor
 from assigner.storage.groups import GroupDirectory
+from assigner.storage.kinds import CLASSIC, occupants
 from assigner.storage.update import update
 from assigner.store import (
     Absent,
@@ -72,15 +66,18 @@ class GroupDeletion:
     async def delete_group(self, group: str, *, force: bool, most: int = MOST_AT_ONCE) -> tuple[int, bool]:
         """Delete the group. Returns how many records were deleted, and whether there are more; if so, call it again.
 
-        Raises `UnknownGroup`, and `FailedPrecondition` while a consumer is registered or an assignment is on record."""
+        Raises `UnknownGroup`, and `FailedPrecondition` while a consumer or another member is registered or an
+        assignment is on record."""
         keys = self._keys.group(group)
         if not isinstance(await self._store.get(self._keys.deleting(group)), Found):
             await self._directory.check(group)
             await self._check_unused(keys, force=force)
+            await self._check_no_members(group)
             await self._take_out_of_the_index(group)
             log.info("group_deletion_started", group=group)
         try:
             await self._check_unused(keys, force=force)
+            await self._check_no_members(group)
         except FailedPrecondition:
             await self._put_back(group)
             raise
@@ -122,6 +119,15 @@ class GroupDeletion:
                     "stop them first, no force can replace that"
                 )
 
+    async def _check_no_members(self, group: str) -> None:
+        """Check that no member of a classic Kafka group is left."""
+        names = (await occupants(self._store, self._keys, group, CLASSIC)).names
+        if names:
+            raise FailedPrecondition(
+                f"members of group {group!r} are in it: {', '.join(map(repr, names[:_NAMED]))}; stop them first, no "
+                "force can replace that"
+            )
+
     async def _options(self, keys: GroupKeys) -> GroupOptions:
         found = await self._store.get(keys.options)
         if not isinstance(found, Found):
@@ -131,18 +137,25 @@ class GroupDeletion:
 
     async def _take_out_of_the_index(self, group: str) -> None:
         index, deleting = self._keys.group_index(group), self._keys.deleting(group)
-        put = Put(deleting, encode(GroupIndex(group=group)))
-        await self._transact([Exists(index)], [Delete(index), put])
+        found = await self._store.get(index)
+        if not isinstance(found, Found):
+            raise _others_are_at_work()
+        compare = ModRevisionIs(index, found.entry.mod_revision)
+        await self._transact([compare], [Delete(index), Put(deleting, found.entry.value)])
 
     async def _put_back(self, group: str) -> None:
         index, deleting = self._keys.group_index(group), self._keys.deleting(group)
-        put = Put(index, encode(GroupIndex(group=group)))
-        await self._transact([Exists(deleting), Absent(index)], [Delete(deleting), put])
+        found = await self._store.get(deleting)
+        if not isinstance(found, Found):
+            raise _others_are_at_work()
+        compares: list[Compare] = [ModRevisionIs(deleting, found.entry.mod_revision), Absent(index)]
+        await self._transact(compares, [Delete(deleting), Put(index, found.entry.value)])
 
     async def _group_records(self, keys: GroupKeys) -> AsyncIterator[Sequence[Entry]]:
         """Yield all records but the plan and the history, a page at a time. Ownership comes first, so that an
         interrupted deletion leaves a group in which nothing is owned."""
-        others = (self._keys.offsets(keys.group), self._keys.loads(keys.group))
+        group = keys.group
+        others = (self._keys.kafka_group(group), self._keys.offsets(group), self._keys.loads(group))
         for prefix in (*keys.branches, *others):
             async for page in self._pages(prefix):
                 yield page
@@ -169,7 +182,7 @@ class GroupDeletion:
 
     async def _raise_floor(self, keys: GroupKeys, entries: Iterable[Entry]) -> None:
         """Raise the store-wide epoch floor, above which new groups start, to the epochs of records to be deleted."""
-        highest = max((self._epoch(keys, entry) for entry in entries), default=0)
+        highest = max((epoch_of(self._keys, keys, entry) for entry in entries), default=0)
 
         def raised(current: Stored[EpochFloor] | None) -> EpochFloor | None:
             floor = current.record.epoch_floor if current else 0
@@ -201,7 +214,7 @@ class GroupDeletion:
             async for page in self._pages(prefix):
                 if removed >= most:
                     return removed, True
-                await self._raise_group_floor(keys, page)
+                await raise_group_floor(self._store, self._keys, keys, page)
                 removed += await self._remove_unchanged(page)
         return removed + isinstance(config, Found), False
 
@@ -223,15 +236,6 @@ class GroupDeletion:
         if not isinstance(result, Committed) and isinstance(await self._store.get(entry.key), Found):
             raise _others_are_at_work()
 
-    async def _raise_group_floor(self, keys: GroupKeys, entries: Iterable[Entry]) -> None:
-        highest = max((self._epoch(keys, entry) for entry in entries), default=0)
-
-        def raised(current: Stored[Plan] | None) -> Plan | None:
-            plan = current.record if current else Plan()
-            return msgspec.structs.replace(plan, epoch_floor=highest) if plan.epoch_floor < highest else None
-
-        await update(self._store, keys.plan, Plan, raised, what=f"the plan of group {keys.group!r}")
-
     # --- pieces --------------------------------------------------------------------------------------------------
 
     async def _pages(self, prefix: str) -> AsyncIterator[Sequence[Entry]]:
@@ -243,21 +247,6 @@ class GroupDeletion:
                 after = page.entries[-1].key
             if not page.more:
                 return
-
-    def _epoch(self, keys: GroupKeys, entry: Entry) -> int:
-        """The highest epoch in a record. Raises `UnreadableRecord` for a record whose epoch can't be read."""
-        match keys.parse(entry.key):
-            case AssignmentKey():
-                return decode(Assignment, entry.value)[0].epoch
-            case HandoffKey():
-                handoff = decode(Handoff, entry.value)[0]
-                return max(handoff.epoch, handoff.old_epoch)
-            case PlanKey():
-                return decode(Plan, entry.value)[0].epoch_floor
-        if self._keys.parse_offset(keys.group, entry.key) is not None:
-            offset = _read(Offset, entry)
-            return offset.epoch if offset else 0
-        return 0
 
     async def _transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> None:
         result = await self._store.transact(compares, operations)

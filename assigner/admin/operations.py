@@ -222,7 +222,7 @@ class Operations:
 
     async def _begin(self, group: str, *, create: bool) -> None:
         """Check that the group exists, or create it with `create`, so that a misspelt name creates no group."""
-        await (self._directory.enter(group) if create else self._directory.check(group))
+        await (self._directory.make(group) if create else self._directory.check(group))
 
     async def _change_options(self, group: str, change: Callable[[GroupOptions], GroupOptions]) -> GroupOptions:
         async with self._mirrors.of(group) as mirror:

@@ -1,7 +1,8 @@
 """Leads groups: campaigns for each known group, runs the work of each term won, and hands groups over.
 
 One task per known group campaigns or leads; while it waits for the leader key it costs nothing. A failure affects one
-group only: the term ends, and the task campaigns again after a backoff.
+group only: the term ends, and the task campaigns again after a backoff. What the work of a term is depends on the kind
+of the group; a term ends when the group changes its kind.
 
 Not promised: that work which ignores its cancellation stops. The term ends all the same, and its fence fails.
 """
@@ -26,7 +27,8 @@ from assigner.errors import AssignerError
 from assigner.logs import get_logger
 from assigner.model.keys import Keys, decode_segment
 from assigner.model.records import InstanceRecord
-from assigner.storage.groups import ASSIGNER, known_groups, names_of
+from assigner.storage.groups import kinds_of, known_groups
+from assigner.storage.kinds import ASSIGNER
 from assigner.storage.prefix_mirror import PrefixMirror
 from assigner.store import Store
 
@@ -35,6 +37,9 @@ COALESCE = 0.02
 """Seconds between two reconciliations: the first of many changes is handled at once, the rest together."""
 MAX_STARTS = 50
 """Campaigns started per reconciliation: a thousand new groups at once must not block the event loop."""
+
+RunTerm = Callable[[Term, str], Awaitable[None]]
+"""(term, kind of the group)"""
 
 log = get_logger("assigner.leader.leadership")
 
@@ -50,8 +55,6 @@ class LeadershipSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     crash_backoff: float = 1.0
     """The pause before campaigning again for a group whose work failed; doubles up to `crash_backoff_most`."""
     crash_backoff_most: float = 60.0
-    kind: str = ASSIGNER
-    """Only groups of this kind are led."""
 
 
 class LeadershipStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,8 +73,9 @@ class LeadershipStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class _LedTerm:
     """A term that this instance holds, and the work done in it."""
 
-    def __init__(self, term: Term) -> None:
+    def __init__(self, term: Term, kind: str) -> None:
         self.term = term
+        self.kind = kind
         self.work = anyio.CancelScope()
         self.work_ended = anyio.Event()
         """Set when the work has stopped, for any reason."""
@@ -93,11 +97,11 @@ class Leadership:
         elector: LeaderElector,
         presence: Presence,
         clock: Clock,
-        run_term: Callable[[Term], Awaitable[None]],
+        run_term: RunTerm,
         settings: LeadershipSettings | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
-        """`run_term` does a leader's work until it is cancelled."""
+        """`run_term` does a leader's work for a group of this kind until it is cancelled."""
         self._settings = settings or LeadershipSettings()
         self._supervisor = supervisor or Supervisor()
         self._elector = elector
@@ -112,8 +116,8 @@ class Leadership:
         self._handover = Handover(self._settings.spread, clock.now())
         self._spread: LeaderSpread | None = None
         """Cached; None: to be computed at the next use."""
-        self._known: frozenset[str] | None = None
-        """Cached in the same way."""
+        self._kinds: dict[str, str] | None = None
+        """Per known group; cached in the same way."""
         self._changed = Wakeup()
         self._eligible_changed = Wakeup()
         self._tasks: dict[str, anyio.CancelScope] = {}
@@ -135,10 +139,14 @@ class Leadership:
 
     @property
     def groups(self) -> frozenset[str]:
-        """Every known group of the kind led here."""
-        if self._known is None:
-            self._known = names_of(self._groups, self._settings.kind)
-        return self._known
+        """Every known group of a kind that is led here."""
+        return frozenset(self._known())
+
+    def _known(self) -> Mapping[str, str]:
+        """Known group -> its kind."""
+        if self._kinds is None:
+            self._kinds = kinds_of(self._groups)
+        return self._kinds
 
     @property
     def instances(self) -> Mapping[str, InstanceRecord]:
@@ -223,16 +231,19 @@ class Leadership:
         """Start or end tasks so that each known group has one; whether all have one now."""
         if self._stopping:
             return True
-        known = self.groups
-        missing = sorted(known - self._tasks.keys())
+        known = self._known()
+        missing = sorted(known.keys() - self._tasks.keys())
         for group in missing[:MAX_STARTS]:
             self._tasks[group] = scope = anyio.CancelScope()
             tasks.start_soon(self._run_group, group, scope, name=f"leadership of {group}")
-        for group in sorted(self._tasks.keys() - known):
+        for group in sorted(self._tasks.keys() - known.keys()):
             if group in self._terms:
                 self._terms[group].end("the group is gone")
             else:
                 self._tasks[group].cancel()
+        for group, led in self._terms.items():
+            if known.get(group, led.kind) != led.kind:
+                led.end(f"the group is of kind {known[group]!r} now")
         return len(missing) <= MAX_STARTS
 
     def _hand_over(self) -> float | None:
@@ -274,7 +285,7 @@ class Leadership:
             await self._lead(term, backoff)
 
     def _should_lead(self, group: str) -> bool:
-        return not self._stopping and group in self.groups
+        return not self._stopping and group in self._known()
 
     def _fail(self, error: AssignerError) -> None:
         if self._error is None:
@@ -295,7 +306,7 @@ class Leadership:
                 await self._eligible_changed.since(mark)
 
     async def _lead(self, term: Term, backoff: Backoff) -> None:
-        led = _LedTerm(term)
+        led = _LedTerm(term, self._known().get(term.group, ASSIGNER))
         self._start_leading(led)
         began = self._clock.now()
         try:
@@ -334,7 +345,7 @@ class Leadership:
     async def _work(self, led: _LedTerm) -> None:
         try:
             with led.work:
-                await self._run_term(led.term)
+                await self._run_term(led.term, led.kind)
         except Exception as error:
             self._crashes += 1
             led.failed = True
@@ -372,7 +383,7 @@ class Leadership:
         return self._spread
 
     def _groups_changed(self) -> None:
-        self._spread = self._known = None
+        self._spread = self._kinds = None
         self._changed.notify()
 
     def _instances_changed(self) -> None:

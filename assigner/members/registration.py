@@ -27,14 +27,13 @@ from assigner.members.callers import authorized, check_principal, look_up, regis
 from assigner.members.load_reports import LoadReports
 from assigner.members.streams import ConsumerStream, ConsumerStreams
 from assigner.model.commands import Ack
-from assigner.model.keys import Keys
 from assigner.model.names import session_digest
 from assigner.model.records import Consumer, Stored, encode
 from assigner.storage.batch_writer import BatchWriter
 from assigner.storage.groups import GroupDirectory
 from assigner.storage.mirror import GroupMirror, Mirrors
 from assigner.storage.update import Updated, update
-from assigner.store import Compare, Exists, LeaseGone, Put, Store, unchanged
+from assigner.store import Compare, LeaseGone, Put, Store, unchanged
 from assigner.streams.leases import SessionLeases
 
 TRIES = 8
@@ -48,7 +47,6 @@ class MemberService:
     def __init__(
         self,
         store: Store,
-        keys: Keys,
         directory: GroupDirectory,
         mirrors: Mirrors,
         registry: ConsumerStreams,
@@ -61,7 +59,6 @@ class MemberService:
         supervisor: Supervisor | None = None,
     ) -> None:
         self._store = store
-        self._keys = keys
         self._directory = directory
         self._mirrors = mirrors
         self._registry = registry
@@ -92,12 +89,12 @@ class MemberService:
     async def register(self, registration: Registration, heard: Callable[[], float]) -> ConsumerStream:
         self._registry.check_room()
         sessions.check_release_timeout(registration)
-        await self._directory.enter(registration.group)
+        entered = await self._directory.enter(registration.group)
         if registration.topics:
             await self._ensure_topics(registration.group, registration.topics)
         async with AsyncExitStack() as resources:
             mirror = await resources.enter_async_context(self._mirrors.of(registration.group))
-            consumer = await self._enter(mirror, registration)
+            consumer = await self._enter(mirror, registration, entered)
             # A drained consumer has handed everything over: its session need not live until its TTL.
             end_session = partial(self._leases.revoke, consumer.lease)
             stream = self._registry.open(mirror, consumer.record, resources, end_session)
@@ -105,16 +102,17 @@ class MemberService:
             self._start_renewing(stream, consumer.lease, heard)
         return stream
 
-    async def _enter(self, mirror: GroupMirror, registration: Registration) -> Stored[Consumer]:
-        """Write the registration, resuming a session that is still alive, and wait until it is mirrored."""
+    async def _enter(self, mirror: GroupMirror, registration: Registration, entered: Compare) -> Stored[Consumer]:
+        """Write the registration, resuming a session that is still alive, and wait until it is mirrored. `entered`: the
+        precondition that the group is there and of the right kind."""
         session = registration.session or f"minted-{secrets.token_hex(8)}"
         key = mirror.state.keys.consumer(registration.name)
         for attempt in range(TRIES):
             fresh = attempt > 0
             if fresh:
-                # The write may have failed because the group was deleted meanwhile.
-                await self._directory.enter(mirror.group, fresh=True)
-            fences = [self._group_exists(mirror.group), *await self._mode_fences(mirror, registration, fresh=fresh)]
+                # The write may have failed because the group was deleted meanwhile, or changed its kind.
+                entered = await self._directory.enter(mirror.group, fresh=True)
+            fences = [entered, *await self._mode_fences(mirror, registration, fresh=fresh)]
             current = await look_up(self._store, mirror, registration.name, fresh=fresh)
             if not fresh and current and _may_be_denied(current, session, registration):
                 # The mirror may lag, and to be denied ends a client that starts.
@@ -169,10 +167,6 @@ class MemberService:
             return []
         options = mirror.state.stored_options
         return [unchanged(mirror.state.keys.options, options.mod_revision if options else 0)]
-
-    def _group_exists(self, group: str) -> Compare:
-        """The fence that fails when the group is being deleted: then it is no longer in the index."""
-        return Exists(self._keys.group_index(group))
 
     def _start_renewing(self, stream: ConsumerStream, lease: int, heard: Callable[[], float]) -> None:
         assert self._tasks is not None

@@ -139,7 +139,9 @@ class GroupKeys:
         self.leader = prefix + "assigner/leader"
         self.routers = prefix + "routers/"
         owned = ("handoff_acks/", "handoffs/", "standbys/", "assignments/")
-        self.branches = tuple(prefix + branch for branch in (*owned, "config/", "assigner/"))
+        self.ownership = tuple(prefix + branch for branch in owned)
+        """Prefixes of the records about partitions."""
+        self.branches = (*self.ownership, prefix + "config/", prefix + "assigner/")
         """Prefixes of all of a group's records but registrations and the plan; assignments first."""
 
     def consumer(self, name: str) -> str:
@@ -307,9 +309,9 @@ class Keys:
         """The key of the record that says which generation of a classic Kafka group counts."""
         return self.kafka_group(group) + "state"
 
-    def kafka_members(self, group: str, block: int) -> str:
-        """The key of a block of a large classic Kafka group's members."""
-        return f"{self.kafka_group(group)}members/{block}"
+    def kafka_members(self, group: str, block: int | None = None) -> str:
+        """The key of a block of a large classic Kafka group's members; without a number the prefix of all."""
+        return f"{self.kafka_group(group)}members/{'' if block is None else block}"
 
     def parse_kafka_state(self, key: str) -> str | None:
         """Parse the group of a classic Kafka group's record; None for any other key."""

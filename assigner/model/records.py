@@ -320,9 +320,11 @@ class InstanceRecord(msgspec.Struct, frozen=True, kw_only=True):
 class GroupIndex(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     kind: str = "assigner"
-    """A group is of one kind; mixing is refused."""
+    """A group is of one kind at a time; mixing is refused."""
     prefix: str = ""
     """Where its keys are, if not under its own name."""
+    changing_to: str = ""
+    """The kind it is being changed to. Meanwhile nobody registers: whoever wants to, ends the change first."""
 
 
 class StoreLife(msgspec.Struct, frozen=True, kw_only=True):

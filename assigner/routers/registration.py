@@ -42,7 +42,7 @@ from assigner.routers.streams import RouterStreams, RoutingStream
 from assigner.storage.batch_writer import BatchWriter
 from assigner.storage.groups import GroupDirectory
 from assigner.storage.mirror import GroupMirror, Mirrors
-from assigner.store import Exists, Found, LeaseGone, Put, Store
+from assigner.store import Compare, Found, LeaseGone, Put, Store
 from assigner.streams.leases import SessionLeases
 
 TRIES = 8
@@ -67,7 +67,6 @@ class RouterService:
         supervisor: Supervisor | None = None,
     ) -> None:
         self._store = store
-        self._keys = keys
         self._directory = directory
         self._mirrors = mirrors
         self._registry = registry
@@ -101,23 +100,24 @@ class RouterService:
     async def register(self, registration: RouterRegistration) -> RoutingStream:
         sessions.check_registration(registration)
         self._registry.check_room()
-        await self._directory.enter(registration.group)
+        entered = await self._directory.enter(registration.group)
         async with AsyncExitStack() as resources:
             mirror = await resources.enter_async_context(self._mirrors.of(registration.group))
             sessions.check_room(mirror.state, registration.name)
-            router = await self._enter(mirror, registration)
+            router = await self._enter(mirror, registration, entered)
             stream = self._registry.open(mirror, router, resources, wants_loads=registration.loads)
         if registration.loads:
             self._loads.ask(stream)
         return stream
 
-    async def _enter(self, mirror: GroupMirror, registration: RouterRegistration) -> Router:
-        """Write the registration, resuming a session that is still alive, and wait until it is mirrored."""
+    async def _enter(self, mirror: GroupMirror, registration: RouterRegistration, entered: Compare) -> Router:
+        """Write the registration, resuming a session that is still alive, and wait until it is mirrored. `entered`: the
+        precondition that the group is there and of the right kind."""
         name, session = registration.name, registration.session
         for attempt in range(TRIES):
             if attempt:
-                # The write may have failed because the group was deleted meanwhile.
-                await self._directory.enter(mirror.group, fresh=True)
+                # The write may have failed because the group was deleted meanwhile, or changed its kind.
+                entered = await self._directory.enter(mirror.group, fresh=True)
             current = await self._look_up(mirror, name)
             sessions.check_may_register(current, registration)
             sessions.check_takeover(mirror.state, current, session)
@@ -132,7 +132,7 @@ class RouterService:
                 revision = await self._leases.put(
                     put,
                     current.mod_revision if current else 0,
-                    [Exists(self._keys.group_index(mirror.group))],
+                    [entered],
                     displaced,
                     granted=granted,
                 )

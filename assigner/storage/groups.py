@@ -1,7 +1,8 @@
 """The index of groups: one key per group, so that an instance learns of every group by one watch.
 
 `make_known` writes the key when a group is first used; `discover` writes it for groups that are in the store without
-one, as an upstream deployment or an older release leaves them. The kind of a group never changes.
+one, as an upstream deployment or an older release leaves them. A group is of one kind at a time; `GroupDirectory.enter`
+has an empty one change its kind, as `storage.kinds` describes.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from assigner.errors import (
 )
 from assigner.logs import get_logger
 from assigner.model.keys import DEFAULT_ROOT, RESERVED_GROUPS, Keys, decode_segment, encode_segment, group_at
-from assigner.model.records import EpochFloor, GroupIndex, Plan, decode, encode
+from assigner.model.records import EpochFloor, GroupIndex, Plan, Stored, decode, encode, stored
+from assigner.storage.kinds import ASSIGNER, KINDS, change_kind, end_change, mismatch
 from assigner.storage.prefix_mirror import PrefixMirror
 from assigner.storage.update import TRIES, Lost, Swapped, swap
-from assigner.store import Absent, Compare, Exists, Found, Put, Store, revision_of, unchanged
+from assigner.store import Absent, Compare, Exists, Found, ModRevisionIs, Put, Store, revision_of, unchanged
 
-ASSIGNER = "assigner"
 MAX_GROUPS = 10_000
 LOOKUPS = 64
 """Concurrent lookups of names that the index does not have: a caller that invents names must not use up the store's
@@ -40,11 +41,11 @@ _PROBES = ("assignments/", "config/", "consumers/")
 log = get_logger("assigner.storage.groups")
 
 
-async def make_known(store: Store, keys: Keys, group: str, kind: str = ASSIGNER) -> None:
-    """Create the group's index key, unless it exists.
+async def make_known(store: Store, keys: Keys, group: str, kind: str = ASSIGNER, *, of_any_kind: bool = False) -> int:
+    """Create the group's index key, unless it exists. Returns the key's mod revision.
 
-    Raises `FailedPrecondition` if the group is of another kind, is being deleted or belongs to another deployment, and
-    `InvalidInput` if it is indexed with another key prefix.
+    Raises `GroupKindMismatch` if the group is of another kind, unless it may be `of_any_kind`; `FailedPrecondition` if
+    it is being deleted or belongs to another deployment; and `InvalidInput` if it is indexed with another key prefix.
     """
     keys.check_group(group)
     deleting, plan, own_root = keys.deleting(group), keys.group(group).plan, keys.own_root(group)
@@ -58,10 +59,13 @@ async def make_known(store: Store, keys: Keys, group: str, kind: str = ASSIGNER)
         result = await swap(store, put, 0, fences=fences, operations=puts)
         match result:
             case Swapped():
-                return
+                return result.revision
             case Lost(found=Found(entry=entry)):
-                _check_known(keys, decode(GroupIndex, entry.value)[0], kind)
-                return
+                known = decode(GroupIndex, entry.value)[0]
+                _check_prefix(keys, known)
+                if known.kind != kind and not (of_any_kind and known.kind in KINDS):
+                    raise mismatch(known, kind)
+                return entry.mod_revision
             case Lost():
                 continue
         present = {fence.key for fence, read in zip(fences, result.reads, strict=True) if isinstance(read, Found)}
@@ -93,16 +97,12 @@ async def _epoch_floor_fences(
     return [fence, Absent(plan)], [Put(plan, encode(record))]
 
 
-def _check_known(keys: Keys, known: GroupIndex, kind: str) -> None:
+def _check_prefix(keys: Keys, known: GroupIndex) -> None:
     here = keys.special_prefix(known.group)
     if known.prefix and here and known.prefix != here:
         raise InvalidInput(
             f"group {known.group!r} lives at {known.prefix!r}, and this instance looks for it at {here!r}; set "
             "default_group to another name, or store.root to a root of this deployment's own"
-        )
-    if known.kind != kind:
-        raise FailedPrecondition(
-            f"group {known.group!r} is of kind {known.kind!r} and can't be used as {kind!r}; choose another group"
         )
 
 
@@ -132,7 +132,7 @@ async def discover(store: Store, keys: Keys) -> list[str]:
     found = []
     for group in await _groups_in(store, keys):
         try:
-            await make_known(store, keys, group)
+            await make_known(store, keys, group, of_any_kind=True)
         except (FailedPrecondition, InvalidName) as error:
             log.warning("group_skipped", group=group, error=str(error))
         else:
@@ -189,6 +189,11 @@ def names_of(index: PrefixMirror[GroupIndex], kind: str = ASSIGNER) -> frozenset
     return frozenset(decode_segment(name) for name, entry in index.records.items() if entry.kind == kind)
 
 
+def kinds_of(index: PrefixMirror[GroupIndex]) -> dict[str, str]:
+    """Every group of a kind that is known here -> its kind."""
+    return {decode_segment(name): entry.kind for name, entry in index.records.items() if entry.kind in KINDS}
+
+
 class GroupDirectory:
     """Tells which groups exist, by a mirror of the index, and by a read of the store for names that are not in the
     mirror.
@@ -229,7 +234,12 @@ class GroupDirectory:
     def is_indexed(self, group: str) -> bool:
         """Whether the mirrored index has the group; it may be a moment behind."""
         known = self._index.records.get(encode_segment(group))
-        return known is not None and known.kind == ASSIGNER
+        return known is not None and known.kind in KINDS
+
+    async def kind(self, group: str) -> str:
+        """Read the group's kind from the store; empty: there is no such group."""
+        known = await self._entry(group)
+        return known.record.kind if known else ""
 
     async def check(self, group: str) -> None:
         """Raise `UnknownGroup` if there is no such group."""
@@ -238,35 +248,73 @@ class GroupDirectory:
         self._keys.check_group(group)
         async with self._lookups:
             known = await self._entry(group)
-        if known is None or known.kind != ASSIGNER:
+        if known is None or known.record.kind not in KINDS:
             self._refused("unknown_group")
             raise UnknownGroup(f"there is no group {group!r}")
 
-    async def enter(self, group: str, *, fresh: bool = False) -> None:
-        """Create the group unless it exists; with `fresh` the store is read in any case. Raises `LimitReached` at the
-        quota."""
-        if self.is_indexed(group) and not fresh:
-            return
+    async def enter(self, group: str, kind: str = ASSIGNER, *, fresh: bool = False) -> Compare:
+        """Have the group exist and be of this kind: create it, or let it change its kind if it is empty.
+
+        Returns the precondition under which a member of that kind may be written: the group has neither been deleted
+        nor marked for a change of its kind since. With `fresh` the store is read in any case. Raises `LimitReached` at
+        the quota of groups, and `GroupKindMismatch` while members of another kind use the group."""
+        key = self._keys.group_index(group)
+        mirrored = self._mirrored(group, kind)
+        if mirrored and not fresh:
+            return ModRevisionIs(key, mirrored)
         self._keys.check_group(group)
+        for _ in range(TRIES):
+            revision = await self._entered(group, kind)
+            if revision:
+                return ModRevisionIs(key, revision)
+        raise StoreUnavailable(f"group {group!r} is being made, deleted or changed by others too; try again")
+
+    def _mirrored(self, group: str, kind: str) -> int:
+        """The revision of the group's entry, if the mirrored index has it and there is nothing to do about it."""
+        segment = encode_segment(group)
+        known = self._index.records.get(segment)
+        settled = known is not None and known.kind == kind and not known.changing_to
+        return self._index.revisions.get(segment, 0) if settled else 0
+
+    async def _entered(self, group: str, kind: str) -> int:
+        """Enter the group as the store shows it. Returns the revision of its entry; 0: others changed it meanwhile."""
+        known = await self._entry(group, readable=kind != ASSIGNER)
+        if known is None:
+            return await self._make(group, kind)
+        _check_prefix(self._keys, known.record)
+        if known.record.kind != kind:
+            return await change_kind(self._store, self._keys, known, kind)
+        return await end_change(self._store, known) if known.record.changing_to else known.mod_revision
+
+    async def make(self, group: str) -> None:
+        """Create the group unless it exists, of whatever kind. Raises `LimitReached` at the quota of groups."""
+        if not self.is_indexed(group):
+            self._keys.check_group(group)
+            await self._make(group, ASSIGNER, of_any_kind=True)
+
+    async def _make(self, group: str, kind: str, *, of_any_kind: bool = False) -> int:
         # One at a time, so that concurrent callers do not exceed the quota together.
         async with self._entering:
-            known = await self._entry(group)
-            if known is not None:
-                _check_known(self._keys, known, ASSIGNER)
-                return
-            self._check_room(group)
-            await make_known(self._store, self._keys, group)
+            if await self._entry(group) is None:
+                self._check_room(group)
+            revision = await make_known(self._store, self._keys, group, kind, of_any_kind=of_any_kind)
             self._made.add(encode_segment(group))
+        return revision
 
-    async def _entry(self, group: str) -> GroupIndex | None:
+    async def _entry(self, group: str, *, readable: bool = False) -> Stored[GroupIndex] | None:
+        """The group's entry. One that can't be read counts as an entry, too, unless it has to be `readable`: then this
+        raises `UnreadableRecord`."""
         found = await self._store.get(self._keys.group_index(group))
         if not isinstance(found, Found):
             return None
         try:
-            return decode(GroupIndex, found.entry.value)[0]
+            return stored(GroupIndex, found.entry)
         except UnreadableRecord:
+            if readable:
+                raise
             # Unreadable or not, the name is taken.
-            return GroupIndex(group=group)
+            entry = found.entry
+            return Stored(GroupIndex(group=group), entry.key, entry.mod_revision, entry.create_revision)
 
     def _check_room(self, group: str) -> None:
         self._made -= self._index.records.keys()

@@ -39,6 +39,7 @@ class PrefixMirror(Generic[R]):
         self._changed = changed
         self._limit = limit
         self._records: dict[str, R] = {}
+        self._revisions: dict[str, int] = {}
         self.listed = anyio.Event()
         """Set once the first listing is applied."""
 
@@ -47,11 +48,16 @@ class PrefixMirror(Generic[R]):
         """The records by their keys without the prefix."""
         return self._records
 
+    @property
+    def revisions(self) -> Mapping[str, int]:
+        """The mod revisions of these records, by the same keys."""
+        return self._revisions
+
     async def run(self) -> NoReturn:
         await self._loop.run()
 
     async def _listed(self, page: Page) -> None:
-        before, self._records = self._records, {}
+        before, self._records, self._revisions = self._records, {}, {}
         for entry in page.entries:
             self._put(entry)
         if before != self._records or not self.listed.is_set():
@@ -68,7 +74,7 @@ class PrefixMirror(Generic[R]):
                 case PutEvent(entry=entry):
                     self._put(entry)
                 case DeleteEvent(key=key):
-                    self._records.pop(key[len(self._prefix) :], None)
+                    self._forget(key[len(self._prefix) :])
         self._changed()
 
     def _put(self, entry: Entry) -> None:
@@ -77,6 +83,11 @@ class PrefixMirror(Generic[R]):
             if name not in self._records and len(self._records) >= self._limit:
                 raise LimitReached(f"more than {self._limit} records under {self._prefix!r}; the rest is ignored")
             self._records[name], _ = decode(self._kind, entry.value)
+            self._revisions[name] = entry.mod_revision
         except (UnreadableRecord, LimitReached) as error:
-            self._records.pop(name, None)
+            self._forget(name)
             log.error("record_unreadable", key=entry.key, error=str(error))
+
+    def _forget(self, name: str) -> None:
+        self._records.pop(name, None)
+        self._revisions.pop(name, None)

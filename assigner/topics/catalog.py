@@ -70,7 +70,7 @@ class GroupTopics:
     async def apply_settings(self) -> None:
         """Write the partition counts of the settings. A topic that has more partitions by now keeps them."""
         for group, topics in self._counts.items():
-            await make_known(self._store, self._keys, group)
+            await make_known(self._store, self._keys, group, of_any_kind=True)
             for topic, count in topics.items():
                 config = TopicConfig(topic=topic, partition_count=count, source="settings")
                 try:

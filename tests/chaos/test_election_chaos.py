@@ -37,7 +37,7 @@ class Course:
         self.newest: dict[str, int] = {}
         self.stale_writes = 0
 
-    async def lead(self, term: Term) -> None:
+    async def lead(self, term: Term, _: str) -> None:
         """A leader that writes all the time, and trusts nothing but its fence."""
         assert term.revision > self.newest.get(term.group, 0), "a term began that is not newer than the last"
         self.newest[term.group] = term.revision

@@ -38,6 +38,8 @@ class Captain:
         self.voter = voter
         self.working: set[str] = set()
         self.won: list[str] = []
+        self.kinds: list[str] = []
+        """Of the groups of `won`."""
         self.ended: list[tuple[float, str]] = []
         self._world = cluster
         self._work = work
@@ -50,7 +52,8 @@ class Captain:
     def led(self) -> set[str]:
         return set(self.leadership.led)
 
-    async def _run_term(self, term: Term) -> None:
+    async def _run_term(self, term: Term, kind: str) -> None:
+        self.kinds.append(kind)
         self.working.add(term.group)
         self.won.append(term.group)
         try:

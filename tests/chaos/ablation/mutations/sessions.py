@@ -16,19 +16,24 @@ from assigner.members.registration import MemberService
 from assigner.members.streams import ConsumerStream
 from assigner.model.records import GroupOptions
 from assigner.storage.mirror import GroupMirror
-from assigner.store import NO_LEASE, Absent, Put, Renewed
+from assigner.store import NO_LEASE, Absent, Compare, Put, Renewed
 from tests.chaos.ablation.mutations import Patch
 
 
 def registrations_do_not_look_for_their_group(patch: Patch) -> None:
-    patch.setattr(MemberService, "_group_exists", lambda self, group: Absent("nothing is ever put here"))
+    original = MemberService._enter
+
+    async def changed(self: MemberService, mirror: GroupMirror, registration: Registration, entered: Compare) -> Any:
+        return await original(self, mirror, registration, Absent("nothing is ever put here"))
+
+    patch.setattr(MemberService, "_enter", changed)
 
 
 def the_server_names_sessions(patch: Patch) -> None:
     original = MemberService._enter
 
-    async def changed(self: MemberService, mirror: GroupMirror, registration: Registration) -> Any:
-        return await original(self, mirror, msgspec.structs.replace(registration, session=""))
+    async def changed(self: MemberService, mirror: GroupMirror, registration: Registration, entered: Compare) -> Any:
+        return await original(self, mirror, msgspec.structs.replace(registration, session=""), entered)
 
     patch.setattr(MemberService, "_enter", changed)
 
