@@ -130,9 +130,10 @@ class _Interner:
                 unknown = sorted(set(member.topics) - set(column))
                 self._dropped += [f"{member.name} subscribes to {name}, which does not exist" for name in unknown]
         loads = [np.nan if member.load is None else member.load for member in members]
+        racks = self._racks()
         return Members(
             capacity=np.array([_capacity(member) for member in members], np.float64),
-            rack=np.array([self._racks().get(member.rack, NONE) for member in members], np.int32),
+            rack=np.array([racks.get(member.rack, NONE) for member in members], np.int32),
             subscription=wanted,
             hold=np.array([member.hold for member in members], np.bool_),
             cap=np.array([NONE if member.cap is None else _cap(member) for member in members], np.int32),

@@ -12,7 +12,9 @@ In the order of reading:
     records            a group as records that fit into the store, and back
     offsets            what is checked of commits and deletes, and when offsets expire
     consumer_protocol  the bytes in which consumers hide subscriptions and assignments
+    server_assignor    assigns by the group's strategy, in place of a member
 
-It may import `model`, `strategy` and `core.work_queue`. The rules are those of Kafka 4.3; where ours differ, the module
-says so. Not promised: memory of what was not written. After a change of leader, members that were joining join again.
+It may import `model`, `strategy`, `core.work_queue` and `core.whatif`, whose description of a group is translated to a
+strategy's problem. The rules are those of Kafka 4.3; where ours differ, the module says so. Not promised: memory of
+what was not written. After a change of leader, members that were joining join again.
 """
