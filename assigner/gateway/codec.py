@@ -247,18 +247,21 @@ def _entity(schema: Schema) -> _Shape:
 
 
 def _field(field: dataclasses.Field[Any], flexible: bool) -> _Shape:
-    kind = field.type
+    kind: Any = field.type
     nullable = get_origin(kind) in (UnionType, Union) and NoneType in get_args(kind)
     if nullable:
         kind = next(one for one in get_args(kind) if one is not NoneType)
     if get_origin(kind) is tuple:
         inner = get_args(kind)[0]
-        element = _entity(inner) if dataclasses.is_dataclass(inner) else _value(field, flexible, nullable=False)
+        element = _entity(inner) if _is_entity(inner) else _value(field, flexible, nullable=False)
         return _Shape(_array(element, flexible, nullable), 1 if flexible else 4)
-    if dataclasses.is_dataclass(kind):
-        assert isinstance(kind, type)
+    if _is_entity(kind):
         return _Shape(_nullable(_entity(kind)), 1) if nullable else _entity(kind)
     return _value(field, flexible, nullable=nullable)
+
+
+def _is_entity(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind)
 
 
 def _value(field: dataclasses.Field[Any], flexible: bool, *, nullable: bool) -> _Shape:
@@ -288,7 +291,7 @@ def _all(steps: tuple[_Step, ...]) -> _Step:
     return step
 
 
-def _varint(body: bytes, at: int) -> tuple[int, int]:
+def read_varint(body: bytes, at: int) -> tuple[int, int]:
     """Return the number at that place, and where the next field begins."""
     value = body[at]
     at += 1
@@ -316,7 +319,7 @@ def _after(size: int, null: int, nullable: bool, walk: _Walk, at: int) -> int:
 
 def _compact(nullable: bool) -> _Step:
     def step(walk: _Walk, at: int) -> int:
-        size, at = _varint(walk.body, at)
+        size, at = read_varint(walk.body, at)
         return _after(size - 1, -1, nullable, walk, at)
 
     return step
@@ -335,7 +338,7 @@ def _array(element: _Shape, flexible: bool, nullable: bool) -> _Step:
 
     def step(walk: _Walk, at: int) -> int:
         if flexible:
-            count, at = _varint(walk.body, at)
+            count, at = read_varint(walk.body, at)
             count -= 1
         else:
             count = _INT32.unpack_from(walk.body, at)[0]
@@ -367,15 +370,15 @@ def _tags(has_known: bool) -> _Step:
 
     def step(walk: _Walk, at: int) -> int:
         first = at
-        count, at = _varint(walk.body, at)
+        count, at = read_varint(walk.body, at)
         if not count:
             return at
         walk.left -= count
         if walk.left < 0:
             raise Malformed(f"it has more than {MOST_ELEMENTS} elements")
         for _ in range(count):
-            _, at = _varint(walk.body, at)
-            size, at = _varint(walk.body, at)
+            _, at = read_varint(walk.body, at)
+            size, at = read_varint(walk.body, at)
             at = _after(size, -1, False, walk, at)
         if not has_known:
             walk.cuts.append((first, at))
