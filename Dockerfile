@@ -23,8 +23,9 @@ RUN python -m pip uninstall --yes --quiet pip setuptools wheel 2>/dev/null \
 COPY --from=builder /opt/assigner /opt/assigner
 ENV PATH=/opt/assigner/bin:${PATH} PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 # On the container's loopback it would be healthy and reached by nobody. gRPC wants TLS here, or --insecure, and
-# keys for tokens, or --auth-required false.
-ENV ASSIGNER_GRPC_HOST=0.0.0.0 ASSIGNER_HTTP_HOST=0.0.0.0
+# keys for tokens, or --auth-required false. So does the gateway for Kafka clients, which runs where it is asked for:
+# `serve --gateway`, or `--entrypoint assigner ... gateway`.
+ENV ASSIGNER_GRPC_HOST=0.0.0.0 ASSIGNER_HTTP_HOST=0.0.0.0 ASSIGNER_GATEWAY_HOST=0.0.0.0
 # A number, so that Kubernetes can verify that it is not root.
 USER 10001:10001
 EXPOSE 50051 8080

@@ -17,7 +17,7 @@ constrained="--constraint requirements/dev.lock"
 compile dev.lock "$@" pyproject.toml --extra all --group dev
 # The other locks agree with dev.lock on every version.
 # shellcheck disable=SC2086
-compile run.lock pyproject.toml --extra server --extra kafka $constrained
+compile run.lock pyproject.toml --extra server --extra kafka --extra gateway --extra tracing $constrained
 # shellcheck disable=SC2086
 compile spark.lock pyproject.toml --extra spark $constrained
 # shellcheck disable=SC2086
