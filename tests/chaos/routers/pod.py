@@ -7,6 +7,7 @@ each connection. A pod that hangs reads and sends nothing, while its clock goes 
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
@@ -50,6 +51,8 @@ class Pod(Handler):
         self.gone = ""
         """Why it is over for good."""
         self.draining = False
+        self._drained = False
+        """It owns nothing any more, and is to end."""
         self.calm = False
         """Handlers are quick and do not fail."""
         self.slow_warm = 0.0
@@ -79,12 +82,16 @@ class Pod(Handler):
     # --- a life ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
+        # As the library does: by this the gates tell who waits that their work has ended.
+        self.runner.changes.attach(asyncio.get_running_loop())
         try:
             async with anyio.create_task_group() as self._tasks:
                 self.runner.begin(self._tasks)
                 self._tasks.start_soon(self._read_requests)
                 while not self.gone:
                     await self._connect()
+                    if self._drained:
+                        await self._finish()
                     await self._rest(0.05, 0.5)
                 self._tasks.cancel_scope.cancel()
         finally:
@@ -128,7 +135,14 @@ class Pod(Handler):
         if not waits:
             self.runner.release_all("draining")
             await self.runner.wait_idle(None)
-            self.end("drained")
+            self._drained = True
+            self.disconnect()
+
+    async def _finish(self) -> None:
+        """End once nothing is in progress: what was begun may have outlived the lease that it was begun under."""
+        self.runner.leave("drained")
+        await self.runner.wait_idle(None)
+        self.end("drained")
 
     async def _rest(self, least: float, most: float) -> None:
         await anyio.sleep(self._dice.uniform(least, most))
@@ -167,7 +181,7 @@ class Pod(Handler):
             async with anyio.create_task_group() as link:
                 try:
                     await self._follow(instance, stream, link, ended)
-                    self.end("drained")
+                    self._drained = True
                 except AssignerError as error:
                     ended.append(error)
                 link.cancel_scope.cancel()
