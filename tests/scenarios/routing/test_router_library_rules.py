@@ -84,7 +84,7 @@ async def test_rule_14_a_stash_does_not_grow_beyond_its_limits() -> None:
             async def ask() -> None:
                 nonlocal refused
                 try:
-                    await target_of(router, 5.0)
+                    await target_of(router, 1.0)
                 except StashOverflow:
                     refused += 1
 
