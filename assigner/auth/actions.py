@@ -60,6 +60,10 @@ class Action(str, Enum):
     DELETE_KAFKA_GROUP = "delete-kafka-group"
     """And to delete its offsets."""
 
+    READ_RECORDS = "read-records"
+    WRITE_RECORDS = "write-records"
+    CHANGE_CLUSTER = "change-cluster"
+
     CHECK_HEALTH = "check-health"
     REFLECT = "reflect"
 
@@ -124,9 +128,16 @@ REQUIREMENTS: Mapping[Action, Requirement] = {
     Action.LIST_KAFKA_GROUPS: Requirement(roles=_PASSES_ON.roles, group=False),
     Action.DESCRIBE_KAFKA_GROUP: _PASSES_ON,
     Action.DELETE_KAFKA_GROUP: _PASSES_ON,
+    # What the brokers behind a gateway are asked to do, under the gateway's own identity there.
+    Action.READ_RECORDS: Requirement(roles=_READS.roles | {Role.CONSUMER}, group=False),
+    Action.WRITE_RECORDS: Requirement(roles=_OPERATES.roles | {Role.CONSUMER}, group=False),
+    Action.CHANGE_CLUSTER: Requirement(roles=_ADMINISTERS.roles, group=False, changes=True),
     Action.CHECK_HEALTH: _OPEN,
     Action.REFLECT: _OPEN,
 }
+
+OF_KAFKA_CLIENTS = frozenset({Action.READ_RECORDS, Action.WRITE_RECORDS, Action.CHANGE_CLUSTER})
+"""Actions that only a gateway asks about: no gRPC call does them."""
 
 ACTIONS: Mapping[str, Action] = {
     f"/{_CONSUMERS}/Register": Action.REGISTER,

@@ -35,13 +35,14 @@ class Source(str, Enum):
 
     TOKEN = "token"
     CERTIFICATE = "certificate"
+    PASSWORD = "password"
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
     """Who calls: one tenant's workload or person, with what it may touch. Made by `principal`."""
 
     name: str
-    """The token's `sub`, or the certificate's SAN."""
+    """The token's `sub`, the certificate's SAN, or the user's name."""
     organization: str = ""
     groups: tuple[str, ...] = ()
     """Patterns of the groups that it may name."""
@@ -52,7 +53,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time from which it counts no more; None: no end is known."""
     source: Source = Source.TOKEN
     key: str = ""
-    """Thumbprint of the key that signed the token; empty for a certificate."""
+    """Thumbprint of the key that signed the token; empty for a certificate or a password."""
 
     @property
     def identity(self) -> str:

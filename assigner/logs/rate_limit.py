@@ -1,7 +1,7 @@
 """Limits the log lines that remote peers can cause, per kind, so that they do not drown other lines.
 
-Only lines of libraries and of the gRPC and HTTP servers, at WARNING and above, are limited. The first line of a kind
-after a minute reports how many were left out.
+Only lines of libraries and of the servers for gRPC, HTTP and Kafka clients, at WARNING and above, are limited. The
+first line of a kind after a minute reports how many were left out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 PER_MINUTE = 20
 MAX_KINDS = 1_000
 """Kinds that are counted; beyond this, all counts are reset."""
-_PROVOKED = ("asyncio", "aiohttp", "grpclib", "h2", "hpack", "assigner.server", "assigner.web")
+_PROVOKED = ("asyncio", "aiohttp", "grpclib", "h2", "hpack", "assigner.gateway", "assigner.server", "assigner.web")
 _MINUTE = 60.0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from assigner.auth.actions import ACTIONS, REQUIREMENTS, Action, action_of
+from assigner.auth.actions import ACTIONS, OF_KAFKA_CLIENTS, REQUIREMENTS, Action, action_of
 from assigner.auth.identity import Role
 
 OPEN = {Action.CHECK_HEALTH, Action.REFLECT}
@@ -14,8 +14,13 @@ def test_every_action_says_what_it_asks_for() -> None:
     assert REQUIREMENTS.keys() == set(Action)
 
 
-def test_every_action_is_that_of_a_call() -> None:
-    assert set(ACTIONS.values()) == set(Action)
+def test_every_action_is_that_of_a_call_or_of_a_kafka_client() -> None:
+    assert set(ACTIONS.values()) | OF_KAFKA_CLIENTS == set(Action)
+    assert not OF_KAFKA_CLIENTS & set(ACTIONS.values())
+
+
+def test_only_admins_change_the_cluster_behind_a_gateway() -> None:
+    assert REQUIREMENTS[Action.CHANGE_CLUSTER].roles == {Role.ADMIN}
 
 
 def test_only_health_and_reflection_are_open_to_everybody() -> None:
