@@ -101,6 +101,15 @@ test-spark: install ## Run only the tests that start Spark, which need Java 17
 test-attacks: install ## Attack a running service, lightly and heavily: takes minutes and both cores
 	$(BIN)/python -m pytest tests/attacks -m "attack or not attack" $(ARGS)
 
+# Suites that others wrote, with compilers for C, Java and Go: most of an hour on two cores. ARGS names suites and tests.
+.PHONY: test-kafka-suites
+test-kafka-suites: install get-kafka kafka-suites ## Run the suites of Kafka's clients on a broker and behind the gateway, side by side
+	exec $(BIN)/python -m tests.suites $(ARGS)
+
+.PHONY: mixed-group
+mixed-group: install get-etcd get-kafka ## Run Kafka clients and gRPC consumers as one group, kill some, and account for each record
+	exec $(BIN)/python -m tests.kafka_groups.mixed $(ARGS)
+
 # What can't be had is told, and the tests that need it are skipped.
 .PHONY: get-etcd get-kafka get-postgres
 get-etcd get-kafka get-postgres: get-%: install
@@ -149,6 +158,10 @@ etcd: ## Get a current etcd for the tests, cached outside the repository
 .PHONY: kafka
 kafka: ## Get a current Kafka for the tests, cached outside the repository
 	$(PYTHON) tools/install_kafka.py
+
+.PHONY: kafka-suites
+kafka-suites: ## Get the suites of Kafka's clients, built in exact versions outside the repository
+	$(PYTHON) tools/install_kafka_suites.py || true
 
 .PHONY: postgres
 postgres: install ## Get a PostgreSQL for the tests, cached outside the repository
