@@ -53,6 +53,12 @@ class MixedGroup:
         if self._is_mixed:
             members.assigner("grpc-1", self._scene.broker.bootstrap, self._scene.assigner_addresses)
             self._joined("grpc-1")
+        elif self._protocol == "classic":
+            # They know no other protocol.
+            members.kafka_python("kafka-python-1", bootstrap)
+            members.aiokafka("aiokafka-1", bootstrap)
+            self._joined("kafka-python-1")
+            self._joined("aiokafka-1")
         else:
             members.java("java-2", bootstrap, self._protocol)
             self._joined("java-2")
@@ -96,7 +102,9 @@ class MixedGroup:
         self._course.tell("the gateway is back")
 
     def _joined(self, name: str) -> None:
-        took = until(lambda: self._members.all[name].owned(), JOINED_WITHIN, f"{name} has partitions")
+        member = self._members.all[name]
+        took = until(lambda: member.owned() or not member.is_running, JOINED_WITHIN, f"{name} has partitions")
+        assert member.is_running, f"{name} ended\n{member.log_tail()}"
         self._course.tell(f"{name} joined, and had partitions after {took:.1f} s")
 
     def _at(self, share: float, more: float = 0.0) -> None:

@@ -101,7 +101,6 @@ def _librdkafka(options: Options) -> dict[str, Any]:
     if protocol == "classic":
         session = int(1000 * _session(options))
         settings |= {"session.timeout.ms": session, "heartbeat.interval.ms": session // 6}
-        settings["partition.assignment.strategy"] = "cooperative-sticky"
     return settings | properties_of(options)
 
 
@@ -175,6 +174,7 @@ def aiokafka(options: Options, leaving: threading.Event) -> None:
 
 async def _aiokafka(options: Options, leaving: threading.Event) -> None:
     from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+    from aiokafka.coordinator.assignors.range import RangePartitionAssignor
     from aiokafka.errors import KafkaError
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc, unused-ignore]
@@ -190,6 +190,8 @@ async def _aiokafka(options: Options, leaving: threading.Event) -> None:
         group_id=options["group"],
         client_id=options.get("client_id", "aiokafka"),
         auto_offset_reset="earliest",
+        # Its own default is one that Java's consumers do not offer.
+        partition_assignment_strategy=(RangePartitionAssignor,),
         enable_auto_commit=options.get("commit") == "auto",
         session_timeout_ms=session,
         heartbeat_interval_ms=session // 6,
