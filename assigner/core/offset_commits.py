@@ -334,7 +334,7 @@ class CommitQuota:
     def __init__(self, rate: float, metadata_bytes: int) -> None:
         """`rate`: bytes per second and group."""
         self._rate = rate
-        self._metadata_bytes = metadata_bytes
+        self.metadata_bytes = metadata_bytes
         self._paid_until: dict[str, float] = {}
         """When what a group wrote would be written at its even rate."""
 
@@ -342,9 +342,9 @@ class CommitQuota:
         """Raise `InvalidInput` for metadata that is too long."""
         for commit in commits:
             size = len(commit.metadata.encode())
-            if size > self._metadata_bytes:
+            if size > self.metadata_bytes:
                 raise InvalidInput(
-                    f"the metadata of {commit.tp} is {size} bytes long; {self._metadata_bytes} are kept: shorten it, "
+                    f"the metadata of {commit.tp} is {size} bytes long; {self.metadata_bytes} are kept: shorten it, "
                     "or raise quotas.metadata_bytes"
                 )
 

@@ -85,11 +85,22 @@ class FreezeOverdue(str, Enum):
     """The handoff goes on without the missing acks: a router that has not acked may still send to the old owner."""
 
 
+class Assignor(str, Enum):
+    """Who assigns the partitions of a classic Kafka group."""
+
+    MEMBER = "member"
+    """The member that leads it, as Kafka's protocol has it."""
+    SERVER = "server"
+    """The service, by the group's strategy."""
+
+
 class Displaced(msgspec.Struct, frozen=True, gc=False):
     """A displaced session: another one of the same name took over, and this one's lease may not have expired yet."""
 
     session: str
     lease: int
+    closed: bool = False
+    """It had stepped out: nothing is done under its lease, so nobody waits for its end."""
 
 
 class Controller(msgspec.Struct, frozen=True, gc=False):
@@ -273,6 +284,8 @@ class GroupOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Most partitions a member of the new generation gets while a rollout is on; 0: its fair share."""
     use_loads: bool = False
     """Whether the strategy gets the loads that consumers report; else all partitions weigh the same."""
+    assignor: Assignor = Assignor.MEMBER
+    """Of a classic Kafka group; all others are assigned by the service."""
     rebalance_requests: int = 0
     """Incremented by an operator to request a rebalance now; it also lifts the quarantine."""
 

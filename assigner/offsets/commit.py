@@ -33,6 +33,7 @@ from assigner.core.offset_commits import (
     CommitQueue,
     CommitQuota,
     Committer,
+    FencedCommit,
     OffsetRevisions,
     PendingCommit,
     QueuedCommit,
@@ -49,12 +50,12 @@ from assigner.errors import (
 from assigner.logs import get_logger
 from assigner.members.callers import authorized, check_principal
 from assigner.model.keys import Keys
-from assigner.model.records import ANY_SESSION
+from assigner.model.records import ANY_SESSION, Offset
 from assigner.observability.metrics import Metrics
 from assigner.offsets.fetch import OffsetReader
 from assigner.storage.mirror import GroupMirror, Mirrors
 from assigner.storage.multi_get import multi_get
-from assigner.store import Committed, Conflict, Store, revision_of
+from assigner.store import Committed, Compare, Conflict, Store, revision_of
 
 TRIES = 4
 """Transactions that a commit is part of before it fails."""
@@ -132,6 +133,26 @@ class OffsetService:
             refused = [RefusedCommit(commit.tp, CommitRefusal.UNKNOWN_PARTITION) for commit in commits]
         self._count(group, len(commits) - len(refused), refused)
         return refused
+
+    async def commit_fenced(
+        self, group: str, commits: Sequence[OffsetCommit], fences: tuple[Compare, ...], *, generation: int = 0
+    ) -> list[RefusedCommit]:
+        """Commit offsets that somebody else has admitted, and return those that were refused: as fenced, where one of
+        the fences did not hold. Raises `LimitReached`, and `InvalidInput` for metadata that is too long."""
+        await self._apply_quota(group, commits)
+        wall, now = int(self._clock.wall()), self._clock.now()
+        pending = [
+            FencedCommit(self._keys.offset(group, one.tp), one.tp, _unowned_offset(one, generation, wall), fences, now)
+            for one in commits
+        ]
+        refused = await self._writer.write(pending)
+        self._count(group, len(commits) - len(refused), refused)
+        return refused
+
+    @property
+    def metadata_bytes(self) -> int:
+        """The most metadata that is kept with an offset; 0: there is no limit."""
+        return self._quota.metadata_bytes if self._quota else 0
 
     async def _apply_quota(self, group: str, commits: Sequence[OffsetCommit]) -> None:
         if self._quota is None:
@@ -334,6 +355,16 @@ class CommitWriter:
         ended = self._callers.pop(pending, None)
         if ended:
             ended(refusal)
+
+
+def _unowned_offset(commit: OffsetCommit, generation: int, wall: int) -> Offset:
+    return Offset(
+        offset=commit.offset,
+        leader_epoch=commit.leader_epoch,
+        metadata=commit.metadata,
+        committed_at=wall,
+        generation=generation,
+    )
 
 
 def _exists(mirror: GroupMirror, commit: OffsetCommit) -> bool:

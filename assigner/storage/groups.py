@@ -236,6 +236,15 @@ class GroupDirectory:
         known = self._index.records.get(encode_segment(group))
         return known is not None and known.kind in KINDS
 
+    def names(self, kind: str) -> frozenset[str]:
+        """The groups of this kind that the mirrored index has."""
+        return names_of(self._index, kind)
+
+    def mirrored_kind(self, group: str) -> str:
+        """The group's kind by the mirrored index, which may be a moment behind; empty: it has no such group."""
+        known = self._index.records.get(encode_segment(group))
+        return known.kind if known is not None else ""
+
     async def kind(self, group: str) -> str:
         """Read the group's kind from the store; empty: there is no such group."""
         known = await self._entry(group)
