@@ -1,9 +1,9 @@
 """Logs a Kafka client in: SaslHandshake and SaslAuthenticate with PLAIN, SCRAM, or a token of this service.
 
 An exchange belongs to one connection and goes step by step: the handshake names the mechanism, and one or two messages
-follow. Whatever is wrong is answered with 33, 34 or 58 and ends the connection; the answer does not say whether the user
-exists. Failed tries are limited by address, as those of tokens are. A client whose login ends at a time is told so and
-logs in again before it (KIP-368), as the same principal.
+follow. Whatever is wrong is answered with 33, 34 or 58 and ends the connection; the answer does not say whether the
+user exists. Failed tries are limited by address, as those of tokens are. A client whose login ends at a time is told
+so and logs in again before it (KIP-368), as the same principal.
 
 The iterations of a password's check run on a thread, a few at a time.
 """
@@ -194,7 +194,8 @@ class Login:
             final = self._scram.finish(message)
             if self._tried is None:
                 return self._refuse("there is no such user")
-            return msgspec.structs.replace(self._accept(self._tried.principal, self._tried), data=final)
+            accepted = self._accept(self._tried.principal, self._tried)
+            return msgspec.structs.replace(accepted, data=final) if accepted.done else accepted
         first = read_client_first(message)
         self._user = first.user
         credentials = self._logins.credentials

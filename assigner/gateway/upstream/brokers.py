@@ -77,23 +77,24 @@ class Brokers:
         *,
         connect_timeout: float,
         answer_timeout: float,
-        on_change: Callable[[Broker], None],
         supervisor: Supervisor | None = None,
         interval: float = _INTERVAL,
     ) -> None:
-        """`on_change`: called when a broker has come up, is away, or is gone."""
+        """`bootstrap`: hosts and ports that are asked while no broker is known to be up. `interval`: seconds between
+        questions to each broker."""
         self._bootstrap = tuple(bootstrap)
         self._security = security
         self._connect_timeout = connect_timeout
         self._answer_timeout = answer_timeout
-        self._on_change = on_change
         self._supervisor = supervisor or Supervisor()
         self._interval = interval
         self._by_id: dict[int, Broker] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
         self._turn = 0
+        self._common: BrokerApis | None = None
         self._looked_for: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.changed = Wakeup()
+        """Notified when a broker has come up, is away, or is gone."""
         self.failures = 0
         """Connections to brokers, of the gateway's own, that could not be opened."""
 
@@ -131,7 +132,12 @@ class Brokers:
         return max(self.up, key=lambda broker: crc32(f"{broker.node_id}/{group}".encode()), default=None)
 
     def common_apis(self) -> BrokerApis | None:
-        """Return what all brokers that are up have in common; None: none is."""
+        """Return what all brokers that are up have in common, the same object until one changes; None: none is."""
+        if self._common is None:
+            self._common = self._find_common()
+        return self._common
+
+    def _find_common(self) -> BrokerApis | None:
         found = [broker.apis for broker in self.up if broker.apis is not None]
         if not found:
             return None
@@ -257,10 +263,11 @@ class Brokers:
 
     def _remove(self, broker: Broker) -> None:
         del self._by_id[broker.node_id]
+        self._common = None
         if broker.scope is not None:
             broker.scope.cancel()
         _log.info("kafka_broker_gone", node=broker.node_id)
-        self._on_change(broker)
+        self.changed.notify()
 
     async def _watch(self, broker: Broker) -> None:
         """Keep the gateway's own connection to the broker."""
@@ -301,16 +308,15 @@ class Brokers:
 
     def _came_up(self, broker: Broker, apis: BrokerApis) -> None:
         was_up, broker.apis = broker.is_up, apis
+        self._common = None
         if not was_up:
             _log.info("kafka_broker_up", node=broker.node_id, host=broker.host, port=broker.port)
-            self._on_change(broker)
-        self.changed.notify()
+            self.changed.notify()
 
     def _went_away(self, broker: Broker, error: SourceUnavailable) -> None:
         self.failures += 1
         if not broker.is_up:
             return
-        broker.apis = None
+        broker.apis = self._common = None
         _log.warning("kafka_broker_away", node=broker.node_id, reason=str(error))
-        self._on_change(broker)
         self.changed.notify()

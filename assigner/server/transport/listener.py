@@ -51,6 +51,8 @@ class Listener:
         self._tls = tls
         self._handshake_timeout = traffic.settings.handshake_timeout
         self._listening: list[socket.socket] = []
+        self._silent: set[Slot] = set()
+        """Connections accepted here whose peers have sent nothing yet."""
         self._opening: set[asyncio.Task[None]] = set()
         self._begun: dict[Any, None] = {}
         """Of those, the ones whose handshake has begun, oldest first."""
@@ -85,7 +87,7 @@ class Listener:
         self._listening.clear()
         if self._sweeping is not None:
             self._sweeping.cancel()
-        for slot in self._admission.silent_too_long(float("inf")):
+        for slot in list(self._silent):
             slot.close()
 
     async def wait_closed(self) -> None:
@@ -115,9 +117,12 @@ class Listener:
         loop, now = asyncio.get_running_loop(), self._traffic.clock.now()
         if now - self._error_logged_at >= _LOG_AGAIN_AFTER:
             self._error_logged_at = now
-            _log.error("grpc_accept_failed", error=str(error), remedy="allow more open files, or lower max_connections")
+            self._log_failure(error)
         loop.remove_reader(listening)
         loop.call_later(_PAUSE, self._resume_accepting, listening)
+
+    def _log_failure(self, error: OSError) -> None:
+        _log.error("grpc_accept_failed", error=str(error), remedy="allow more open files, or lower max_connections")
 
     def _resume_accepting(self, listening: socket.socket) -> None:
         if listening in self._listening:
@@ -134,9 +139,11 @@ class Listener:
             self._traffic.refuse(RefusalReason.HANDSHAKE)
             loop.remove_reader(arrived)
             arrived.close()
+            self._silent.discard(slot)
             self._admission.leave(slot)
 
         slot.close = close
+        self._silent.add(slot)
         loop.add_reader(arrived, self._first_bytes, arrived, slot)
 
     def _no_room(self, arrived: socket.socket) -> None:
@@ -149,6 +156,7 @@ class Listener:
 
     def _first_bytes(self, arrived: socket.socket, slot: Slot) -> None:
         asyncio.get_running_loop().remove_reader(arrived)
+        self._silent.discard(slot)
         try:
             gone = not arrived.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):

@@ -7,6 +7,7 @@ logged, and the previous certificate stays in use.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
 from typing import Any
 
 from assigner.auth.reload import ReloadedFiles
@@ -42,7 +43,9 @@ class ReloadingContext(ssl.SSLContext):
 
 
 class TlsFiles:
-    def __init__(self, settings: ServerSettings, clock: Clock) -> None:
+    def __init__(self, settings: ServerSettings, clock: Clock, *, protocols: Sequence[str] = ("h2",)) -> None:
+        """`protocols`: offered by ALPN; none: clients name none."""
+        self._protocols = list(protocols)
         self._certificate = settings.tls_certificate
         self._key = settings.tls_key
         self._client_ca = settings.tls_client_ca
@@ -54,7 +57,8 @@ class TlsFiles:
     def _read(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["h2"])
+        if self._protocols:
+            context.set_alpn_protocols(self._protocols)
         context.load_cert_chain(self._certificate, self._key)
         if self._client_ca:
             context.load_verify_locations(self._client_ca)
