@@ -234,7 +234,7 @@ class TestLeave:
         assert scene.joined(number).generation == 2
 
     def test_of_who_waits_is_answered_as_unknown(self) -> None:
-        scene, (leader, follower) = rebalancing()
+        scene, (_, follower) = rebalancing()
         joining = scene.join(follower)
         scene.leave(follower)
         assert (scene.error(joining), scene.joined(joining).member_id) == (UNKNOWN, "")

@@ -1,4 +1,4 @@
-"""What is written before what is answered, what becomes of a write that fails, and what the next leader goes on from."""
+"""What is written before it is answered, what becomes of a write that fails, and what the next leader begins with."""
 
 from __future__ import annotations
 
