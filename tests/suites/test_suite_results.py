@@ -84,17 +84,31 @@ def test_pytests_report_is_read_and_an_error_at_a_tests_end_counts() -> None:
     assert found["test_consumer.test_b"].reason == "no good"
 
 
-@pytest.mark.parametrize(
-    ("status", "log", "verdict"),
-    [
-        (0, "| <MAIN> | PASSED | 1.0s |\n| 0018_cgrp_term | PASSED | 9.0s |\n", Verdict.PASSED),
-        (0, "| <MAIN> | PASSED | 1.0s |\n| 0018_cgrp_term | SKIPPED | 0.0s |\n", Verdict.SKIPPED),
-        (1, "Test failed at line 7\n| 0018_cgrp_term | FAILED | 9.0s |\n", Verdict.FAILED),
-        (None, "it still ran\n", Verdict.FAILED),
-    ],
-)
-def test_librdkafkas_status_and_summary_say_how_its_test_ended(status: int | None, log: str, verdict: Verdict) -> None:
-    assert librdkafka.read(status, log, 1.0).verdict is verdict
+_RUNNER = """\
+\x1b[36m[<MAIN>  / 0.1s] \x1b[0m================= Running test 0045_subscribe_update =================
+[0045_subscribe_update / 26.0s] \x1b[32m================= Test 0045_subscribe_update PASSED =================\x1b[0m
+[<MAIN>  / 0.1s] ================= Running test 0045_subscribe_update_mock =================
+[<MAIN>  / 0.1s] ================= Running test 0045_regex =================
+### Test "0045_regex (sub:12: a thing)" failed at test.c:77:check() at Thu Nov 19: ###
+Expected 1, not 2
+[<MAIN>  / 0.1s] ================= Running test 0045_many =================
+"""
+
+
+def test_librdkafkas_runner_says_how_each_test_of_a_number_ended() -> None:
+    found = librdkafka.read("0045", _RUNNER)
+    assert verdicts(found) == {"0045_subscribe_update": "passed", "0045_regex": "failed", "0045_many": "failed"}
+    assert found["0045_regex"].reason == "test.c:77:check() Expected 1, not 2"
+    assert found["0045_many"].reason == "it came to no end"
+
+
+def test_librdkafkas_summary_has_the_last_word() -> None:
+    log = "|\x1b[32m <MAIN>  |  PASSED |  9.0s |\n|\x1b[36m 0107_topic_recreate  |    SKIPPED |   0.000s \x1b[0m|\n"
+    assert verdicts(librdkafka.read("0107", log)) == {"0107_topic_recreate": "skipped"}
+
+
+def test_a_runner_that_dies_at_once_has_failed() -> None:
+    assert verdicts(librdkafka.read("0018", "Segmentation fault\n")) == {"0018": "failed"}
 
 
 # --- comparing ---------------------------------------------------------------------------------------------------
