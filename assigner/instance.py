@@ -27,9 +27,12 @@ from assigner.aio.supervision import Supervisor
 from assigner.backend import Backend, Presence
 from assigner.backend import load as load_backend
 from assigner.clock import Clock, SystemClock
+from assigner.core.kafka_groups.classic.actions import Limits as ClassicLimits
 from assigner.core.offset_commits import CommitQuota
 from assigner.election import LeaderElector, Term
 from assigner.errors import AssignerError, InvalidInput, StoreError, StoreUnavailable
+from assigner.kafka_groups.assignor import ServerAssignor
+from assigner.kafka_groups.service import ClassicGroupService
 from assigner.leader.coordinator import CoordinatorSettings
 from assigner.leader.leadership import Leadership, LeadershipSettings
 from assigner.leader.summaries import SummaryWriter
@@ -133,6 +136,8 @@ class Instance:
         self.operations = Operations(
             self.store, self.keys, self.directory, self.mirrors, self.members, self.topics.set, loads, setting, deletion
         )
+        self.kafka_groups = self._classic_groups(deletion)
+        self.lead_classic = self.kafka_groups.run_term
         wanted = CoordinatorSettings(
             consumer_ttl=settings.consumer_ttl, reconcile_interval=settings.reconcile_interval, loads=settings.loads
         )
@@ -256,6 +261,32 @@ class Instance:
             ttl=self.settings.consumer_ttl,
             loads_interval=self.settings.loads.interval,
             supervisor=self.supervisor,
+        )
+
+    def _classic_groups(self, deletion: GroupDeletion) -> ClassicGroupService:
+        gateway = self.settings.gateway
+
+        async def delete(group: str) -> None:
+            more = True
+            while more:
+                _, more = await deletion.delete_group(group, force=True)
+
+        return ClassicGroupService(
+            self.store,
+            self.keys,
+            self.directory,
+            self.offsets,
+            self.clock,
+            self.metrics,
+            limits=ClassicLimits(
+                initial_delay=round(gateway.initial_rebalance_delay * 1000),
+                min_session_timeout=round(gateway.min_session_timeout * 1000),
+                max_session_timeout=round(gateway.max_session_timeout * 1000),
+                max_members=gateway.max_group_size,
+            ),
+            retention=gateway.offsets_retention,
+            delete=delete,
+            assignor=ServerAssignor(self.store, self.keys, self.settings.group, self.topics.ensure),
         )
 
     # --- leading -------------------------------------------------------------------------------------------------
@@ -430,6 +461,7 @@ class Instance:
         self.metrics.watch_depth("loads", lambda: len(self.load_reports))
         self.metrics.watch_depth("acks", lambda: self.members.waiting_writes + self.routers.waiting_writes)
         self.metrics.watch_depth("offsets", lambda: self.offsets.waiting)
+        self.metrics.watch_depth("kafka_requests", lambda: self.kafka_groups.held)
         self.metrics.watch_depth("writes", lambda: sum(c.statistics()["writing"] for c in active.values()))
         self.metrics.watch_depth("moves", lambda: sum(c.statistics()["queued_moves"] for c in active.values()))
 

@@ -161,6 +161,7 @@ class Service(Process):
             incarnation=instance.incarnation.id,
             supervisor=instance.supervisor,
             auth=self.settings.auth,
+            kafka_groups=instance.kafka_groups,
         )
         await self.server.start()
         stack.push_async_callback(shielded, self.server.close, _CLOSE_WITHIN)
