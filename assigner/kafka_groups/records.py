@@ -58,6 +58,11 @@ class GroupRecords:
         """Wall time in milliseconds when the group got into its state."""
         return self._layout.state.since if self._layout.state else 0
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no members on record."""
+        return self._layout.state is None or self._layout.state.is_empty
+
     # --- loading ---------------------------------------------------------------------------------------------------
 
     async def load(self) -> ClassicGroupRecord | None:

@@ -229,9 +229,13 @@ class ClassicGroupService:
         led = self._led.get(qualified_group(org, group))
         if led is None:
             return await self._elsewhere(org, group, KafkaError.GROUP_ID_NOT_FOUND)
+        await led.settled()
         error = led.refusal or led.machine.check_delete()
         if error:
             return error
+        if not led.records.is_empty:
+            # The write that would say so failed, and will be tried again.
+            return LOADING
         # From here on nobody joins. A deletion ends the term; if it fails, the group is loaded again.
         led.end()
         try:

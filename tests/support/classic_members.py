@@ -233,12 +233,27 @@ class ClassicMember:
         while True:
             known = self._coordinators()
             if known:
-                answer = await getattr(known[self._asked % len(known)], what)(self.org, request)
+                answer = await self._ask(known[self._asked % len(known)], what, request)
                 error = getattr(answer, "error", NONE)
-                if error not in TRY_AGAIN | REDISCOVER:
+                if answer is not None and error not in TRY_AGAIN | REDISCOVER:
                     return answer
                 self._look_elsewhere({error} & REDISCOVER)
             await anyio.sleep(PAUSE)
+
+    async def _ask(self, coordinator: ClassicGroups, what: str, request: Any) -> Any:
+        """Make one call, until it is answered or its instance is gone, as when a connection breaks: then None."""
+        answers: list[Any] = []
+
+        async def call() -> None:
+            answers.append(await getattr(coordinator, what)(self.org, request))
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+            while coordinator in self._coordinators():
+                await anyio.sleep(PAUSE)
+            tasks.cancel_scope.cancel()
+        return answers[0] if answers else None
 
     def _look_elsewhere(self, because: set[KafkaError]) -> None:
         self._asked += bool(because)
