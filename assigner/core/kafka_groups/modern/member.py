@@ -58,7 +58,7 @@ class ModernMember:
         self._revoking: dict[TopicPartition, str] = {}
         """Partition to let go -> its handoff."""
         self._let_go: set[TopicPartition] = set()
-        """Those of them that the client has let go; their acks are not confirmed yet."""
+        """Partitions that the client was told not to use any more, and that it has not named since."""
         self._resumed = resumed
 
     # --- what the client says ------------------------------------------------------------------------------------
@@ -73,7 +73,8 @@ class ModernMember:
         elif refusal := self._check_epoch(request):
             return refusal
         if request.owned is not None:
-            self._let_go.update(tp for tp in self._revoking if tp not in request.owned and not self._is_told(tp))
+            given = {*self.told_at, *self._revoking}
+            self._let_go.update(tp for tp in given if tp not in request.owned and not self._is_told(tp))
         return None
 
     def _check_epoch(self, request: Heartbeat) -> Refusal | None:
@@ -113,7 +114,6 @@ class ModernMember:
                 self._told -= {tp}
             self.owned[tp] = epoch
             self._revoking.pop(tp, None)
-            self._let_go.discard(tp)
         for tp, _ in commands.unassigned:
             self._drop(tp)
         for release in commands.releases:
@@ -126,7 +126,7 @@ class ModernMember:
         """Forget what is not the member's any more, as the first commands of a stream tell it."""
         for tp in [tp for tp in self.told_at if tp not in self.owned and tp not in self._revoking]:
             del self.told_at[tp]
-        self._let_go &= self._revoking.keys()
+        self._let_go &= {*self.told_at, *self._revoking}
         if self._resumed:
             self.told_at.update(dict.fromkeys([*self.owned, *self._revoking], 0))
 
@@ -171,11 +171,6 @@ class ModernMember:
         """Whether the client was told to use anything."""
         return bool(self._told)
 
-    @property
-    def is_revoking(self) -> bool:
-        """Whether something is to be let go that the client has not let go yet."""
-        return any(tp not in self._let_go for tp in self._revoking)
-
     def answer(self, request: Heartbeat) -> Answer:
         """Make the answer to a request, and remember what the client knows by it."""
         usable = self.usable
@@ -188,6 +183,7 @@ class ModernMember:
         for tp in usable:
             self.told_at.setdefault(tp, self.epoch)
         self._told = usable
+        self._let_go -= usable
         self._resumed = False
         return Answer(self.epoch, usable)
 

@@ -152,6 +152,18 @@ def test_what_a_client_never_heard_of_is_let_go_at_once() -> None:
     assert not member.has_news
 
 
+def test_what_was_let_go_before_it_was_asked_for_is_acked_when_it_is() -> None:
+    """A topic that the member does not subscribe to any more is taken from the client at once; the Release follows."""
+    member = joined(A, B)
+    member.topics = frozenset()
+    assert call(member, poll(3)) == Answer(3, tps())
+    member.heard(poll(3, tps()))
+    assert member.due == []
+
+    member.commands(release(A))
+    assert member.due == [Ack(A, "h")]
+
+
 def test_a_cancelled_revocation_gives_the_partition_back_under_its_new_epoch() -> None:
     member = joined(A, B)
     member.commands(release(B))

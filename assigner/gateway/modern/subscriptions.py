@@ -1,0 +1,65 @@
+"""Finds out which topics a member's names and pattern are: now, and again when topics appear.
+
+A member may name topics that do not exist yet, and a pattern may match topics of tomorrow. Both are looked at again
+while such members are here: one list of Kafka's topics for all of them, every few seconds.
+
+Without brokers to ask, a pattern matches the topics that the group knows.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from assigner.core.kafka_groups.modern.subscription import Subscription, pattern_on_record
+from assigner.errors import InvalidName, UnknownTopic
+from assigner.gateway.modern.parts import InstanceParts
+from assigner.gateway.modern.patterns import matching
+from assigner.model.names import check_topic
+
+FOLLOW_INTERVAL = 5.0
+"""Seconds after which patterns and missing topics are looked at again."""
+
+
+class Resolved(msgspec.Struct, frozen=True):
+    """The topics of a subscription that exist."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    """For the registration: it says what else to look for."""
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether more topics may come."""
+        return bool(self.pattern)
+
+
+class Subscriptions:
+    def __init__(self, parts: InstanceParts) -> None:
+        self._parts = parts
+
+    async def resolve(self, group: str, subscription: Subscription) -> Resolved:
+        """Raises `SourceUnavailable` if it can't be told now, and `LimitReached` if the group may not have so many."""
+        known, names = self._known(group), set(subscription.names)
+        listed: frozenset[str] | None = None
+        if subscription.pattern or not names <= known:
+            listed = await self._parts.topics.current()
+        wanted = names | matching(subscription.pattern, known if listed is None else listed)
+        found, missing = set[str](), set[str]()
+        for topic in sorted(wanted):
+            # What the brokers do not list need not be asked for one by one.
+            exists = topic in known or ((listed is None or topic in listed) and await self._ensure(group, topic))
+            (found if exists else missing).add(topic)
+        return Resolved(tuple(sorted(found)), pattern_on_record(subscription, missing & names))
+
+    def _known(self, group: str) -> frozenset[str]:
+        mirror = self._parts.mirrors.get(group)
+        return frozenset(mirror.state.topics) if mirror else frozenset()
+
+    async def _ensure(self, group: str, topic: str) -> bool:
+        """Have the group know the topic; whether there is one."""
+        try:
+            check_topic(topic)
+            await self._parts.ensure_topics(group, [topic])
+        except (UnknownTopic, InvalidName):
+            return False
+        return True

@@ -1,0 +1,420 @@
+"""Kafka 4 members in assigner groups, by hand-made requests: beside other consumers, and alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from assigner.gateway.requests import Interruption
+from assigner.model.records import GroupOptions, HandoffMode
+from assigner.testing.waiting import eventually
+from tests.support.cluster import GROUP, Cluster, tp
+from tests.support.gateway.modern_members import DESCRIBE, Connection, KafkaMember, commit, fetch
+
+pytestmark = [
+    pytest.mark.virtual_time,
+    pytest.mark.cluster(options=GroupOptions(debounce=0.1, handoff_mode=HandoffMode.EXCLUSIVE), etcd_ttl=12.0),
+]
+
+
+async def test_the_first_member_is_told_all_partitions_by_the_answer_to_its_join(
+    any_cluster: Cluster, gateways: Any
+) -> None:
+    gateway = await gateways(any_cluster)()
+    await any_cluster.add_topic("t", 4)
+    member = KafkaMember(gateway)
+
+    told = await member.join()
+    assert (told.error, told.member_id) == (0, "m1")
+    assert told.assignment == frozenset(tp(number) for number in range(4)), "it was held until the plan was there"
+    owners = await any_cluster.owners()
+    assert set(owners.values()) == {"app/m1"}
+    assert (await member.ack()).assignment is None
+
+
+async def test_a_kafka_member_shares_a_group_with_other_consumers(any_cluster: Cluster, gateways: Any) -> None:
+    gateway = await gateways(any_cluster)()
+    await any_cluster.add_topic("t", 6)
+    other = await any_cluster.join("grpc")
+    await any_cluster.until_counts(grpc=6)
+
+    member = KafkaMember(gateway)
+    await member.start()
+    await member.has_all(3)
+    state = await any_cluster.until_counts(grpc=3, **{"app/m1": 3})
+    assert state.owned["app/m1"] == member.has
+    await other.deregister(gates_closed=True)
+    await member.has_all(6)
+
+
+async def test_a_revocation_has_two_steps_and_nobody_has_a_partition_meanwhile(
+    any_cluster: Cluster, gateways: Any
+) -> None:
+    gateway = await gateways(any_cluster)()
+    await any_cluster.add_topic("t", 4)
+    first = KafkaMember(gateway, "m1")
+    await first.join()
+    await first.ack()
+    second = KafkaMember(gateway, "m2")
+    joined = await second.join()
+    assert joined.assignment == frozenset(), "the other one still has everything"
+    assert joined.interval < 1, "it is to come back soon"
+
+    epoch = first.epoch
+    told = await first.poll()
+    assert told.assignment is not None
+    assert len(told.assignment) == 2
+    assert told.epoch == epoch, "nothing was given"
+    taken = {tp(number) for number in range(4)} - told.assignment
+    assert await first.commit(dict.fromkeys(taken, 7)) == dict.fromkeys(taken, 0), "before it lets go"
+    assert {owner for one, owner in (await any_cluster.owners()).items() if one in taken} == {"app/m1"}
+
+    await first.ack()
+    assert set((await first.commit(dict.fromkeys(taken, 8))).values()) == {113}, "after it has let go"
+    await eventually(lambda: _has(second, taken), within=any_cluster.patience)
+    assert await second.fetch(*sorted(taken)) == (0, dict.fromkeys(sorted(taken), 7))
+
+
+async def _has(member: KafkaMember, wanted: set[Any]) -> bool:
+    await member.poll()
+    return member.has == wanted
+
+
+async def test_a_held_answer_comes_as_soon_as_there_is_news(cluster: Cluster, gateways: Any) -> None:
+    gateway = await gateways(cluster)()
+    await cluster.add_topic("t", 4)
+    first = KafkaMember(gateway, "m1")
+    await first.join()
+    await first.ack()
+    began = anyio.current_time()
+    assert (await first.poll()).assignment is None
+    assert anyio.current_time() - began == pytest.approx(gateway.parts.interval, abs=0.05), "there was no news"
+
+    second = KafkaMember(gateway, "m2")
+    await first.start()
+    await anyio.sleep(0.5)
+    began = anyio.current_time()
+    await second.start()
+    await second.has_all(2)
+    assert anyio.current_time() - began < 1, "neither waited for an interval"
+
+
+async def test_another_request_on_the_connection_ends_the_hold(cluster: Cluster, gateways: Any) -> None:
+    gateway = await gateways(cluster)()
+    await cluster.add_topic("t", 4)
+    member = KafkaMember(gateway)
+    await member.join()
+    await member.ack()
+    answers = []
+
+    async def beat() -> None:
+        answers.append(await member.beat())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(beat)
+        await anyio.sleep(0.3)
+        assert not answers
+        assert member.held is not None
+        member.held.interrupt(Interruption.FOLLOWED)
+        await anyio.sleep(0.05)
+        assert [(one.error, one.assignment) for one in answers] == [(0, None)]
+        assert answers[0].interval < 1, "it is held again soon"
+
+
+async def test_a_lost_answer_is_made_good(any_cluster: Cluster, gateways: Any) -> None:
+    gateway = await gateways(any_cluster)()
+    await any_cluster.add_topic("t", 4)
+    other = await any_cluster.join("grpc")
+    member = KafkaMember(gateway)
+    await member.start()
+    await member.has_all(2)
+    member.crash()
+    before = member.has
+    await other.deregister(gates_closed=True)
+    await any_cluster.until_counts(**{"app/m1": 4})
+
+    lost = await member.beat()
+    assert lost.assignment == frozenset(tp(number) for number in range(4))
+    assert lost.epoch > member.epoch
+    assert (await member.beat()).error == 110, "it is behind and does not say what it has"
+    again = await member.full()
+    assert (again.error, again.epoch, again.assignment) == (0, lost.epoch, lost.assignment)
+    assert member.has == before
+
+
+async def test_a_gateway_that_does_not_know_a_member_resumes_it(any_cluster: Cluster, gateways: Any) -> None:
+    start = gateways(any_cluster)
+    first, second = await start(), await start()
+    await any_cluster.add_topic("t", 4)
+    member = KafkaMember(first)
+    await member.join()
+    await member.ack()
+    epochs = {one: held.record.epoch for one, held in (await any_cluster.state()).assignments.items()}
+
+    member.reconnect(second)
+    told = await member.poll()
+    assert (told.error, told.epoch, told.assignment) == (0, member.epoch, member.has), "nothing to call back for"
+    assert await member.commit({tp(0): 5}) == {tp(0): 0}
+    after = {one: held.record.epoch for one, held in (await any_cluster.state()).assignments.items()}
+    assert after == epochs, "nothing moved"
+
+    member.reconnect(first)
+    assert await member.commit({tp(0): 6}) == {tp(0): 0}, "a commit finds it too"
+    assert (await member.poll()).error == 0
+
+
+async def test_a_resumed_member_lets_go_only_of_what_it_was_told_to(any_cluster: Cluster, gateways: Any) -> None:
+    start = gateways(any_cluster)
+    first, second = await start(), await start()
+    await any_cluster.add_topic("t", 4)
+    member = KafkaMember(first)
+    await member.join()
+    await member.ack()
+    other = KafkaMember(second, "m2")
+    await other.join()
+    await any_cluster.until("two handoffs", lambda state: len(state.handoffs) == 2)
+
+    member.reconnect(second)
+    told = await member.poll()
+    assert told.assignment is not None
+    assert len(told.assignment) == 2
+    for held in (await any_cluster.state()).assignments.values():
+        assert held.record.owner == member.name, "it has not said that it let go"
+    await member.ack()
+    await any_cluster.until_counts(**{"app/m1": 2, "app/m2": 2})
+
+
+async def test_an_unknown_member_is_told_to_join_again(any_cluster: Cluster, gateways: Any) -> None:
+    gateway = await gateways(any_cluster)()
+    member = KafkaMember(gateway)
+    assert (await member.beat(5)).error == 25, "there is no such group"
+    assert (await member.leave()).error == 25
+    await any_cluster.add_topic("t", 4)
+    assert (await member.beat(5)).error == 25
+    assert (await member.leave()).error == 25
+    await member.join()
+    assert (await member.leave()).error == 0
+    assert (await member.beat()).error == 25
+
+
+async def test_a_static_member_that_comes_back_has_its_partitions_at_once(any_cluster: Cluster, gateways: Any) -> None:
+    gateway = await gateways(any_cluster)()
+    await any_cluster.add_topic("t", 4)
+    other = KafkaMember(gateway, "m9")
+    await other.start()
+    before = KafkaMember(gateway, "m1", instance_id="pod-1")
+    await before.start()
+    await before.has_all(2)
+    await any_cluster.until_counts(**{"pod-1": 2, "app/m9": 2})
+    before.crash()
+    usurper = KafkaMember(gateway, "m2", instance_id="pod-1")
+    assert (await usurper.full(0)).error == 111, "it has not left"
+
+    assert (await before.leave(-2)).epoch == -2
+    assert (await before.beat()).error == 25
+    after = KafkaMember(gateway, "m3", instance_id="pod-1")
+    await after.start()
+    await after.has_all(2)
+    assert after.has == before.has
+    assert len(other.assigned) == len({frozenset(one) for one in other.assigned})
+    assert (await before.beat(instance_id="pod-1")).error == 82
+    assert (await before.beat(instance_id="pod-7")).error == 25
+    assert (await before.leave(-1)).error == 82
+
+
+async def test_a_member_that_is_silent_loses_its_lease_and_its_connections(any_cluster: Cluster, gateways: Any) -> None:
+    gateway = await gateways(any_cluster)()
+    await any_cluster.add_topic("t", 4)
+    member = KafkaMember(gateway)
+    await member.join()
+    await member.ack()
+    patience = any_cluster.ttl + any_cluster.patience
+    await eventually(lambda: gateway.fetchers.closed == [("app", "10.0.0.1")], within=patience, what="it is cut off")
+
+    assert set((await member.commit({tp(0): 1})).values()) == {25}
+    assert (await member.poll()).error == 25
+    await member.join()
+    assert len(member.has) == 4
+
+
+async def test_a_subscription_of_nothing_is_none(any_cluster: Cluster, gateways: Any) -> None:
+    gateway = await gateways(any_cluster)()
+    await any_cluster.add_topic("t", 4)
+    member = KafkaMember(gateway, names=())
+    assert (await member.join()).assignment == frozenset()
+    assert not await any_cluster.owners()
+
+    member.names = ("t",)
+    member.take(await member.full())
+    await eventually(lambda: _has_count(member, 4), within=any_cluster.patience)
+    member.names = ()
+    member.take(await member.full())
+    assert member.has == frozenset()
+    await member.ack()
+    await eventually(lambda: _has_count(member, 0), within=any_cluster.patience)
+    await any_cluster.until("nobody owns anything", lambda state: not state.assignments)
+
+
+async def _has_count(member: KafkaMember, count: int) -> bool:
+    await member.poll()
+    return len(member.has) == count
+
+
+async def test_a_pattern_follows_a_topic_that_appears(any_cluster: Cluster, gateways: Any) -> None:
+    upstream = {"t1": 2, "other": 2}
+    await any_cluster.add_topic("t1", 2)
+    await any_cluster.add_topic("t2", 3)
+    gateway = await gateways(any_cluster)(upstream=upstream)
+    member = KafkaMember(gateway, names=None, pattern="t[0-9]")
+    await member.start()
+    await member.has_all(2)
+
+    upstream["t2"] = 3
+    await member.has_all(5)
+    (record,) = (await any_cluster.state()).consumers.values()
+    assert (record.record.topics, record.record.pattern) == (("t1", "t2"), "t[0-9]")
+
+
+async def test_a_topic_that_is_named_before_it_exists_is_followed_also_by_another_gateway(
+    any_cluster: Cluster, gateways: Any
+) -> None:
+    upstream = {"t1": 2}
+    await any_cluster.add_topic("t1", 2)
+    start = gateways(any_cluster)
+    first, second = await start(upstream=upstream), await start(upstream=upstream)
+    member = KafkaMember(first, names=("t1", "t2"))
+    await member.join()
+    assert len(member.has) == 2
+
+    member.reconnect(second)
+    await member.poll()
+    await any_cluster.add_topic("t2", 3)
+    upstream["t2"] = 3
+    await eventually(lambda: _has_count(member, 5), within=any_cluster.patience)
+
+
+@pytest.mark.parametrize("pattern", ["(", "a{1,2000}", "x" * 5000], ids=["unbalanced", "costly", "long"])
+async def test_a_pattern_that_is_none_is_refused(cluster: Cluster, gateways: Any, pattern: str) -> None:
+    gateway = await gateways(cluster)()
+    await cluster.add_topic("t", 4)
+
+    assert (await KafkaMember(gateway, pattern=pattern).full(0)).error == 128
+
+
+async def test_nobody_commits_for_another(any_cluster: Cluster, gateways: Any) -> None:
+    gateway = await gateways(any_cluster)()
+    await any_cluster.add_topic("t", 4)
+    one, two = KafkaMember(gateway, "m1"), KafkaMember(gateway, "m2")
+    await one.start()
+    await two.start()
+    await one.has_all(2)
+    await two.has_all(2)
+    await any_cluster.until_counts(**{"app/m1": 2, "app/m2": 2})
+    mine, others = min(one.has), min(two.has)
+
+    assert await one.commit({mine: 5, others: 6, tp(77): 7, tp(0, "nowhere"): 8}) == {
+        mine: 0,
+        others: 113,
+        tp(77): 3,
+        tp(0, "nowhere"): 3,
+    }
+    assert await one.commit({mine: 5}, version=8) == {mine: 35}
+    assert await one.commit({mine: 5}, epoch=one.epoch + 1) == {mine: 113}
+    assert await commit(one.connection, GROUP, {mine: 5}, "m7", 3) == {mine: 25}
+    assert await commit(one.connection, "g2", {mine: 5}, "m7", 3) == {mine: 25}
+    assert await commit(one.connection, GROUP, {mine: 9}) == {mine: 25}, "nobody's, and it has an owner"
+    assert await one.commit({mine: 6, tp(0, "nowhere"): 1}, version=10) == {mine: 0, tp(0, "nowhere"): 100}
+    assert await two.fetch(mine, others) == (0, {mine: 6, others: -1})
+    assert await two.fetch(mine, epoch=two.epoch + 1) == (113, {})
+    assert (await fetch(one.connection, GROUP, [mine]))[0] == 0
+    assert await fetch(one.connection, GROUP, [mine], "m7", 3) == (25, {})
+    assert await fetch(one.connection, GROUP, None) == (0, {mine: 6})
+    assert await fetch(one.connection, GROUP, [mine, tp(0, "nowhere")], version=10) == (
+        0,
+        {mine: 6, tp(0, "nowhere"): -1100},
+    )
+    assert await fetch(one.connection, "g2", [mine], "m7", 3) == (0, {mine: -1})
+
+
+async def test_who_is_no_member_commits_while_nobody_owns_the_partition(any_cluster: Cluster, gateways: Any) -> None:
+    gateway = await gateways(any_cluster)()
+    await any_cluster.add_topic("t", 4)
+    tool = Connection(gateway, "tool")
+
+    assert await commit(tool, GROUP, {tp(0): 42, tp(9): 1, tp(0, "nowhere"): 2}, version=6) == {
+        tp(0): 0,
+        tp(9): 3,
+        tp(0, "nowhere"): 3,
+    }
+    assert await fetch(tool, GROUP, [tp(0), tp(1)]) == (0, {tp(0): 42, tp(1): -1})
+    member = KafkaMember(gateway)
+    await member.join()
+    assert await member.fetch(tp(0)) == (0, {tp(0): 42})
+
+
+async def test_a_denied_client_is_told_so(cluster: Cluster, gateways: Any) -> None:
+    gateway = await gateways(cluster)()
+    await cluster.add_topic("t", 4)
+    member = KafkaMember(gateway)
+    member.connection = Connection(gateway, "app", "", GROUP)
+
+    assert (await member.full(0)).error == 30
+    assert await member.commit({tp(0): 1}) == {tp(0): 30}
+    assert await member.fetch(tp(0)) == (30, {})
+    assert not (await cluster.state()).consumers
+
+
+async def test_a_group_is_described_as_kafka_describes_it(any_cluster: Cluster, gateways: Any) -> None:
+    gateway = await gateways(any_cluster)()
+    await any_cluster.add_topic("t", 4)
+    tool = Connection(gateway, "tool")
+    (empty, unknown) = (
+        await tool.call(DESCRIBE, 1, group_ids=(GROUP, "g2"), include_authorized_operations=False)
+    ).groups
+    assert (empty.group_state, int(empty.error_code.value), empty.members) == ("Empty", 0, ())
+    assert int(unknown.error_code.value) == 69
+
+    member = KafkaMember(gateway, rack="r1")
+    await member.join()
+    (group,) = (await tool.call(DESCRIBE, 1, group_ids=(GROUP,), include_authorized_operations=False)).groups
+    (described,) = group.members
+    assert (group.group_state, group.assignor_name) == ("Stable", "sticky_balanced")
+    assert (described.member_id, described.instance_id, described.rack_id) == ("m1", None, "r1")
+    assert (described.client_id, described.client_host, described.member_type) == ("app", "/10.0.0.1", 1)
+    assert [len(topic.partitions) for topic in described.assignment.topic_partitions] == [4]
+    (classic,) = (await tool.call(15, 6, groups=(GROUP,), include_authorized_operations=False)).groups
+    assert (int(classic.error_code.value), classic.group_state) == (69, "Dead")
+    listed = await tool.call(16, 5, states_filter=(), types_filter=("consumer",))
+    assert [(one.group_id, one.group_type, one.group_state) for one in listed.groups] == [(GROUP, "consumer", "Stable")]
+    assert not (await tool.call(16, 5, states_filter=(), types_filter=("classic",))).groups
+
+
+async def test_a_group_is_deleted_once_it_is_empty(any_cluster: Cluster, gateways: Any) -> None:
+    gateway = await gateways(any_cluster)()
+    await any_cluster.add_topic("t", 4)
+    member = KafkaMember(gateway)
+    await member.join()
+    tool = Connection(gateway, "tool")
+    await member.commit({tp(0): 5})
+
+    async def delete(group: str) -> int:
+        (result,) = (await tool.call(42, 2, groups_names=(group,))).results
+        return int(result.error_code.value)
+
+    assert await delete("g2") == 69
+    assert await delete(GROUP) == 68
+    await member.leave()
+    await any_cluster.until("nobody owns anything", lambda state: not state.assignments, any_cluster.ttl * 4)
+    assert await delete(GROUP) == 0
+    assert await fetch(tool, GROUP, [tp(0)]) == (0, {tp(0): -1})
+
+
+async def test_a_group_has_a_most_of_members(cluster: Cluster, gateways: Any) -> None:
+    gateway = await gateways(cluster)()
+    await cluster.add_topic("t", 4)
+    for number in range(50):
+        await cluster.put_consumer(f"c{number}")
+
+    assert (await KafkaMember(gateway).full(0)).error == 81
