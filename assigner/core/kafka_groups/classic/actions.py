@@ -61,6 +61,8 @@ class Subscriber(msgspec.Struct, frozen=True, gc=False):
     """Its `ConsumerProtocolSubscription`."""
     previous: bytes
     """Its assignment of the generation before; empty if it had none."""
+    has_joined: bool = True
+    """False: a static member that did not come in time, and has what it had."""
 
 
 class Assign(msgspec.Struct, frozen=True):

@@ -148,7 +148,7 @@ def _subscribers(group: GroupState) -> tuple[Subscriber, ...] | None:
             decode_subscription(metadata)
         except Unreadable:
             return None
-        found.append(Subscriber(member.member_id, member.instance_id, metadata, member.assignment))
+        found.append(Subscriber(member.member_id, member.instance_id, metadata, member.assignment, member.awaits_join))
     return tuple(found)
 
 

@@ -8,8 +8,8 @@ members get what other members of groups get: few moves, racks, co-partitioned t
   generation if anybody says so: its owner sees that it is gone from its assignment, and gives it up. The next
   generation assigns it, which is why one has to follow.
 
-User data of members' own assignors is ignored. Not promised: that an owner has stopped when an eager protocol moves
-its partition; static members need not have joined.
+A static member that did not join in time may still work with what it has, so it keeps that and gets nothing more, until
+it joins or its session ends. User data of members' own assignors is ignored.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ COOPERATIVE = "cooperative"
 """Part of the name of every cooperative protocol, such as `cooperative-sticky`; the others are eager."""
 
 Owned = Mapping[str, tuple[int, ...]]
+
+_CERTAIN = 2**31
+"""Above every generation that a member may name."""
 
 
 class ServerAssignment(msgspec.Struct, frozen=True):
@@ -79,14 +82,13 @@ def problem_of(task: Assign, topics: Iterable[TopicConfig], options: GroupOption
     wanted = {topic for subscription in subscriptions.values() for topic in subscription.topics}
     specs = tuple(_topic(config) for config in topics if config.topic in wanted)
     cooperative = COOPERATIVE in task.protocol
+    # A description without topics means all of them, and a subscription without topics none.
+    members = [member for member in task.members if subscriptions[member.member_id].topics]
+    described = tuple(_member(member, subscriptions[member.member_id], cooperative) for member in members)
     spec = GroupSpec(
-        # A description without topics means all of them, and a subscription without topics none.
-        members=tuple(
-            _member(member, subscriptions[member.member_id], cooperative)
-            for member in task.members
-            if subscriptions[member.member_id].topics
-        ),
+        members=described,
         topics=specs,
+        pinned=_pinned(described, {topic.name: topic.partitions for topic in specs}),
         strategy=options.strategy,
         strategy_options=options.strategy_options,
         copartitioned=_copartitioned(options, {topic.name: topic.partitions for topic in specs}),
@@ -99,18 +101,29 @@ def _topic(config: TopicConfig) -> TopicSpec:
 
 
 def _member(member: Subscriber, subscription: Subscription, cooperative: bool) -> MemberSpec:
+    says = cooperative and member.has_joined
     return MemberSpec(
         name=member.member_id,
         rack=subscription.rack or "",
         topics=tuple(dict.fromkeys(subscription.topics)),
-        # Of two that say they own a partition, one has missed a generation. Assignments are all of one.
-        generation=max(subscription.generation, 0) if cooperative else 0,
-        owned=dict(_owned(subscription) if cooperative else _assigned(member.previous)),
+        hold=not member.has_joined,
+        # Of two that say they own a partition, one has missed a generation. What was assigned last is certain.
+        generation=subscription.generation if says else _CERTAIN,
+        owned=dict(_merged(subscription.owned) if says else _assigned(member.previous)),
     )
 
 
-def _owned(subscription: Subscription) -> Owned:
-    return _merged(subscription.owned)
+def _pinned(members: Iterable[MemberSpec], partitions: Mapping[str, int]) -> tuple[str, ...]:
+    """What members on hold have, of the topics that they still want."""
+    return tuple(
+        f"{topic}/{number}"
+        for member in members
+        if member.hold
+        for topic, numbers in member.owned.items()
+        if topic in member.topics
+        for number in numbers
+        if 0 <= number < partitions.get(topic, 0)
+    )
 
 
 def _assigned(previous: bytes) -> Owned:
@@ -165,11 +178,13 @@ def assignment_of(server: ServerProblem, solution: Solution) -> ServerAssignment
 def _claims(server: ServerProblem) -> dict[tuple[str, int], set[str]]:
     """Who says that it owns a partition, if they give up partitions only once they are told to."""
     claims: dict[tuple[str, int], set[str]] = {}
-    if server.is_cooperative:
-        for name, subscription in server.subscriptions.items():
-            for topic, numbers in subscription.owned:
-                for number in numbers:
-                    claims.setdefault((topic, number), set()).add(name)
+    if not server.is_cooperative:
+        return claims
+    for member in server.task.members:
+        said = _merged(server.subscriptions[member.member_id].owned)
+        for topic, numbers in (said if member.has_joined else _assigned(member.previous)).items():
+            for number in numbers:
+                claims.setdefault((topic, number), set()).add(member.member_id)
     return claims
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -199,3 +200,31 @@ def test_no_partition_is_given_to_two_or_to_one_while_another_owns_it(
     for topic, n, name in given_:
         owners = {other for other, owned in said.items() if n in owned.get(topic, ())}
         assert not cooperative or not owners or name in owners
+
+
+class TestAStaticMemberThatHasNotJoined:
+    @pytest.mark.parametrize("protocol", [EAGER, COOPERATIVE])
+    def test_keeps_what_it_has_and_gets_nothing_more(self, protocol: str) -> None:
+        before = assign(protocol, subscriber("a"), subscriber("b"))
+        absent = msgspec.structs.replace(subscriber("a", previous=before.assignments["a"]), has_joined=False)
+        present = [subscriber(name) for name in "cd"]
+        result = assign(protocol, absent, *present)
+
+        assert read(result)["a"] == read(before)["a"]
+        assert sum(counts(result).values()) == 6
+        assert not result.follow_up
+
+    def test_has_it_whatever_others_say(self) -> None:
+        before = assign(COOPERATIVE, subscriber("a"), subscriber("b"))
+        absent = msgspec.structs.replace(subscriber("a", previous=before.assignments["a"]), has_joined=False)
+        result = assign(COOPERATIVE, absent, subscriber("b", owned={"orders": tuple(range(6))}, generation=99))
+
+        assert read(result)["a"] == read(before)["a"]
+
+    def test_has_nothing_of_a_topic_that_is_gone(self) -> None:
+        before = assign(EAGER, subscriber("a"))
+        absent = msgspec.structs.replace(subscriber("a", previous=before.assignments["a"]), has_joined=False)
+        smaller = TopicConfig(topic="orders", partition_count=2)
+
+        assert counts(assign(EAGER, absent, subscriber("b"), topics=(smaller,))) == {"a": 2, "b": 0}
+        assert counts(assign(EAGER, absent, subscriber("b"), topics=())) == {"a": 0, "b": 0}
