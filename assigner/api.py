@@ -371,6 +371,10 @@ class GroupSummary(msgspec.Struct, frozen=True, kw_only=True):
     handoffs: int
     generation: int
     paused: bool
+    kind: str = "assigner"
+    """`classic`: the figures are those of a classic Kafka group, whose members themselves decide who owns what."""
+    state: str = ""
+    """Of a classic group, as on record, under Kafka's name."""
 
 
 class PartitionOwner(msgspec.Struct, frozen=True, gc=False):
@@ -423,6 +427,8 @@ class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Facts that an operator should know of the group."""
     routers: tuple[RouterMember, ...] = ()
     """In order of name."""
+    classic: ClassicGroupDescription | None = None
+    """What is on record of a classic Kafka group; its leader may be in the middle of a rebalance."""
 
 
 class Weights(msgspec.Struct, frozen=True):
@@ -482,6 +488,11 @@ class Administration(Protocol):
     ) -> TopicConfig:
         """Set a topic's number of partitions. `force`: it may be lowered. `create`: create the group if it does not
         exist."""
+        ...
+
+    async def find_topic(self, group: str, topic: str, *, create: bool = True) -> TopicConfig:
+        """Have the group know the topic as if a consumer had named it: its number of partitions is found in Kafka or in
+        the settings. Raises `UnknownTopic`."""
         ...
 
     async def topics(self, group: str) -> list[TopicConfig]: ...

@@ -134,7 +134,16 @@ class Instance:
         setting = OffsetReset(self.store, self.keys, self.clock)
         deletion = GroupDeletion(self.store, self.keys, self.directory, settings.group)
         self.operations = Operations(
-            self.store, self.keys, self.directory, self.mirrors, self.members, self.topics.set, loads, setting, deletion
+            self.store,
+            self.keys,
+            self.directory,
+            self.mirrors,
+            self.members,
+            self.topics.set,
+            loads,
+            setting,
+            deletion,
+            self.topics.ensure,
         )
         self.kafka_groups = self._classic_groups(deletion)
         self.lead_classic = self.kafka_groups.run_term

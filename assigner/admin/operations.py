@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import msgspec
 
+from assigner.admin.classic import described, read_classic
 from assigner.admin.deletion import GroupDeletion
 from assigner.admin.group_options import check_options
 from assigner.admin.loads import LoadOperations
@@ -41,6 +42,7 @@ from assigner.errors import (
 from assigner.leader.history import read_history
 from assigner.leader.summaries import summary
 from assigner.members.registration import MemberService
+from assigner.model.kafka_groups import ClassicGroupDescription, ClassicState
 from assigner.model.keys import Keys, TopicPartition, decode_segment
 from assigner.model.names import session_digest
 from assigner.model.records import (
@@ -57,7 +59,9 @@ from assigner.model.records import (
 )
 from assigner.offsets.reset import OffsetReset
 from assigner.storage.groups import GroupDirectory
+from assigner.storage.kinds import CLASSIC
 from assigner.storage.mirror import GroupMirror, Mirrors
+from assigner.storage.multi_get import read_topics
 from assigner.storage.update import FenceFailed, Updated, update
 from assigner.store import Remaining, Store, read_all
 
@@ -70,6 +74,8 @@ Silences = Mapping[str, float]
 """Name -> seconds since the last renewal, where the store told."""
 SetTopic = Callable[[str, TopicConfig, bool], Awaitable[TopicConfig]]
 """(group, config, force)"""
+EnsureTopics = Callable[[str, Sequence[str]], Awaitable[None]]
+"""(group, topics): find out how many partitions these have. Raises `UnknownTopic`."""
 
 
 class Operations:
@@ -84,6 +90,7 @@ class Operations:
         loads: LoadOperations,
         offsets: OffsetReset,
         deletion: GroupDeletion,
+        ensure_topics: EnsureTopics,
     ) -> None:
         self._store = store
         self._keys = keys
@@ -94,12 +101,15 @@ class Operations:
         self._loads = loads
         self._offsets = offsets
         self._deletion = deletion
+        self._ensure_topics = ensure_topics
 
     # --- looking -------------------------------------------------------------------------------------------------
 
     async def groups(self) -> list[GroupSummary]:
         page = await read_all(self._store, self._keys.groups)
-        names = sorted(_group_name(entry.key, entry.value, self._keys.groups) for entry in page.entries)
+        index = [_indexed(entry.key, entry.value, self._keys.groups) for entry in page.entries]
+        names = sorted(one.group for one in index)
+        classic = {one.group for one in index if one.kind == CLASSIC}
         written = await self._written_summaries()
         found: dict[str, GroupSummary] = {}
         limiter = anyio.CapacityLimiter(LIST_TOGETHER)
@@ -107,11 +117,15 @@ class Operations:
         async def look(name: str) -> None:
             async with limiter:
                 found[name] = await self._read_summary(name)
+                if name in classic:
+                    found[name] = _classic_summary(found[name], await self._read_classic(name))
 
         async with anyio.create_task_group() as tasks:
             for name in names:
                 mirror = self._mirrors.get(name)
-                if mirror is not None:
+                if name in classic:
+                    tasks.start_soon(look, name)
+                elif mirror is not None:
                     found[name] = summary(mirror.state)
                 elif name in written:
                     found[name] = written[name]
@@ -140,8 +154,28 @@ class Operations:
             state.apply(event)
         return summary(state)
 
+    async def _read_classic(self, group: str) -> ClassicGroupDescription:
+        """Read a classic group. One whose record can't be read is shown as dead; `describe` says why."""
+        try:
+            return described(group, await read_classic(self._store, self._keys, group))
+        except UnreadableRecord:
+            return ClassicGroupDescription(group=group, state=ClassicState.DEAD)
+
     async def describe(self, group: str) -> GroupDescription:
         await self._directory.check(group)
+        description = await self._describe(group)
+        if await self._directory.kind(group) != CLASSIC:
+            return description
+        try:
+            classic = described(group, await read_classic(self._store, self._keys, group))
+        except UnreadableRecord as error:
+            classic = ClassicGroupDescription(group=group, state=ClassicState.DEAD)
+            unreadable = (*description.unreadable, f"{self._keys.kafka_state(group)}: {error}")
+            description = msgspec.structs.replace(description, unreadable=unreadable)
+        of_group = _classic_summary(description.summary, classic)
+        return msgspec.structs.replace(description, summary=of_group, classic=classic)
+
+    async def _describe(self, group: str) -> GroupDescription:
         async with self._mirrors.of(group) as mirror:
             history = await read_history(self._store, self._keys.history(group))
             silent = await self._silences(_leases(mirror.state.consumers))
@@ -203,6 +237,11 @@ class Operations:
         await self._begin(group, create=create)
         config = TopicConfig(topic=topic, partition_count=partitions, source="admin")
         return await self._set_topic(group, config, force)
+
+    async def find_topic(self, group: str, topic: str, *, create: bool = True) -> TopicConfig:
+        await self._begin(group, create=create)
+        await self._ensure_topics(group, [topic])
+        return (await read_topics(self._store, self._keys.group(group), [topic]))[topic]
 
     async def set_options(self, group: str, changes: dict[str, Any], *, create: bool = False) -> GroupOptions:
         await self._begin(group, create=create)
@@ -377,8 +416,20 @@ def _ownership(state: GroupState) -> tuple[PartitionOwner, ...]:
     return tuple(PartitionOwner(tp, a.record.owner, a.record.session, a.record.epoch) for tp, a in found if a)
 
 
-def _group_name(key: str, value: bytes, prefix: str) -> str:
+def _indexed(key: str, value: bytes, prefix: str) -> GroupIndex:
     try:
-        return decode(GroupIndex, value)[0].group
+        return decode(GroupIndex, value)[0]
     except UnreadableRecord:
-        return decode_segment(key[len(prefix) :])
+        return GroupIndex(group=decode_segment(key[len(prefix) :]))
+
+
+def _classic_summary(summary: GroupSummary, group: ClassicGroupDescription) -> GroupSummary:
+    """Put the figures of a classic group in place of those that only assigner's own groups have."""
+    return msgspec.structs.replace(
+        summary,
+        consumers=len(group.members),
+        unowned=0,
+        generation=max(0, group.generation),
+        kind=CLASSIC,
+        state=group.state.value,
+    )

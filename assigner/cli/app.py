@@ -20,6 +20,7 @@ COMMANDS = {
     "serve": "serve:serve",
     "groups": "groups:groups",
     "describe": "groups:describe",
+    "history": "groups:history",
     "topics": "groups:topics",
     "drain": "drain:drain",
     "pause": "groups:pause",

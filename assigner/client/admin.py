@@ -126,6 +126,11 @@ class AdminClient:
         request = v1.SetTopicRequest(group=group, topic=topic, partitions=partitions, force=force, existing=not create)
         return await self._call("SetTopic", request, v1.SetTopicResponse)
 
+    async def find_topic(self, group: str, topic: str, *, create: bool = False) -> v1.SetTopicResponse:
+        """Have the topic's number of partitions found as for a consumer that names it: in Kafka, or in the settings."""
+        request = v1.SetTopicRequest(group=group, topic=topic, existing=not create, discover=True)
+        return await self._call("SetTopic", request, v1.SetTopicResponse)
+
     async def delete_topic(self, group: str, topic: str, *, force: bool = False) -> int:
         """Delete every record of the topic in the group. Returns how many there were."""
         request = v1.DeleteTopicRequest(group=group, topic=topic, force=force)

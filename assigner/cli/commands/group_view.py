@@ -1,4 +1,4 @@
-"""Renders a DescribeGroup reply as tables: consumers, ownership, standbys, handoffs, conditions and history."""
+"""Renders a DescribeGroup reply as tables: members, ownership, standbys, handoffs, conditions, history and lag."""
 
 from __future__ import annotations
 
@@ -10,12 +10,23 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from assigner.cli.commands import classic_view
+from assigner.cli.commands.offsets.lag import Lags
 from assigner.cli.output import ranges, table
 from assigner.logs.printable import one_line
-from assigner.proto.kafka_assigner.v1 import ConsumerInfo, DescribeGroupResponse, GroupSummary
+from assigner.proto.kafka_assigner.v1 import (
+    ClassicDescription,
+    ConsumerInfo,
+    DescribeGroupResponse,
+    GroupSummary,
+    MoveInfo,
+)
 
 _STATUS_STYLE = {"Ready": "green", "Draining": "yellow"}
 _HISTORY_LINES = 10
+_OWNERSHIP_COLUMNS = ("topic", "owner", "count", "partitions")
+_KAFKA = "kafka"
+CLASSIC = "classic"
 
 SUMMARY_COLUMNS = (
     "group",
@@ -27,6 +38,14 @@ SUMMARY_COLUMNS = (
     "handoffs",
     "generation",
 )
+
+
+def summaries(groups: Sequence[GroupSummary]) -> Table:
+    """Groups in figures, with their kinds where they have different ones."""
+    if all(one.kind != CLASSIC for one in groups):
+        return table("", SUMMARY_COLUMNS, map(summary_row, groups))
+    rows = [(*summary_row(one), f"classic, {one.state}" if one.kind == CLASSIC else one.kind) for one in groups]
+    return table("", (*SUMMARY_COLUMNS, "kind"), rows)
 
 
 def summary_row(summary: GroupSummary) -> tuple[Any, ...]:
@@ -42,19 +61,19 @@ def summary_row(summary: GroupSummary) -> tuple[Any, ...]:
     )
 
 
-def view(reply: DescribeGroupResponse) -> RenderableType:
-    return Group(*_sections(reply))
+def view(reply: DescribeGroupResponse, lags: Lags | None = None) -> RenderableType:
+    """`lags`: by partition, where the brokers were asked."""
+    return Group(*_sections(reply, lags))
 
 
-def _sections(reply: DescribeGroupResponse) -> Iterator[RenderableType]:
-    summary = reply.summary or GroupSummary()
-    yield table("", SUMMARY_COLUMNS, [summary_row(summary)])
-    if reply.leader_address:
-        yield Text(f"leader at {one_line(reply.leader_address)}; epochs above {reply.epoch_floor}", "dim")
-    yield _titled("consumers", _consumers(reply), "no consumer is registered")
-    if reply.routers:
-        yield _titled("routers", _routers(reply), "")
-    yield _titled("ownership", _ownership(reply), "nothing is owned")
+def _sections(reply: DescribeGroupResponse, lags: Lags | None) -> Iterator[RenderableType]:
+    yield summaries([reply.summary or GroupSummary()])
+    if reply.classic is not None:
+        yield from _classic_sections(reply.classic, reply.leader_address)
+    else:
+        yield from _consumer_sections(reply)
+    if lags is not None:
+        yield _titled("lag", _lag(reply, lags), "nothing is committed")
     if reply.standbys:
         yield _titled("standbys", _standbys(reply), "")
     if reply.handoffs:
@@ -67,7 +86,24 @@ def _sections(reply: DescribeGroupResponse) -> Iterator[RenderableType]:
         yield Text("\nunreadable records, left alone", "bold red")
         yield Text("\n".join(map(one_line, reply.unreadable)))
     if reply.history:
-        yield _titled(f"last {_HISTORY_LINES} moves", _history(reply), "")
+        yield _titled(f"last {_HISTORY_LINES} moves", history(reply.history[-_HISTORY_LINES:]), "")
+
+
+def _consumer_sections(reply: DescribeGroupResponse) -> Iterator[RenderableType]:
+    if reply.leader_address:
+        yield Text(f"leader at {one_line(reply.leader_address)}; epochs above {reply.epoch_floor}", "dim")
+    yield _titled("consumers", _consumers(reply), "no consumer is registered")
+    if reply.routers:
+        yield _titled("routers", _routers(reply), "")
+    yield _titled("ownership", _ownership(reply), "nothing is owned")
+
+
+def _classic_sections(group: ClassicDescription, leader_address: str) -> Iterator[RenderableType]:
+    yield Text(one_line(classic_view.state_line(group, leader_address)), "dim")
+    members = table("", classic_view.MEMBER_COLUMNS, classic_view.member_rows(group))
+    yield _titled("members, as on record", members, "no member has joined")
+    owned = table("", _OWNERSHIP_COLUMNS, classic_view.ownership_rows(group))
+    yield _titled("ownership", owned, "nothing is assigned")
 
 
 def _titled(title: str, body: Table, when_empty: str) -> RenderableType:
@@ -77,8 +113,10 @@ def _titled(title: str, body: Table, when_empty: str) -> RenderableType:
 
 def _consumers(reply: DescribeGroupResponse) -> Table:
     bound = any(one.principal for one in reply.consumers)
+    of_kinds = any(one.kind for one in reply.consumers)
     columns = (
         "name",
+        *(["kind"] if of_kinds else []),
         "status",
         "last seen",
         "owned",
@@ -91,11 +129,13 @@ def _consumers(reply: DescribeGroupResponse) -> Table:
         "topics",
         "instance",
         "session",
+        *(["client id", "host"] if of_kinds else []),
         *(["identity"] if bound else []),
     )
     rows = [
         (
             one.name,
+            *([one.kind or "grpc"] if of_kinds else []),
             _status(one),
             "" if one.silent_for is None else f"{one.silent_for:.0f} s ago",
             one.owned,
@@ -105,9 +145,10 @@ def _consumers(reply: DescribeGroupResponse) -> Table:
             one.capacity,
             one.rack,
             one.generation,
-            ",".join(one.topics) or "all",
+            _topics(one),
             one.instance,
             one.session,
+            *([one.client_id, one.host] if of_kinds else []),
             *([one.principal] if bound else []),
         )
         for one in reply.consumers
@@ -118,7 +159,17 @@ def _consumers(reply: DescribeGroupResponse) -> Table:
 def _status(one: ConsumerInfo) -> Text:
     if one.evicted:
         return Text(f"evicted: {one.evicted}", "red")
+    if one.away:
+        return Text("away", "yellow")
     return Text(one.status, _STATUS_STYLE.get(one.status, ""))
+
+
+def _topics(one: ConsumerInfo) -> str:
+    named = ",".join(one.topics)
+    if one.pattern:
+        return f"{named or 'none'} by {one.pattern}"
+    # A Kafka client that names no topic wants none; any other wants all.
+    return named or ("none" if one.kind == _KAFKA else "all")
 
 
 def _routers(reply: DescribeGroupResponse) -> Table:
@@ -151,7 +202,28 @@ def _ownership(reply: DescribeGroupResponse) -> Table:
         if missing:
             rows.append(_unowned_row(topic.topic, missing))
     rows += [_unowned_row(name, set(range(count))) for name, count in counts.items() if name not in seen and count]
-    return table("", ("topic", "owner", "count", "partitions"), rows)
+    return table("", _OWNERSHIP_COLUMNS, rows)
+
+
+def _lag(reply: DescribeGroupResponse, lags: Lags) -> Table:
+    """The lag of each owner per topic: what of its partitions is in Kafka and not committed."""
+    owner_of = dict(_owners(reply))
+    rows: dict[tuple[str, str], list[int]] = {}
+    for (topic, partition), lag in lags.items():
+        rows.setdefault((topic, owner_of.get((topic, partition), "nobody")), []).append(lag)
+    listed = [(topic, owner, len(some), sum(some), max(some)) for (topic, owner), some in sorted(rows.items())]
+    return table("", ("topic", "owner", "partitions", "lag", "highest"), listed)
+
+
+def _owners(reply: DescribeGroupResponse) -> Iterator[tuple[tuple[str, int], str]]:
+    if reply.classic is not None:
+        for topic, owners in classic_view.ownership(reply.classic).items():
+            for name, partitions in owners.items():
+                yield from (((topic, partition), name) for partition in partitions)
+        return
+    for listed in reply.ownership:
+        for partition, owner in zip(listed.partitions, listed.owners, strict=True):
+            yield (listed.topic, partition), reply.owners[owner]
 
 
 def _standbys(reply: DescribeGroupResponse) -> Table:
@@ -193,7 +265,7 @@ def _quarantined(reply: DescribeGroupResponse) -> Table:
     return table("", ("partition", "failed at", "reason"), rows)
 
 
-def _history(reply: DescribeGroupResponse) -> Table:
+def history(moves: Sequence[MoveInfo]) -> Table:
     rows = [
         (
             _utc_time(one.at),
@@ -205,7 +277,7 @@ def _history(reply: DescribeGroupResponse) -> Table:
             one.epoch,
             _named_routers(one.unacked),
         )
-        for one in reply.history[-_HISTORY_LINES:]
+        for one in moves
     ]
     return table("", ("at", "partition", "from", "to", "cause", "generation", "epoch", "not acked by"), rows)
 

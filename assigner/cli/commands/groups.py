@@ -1,13 +1,17 @@
-"""Commands that describe and change groups: groups, describe, topics, pause, resume, rebalance, options.
+"""Commands that describe and change groups: groups, describe, history, topics, pause, resume, rebalance, options.
 
 Each makes one or two calls of the Admin service.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from assigner.cli.commands import group_view, options
+from assigner.cli.commands import classic_view, group_view, options
+from assigner.cli.commands.offsets.lag import KafkaAccess, Lags, asks_kafka
+from assigner.cli.commands.offsets.stored import lags
 from assigner.cli.connection import AdminClient, ServiceTarget, call_service, connects_to_service, takes_group
 from assigner.cli.output import console, description_fields, fields_of, print_json, table
 from assigner.proto.kafka_assigner.v1 import (
@@ -34,8 +38,7 @@ def groups(target: ServiceTarget) -> None:
     elif not reply.groups:
         console().print("no groups yet: a group begins with its first topic or consumer", style="dim")
     else:
-        rows = [group_view.summary_row(group) for group in reply.groups]
-        console().print(table("", group_view.SUMMARY_COLUMNS, rows))
+        console().print(group_view.summaries(reply.groups))
 
 
 @groups.command("delete")
@@ -68,14 +71,51 @@ async def _describe(admin: AdminClient, group: str) -> DescribeGroupResponse:
 
 @click.command()
 @takes_group
+@asks_kafka
 @connects_to_service
-def describe(target: ServiceTarget, group: str) -> None:
-    """Show a group: consumers, owners of partitions, handoffs in flight, last moves."""
-    reply = call_service(target, lambda admin: _describe(admin, group), group=group)
+def describe(target: ServiceTarget, group: str, kafka: KafkaAccess | None) -> None:
+    """Show a group of any kind: members, owners of partitions, handoffs in flight, last moves, and with --kafka how
+    far the committed offsets are behind."""
+
+    async def request(admin: AdminClient) -> tuple[DescribeGroupResponse, Lags | None]:
+        described = await _describe(admin, group)
+        return described, await lags(admin, kafka, group, target.timeout) if kafka else None
+
+    reply, lag = call_service(target, request, group=group)
     if target.as_json:
-        print_json({**description_fields(reply), "options": options.plain(reply.options or GroupOptions())})
+        print_json(_description(reply, lag))
     else:
-        console().print(group_view.view(reply))
+        console().print(group_view.view(reply, lag))
+
+
+def _description(reply: DescribeGroupResponse, lag: Lags | None) -> dict[str, Any]:
+    plain = {**description_fields(reply), "options": options.plain(reply.options or GroupOptions())}
+    if reply.classic is not None:
+        plain["classic"] = classic_view.plain(reply.classic)
+    if lag is not None:
+        plain["lag"] = [{"topic": topic, "partition": number, "lag": one} for (topic, number), one in lag.items()]
+    return plain
+
+
+@click.command()
+@takes_group
+@click.option("--partition", metavar="TOPIC/N", help="Only moves of this partition.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True, help="The last so many moves.")
+@connects_to_service
+def history(target: ServiceTarget, group: str, partition: str | None, limit: int) -> None:
+    """Show the last moves of partitions in GROUP, with their causes. The service keeps 200 of them.
+
+    A classic Kafka group has none: its members themselves decide who owns what."""
+    reply = call_service(target, lambda admin: _describe(admin, group), group=group)
+    moves = [one for one in reply.history if partition in (None, f"{one.topic}/{one.partition}")][-limit:]
+    if target.as_json:
+        print_json({"group": group, "history": [fields_of(one) for one in moves]})
+    elif moves:
+        console().print(group_view.history(moves))
+    elif reply.classic is not None:
+        console().print("a classic group's members move its partitions, so no moves are kept", style="dim")
+    else:
+        console().print("no moves are on record", style="dim")
 
 
 # --- topics ------------------------------------------------------------------------------------------------------

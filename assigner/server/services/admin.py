@@ -52,6 +52,11 @@ class AdminService:
 
     async def set_topic(self, request: v1.SetTopicRequest) -> v1.SetTopicResponse:
         group, topic = self._requests.group(request.group), check_topic(request.topic)
+        if request.discover:
+            if request.partitions:
+                raise InvalidInput(f"partitions is {request.partitions}; with discover it is found out: leave it 0")
+            found = await self._administration.find_topic(group, topic, create=not request.existing)
+            return v1.SetTopicResponse(topic=v1.Topic(**topic_fields(found)))
         if not 0 < request.partitions <= MAX_PARTITION + 1:
             raise InvalidInput(f"partitions is {request.partitions}; it must be 1 to {MAX_PARTITION + 1}")
         config = await self._administration.set_topic(

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from assigner.api import GroupDescription, GroupSummary, Member, RouterMember
 from assigner.model.names import session_digest
 from assigner.model.records import Handoff, Move, Quarantined, TopicConfig
+from assigner.proto.classic_groups import message_of
 from assigner.proto.runtime import message_class
 from assigner.server.services.requests import options_message
 
@@ -48,6 +49,8 @@ async def described(group: GroupDescription) -> bytes:
         reply.quarantined.add(**_quarantined(one))
     for condition in group.conditions:
         reply.conditions.add(kind=condition.kind, message=condition.message)
+    if group.classic is not None:
+        reply.classic.MergeFrom(message_of("ClassicDescription", group.classic))
     async for move in in_steps(group.history):
         reply.history.add(**_move(move))
     return cast(bytes, reply.SerializeToString())
@@ -111,6 +114,11 @@ def _member(member: Member) -> dict[str, Any]:
         "registered_at": consumer.registered_at,
         "standbys": member.standbys,
         "principal": consumer.principal,
+        "kind": consumer.kind,
+        "client_id": consumer.client_id,
+        "host": consumer.host,
+        "pattern": consumer.pattern,
+        "away": consumer.away,
         **({} if member.silent_for is None else {"silent_for": member.silent_for}),
     }
 

@@ -153,7 +153,9 @@ async def test_a_list_of_groups_has_only_those_that_the_caller_may_see(guarded: 
 
 
 def summary(name: str) -> GroupSummary:
-    counts = dict.fromkeys(("consumers", "topics", "partitions", "unowned", "handoffs", "generation"), 0)
+    counts: dict[str, Any] = dict.fromkeys(
+        ("consumers", "topics", "partitions", "unowned", "handoffs", "generation"), 0
+    )
     return GroupSummary(group=name, leader="", paused=False, **counts)
 
 

@@ -118,6 +118,11 @@ class ScriptedAdministration:
         self._check(group)
         return 3, False
 
+    async def find_topic(self, group: str, topic: str, *, create: bool = True) -> TopicConfig:
+        await self._called("find_topic", group, topic)
+        self._check(group, create=create)
+        return TopicConfig(topic=topic, partition_count=3, source="kafka")
+
     async def topics(self, group: str) -> list[TopicConfig]:
         await self._called("topics", group)
         self._check(group)

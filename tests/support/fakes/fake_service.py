@@ -8,7 +8,7 @@ from typing import Any
 
 from assigner import api
 from assigner.api import GroupDescription, GroupSummary, Registration
-from assigner.errors import NotRegistered, UnknownGroup
+from assigner.errors import NotRegistered, UnknownGroup, UnknownTopic
 from assigner.model.commands import Ack, Commands
 from assigner.model.keys import TopicPartition
 from assigner.model.records import GroupOptions, TopicConfig
@@ -151,6 +151,11 @@ class FakeAdministration:
         config = TopicConfig(topic=topic, partition_count=partitions, source="admin")
         self.configs[topic] = config
         return config
+
+    async def find_topic(self, group: str, topic: str, *, create: bool = True) -> TopicConfig:
+        if topic not in self.configs:
+            raise UnknownTopic(f"topic {topic!r} is not known")
+        return self.configs[topic]
 
     async def topics(self, group: str) -> list[TopicConfig]:
         return list(self.configs.values())

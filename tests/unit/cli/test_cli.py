@@ -75,6 +75,8 @@ def test_groups_are_listed_as_json_with_stable_fields(run: Run) -> None:
                 "handoffs": 1,
                 "generation": 7,
                 "paused": False,
+                "kind": "assigner",
+                "state": "",
             }
         ]
     }

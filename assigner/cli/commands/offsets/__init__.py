@@ -2,6 +2,7 @@
 
 - `stored`: what is on record with the service, and setting it from a file.
 - `transfer`: `import` from a group in Kafka, and `export` to one.
+- `lag`: how far what is committed is behind, where a command is given Kafka's address.
 - `kafka`: a Kafka group's offsets and members, by confluent-kafka, which no other module of the command line knows.
 
 Not promised: that a transfer is atomic. It is made in parts, and what is not done yet is done by the same command.

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from assigner.cli.exit_codes import REFUSED, UNREACHABLE, USAGE, Failure
-from assigner.errors import how_to_install
+from assigner.errors import InvalidInput, how_to_install
 from assigner.model.kafka_groups import KafkaError
+from assigner.secret_files import read_properties
 
 T = TypeVar("T")
 
@@ -128,6 +129,18 @@ class KafkaGroups:
                 counts[topic] = len(known[topic].partitions)
         return counts
 
+    def ends(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """The offset after the last record of each partition that Kafka has."""
+        latest = self._library.admin.OffsetSpec.latest()
+        ends: dict[tuple[str, int], int] = {}
+        counts = self.partition_counts(topic for topic, _ in partitions)
+        rest = iter([one for one in partitions if one[1] < counts.get(one[0], 0)])
+        while part := list(islice(rest, BATCH)):
+            wanted = {self._library.TopicPartition(topic, number): latest for topic, number in part}
+            for one, future in self._admin.list_offsets(wanted, request_timeout=self._timeout).items():
+                ends[one.topic, one.partition] = self._result(future).offset
+        return ends
+
     def commit(self, group: str, offsets: Sequence[KafkaOffset]) -> Iterable[int]:
         """Set offsets of a group without members, in parts. Yields how many were set by each."""
         rest = iter(offsets)
@@ -191,6 +204,16 @@ class KafkaGroups:
                 REFUSED, f"{where}Kafka sets no offsets of a group that has members; stop them first", kind="kafka"
             )
         return Failure(REFUSED, f"Kafka refuses: {where}{error.str()}", kind="kafka")
+
+
+def properties_in(path: str | None) -> dict[str, str]:
+    """The properties in a file. Raises `Failure`."""
+    if path is None:
+        return {}
+    try:
+        return read_properties(path)
+    except InvalidInput as error:
+        raise Failure(USAGE, f"{error}; check --kafka-properties", kind="file") from error
 
 
 def _offset(one: Any) -> KafkaOffset:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 from rich.text import Text
 
+from assigner.cli.commands.offsets.lag import KafkaAccess, Lags, asks_kafka, lags_of
 from assigner.cli.connection import AdminClient, ServiceTarget, call_service, connects_to_service, takes_group
 from assigner.cli.output import console, print_json, table
 from assigner.proto.kafka_assigner.v1 import (
@@ -55,16 +56,26 @@ def offsets() -> None:
     help='Set offsets from a JSON object: {"topic": {"17": 4200, "18": null}}; null deletes one.',
 )
 @click.option("--force", is_flag=True, help="With --set: also if a consumer owns the partition; it may commit again.")
+@asks_kafka
 @connects_to_service
-def show_offsets(target: ServiceTarget, group: str, topics: tuple[str, ...], file: Path | None, force: bool) -> None:
+def show_offsets(
+    target: ServiceTarget,
+    group: str,
+    topics: tuple[str, ...],
+    file: Path | None,
+    force: bool,
+    kafka: KafkaAccess | None,
+) -> None:
     """Show the committed offsets of GROUP: for each partition the next offset to read, and the epoch it was committed
-    under. With --set, replace offsets of partitions that no consumer owns."""
+    under; with --kafka also the lag. With --set, replace offsets of partitions that no consumer owns."""
     if file is None and force:
         raise click.UsageError("--force goes with --set")
     if file is not None and topics:
         raise click.UsageError("--topic does not go with --set; the file names the topics")
+    if file is not None and kafka:
+        raise click.UsageError("--kafka does not go with --set")
     if file is None:
-        _show(target, group, topics)
+        _show(target, group, topics, kafka)
     else:
         _set(target, group, read_offsets(file), force=force)
 
@@ -72,20 +83,24 @@ def show_offsets(target: ServiceTarget, group: str, topics: tuple[str, ...], fil
 # --- showing -----------------------------------------------------------------------------------------------------
 
 
-def _show(target: ServiceTarget, group: str, topics: tuple[str, ...]) -> None:
-    async def request(admin: AdminClient) -> list[FetchOffsetsResponse]:
+def _show(target: ServiceTarget, group: str, topics: tuple[str, ...], kafka: KafkaAccess | None) -> None:
+    async def request(admin: AdminClient) -> tuple[list[FetchOffsetsResponse], Lags | None]:
         # FetchOffsets replies with nothing for an unknown group; ListTopics reports a misspelt name.
         await admin.list_topics(group)
-        return [page async for page in stored_pages(admin, group, topics)]
+        pages = [page async for page in stored_pages(admin, group, topics)]
+        return pages, await lags_of(_committed(pages), kafka, target.timeout) if kafka else None
 
-    pages = call_service(target, request, group=group)
+    pages, lag = call_service(target, request, group=group)
     found = sorted(lines_of(pages), key=lambda line: (line["topic"], line["partition"]))
+    if lag is not None:
+        found = [{**line, "lag": lag.get((line["topic"], line["partition"]))} for line in found]
     unreadable = [f"{one.topic}/{one.partition}" for page in pages for one in page.unreadable]
     if target.as_json:
         print_json({"group": group, "offsets": found, "unreadable": unreadable})
         return
     out = console()
-    out.print(table("", ("partition", "offset", "epoch", "committed", "metadata"), map(_row, found)))
+    columns = ("partition", "offset", *(["lag"] if lag is not None else []), "epoch", "committed", "metadata")
+    out.print(table("", columns, map(_row, found)))
     if not found:
         out.print(Text("nothing is committed"))
     if unreadable:
@@ -119,10 +134,20 @@ def lines_of(pages: list[FetchOffsetsResponse]) -> Iterator[dict[str, Any]]:
             }
 
 
+async def lags(admin: AdminClient, access: KafkaAccess, group: str, timeout: float) -> Lags:
+    """(topic, partition) -> records that are in Kafka and not committed, for each partition with an offset."""
+    return await lags_of(_committed([page async for page in stored_pages(admin, group, ())]), access, timeout)
+
+
+def _committed(pages: list[FetchOffsetsResponse]) -> dict[tuple[str, int], int]:
+    return {(line["topic"], line["partition"]): line["offset"] for line in lines_of(pages)}
+
+
 def _row(line: dict[str, Any]) -> tuple[Any, ...]:
     when = datetime.fromtimestamp(line["committed_at"], UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     epoch = line["epoch"] or Text("operator", "yellow")
-    return f"{line['topic']}/{line['partition']}", line["offset"], epoch, when, line["metadata"]
+    lag = ["" if line["lag"] is None else line["lag"]] if "lag" in line else []
+    return f"{line['topic']}/{line['partition']}", line["offset"], *lag, epoch, when, line["metadata"]
 
 
 # --- setting -----------------------------------------------------------------------------------------------------

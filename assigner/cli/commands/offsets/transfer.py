@@ -18,15 +18,14 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from assigner.cli.commands.offsets.kafka import KafkaGroup, KafkaGroups, KafkaOffset
+from assigner.cli.commands.offsets.kafka import KafkaGroup, KafkaGroups, KafkaOffset, properties_in
 from assigner.cli.commands.offsets.stored import lines_of, stored_pages
 from assigner.cli.connection import AdminClient, ServiceTarget, call_service, connects_to_service
-from assigner.cli.exit_codes import REFUSED, USAGE, Failure
+from assigner.cli.exit_codes import REFUSED, Failure
 from assigner.cli.output import console, print_json, table
-from assigner.errors import AssignerError, InvalidInput
+from assigner.errors import AssignerError
 from assigner.logs.printable import obeyed_by_terminals
 from assigner.proto.kafka_assigner.v1 import NewOffsets
-from assigner.secret_files import read_properties
 
 PER_CALL = 5_000
 PER_LIST = 1_000
@@ -99,7 +98,7 @@ def import_offsets(
     """
     group = into or source
     _check_names(group, source)
-    kafka = KafkaGroups(bootstrap, _properties(properties), target.timeout)
+    kafka = KafkaGroups(bootstrap, properties_in(properties), target.timeout)
 
     async def request(admin: AdminClient) -> tuple[list[Transfer], int]:
         found_there = await _read(lambda: kafka.committed(source))
@@ -149,19 +148,28 @@ async def _make_topics(admin: AdminClient, group: str, offsets: Sequence[KafkaOf
     their numbers of partitions, by the numbers that this command finds there."""
     wanted = {topic: max(one.partition for one in some) for topic, some in groupby(offsets, lambda one: one.topic)}
     known = await _partition_counts(admin, group)
-    missing = {topic: last for topic, last in wanted.items() if known.get(topic, 0) <= last}
-    if not missing:
-        return
-    counts = await _read(lambda: kafka.partition_counts(missing))
-    for topic in missing:
-        if topic not in counts:
-            raise Failure(
-                REFUSED,
-                f"Kafka has offsets of topic {topic!r}, and no such topic any more; leave it out: name the others by "
-                "--topic",
-                kind="unknown_topic",
-            )
-        await admin.set_topic(group, topic, counts[topic], create=True)
+    for topic, last in wanted.items():
+        if topic not in known and await _found(admin, group, topic) is not None:
+            continue
+        if known.get(topic, 0) <= last:
+            await admin.set_topic(group, topic, await _count(kafka, topic), create=True)
+
+
+async def _found(admin: AdminClient, group: str, topic: str) -> Any:
+    """Have the service look the topic up; None: it has nowhere to look."""
+    return await _unless_unknown(admin.find_topic(group, topic, create=True))
+
+
+async def _count(kafka: KafkaGroups, topic: str) -> int:
+    count = (await _read(lambda: kafka.partition_counts([topic]))).get(topic)
+    if count is None:
+        raise Failure(
+            REFUSED,
+            f"Kafka has offsets of topic {topic!r}, and no such topic any more; leave it out by naming the others: "
+            "--topic",
+            kind="unknown_topic",
+        )
+    return int(count)
 
 
 async def _store(admin: AdminClient, group: str, offsets: Sequence[KafkaOffset], *, quiet: bool) -> int:
@@ -228,7 +236,7 @@ def export_offsets(
     """
     destination = into or source
     _check_names(source, destination)
-    kafka = KafkaGroups(bootstrap, _properties(properties), target.timeout)
+    kafka = KafkaGroups(bootstrap, properties_in(properties), target.timeout)
 
     async def request(admin: AdminClient) -> tuple[list[Transfer], int]:
         offsets = _wanted(await _stored_offsets(admin, source), topics, without_metadata=without_metadata)
@@ -285,15 +293,6 @@ async def _read(work: Callable[[], Any]) -> Any:
 def _check_names(*groups: str) -> None:
     if not all(groups):
         raise click.UsageError("a group's name is empty; is a variable not set?")
-
-
-def _properties(path: str | None) -> dict[str, str]:
-    if path is None:
-        return {}
-    try:
-        return read_properties(path)
-    except InvalidInput as error:
-        raise Failure(USAGE, f"{error}; check --kafka-properties", kind="file") from error
 
 
 def _wanted(offsets: list[KafkaOffset], topics: tuple[str, ...], *, without_metadata: bool) -> list[KafkaOffset]:

@@ -1158,6 +1158,28 @@ class ConsumerInfo(betterproto2.Message):
     The identity that its session is bound to; empty: it registered where identity was off.
     """
 
+    kind: "str" = betterproto2.field(22, betterproto2.TYPE_STRING)
+    """
+    By what it is a member: "kafka", "spark", or empty for a client of the gRPC API.
+    """
+
+    client_id: "str" = betterproto2.field(23, betterproto2.TYPE_STRING)
+    """
+    What a Kafka client calls itself, and the address that it called from.
+    """
+
+    host: "str" = betterproto2.field(24, betterproto2.TYPE_STRING)
+
+    pattern: "str" = betterproto2.field(25, betterproto2.TYPE_STRING)
+    """
+    The pattern that its topics were resolved from.
+    """
+
+    away: "bool" = betterproto2.field(26, betterproto2.TYPE_BOOL)
+    """
+    It stepped out for a while: it works on nothing, and another process may take its place.
+    """
+
 
 default_message_pool.register_message("kafka_assigner.v1", "ConsumerInfo", ConsumerInfo)
 
@@ -1421,6 +1443,13 @@ class DescribeGroupResponse(betterproto2.Message):
     routers: "list[RouterInfo]" = betterproto2.field(
         14, betterproto2.TYPE_MESSAGE, repeated=True
     )
+
+    classic: "ClassicDescription | None" = betterproto2.field(
+        15, betterproto2.TYPE_MESSAGE, optional=True
+    )
+    """
+    Of a classic group: what is on record of it. Its leader may be in the middle of a rebalance.
+    """
 
     conditions: "list[ConditionInfo]" = betterproto2.field(
         20, betterproto2.TYPE_MESSAGE, repeated=True
@@ -1718,6 +1747,13 @@ class GroupOptions(betterproto2.Message):
     What becomes of a handoff whose freeze routers have not acknowledged in time: abandon or proceed.
     """
 
+    assignor: "str | None" = betterproto2.field(
+        20, betterproto2.TYPE_STRING, optional=True
+    )
+    """
+    Who assigns the partitions of a classic Kafka group: member or server.
+    """
+
 
 default_message_pool.register_message("kafka_assigner.v1", "GroupOptions", GroupOptions)
 
@@ -1745,6 +1781,17 @@ class GroupSummary(betterproto2.Message):
     generation: "int" = betterproto2.field(8, betterproto2.TYPE_UINT64)
 
     paused: "bool" = betterproto2.field(9, betterproto2.TYPE_BOOL)
+
+    kind: "str" = betterproto2.field(10, betterproto2.TYPE_STRING)
+    """
+    "assigner", or "classic": its members are Kafka clients with the classic protocol. Then `consumers` counts those,
+    `generation` is Kafka's, and who owns what is the members' own matter.
+    """
+
+    state: "str" = betterproto2.field(11, betterproto2.TYPE_STRING)
+    """
+    Of a classic group, as on record, under Kafka's name.
+    """
 
 
 default_message_pool.register_message("kafka_assigner.v1", "GroupSummary", GroupSummary)
@@ -2794,6 +2841,12 @@ class SetTopicRequest(betterproto2.Message):
     existing: "bool" = betterproto2.field(10, betterproto2.TYPE_BOOL)
     """
     Refuse a group that is not known yet, instead of making it.
+    """
+
+    discover: "bool" = betterproto2.field(11, betterproto2.TYPE_BOOL)
+    """
+    Have the number of partitions found as for a consumer that names the topic: in Kafka, or in the settings.
+    `partitions` is 0 then.
     """
 
 
