@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from assigner.core.routers.acks import check_ack, freeze_ack
@@ -79,6 +80,13 @@ def test_an_ack_that_is_on_record_is_not_written_again_unless_its_lease_is_anoth
     assert decided(Step.FREEZING, known=Stored(record, put.key, 10, 10, lease=41)) is not None
 
 
+@pytest.mark.parametrize("other", [{"handoff_id": "h0"}, {"session": "s0"}], ids=["handoff", "session"])
+def test_an_ack_takes_the_place_of_one_for_another_handoff_or_session(other: dict[str, str]) -> None:
+    record, put = recorded(decided(Step.FREEZING))
+    known = Stored(msgspec.structs.replace(record, **other), put.key, 10, 10, lease=42)
+    assert recorded(decided(Step.FREEZING, known=known))[0] == record
+
+
 def test_a_handoff_of_upstream_is_acked_by_its_two_owners() -> None:
     old = handoff(Step.FREEZING, handoff_id="")
     assert freeze_ack(KEYS, old, ROUTER, None, FreezeAck(TP, "a>b"), 0) is not None
@@ -87,3 +95,4 @@ def test_a_handoff_of_upstream_is_acked_by_its_two_owners() -> None:
 def test_an_ack_that_names_no_handoff_is_refused() -> None:
     with pytest.raises(InvalidInput, match="names no handoff"):
         check_ack(FreezeAck(TP, ""))
+    check_ack(ACK)

@@ -98,6 +98,7 @@ def test_an_ack_under_the_key_of_another_router_is_none() -> None:
 
 def test_of_many_routers_the_first_are_named_and_the_rest_is_counted() -> None:
     assert quorum.listed(["a", "b"]) == "'a', 'b'"
+    assert quorum.listed("abcde") == "'a', 'b', 'c', 'd', 'e'"
     assert quorum.listed([str(number) for number in range(8)]) == "'0', '1', '2', '3', '4' and 3 more"
     most = [f"{number:02}" for number in range(quorum.NAMED_IN_RECORDS)]
     assert quorum.abridged(most) == tuple(most)

@@ -50,6 +50,14 @@ def test_a_partition_is_frozen_from_ready_to_the_flip(step: Step, handoff_id: st
     assert (route.handoff_id, route.frozen) == (handoff_id, is_frozen)
 
 
+def test_an_owner_that_was_never_seen_has_no_address() -> None:
+    scene = scene_with()
+    scene.own(1, "b")
+    scene.delete(KEYS.consumer("b"))
+    scene.state.departed.clear()
+    assert route_of(scene.state, tp(1)) == Route("b", "", 1)
+
+
 def test_the_address_is_that_of_the_owning_session_and_stays_known_when_it_is_gone() -> None:
     scene = scene_with()
     scene.delete(KEYS.consumer("a"))
