@@ -8,7 +8,17 @@ import pytest
 
 from tests.suites import __main__ as suites
 from tests.suites import franz_go, kafka_java, kafka_python, librdkafka
-from tests.suites.outcomes import Comparison, Explanation, Outcome, Outcomes, Verdict, details, idle, table
+from tests.suites.outcomes import (
+    Comparison,
+    Explanation,
+    Outcome,
+    Outcomes,
+    Verdict,
+    details,
+    idle,
+    read_explained,
+    table,
+)
 
 PASSED, FAILED, SKIPPED = (Outcome(verdict) for verdict in (Verdict.PASSED, Verdict.FAILED, Verdict.SKIPPED))
 
@@ -173,4 +183,4 @@ def test_earlier_outcomes_of_the_broker_stand_in_and_a_missing_test_counts_unles
 
 
 def test_the_checked_in_explanations_can_be_read() -> None:
-    assert all(one.because for one in suites.read_explained(suites.EXPLAINED))
+    assert all(one.because for one in read_explained(suites.EXPLAINED))

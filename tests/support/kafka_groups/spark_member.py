@@ -8,12 +8,14 @@ owns is not said: a query's partitions change between two batches, and only thei
 
 from __future__ import annotations
 
+import os
 import sys
 
 from pyspark.sql import DataFrame
 
 import assigner.spark
 from tests.support.kafka_groups.events import Kind, options_of, say
+from tests.support.spark import jvms
 from tests.support.spark.driver_process import session
 
 
@@ -24,6 +26,8 @@ def _process(rows: DataFrame, batch_id: int) -> None:
 
 
 def main(options: dict[str, str]) -> None:
+    # Before the JVM starts, which passes them on to the workers.
+    os.environ.update(jvms.environment())
     spark = session()
     assigner.spark.register(spark)
     given = {
