@@ -46,7 +46,7 @@ class NotedTransport(asyncio.Transport):
     def __init__(self, **extra: Any) -> None:
         super().__init__({"peername": ("192.0.2.7", 5000), **extra})
         self.sent = bytearray()
-        self.is_reading = True
+        self.reads = True
         self.closed = False
         self.aborted = False
 
@@ -55,12 +55,12 @@ class NotedTransport(asyncio.Transport):
         self.sent += data
 
     def pause_reading(self) -> None:
-        assert self.is_reading
-        self.is_reading = False
+        assert self.reads
+        self.reads = False
 
     def resume_reading(self) -> None:
-        assert not self.is_reading
-        self.is_reading = True
+        assert not self.reads
+        self.reads = True
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
@@ -80,7 +80,7 @@ class ScriptedConnection:
 
     def __init__(self) -> None:
         self.sent = bytearray()
-        self.is_reading = True
+        self.reads = True
         self.closed = False
         self.pipe: Any = None
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -93,7 +93,7 @@ class ScriptedConnection:
         self.sent += data
 
     def pause_reading(self, paused: bool) -> None:
-        self.is_reading = not paused
+        self.reads = not paused
 
     def abort(self) -> None:
         self.closed = True
