@@ -12,7 +12,7 @@ import asyncio
 import ipaddress
 import re
 import ssl
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -149,7 +149,7 @@ class _Channel(Channel):
         if self.token is not None:
             token = self.token.current()
             self.first_shown = self.first_shown or token
-            options["metadata"] = {"authorization": f"Bearer {token}"}
+            options["metadata"] = {**(options.get("metadata") or {}), "authorization": f"Bearer {token}"}
         return super().request(*args, **options)
 
     def _protocol_factory(self) -> H2Protocol:
@@ -218,10 +218,18 @@ class Codec(CodecBase):
 # --- calls ---------------------------------------------------------------------------------------------------------
 
 
-async def unary_call(channel: Channel, path: str, request: Any, reply: type[_M], timeout: float) -> _M:
-    """Make a unary call and return its reply. `path`: `/package.Service/Method`. `timeout`: seconds."""
+async def unary_call(
+    channel: Channel,
+    path: str,
+    request: Any,
+    reply: type[_M],
+    timeout: float,
+    metadata: Mapping[str, str] | None = None,
+) -> _M:
+    """Make a unary call and return its reply. `path`: `/package.Service/Method`. `timeout`: seconds. `metadata`: what
+    the call carries beside the client's token."""
     method = path.rpartition("/")[2]
-    stream = channel.request(path, Cardinality.UNARY_UNARY, type(request), reply)
+    stream = channel.request(path, Cardinality.UNARY_UNARY, type(request), reply, metadata=metadata)
     # anyio's timeout instead of grpclib's deadline: leaving the call resets it at the server just the same.
     with anyio.move_on_after(timeout):
         with _typed_errors(stream):

@@ -28,6 +28,7 @@ from assigner.model.kafka_groups import (
     JoinAnswer,
     JoinRequest,
     KafkaError,
+    LeaveAnswer,
     LeaveRequest,
     LeavingMember,
     SyncAnswer,
@@ -103,7 +104,7 @@ class ClassicMember:
     async def leave(self) -> KafkaError:
         self.stop()
         leaving = LeavingMember(self.member_id, self.instance_id)
-        answer = await self._call("leave", LeaveRequest(group=self.group, members=(leaving,)))
+        answer: LeaveAnswer = await self._call("leave", LeaveRequest(group=self.group, members=(leaving,)))
         return answer.error or answer.members[0].error
 
     # --- the protocol ----------------------------------------------------------------------------------------------
@@ -140,7 +141,7 @@ class ClassicMember:
         )
 
     async def _synced(self, joined: JoinAnswer) -> bool:
-        assignments = ()
+        assignments: tuple[tuple[str, bytes], ...] = ()
         if joined.leader == joined.member_id and not joined.skip_assignment:
             assignments = self._assign([one.member_id for one in joined.members])
         request = SyncRequest(
