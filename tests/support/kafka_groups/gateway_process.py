@@ -7,6 +7,7 @@ service beside it keeps the groups; `Instances` starts that one.
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import sys
 import time
@@ -20,6 +21,8 @@ from tests.support.servers.process import ServerProcess
 
 ROOT = Path(__file__).parents[3]
 _UP_WITHIN = 60.0
+_PROGRAM = shlex.split(os.environ.get("GATEWAY_PROGRAM", f"{sys.executable} -m assigner.cli"))
+"""Another build of it may be tried, such as one in another checkout."""
 _MOST_BROKERS = 4
 """Node ids below this get a port of their own."""
 
@@ -114,7 +117,7 @@ class GatewayProcess:
     def _command(self) -> list[str]:
         what = ["serve", "--gateway"] if self._alone else ["gateway"]
         flags = [word for key, value in self._settings.items() for word in ("--set", f"{key}={value}")]
-        return [sys.executable, "-m", "assigner.cli", *what, *flags]
+        return [*_PROGRAM, *what, *flags]
 
     def _listens(self) -> bool:
         with socket.socket() as probe:
