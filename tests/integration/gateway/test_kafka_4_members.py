@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Producer
 
 from tests.support.gateway.modern_service import modern_service
 from tests.support.kafka_groups.checks import check
 from tests.support.kafka_groups.ledger import Record, gather
-from tests.support.kafka_groups.members import Members, until
+from tests.support.kafka_groups.members import GroupMember, Members, until
 from tests.support.servers.kafka import KafkaBroker
 from tests.support.servers.mock_kafka import LOGGED
 
@@ -23,7 +24,7 @@ class Feed:
     """Produces to the broker itself, and knows what is there."""
 
     def __init__(self, broker: KafkaBroker, topic: str) -> None:
-        self._producer = Producer({"bootstrap.servers": broker.bootstrap, **LOGGED})
+        self._producer: Any = Producer({"bootstrap.servers": broker.bootstrap, **LOGGED})
         self._topic = topic
         self.produced: set[Record] = set()
 
@@ -32,9 +33,9 @@ class Feed:
             self._producer.produce(self._topic, b"x", partition=number % PARTITIONS, on_delivery=self._sent)
         assert self._producer.flush(PATIENCE) == 0
 
-    def _sent(self, error: object, message: object) -> None:
+    def _sent(self, error: Any, message: Any) -> None:
         assert error is None
-        self.produced.add(Record(f"{message.topic()}/{message.partition()}", message.offset()))  # type: ignore[attr-defined]
+        self.produced.add(Record(f"{message.topic()}/{message.partition()}", message.offset()))
 
 
 def test_members_of_both_kinds_join_and_leave_and_each_record_is_processed_once(
@@ -62,11 +63,14 @@ def test_members_of_both_kinds_join_and_leave_and_each_record_is_processed_once(
             grpc.leave()
             until(lambda: len(two.owned()) == PARTITIONS, PATIENCE, "one is left")
             feed.send(300)
-            processed = lambda: sum(each.processed() for each in everyone)  # noqa: E731
-            until(lambda: processed() >= len(feed.produced), PATIENCE, "everything is processed")
+            until(lambda: _processed(everyone) >= len(feed.produced), PATIENCE, "everything is processed")
             said = {name: member.events() for name, member in members.all.items()}
         finally:
             members.close()
     findings = check(gather(frozenset(feed.produced), said))
     assert not findings.faults
     assert (findings.processed, len(findings.duplicates)) == (1500, 0)
+
+
+def _processed(members: list[GroupMember]) -> int:
+    return sum(one.processed() for one in members)

@@ -11,7 +11,7 @@ from assigner.gateway.requests import Interruption
 from assigner.model.records import GroupOptions, HandoffMode
 from assigner.testing.waiting import eventually
 from tests.support.cluster import GROUP, Cluster, tp
-from tests.support.gateway.modern_members import DESCRIBE, Connection, KafkaMember, commit, fetch
+from tests.support.gateway.modern_members import DESCRIBE, Connection, KafkaMember, Told, commit, fetch
 
 pytestmark = [
     pytest.mark.virtual_time,
@@ -107,7 +107,7 @@ async def test_another_request_on_the_connection_ends_the_hold(cluster: Cluster,
     member = KafkaMember(gateway)
     await member.join()
     await member.ack()
-    answers = []
+    answers: list[Told] = []
 
     async def beat() -> None:
         answers.append(await member.beat())
@@ -115,12 +115,14 @@ async def test_another_request_on_the_connection_ends_the_hold(cluster: Cluster,
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(beat)
         await anyio.sleep(0.3)
-        assert not answers
+        before = list(answers)
         assert member.held is not None
         member.held.interrupt(Interruption.FOLLOWED)
         await anyio.sleep(0.05)
-        assert [(one.error, one.assignment) for one in answers] == [(0, None)]
-        assert answers[0].interval < 1, "it is held again soon"
+        after = list(answers)
+    assert not before
+    assert [(one.error, one.assignment) for one in after] == [(0, None)]
+    assert after[0].interval < 1, "it is held again soon"
 
 
 async def test_a_lost_answer_is_made_good(any_cluster: Cluster, gateways: Any) -> None:
@@ -163,6 +165,28 @@ async def test_a_gateway_that_does_not_know_a_member_resumes_it(any_cluster: Clu
     member.reconnect(first)
     assert await member.commit({tp(0): 6}) == {tp(0): 0}, "a commit finds it too"
     assert (await member.poll()).error == 0
+
+
+async def test_a_gateway_that_a_member_comes_back_to_knows_what_another_one_told_it(
+    any_cluster: Cluster, gateways: Any
+) -> None:
+    start = gateways(any_cluster)
+    first, second = await start(), await start()
+    await any_cluster.add_topic("t", 4)
+    other = await any_cluster.join("grpc")
+    member = KafkaMember(first)
+    await member.start()
+    await member.has_all(2)
+    member.crash()
+
+    member.reconnect(second)
+    await member.poll()
+    await other.deregister(gates_closed=True)
+    await eventually(lambda: _has_count(member, 4), within=any_cluster.patience)
+    member.reconnect(first)
+    told = await member.poll()
+    assert (told.error, told.epoch, told.assignment) == (0, member.epoch, member.has)
+    assert not member.lost
 
 
 async def test_a_resumed_member_lets_go_only_of_what_it_was_told_to(any_cluster: Cluster, gateways: Any) -> None:

@@ -47,7 +47,6 @@ def modern_service(upstream: str, *, ttl: float, interval: float = 0.0) -> Itera
         over = assigner.call(_event)
         serving = asyncio.run_coroutine_threadsafe(_serve(assigner.service, gateway, started, over), loop)
         try:
-            serving.add_done_callback(lambda one: started.done() or started.set_exception(one.exception() or OSError()))
             yield ModernService(assigner, f"127.0.0.1:{started.result(30)}")
         finally:
             loop.call_soon_threadsafe(over.set)
