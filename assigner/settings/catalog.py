@@ -154,6 +154,10 @@ _KEYS = (
         "group.freeze_overdue",
         "When routers have not acknowledged a freeze in time: `abandon` the move, or `proceed` without them.",
     ),
+    Key(
+        "group.assignor",
+        "Who assigns the partitions of classic Kafka groups: a `member`, or the `server` by the group's strategy.",
+    ),
     Key("group.release_timeout", "Seconds an old owner has to let a partition go.", rules.SECONDS, "--release-timeout"),
     Key(
         "group.balance_backoff",

@@ -6,6 +6,7 @@ does: told that one is not the coordinator, it looks for another. Every callback
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ from assigner.model.kafka_groups import (
     SyncAnswer,
     SyncRequest,
 )
+from assigner.testing.waiting import eventually
 
 NONE = KafkaError.NONE
 TRY_AGAIN = frozenset({KafkaError.COORDINATOR_LOAD_IN_PROGRESS})
@@ -251,8 +253,7 @@ class ClassicMember:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call)
-            while coordinator in self._coordinators():
-                await anyio.sleep(PAUSE)
+            await eventually(lambda: coordinator not in self._coordinators(), within=math.inf, every=PAUSE)
             tasks.cancel_scope.cancel()
         return answers[0] if answers else None
 

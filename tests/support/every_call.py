@@ -23,6 +23,7 @@ _LEFT_OUT = frozenset({"after"})
 _TEXTS = {
     "handoff_mode": "overlap",
     "freeze_overdue": "abandon",
+    "assignor": "member",
     "strategy_options": "{}",
     "copartitioned": "t,u",
 }

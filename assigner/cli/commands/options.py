@@ -51,6 +51,7 @@ _KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
     "rollout": (str, "a generation, auto, or nothing"),
     "rollout_cap": (_count, "a number"),
     "use_loads": (_flag, "true or false"),
+    "assignor": (str, "member or server, of a classic Kafka group"),
     "copartitioned": (_topic_sets, "sets of topics such as a,b;c,d; empty: none"),
 }
 

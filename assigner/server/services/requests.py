@@ -15,7 +15,7 @@ from assigner.logs.printable import one_line
 from assigner.model.commands import Ack
 from assigner.model.keys import TopicPartition
 from assigner.model.names import check_name, check_topic
-from assigner.model.records import FreezeOverdue, GroupOptions, HandoffMode
+from assigner.model.records import Assignor, FreezeOverdue, GroupOptions, HandoffMode
 from assigner.model.routes import FreezeAck
 from assigner.proto.kafka_assigner import v1
 from assigner.server.access import AdmittedCall, unchecked_call
@@ -204,6 +204,8 @@ def option_changes(options: v1.GroupOptions | None) -> dict[str, Any]:
         changes["handoff_mode"] = _one_of(HandoffMode, "handoff_mode", options.handoff_mode)
     if options.freeze_overdue is not None:
         changes["freeze_overdue"] = _one_of(FreezeOverdue, "freeze_overdue", options.freeze_overdue)
+    if options.assignor is not None:
+        changes["assignor"] = _one_of(Assignor, "assignor", options.assignor)
     if options.clear_copartitioned:
         changes["copartitioned"] = ()
     if options.copartitioned:
@@ -259,5 +261,6 @@ def options_message(options: GroupOptions) -> v1.GroupOptions:
         strategy_options=msgspec.json.encode(options.strategy_options).decode(),
         handoff_mode=options.handoff_mode.value,
         freeze_overdue=options.freeze_overdue.value,
+        assignor=options.assignor.value,
         copartitioned=[",".join(topics) for topics in options.copartitioned],
     )
