@@ -14,7 +14,8 @@ The wire, from a socket to a handler or a broker and back:
 
 Groups:
 
-- `groups`: the calls that groups of both kinds have; `topics`: Kafka's topics by name and id.
+- `groups`: the calls that groups of both kinds have, answered with `group_entities`.
+- `topics`: Kafka's topics by name and id.
 - `modern`: members of Kafka 4's protocol; `classic`: those of the protocol before.
 
 It may import the interfaces of `assigner.api`, and never the service that runs it. kio and re2 are imported in this

@@ -16,9 +16,11 @@ from uuid import UUID
 import msgspec
 
 from assigner.auth.actions import Action
+from assigner.auth.rules import may_see
 from assigner.core.group import GroupState
 from assigner.errors import AssignerError
 from assigner.gateway.codec import NO_TIME, Schema, error_code, make, nested, response_class
+from assigner.gateway.group_entities import by_topic, described_group, fetched_offset
 from assigner.gateway.requests import Entity, HandledApi, Handlers, Request
 from assigner.gateway.topics import KafkaTopics
 from assigner.logs import get_logger
@@ -197,7 +199,7 @@ class SharedCalls:
                 for partition in topic.partition_indexes
             )
         kinds = nested(response, "OffsetFetchResponseTopic"), nested(response, "OffsetFetchResponsePartition")
-        topics = tuple(make(kinds[0], name=name, partitions=found) for name, found in _by_topic(kinds[1], found))
+        topics = tuple(make(kinds[0], name=name, partitions=found) for name, found in by_topic(kinds[1], found))
         return make(response, throttle_time=NO_TIME, topics=topics, error_code=error_code(answer.error))
 
     async def _fetch_group(self, request: Request, response: Schema, group: Any) -> Entity:
@@ -210,7 +212,7 @@ class SharedCalls:
         answer = await self._fetch(request, group.group_id, wanted, member_id, epoch)
         kinds = nested(response, "OffsetFetchResponseTopics"), nested(response, "OffsetFetchResponsePartitions")
         topics = []
-        for name, partitions in _by_topic(kinds[1], answer.offsets):
+        for name, partitions in by_topic(kinds[1], answer.offsets):
             topic_id = self._topics.id_of(state, name) if by_id else None
             if not by_id or topic_id is not None:
                 topics.append(make(kinds[0], name=name, topic_id=topic_id, partitions=partitions))
@@ -231,7 +233,7 @@ class SharedCalls:
                     FetchedOffset(topic=_NO_NAME, partition=partition, error=KafkaError.UNKNOWN_TOPIC_ID)
                     for partition in topic.partition_indexes
                 )
-                partitions = tuple(_fetched(kinds[1], one) for one in unknown)
+                partitions = tuple(fetched_offset(kinds[1], one) for one in unknown)
                 found.append(make(kinds[0], topic_id=topic.topic_id, partitions=partitions))
         return found
 
@@ -274,7 +276,7 @@ class SharedCalls:
             for one in found
             if (not states or one.state.lower() in states)
             and (not kinds or one.kind.lower() in kinds)
-            and not request.client.reason(Action.DESCRIBE_GROUP, group=one.group)
+            and _may_see(request, one.group)
         ]
         listed = nested(response, "ListedGroup")
         return make(
@@ -296,7 +298,7 @@ class SharedCalls:
     async def describe_groups(self, request: Request, entity: Entity) -> Entity:
         response = response_class(DESCRIBE_GROUPS, request.version)
         described = [
-            _described(response, request.version, await self._describe(request, group)) for group in entity.groups
+            described_group(response, request.version, await self._describe(request, group)) for group in entity.groups
         ]
         return make(response, throttle_time=NO_TIME, groups=tuple(described))
 
@@ -368,46 +370,6 @@ def _topic_id(topic: Any) -> UUID | None:
     return found
 
 
-def _by_topic(kind: Schema, offsets: Iterable[FetchedOffset]) -> list[tuple[str, tuple[Any, ...]]]:
-    found: dict[str, list[Any]] = {}
-    for one in offsets:
-        found.setdefault(one.topic, []).append(_fetched(kind, one))
-    return [(name, tuple(partitions)) for name, partitions in found.items()]
-
-
-def _fetched(kind: Schema, one: FetchedOffset) -> Any:
-    return make(
-        kind,
-        partition_index=one.partition,
-        committed_offset=one.offset,
-        committed_leader_epoch=one.leader_epoch,
-        metadata=one.metadata,
-        error_code=error_code(one.error),
-    )
-
-
-def _described(response: Schema, version: int, one: ClassicGroupDescription) -> Any:
-    member = nested(response, "DescribedGroupMember")
-    # Before version 6 there is no code for a group that is not there: it is described as dead.
-    hidden = one.error is KafkaError.GROUP_ID_NOT_FOUND and version < 6
-    return make(
-        nested(response, "DescribedGroup"),
-        error_code=error_code(KafkaError.NONE if hidden else one.error),
-        error_message=f"Group {one.group} not found." if one.error is KafkaError.GROUP_ID_NOT_FOUND else None,
-        group_id=one.group,
-        group_state=one.state.value,
-        protocol_type=one.protocol_type,
-        protocol_data=one.protocol,
-        members=tuple(
-            make(
-                member,
-                member_id=each.member_id,
-                group_instance_id=each.instance_id,
-                client_id=each.client_id,
-                client_host=each.client_host,
-                member_metadata=each.metadata,
-                member_assignment=each.assignment,
-            )
-            for each in one.members
-        ),
-    )
+def _may_see(request: Request, group: str) -> bool:
+    principal = request.client.principal
+    return principal is None or may_see(principal, _qualified(request, group))

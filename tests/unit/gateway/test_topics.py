@@ -1,0 +1,101 @@
+"""Kafka's topics by name and by id."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Sequence
+
+import pytest
+
+from assigner.core.group import GroupState
+from assigner.errors import SourceUnavailable
+from assigner.gateway import topics as module
+from assigner.gateway.topics import KafkaTopic, KafkaTopics, parse_topic_id
+from assigner.model.keys import Keys
+from assigner.model.records import TopicConfig, encode
+from assigner.store import Entry, PutEvent
+from tests.support.gateway.wired import SetClock
+
+FIRST, SECOND = uuid.uuid4(), uuid.uuid4()
+
+
+def test_a_topic_is_known_both_ways() -> None:
+    topics = KafkaTopics(SetClock())
+    topics.learn([KafkaTopic("t", FIRST), KafkaTopic("old")])
+
+    assert (topics.id_of(None, "t"), topics.name_of(None, FIRST)) == (FIRST, "t")
+    assert (topics.id_of(None, "old"), topics.name_of(None, SECOND)) == (None, None)
+
+
+def test_a_topic_that_was_made_again_has_another_id() -> None:
+    topics = KafkaTopics(SetClock())
+    topics.learn([KafkaTopic("t", FIRST)])
+    topics.learn([KafkaTopic("t", SECOND)])
+
+    assert topics.name_of(None, FIRST) is None
+    assert topics.id_of(None, "t") == SECOND
+
+
+def test_those_seen_the_longest_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_TOPICS", 3)
+    topics = KafkaTopics(SetClock())
+    topics.learn(KafkaTopic(f"t{number}", uuid.UUID(int=number)) for number in range(1, 6))
+
+    assert len(topics) == 3
+    assert topics.name_of(None, uuid.UUID(int=1)) is None
+    assert topics.name_of(None, uuid.UUID(int=5)) == "t5"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (base64.urlsafe_b64encode(FIRST.bytes).decode().rstrip("="), FIRST),
+        (str(FIRST), FIRST),
+        ("", None),
+        ("no id", None),
+        ("!" * 22, None),
+    ],
+)
+def test_ids_on_record_have_two_spellings(text: str, expected: uuid.UUID | None) -> None:
+    assert parse_topic_id(text) == expected
+
+
+def test_a_groups_own_topics_are_known_without_brokers() -> None:
+    keys = Keys("/r/").group("g")
+    state = GroupState(keys)
+    record = encode(TopicConfig(topic="t", partition_count=3, topic_id=str(FIRST)))
+    state.apply(PutEvent(Entry(keys.topic("t"), record, 1, 1, 1, 0)))
+    topics = KafkaTopics(SetClock())
+
+    assert topics.id_of(state, "t") == FIRST
+    assert topics.name_of(state, FIRST) == "t"
+    assert topics.name_of(state, SECOND) is None
+
+
+async def test_the_brokers_are_asked_once_in_a_while() -> None:
+    clock, asked = SetClock(), list[int]()
+
+    async def list_topics() -> Sequence[KafkaTopic]:
+        asked.append(1)
+        return [KafkaTopic("t", FIRST)]
+
+    topics = KafkaTopics(clock, list_topics)
+    assert await topics.current() == frozenset({"t"})
+    await topics.know(None, [FIRST])
+    await topics.know(None, [SECOND])
+    assert len(asked) == 1
+    clock.time += 2
+    await topics.know(None, [SECOND])
+    assert len(asked) == 2
+
+
+async def test_brokers_that_are_away_leave_an_id_unknown() -> None:
+    async def list_topics() -> Sequence[KafkaTopic]:
+        raise SourceUnavailable("away")
+
+    topics = KafkaTopics(SetClock(), list_topics)
+    await topics.know(None, [FIRST])
+    assert topics.name_of(None, FIRST) is None
+    with pytest.raises(SourceUnavailable):
+        await topics.current()
