@@ -60,9 +60,14 @@ def _ownership(state: GroupState, name: str, session: str, tp: TopicPartition) -
         owned,
         held.epoch if owned and held else 0,
         record.identity if ours_to_take else "",
-        ours_to_take and step is Step.WARMING,
+        ours_to_take and step is Step.WARMING and not _is_cold(state, name),
         record.identity if ours_to_leave and step in (Step.COMPLETE, Step.RELEASING) else "",
     )
+
+
+def _is_cold(state: GroupState, name: str) -> bool:
+    consumer = state.consumers.get(name)
+    return consumer is not None and consumer.record.cold
 
 
 class CommandBuilder:

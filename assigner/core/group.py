@@ -169,8 +169,8 @@ class GroupState:
 
     def consumer_of_session(self, session: str) -> Stored[Consumer] | None:
         """The registration of this session. None: it is not registered, or was displaced or evicted."""
-        found = next((self.consumers[name] for name in self._names.get(session, ())), None)
-        return found if found and not found.record.evicted else None
+        named = (self.consumers[name] for name in self._names.get(session, ()))
+        return next((found for found in named if not found.record.evicted), None)
 
     def to_hand_over(self, name: str) -> set[TopicPartition]:
         """The partitions that the consumer has to hand over before it is drained. Partitions whose records or topic

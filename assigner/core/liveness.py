@@ -67,6 +67,8 @@ class SessionLiveness:
         for displaced in record.displaced:
             # The last lease it had: it may have registered again in the meantime, unseen.
             self._leases.setdefault((record.consumer_name, displaced.session), set()).add(displaced.lease)
+            if displaced.closed:
+                self.lease_over(displaced.lease)
 
     def lease_over(self, lease: int) -> None:
         """Record that the session's lease is over, as the store reported."""
@@ -151,6 +153,11 @@ class SessionLiveness:
             return registered
         return None
 
+    def has_stopped(self, name: str, session: str) -> bool:
+        """Whether the session is registered and stepped out: it works on nothing, so it has released everything."""
+        registered = self._state.consumers.get(name)
+        return registered is not None and registered.record.session == session and registered.record.away
+
     def is_leaving(self, held: Assignment) -> bool:
         """Whether the owner is registered and must leave the partition: it drains, or unsubscribed from the topic."""
         owner = self._state.consumers.get(held.owner)
@@ -173,6 +180,10 @@ def is_same_member(before: Consumer, after: Consumer) -> bool:
         and before.capacity == after.capacity
         and before.rack == after.rack
         and before.topics == after.topics
+        and before.explicit_topics == after.explicit_topics
+        and before.cold == after.cold
+        and before.release_timeout == after.release_timeout
+        and before.away == after.away
         and before.generation == after.generation
         and before.evicted == after.evicted
     )

@@ -171,7 +171,7 @@ def takeover(before: Stored[Consumer], terms: RegistrationTerms) -> Consumer:
     nothing to wait for."""
     displaced = before.record.displaced
     if before.lease:
-        displaced = (*displaced, Displaced(before.record.session, before.lease))
+        displaced = (*displaced, Displaced(before.record.session, before.lease, before.record.away))
     return msgspec.structs.replace(join(terms), displaced=_displaced(displaced, terms.session))
 
 

@@ -14,6 +14,7 @@ What a plan wants is dropped with the next plan and with the leader; everything 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -27,7 +28,7 @@ from assigner.core.work_queue import Timer
 from assigner.core.writes import Write
 from assigner.model.keys import TopicPartition
 from assigner.model.records import Standbys
-from assigner.strategy import NONE, Solution
+from assigner.strategy import NONE, Problem, Solution
 
 _AT_ONCE = 10_000
 """Rows turned into Python numbers in one go; bounds the memory."""
@@ -51,6 +52,17 @@ def targets(request: Request, solution: Solution, state: GroupState) -> list[Sta
         for tp, owner, row in _rows(request, solution)
         if differs(state, tp, holders := names.holders(owner, row))
     ]
+
+
+def placement_problem(request: Request) -> Problem:
+    """The problem for a strategy that places standbys in a second step. Members that hold no copies take no part in it:
+    a hold would let them keep what they owned until now."""
+    problem = request.problem
+    if not request.cold:
+        return problem
+    subscription = problem.members.subscription.copy()
+    subscription[list(request.cold)] = False
+    return replace(problem, members=replace(problem.members, subscription=subscription))
 
 
 def differs(state: GroupState, tp: TopicPartition, holders: tuple[str, ...]) -> bool:
@@ -78,6 +90,7 @@ class _Names:
 
     def __init__(self, request: Request) -> None:
         self._members = request.members
+        self._cold = frozenset(request.cold)
         self._known: dict[tuple[int, ...], tuple[str, ...]] = {}
 
     def of(self, owner: int) -> str:
@@ -87,7 +100,9 @@ class _Names:
         key = (owner, *row)
         found = self._known.get(key)
         if found is None:
-            names = {self._members[member] for member in row if member not in (NONE, owner)}
+            names = {
+                self._members[member] for member in row if member not in (NONE, owner) and member not in self._cold
+            }
             found = self._known[key] = tuple(sorted(names))
         return found
 

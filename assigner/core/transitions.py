@@ -104,11 +104,13 @@ class Transitions:
     # --- handoffs ------------------------------------------------------------------------------------------------
 
     def start(self, tps: Partitions, target: Stored[Consumer], cause: Cause, started_at: int) -> Write:
-        """Begin a handoff from the present owner to `target`, in place of any handoff there was.
+        """Begin a handoff from the present owner to `target`, in place of any handoff there was. It begins at Ready if
+        the target has nothing to warm.
 
         An owner that was asked to release gets a higher epoch: its release stays valid, and under the new epoch it
         goes on working while the new target warms."""
         handoff_id = self._next_id()
+        step = Step.READY if target.record.cold else Step.WARMING
         compares: list[Compare] = [self._liveness.registration_unchanged(target.record.consumer_name)]
         operations: list[Operation] = []
         for tp in tps:
@@ -126,8 +128,8 @@ class Transitions:
                 old_epoch=held.epoch,
                 new_owner=target.record.consumer_name,
                 new_session=target.record.session,
-                phase=Step.WARMING.phase,
-                step=Step.WARMING,
+                phase=step.phase,
+                step=step,
                 started_at=started_at,
                 handoff_id=handoff_id,
                 cause=cause,

@@ -24,7 +24,7 @@ from assigner.core.loads.weights import LoadSettings
 from assigner.core.planning.request import OwnerTarget, Request
 from assigner.core.planning.request import targets as targets_of
 from assigner.core.planning.rollout import solve as solve_with
-from assigner.core.standbys import StandbyTarget
+from assigner.core.standbys import StandbyTarget, placement_problem
 from assigner.core.standbys import targets as standbys_of
 from assigner.core.work_queue import Note
 from assigner.core.writes import Moved, Purpose, Write
@@ -395,5 +395,5 @@ def _solution(request: Request, state: GroupState) -> PlanRun:
 def _standbys(request: Request, solution: Solution, state: GroupState) -> list[StandbyTarget]:
     strategy = prepare(request.strategy)
     assert isinstance(strategy, PlacesStandbys)
-    placed = replace(solution, standbys=strategy.place_standbys(request.problem, solution.owner))
+    placed = replace(solution, standbys=strategy.place_standbys(placement_problem(request), solution.owner))
     return standbys_of(request, placed, state)

@@ -38,6 +38,8 @@ class HandoffAction(Enum):
     """The new owner is gone or leaving: a plan must name another."""
     RETRY_ELSEWHERE = "retry_elsewhere"
     """The new owner failed to warm the partition."""
+    SKIP_WARMING = "skip_warming"
+    """The new owner has nothing to warm, although the handoff began when it had."""
     REASSERT_OWNER = "reassert_owner"
     """Abandon the move: the old owner stays the owner, under a higher epoch."""
     EVICT = "evict"
@@ -57,7 +59,7 @@ def slowest(steps: Sequence[Step]) -> Step:
     return min(steps, key=_ORDER.index)
 
 
-def timeout(state: GroupState, step: Step) -> float | None:
+def timeout(state: GroupState, handoff: Handoff, step: Step) -> float | None:
     """How long a handoff may stay in a step; None: it never waits in that step."""
     match step:
         case Step.WARMING:
@@ -65,9 +67,16 @@ def timeout(state: GroupState, step: Step) -> float | None:
         case Step.FREEZING:
             return state.options.freeze_timeout
         case Step.RELEASING | Step.COMPLETE:
-            return state.options.release_timeout
+            return _release_timeout(state, handoff)
         case Step.FAILED | Step.READY | Step.RELEASED:
             return None
+
+
+def _release_timeout(state: GroupState, handoff: Handoff) -> float:
+    """The time that the old owner asked for when it registered, or else the group's."""
+    owner = state.consumers.get(handoff.old_owner)
+    own = owner.record.release_timeout if owner and owner.record.session == handoff.old_session else 0.0
+    return own or state.options.release_timeout
 
 
 def next_action(
@@ -82,6 +91,8 @@ def next_action(
     if not all(_names_the_owner(state, tp) for tp in tps):
         return HandoffAction.SUPERSEDED
     if handoff.to_nobody:
+        if liveness.has_stopped(handoff.old_owner, handoff.old_session):
+            return HandoffAction.REMOVE
         return _release_to_nobody(state, handoff, step, old, overdue=overdue)
     target = _target(liveness, handoff, now)
     if target is not HandoffAction.WAIT:
@@ -92,9 +103,18 @@ def next_action(
         return HandoffAction.ASSIGN
     if old is SessionState.REPLACED:
         return HandoffAction.BUMP_EPOCH if step is Step.WARMING else HandoffAction.ASSIGN
+    if step is Step.WARMING and _is_cold(state, handoff.new_owner):
+        return HandoffAction.SKIP_WARMING
+    if step is Step.RELEASING and liveness.has_stopped(handoff.old_owner, handoff.old_session):
+        return HandoffAction.FLIP_RELEASED
     if overdue and not _goes_on(state, tps, step):
         return _overdue(state, handoff, old)
     return _forward(state, tps, step, without_acks=overdue)
+
+
+def _is_cold(state: GroupState, name: str) -> bool:
+    consumer = state.consumers.get(name)
+    return consumer is not None and consumer.record.cold
 
 
 def _names_the_owner(state: GroupState, tp: TopicPartition) -> bool:
@@ -176,10 +196,13 @@ def _after_flip(
 ) -> HandoffAction:
     if old in (SessionState.DEAD, SessionState.REPLACED):
         return HandoffAction.FINISH
+    stopped = liveness.has_stopped(handoff.old_owner, handoff.old_session)
     held = state.assignments.get(tp)
     owner = liveness.owner_state(held.record, now) if held else SessionState.DEAD
     if owner is SessionState.DEAD and old is SessionState.ALIVE:
         return HandoffAction.REASSERT_OWNER
+    if stopped:
+        return HandoffAction.FINISH
     if overdue and old is SessionState.ALIVE and not state.consumers[handoff.old_owner].record.evicted:
         return HandoffAction.EVICT
     return HandoffAction.WAIT

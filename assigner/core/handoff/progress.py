@@ -57,7 +57,7 @@ class HandoffProgress:
         if any(other in self._pending for other in tps):
             return None
         step = slowest([self._state.handoffs[other].record.at for other in tps])
-        self.deadlines.arm(tp, handoff.handoff_id, step, timeout(self._state, step), now)
+        self.deadlines.arm(tp, handoff.handoff_id, step, timeout(self._state, handoff, step), now)
         overdue = self.deadlines.overdue(tp)
         action = next_action(self._state, self._liveness, tps, overdue=overdue, now=now)
         silent = self._silent_routers(tps, step) if overdue and action in _ENDS_OF_FREEZES else ()
@@ -82,6 +82,8 @@ class HandoffProgress:
         match action:
             case HandoffAction.WAIT:
                 return self._wait(tps, handoff, now)
+            case HandoffAction.SKIP_WARMING:
+                return self._transitions.advance(tps, Step.READY)
             case HandoffAction.FREEZE:
                 return self._transitions.advance(tps, Step.FREEZING)
             case HandoffAction.RELEASE:
@@ -170,7 +172,7 @@ class HandoffProgress:
             number
             for number, consumer in enumerate(eligible)
             if consumer.record.consumer_name not in failed and consumer.record.consumer_name != handoff.old_owner
-            if consumer.record.wants(tp.topic)
+            if consumer.record.wants(tp.topic) and not consumer.record.away
         ]
         return eligible[min(candidates, key=order)] if candidates else None
 
@@ -198,7 +200,7 @@ class HandoffProgress:
 
     def _evict(self, tp: TopicPartition, handoff: Handoff, now: float, silent: tuple[str, ...] = ()) -> Write | None:
         consumer = self._state.consumers[handoff.old_owner]
-        self.deadlines.restart(tp, timeout(self._state, handoff.at), now)
+        self.deadlines.restart(tp, timeout(self._state, handoff, handoff.at), now)
         if self._pending.concerns(ConsumerSubject(handoff.old_owner)):
             return None
         reason = f"could not hand {tp} over: {_unacked(silent)}" if silent else f"did not release {tp} in time"

@@ -6,6 +6,7 @@ more is dropped, and another plan is asked for.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
@@ -222,7 +223,12 @@ class PlanExecution:
         if self.placements or not len(self._queue):
             return []
         room = min(options.max_concurrent_handoffs - len(self._in_flight), budget)
-        return list(self._queue.take(self._in_flight.warming, options.warm_concurrency, room)) if room > 0 else []
+        return list(self._queue.take(self._warming, options.warm_concurrency, room)) if room > 0 else []
+
+    def _warming(self, name: str) -> int:
+        """How many partitions the consumer warms; of one that has nothing to warm, fewer than count for any limit."""
+        target = self._state.consumers.get(name)
+        return -sys.maxsize if target and target.record.cold else self._in_flight.warming(name)
 
     def _begin(self, move: QueuedMove, now: float, wall: float) -> Write | None:
         if not move.target:
@@ -240,7 +246,7 @@ class PlanExecution:
         if not all(held):
             return None
         write = self._transitions.start(move.tps, target, move.cause, int(wall))
-        self._in_flight.begin(write, move.target)
+        self._in_flight.begin(write, "" if target.record.cold else move.target)
         return write
 
     def _release(self, move: QueuedMove, now: float, wall: float) -> Write | None:

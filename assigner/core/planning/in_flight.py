@@ -35,7 +35,7 @@ class HandoffsInFlight:
                 self._count(stored.record, by)
 
     def begin(self, write: Write, target: str) -> None:
-        """Count the handoffs to `target` that a write in flight creates."""
+        """Count the handoffs to `target` that a write in flight creates. Empty: to a consumer that warms nothing."""
         self._targets[write] = target
         _add(self._starting_for, target, len(write.partitions))
         self._starting.update(dict.fromkeys(write.partitions, write))

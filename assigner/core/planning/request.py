@@ -143,6 +143,8 @@ class Request:
     """Partitions whose owner is registered and leaving: if no consumer can take them, they are released to nobody."""
     all_are_back: bool = True
     """Whether no absent consumer may come back and take partitions that no registered one can."""
+    cold: tuple[int, ...] = ()
+    """The members that hold no standby copies, because they have nothing to warm."""
 
 
 class OwnerTarget(msgspec.Struct, frozen=True, gc=False):
@@ -293,10 +295,14 @@ class RequestBuilder:
         for flat, (tp, owner) in enumerate(zip(tps, self._owners, strict=True), self._done):
             if tp in self._state.standbys:
                 # A record may name the owner, which needs no copy besides.
-                numbers = dict.fromkeys(self._index.get(name, NONE) for name in holders(self._state, tp))
+                numbers = dict.fromkeys(self._holder(name) for name in holders(self._state, tp))
                 present = (number for number in numbers if number not in (NONE, owner))
                 found += [(flat, replica, holder) for replica, holder in enumerate(present)]
         self._copies.append(np.asarray(found, np.int32).reshape(-1, 3))
+
+    def _holder(self, name: str) -> int:
+        number = self._index.get(name, NONE)
+        return NONE if number != NONE and self._consumers[number].cold else number
 
     def _request(self) -> Request:
         options = self._state.options
@@ -324,6 +330,7 @@ class RequestBuilder:
             rollout,
             tuple(self._leaving),
             all_are_back=not self._only_unowned,
+            cold=tuple(number for number, consumer in enumerate(self._consumers) if consumer.cold),
         )
 
     def _members(self, racks: dict[str, int]) -> Members:
@@ -333,7 +340,9 @@ class RequestBuilder:
             capacity=np.asarray([*(c.capacity for c in consumers), *map(self._capacity, self._absent)], np.float64),
             rack=np.asarray([racks.get(c.rack, NONE) for c in consumers] + [NONE] * absent, np.int32),
             subscription=np.concatenate((self._wanted, everything)),
-            hold=np.asarray([False] * len(consumers) + [True] * absent, np.bool_),
+            # One that stepped out keeps its partitions for its next session, which can't warm anything before it is
+            # there.
+            hold=np.asarray([c.away for c in consumers] + [True] * absent, np.bool_),
             cap=np.full(len(consumers) + absent, NONE, np.int32),
             load=None if self._busy is None else np.concatenate((self._busy, np.full(absent, np.nan))),
             key=name_keys([*self._eligible, *self._absent]),
@@ -369,7 +378,7 @@ def _subscriptions(state: GroupState, consumers: list[Consumer]) -> BoolArray:
     column = {topic: number for number, topic in enumerate(sorted(state.topics))}
     wanted = np.ones((len(consumers), len(column)), np.bool_)
     for row, consumer in enumerate(consumers):
-        if consumer.topics:
+        if not consumer.wants_every_topic:
             wanted[row] = False
             wanted[row, [column[topic] for topic in consumer.topics if topic in column]] = True
     return wanted

@@ -85,7 +85,7 @@ def plan_rollout(
     new = new_generation(members, options.rollout)
     if new is None:
         return None
-    hold = np.asarray([member.generation != new for member in members], np.bool_)
+    hold = np.asarray([member.generation != new and not member.away for member in members], np.bool_)
     if options.rollout_cap:
         return Rollout(new, hold, np.where(hold, NONE, options.rollout_cap).astype(np.int32))
     rates = _rates(fleet, new, partitions)
@@ -101,7 +101,7 @@ def _rates(fleet: Iterable[Consumer], new: str, partitions: Mapping[str, int]) -
         True: defaultdict(list),
         False: defaultdict(list),
     }
-    for consumer in fleet:
+    for consumer in (one for one in fleet if one.topics or one.wants_every_topic):
         capacities[consumer.generation == new][consumer.topics].append(consumer.capacity)
     sides = [_by_topic(side, partitions) for side in capacities.values()]
     expected = {topic: max(side[topic] for side in sides) for topic in partitions}
@@ -127,6 +127,8 @@ class _Shares:
         self._known: dict[tuple[str, ...], float] = {(): math.fsum(rates.values())}
 
     def of(self, member: Consumer) -> int:
+        if not (member.topics or member.wants_every_topic):
+            return 0
         rate = self._known.get(member.topics)
         if rate is None:
             rate = math.fsum(self._rates.get(topic, 0.0) for topic in member.topics)

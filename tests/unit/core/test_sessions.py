@@ -11,7 +11,7 @@ from assigner.api import Registration
 from assigner.core import sessions
 from assigner.core.group import GroupState
 from assigner.core.sessions import RegistrationTerms
-from assigner.errors import Evicted, FailedPrecondition, NotRegistered, PermissionDenied, Superseded
+from assigner.errors import Evicted, FailedPrecondition, NotRegistered, PermissionDenied, SessionHeld, Superseded
 from assigner.model.keys import Keys, TopicPartition
 from assigner.model.names import session_digest
 from assigner.model.records import (
@@ -90,6 +90,41 @@ def test_a_takeover_starts_anew_and_remembers_whom_it_displaced() -> None:
     taken = sessions.register(on_record("s0", status=Status.DRAINING), terms("s1"))
     assert (taken.status, taken.registered_at) == (Status.READY, 200)
     assert taken.displaced == (Displaced("s0", LEASE),)
+
+
+def test_a_session_that_had_stepped_out_is_remembered_as_one_that_nobody_waits_for() -> None:
+    taken = sessions.register(on_record("s0", away=True), terms("s1"))
+    assert taken.displaced == (Displaced("s0", LEASE, closed=True),)
+    assert not taken.away
+    assert sessions.left_behind(on_record("s0", away=True), taken) == LEASE
+    assert sessions.left_behind(on_record("s0"), taken) == NO_LEASE
+    assert sessions.left_behind(on_record("s1", away=True), taken) == NO_LEASE
+    assert sessions.left_behind(None, taken) == NO_LEASE
+
+
+def test_a_session_that_comes_back_by_itself_is_not_away_any_more() -> None:
+    assert not sessions.register(on_record(away=True), terms()).away
+
+
+@pytest.mark.parametrize(
+    ("current", "held"),
+    [
+        (None, False),
+        (on_record("s1"), False),
+        (on_record("s0"), True),
+        (on_record("s0", away=True), False),
+        (on_record("s0", evicted="was slow"), False),
+        (on_record("s0", status=Status.DRAINING), True),
+    ],
+)
+def test_a_name_is_held_by_a_session_that_has_not_stepped_out(current: Stored[Consumer] | None, held: bool) -> None:
+    sessions.check_not_held(current, "s1", registration())
+    if not held:
+        sessions.check_not_held(current, "s1", registration(takeover=False))
+        return
+    with pytest.raises(SessionHeld, match="use another name") as refusal:
+        sessions.check_not_held(current, "s1", registration(takeover=False))
+    assert "s0" not in str(refusal.value)
 
 
 def test_a_takeover_from_a_registration_without_a_lease_has_nobody_to_wait_for() -> None:

@@ -292,3 +292,69 @@ def test_without_a_rollout_no_member_is_constrained(option: str, generation: str
     assert not request.problem.members.hold.any()
     assert not request.problem.pinned.any()
     assert (request.problem.members.cap == NONE).all()
+
+
+# --- subscriptions -------------------------------------------------------------------------------------------------
+
+STRATEGIES = ("copartitioned", "jump_hash", "range", "rendezvous", "spread_first", "sticky_balanced")
+
+
+def test_no_topics_is_every_topic_unless_the_list_is_said_to_be_complete() -> None:
+    scene = Scene()
+    for topic in "tu":
+        scene.topic(topic, 2)
+    scene.consumer("a")
+    scene.consumer("b", explicit_topics=True)
+    scene.consumer("c", "u", explicit_topics=True)
+    assert scene.request().problem.members.subscription.tolist() == [[True, True], [False, False], [False, True]]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_every_strategy_gives_nothing_to_a_member_that_wants_no_topic(name: str, weighted: bool) -> None:
+    scene = Scene(strategy=name, use_loads=weighted, standby_count=1)
+    scene.topic("t", 7)
+    scene.topic("u", 3)
+    scene.consumer("a")
+    scene.consumer("b", explicit_topics=True)
+    scene.consumer("c", "t")
+    scene.owned("b", 0, 1, 2)
+    request = scene.request()
+    solution = load(name).assign(request.problem)
+    assert set(solution.owner.tolist()) == {0, 2}
+    assert 1 not in solution.standbys
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_leaves_all_unowned_where_nobody_wants_anything(name: str) -> None:
+    scene = Scene(strategy=name)
+    scene.topic("t", 3)
+    scene.consumer("a", explicit_topics=True)
+    scene.owned("a", 0)
+    request = scene.request()
+    solution = load(name).assign(request.problem)
+    assert set(solution.owner.tolist()) == {NONE}
+    assert [(target.tp.partition, target.owner) for target in targets(request, solution)] == [(0, "")]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_leaves_a_consumer_that_stepped_out_what_it_has(name: str) -> None:
+    scene = Scene(strategy=name)
+    scene.topic("t", 6)
+    scene.consumer("a", away=True)
+    scene.consumer("b")
+    scene.owned("a", 0, 1, 2, 3)
+    request = scene.request()
+    assert load(name).assign(request.problem).owner.tolist() == [0, 0, 0, 0, 1, 1]
+
+
+def test_a_rollout_does_not_free_a_consumer_that_stepped_out() -> None:
+    scene = Scene(rollout="v2")
+    scene.topic("t", 2)
+    scene.consumer("a", generation="v1", away=True)
+    scene.consumer("b", generation="v1")
+    scene.consumer("c", generation="v2")
+    request = scene.request()
+    assert request.problem.members.hold.tolist() == [True, True, False]
+    assert request.rollout is not None
+    assert request.rollout.hold.tolist() == [False, True, False]

@@ -106,6 +106,14 @@ def test_the_share_is_of_the_topics_a_member_wants() -> None:
     assert caps([*fleet, *newcomers], partitions=counts) == [2, 2, 4]
 
 
+def test_one_that_wants_no_topic_counts_for_no_topic() -> None:
+    nothing = Consumer(consumer_name="n", generation="b", explicit_topics=True, capacity=100.0)
+    fleet = [member("a"), member("b"), nothing]
+    rollout = plan_rollout([*fleet], fleet, GroupOptions(rollout="b"), {"t": 10})
+    assert rollout is not None
+    assert rollout.cap.tolist() == [NONE, 10, 0]
+
+
 def test_a_share_has_room_for_what_moves_as_one() -> None:
     assert caps([OLD] * 10 + [NEW], partitions={"a": 15, "b": 15}, unit=2) == [4]
 
