@@ -6,6 +6,7 @@ As a program, `python -m tests.suites.fronts DIRECTORY BOOTSTRAP` starts a gatew
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -48,6 +49,8 @@ class Side(str, Enum):
 def served(side: Side, directory: Path) -> Iterator[str]:
     """A broker of its own, and, on that side, a gateway in front of it; the bootstrap servers for clients."""
     directory.mkdir(parents=True, exist_ok=True)
+    # What an earlier run has left there belongs to another cluster.
+    shutil.rmtree(directory / "broker", ignore_errors=True)
     with KafkaBroker(directory / "broker", node_id=0, settings=_BROKER) as broker:
         if side is Side.BROKER:
             yield broker.bootstrap
