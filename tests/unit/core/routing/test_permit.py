@@ -72,6 +72,13 @@ def test_a_renewal_that_was_confirmed_too_late_is_a_lapse_although_its_time_is_n
     assert permit.lapses == 1
 
 
+def test_a_renewal_that_is_confirmed_as_the_time_is_over_is_one_too_late() -> None:
+    permit = permitted()
+    permit.renewed(15.0, TTL, 20.0)
+    assert permit.lapses == 1
+    assert not permit.holds(20.0)
+
+
 def test_a_lost_session_ends_the_permit_until_the_next_registration_has_a_table() -> None:
     permit = permitted()
     permit.end(1.0)
