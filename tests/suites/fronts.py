@@ -14,8 +14,11 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
+from confluent_kafka import Consumer, TopicPartition
+
 from tests.support.kafka_groups.gateway_process import GatewayProcess
 from tests.support.servers.kafka import KafkaBroker
+from tests.support.servers.mock_kafka import LOGGED
 
 SETTINGS = {
     # Kafka's own default for new groups, and its quickest answer to one that joins.
@@ -52,6 +55,7 @@ def served(side: Side, directory: Path) -> Iterator[str]:
     # What an earlier run has left there belongs to another cluster.
     shutil.rmtree(directory / "broker", ignore_errors=True)
     with KafkaBroker(directory / "broker", node_id=0, settings=_BROKER) as broker:
+        _make_internal_topic(broker)
         if side is Side.BROKER:
             yield broker.bootstrap
             return
@@ -61,6 +65,13 @@ def served(side: Side, directory: Path) -> Iterator[str]:
             yield gateway.bootstrap
         finally:
             gateway.stop()
+
+
+def _make_internal_topic(broker: KafkaBroker) -> None:
+    """Have the broker make the topic of its groups' offsets, which tests read: no group behind a gateway is its own."""
+    asking = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "the-first", **LOGGED})
+    asking.committed([TopicPartition("none", 0)], timeout=60)
+    asking.close()
 
 
 def main(directory: str, upstream: str) -> None:
