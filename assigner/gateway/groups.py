@@ -18,7 +18,7 @@ import msgspec
 from assigner.auth.actions import Action
 from assigner.auth.rules import may_see
 from assigner.core.group import GroupState
-from assigner.errors import AssignerError
+from assigner.errors import AssignerError, SourceUnavailable
 from assigner.gateway.codec import NO_TIME, Schema, error_code, make, nested, response_class
 from assigner.gateway.group_entities import by_topic, described_group, fetched_offset
 from assigner.gateway.requests import Entity, HandledApi, Handlers, Request
@@ -45,6 +45,8 @@ _HAS_TOPIC_IDS = 10
 _HAS_GROUPS = 8
 """The version of OffsetFetch from which on one request is about several groups."""
 _NO_NAME = ""
+_LISTED_WITHIN = 5.0
+"""Seconds after which offsets of a deleted topic are not shown any more."""
 
 log = get_logger("assigner.gateway.groups")
 
@@ -255,9 +257,27 @@ class SharedCalls:
         )
         call = ClassicFetch(group=group, every=wanted is None, partitions=partitions)
         try:
-            return await (await self._groups(request, group)).fetch(request, call, member_id, epoch)
+            answer = await (await self._groups(request, group)).fetch(request, call, member_id, epoch)
         except AssignerError as error:
             return FetchAnswer(error=self._error(request, group, error))
+        return await self._without_deleted_topics(call, answer)
+
+    async def _without_deleted_topics(self, call: ClassicFetch, answer: FetchAnswer) -> FetchAnswer:
+        """Leave out offsets of topics that the brokers do not have any more. A broker deletes them with the topic."""
+        if all(one.offset < 0 for one in answer.offsets):
+            return answer
+        try:
+            listed = await self._topics.current(within=_LISTED_WITHIN)
+        except SourceUnavailable:
+            return answer
+        if listed is None or all(one.topic in listed for one in answer.offsets):
+            return answer
+        offsets = [
+            one if one.topic in listed else FetchedOffset(topic=one.topic, partition=one.partition, error=one.error)
+            for one in answer.offsets
+            if one.topic in listed or not call.every
+        ]
+        return FetchAnswer(error=answer.error, offsets=tuple(offsets))
 
     # --- groups --------------------------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ class KafkaTopics:
         self._ids: OrderedDict[str, UUID] = OrderedDict()
         self._names: dict[UUID, str] = {}
         self._listed: frozenset[str] | None = None
-        self._listed_at = -FRESH
+        self._listed_at = 0.0
         self._listing = anyio.Lock()
 
     def __len__(self) -> int:
@@ -73,13 +73,13 @@ class KafkaTopics:
             _, forgotten = self._ids.popitem(last=False)
             del self._names[forgotten]
 
-    async def current(self) -> frozenset[str] | None:
-        """The names of all topics, no older than a moment; None: there are no brokers to ask. Raises
+    async def current(self, *, within: float = FRESH) -> frozenset[str] | None:
+        """The names of all topics, no older than so many seconds; None: there are no brokers to ask. Raises
         `SourceUnavailable`."""
         if self._list_topics is None:
             return None
         async with self._listing:
-            if self._clock.now() - self._listed_at >= FRESH:
+            if self._listed is None or self._clock.now() - self._listed_at >= within:
                 topics = await self._list_topics()
                 self.learn(topics)
                 self._listed = frozenset(topic.name for topic in topics)

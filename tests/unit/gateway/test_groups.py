@@ -11,7 +11,7 @@ import pytest
 from assigner.auth.actions import Action
 from assigner.auth.identity import Principal
 from assigner.clock import SystemClock
-from assigner.errors import StoreUnavailable
+from assigner.errors import SourceUnavailable, StoreUnavailable
 from assigner.gateway.codec import decode_request, decode_response, encode, make, milliseconds64, nested, request_class
 from assigner.gateway.groups import Listed, SharedCalls
 from assigner.gateway.requests import Client, Request
@@ -107,10 +107,17 @@ class Scene:
     def __init__(self) -> None:
         self.of = {"assigner": Groups("consumer"), "classic": Groups("classic")}
         self.unknown = Groups("unknown")
-        topics = KafkaTopics(SystemClock())
+        self.listed: list[KafkaTopic] | None = None
+        """What the brokers list; None: they are away."""
+        topics = KafkaTopics(SystemClock(), self._list_topics)
         topics.learn([KafkaTopic("t", TOPIC_ID)])
         self.access = Access()
         self.calls = SharedCalls(self.of, self.unknown, self._kind, topics, lambda group: None)
+
+    async def _list_topics(self) -> Sequence[KafkaTopic]:
+        if self.listed is None:
+            raise SourceUnavailable("the brokers are away")
+        return self.listed
 
     async def _kind(self, group: str) -> str:
         return {"modern": "assigner", "old": "classic"}.get(group, "")
@@ -208,6 +215,15 @@ async def test_fetches_of_every_version(scene: Scene, version: int, every: bool)
     assert [(one.partition_index, one.committed_offset) for one in topic.partitions] == [
         (number, 42) for number in ((0,) if every else (0, 1))
     ]
+
+
+async def test_offsets_of_a_deleted_topic_are_gone(scene: Scene) -> None:
+    scene.listed = [KafkaTopic("another", UNKNOWN_ID)]
+    topic = make(nested(request_class(9, 5), "OffsetFetchRequestTopic"), name="t", partition_indexes=(0,))
+
+    named = await scene.call(9, 5, group_id="modern", topics=(topic,), require_stable=False)
+    assert [one.committed_offset for one in named.topics[0].partitions] == [-1]
+    assert not (await scene.call(9, 5, group_id="modern", topics=None, require_stable=False)).topics
 
 
 @pytest.mark.parametrize("version", range(1, 8))
