@@ -146,6 +146,8 @@ class GatewayServer:
             await self._tls.files.load()
         if self._credentials is not None:
             await self._credentials.load()
+        # Before the tasks, whose group would wrap the error.
+        await self._ports.open_bootstrap()
         async with background() as tasks, self._brokers.running():
 
             def keep(name: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -155,7 +157,6 @@ class GatewayServer:
                 keep("kafka certificates", self._tls.files.watch)
             if self._credentials is not None:
                 keep("kafka credentials", self._credentials.watch)
-            await self._ports.open_bootstrap()
             keep("kafka ports", self._keep_ports)
             keep("kafka connections", self._look)
             _log.info(

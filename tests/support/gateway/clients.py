@@ -37,7 +37,7 @@ def read(bootstrap: str, topic: str, partitions: int, count: int, **properties: 
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
     until = time.monotonic() + SECONDS
     while len(found) < count and time.monotonic() < until:
-        found += [message.value() for message in consumer.consume(500, 0.2) if not message.error()]
+        found += [bytes(one.value() or b"") for one in consumer.consume(500, 0.2) if not one.error()]
     consumer.close()
     return found
 
