@@ -18,6 +18,7 @@ NOT_EXCLUSIVE_YET = "not_exclusive_yet"
 NOT_RENEWING = "not_renewing"
 SET_TOO_LARGE = "set_too_large"
 SET_UNEVEN = "set_uneven"
+TOPIC_MISSING = "topic_missing"
 WRITE_TOO_LARGE = "write_too_large"
 NAMED = 5
 """Consumers or partitions that a condition names; the rest is counted."""
@@ -27,7 +28,13 @@ MOST = 20
 
 def conditions(state: GroupState) -> tuple[Condition, ...]:
     """All conditions of the group, in a fixed order, so that they can be compared."""
-    derived = (_not_exclusive_yet(state), _not_renewing(state), _too_large(state), _uneven(state))
+    derived = (
+        _not_exclusive_yet(state),
+        _not_renewing(state),
+        _too_large(state),
+        _uneven(state),
+        _missing_topics(state),
+    )
     return (*(condition for found in derived for condition in _bounded(found)), *state.plan.conditions)
 
 
@@ -88,6 +95,16 @@ def _uneven(state: GroupState) -> Iterator[Condition]:
                 message=f"topics of the co-partition set of {topics[0]!r} have {together} to {max(counts)} partitions; "
                 f"partitions from {together} on move by themselves until the counts are equal",
             )
+
+
+def _missing_topics(state: GroupState) -> Iterator[Condition]:
+    names = sorted(repr(topic) for topic, config in state.topics.items() if config.record.missing)
+    if names:
+        yield Condition(
+            kind=TOPIC_MISSING,
+            message=f"Kafka does not have these topics any more: {_some(names)}; their committed offsets count for "
+            "nothing until they are back. If they were deleted, delete them here, too",
+        )
 
 
 def _bounded(found: Iterable[Condition]) -> list[Condition]:

@@ -255,6 +255,8 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Racks of each partition's replicas, if Kafka reported them."""
     source: str = ""
     """Who set it: `settings`, `admin`, `kafka`, `` for upstream's."""
+    missing: bool = False
+    """Kafka has no such topic any more. As long as that is so, its committed offsets count for nothing."""
 
 
 class GroupOptions(msgspec.Struct, frozen=True, kw_only=True):

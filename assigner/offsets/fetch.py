@@ -1,8 +1,8 @@
 """Reads committed offsets from the store, never from a mirror: a new owner must see what the last one committed.
 
-An page that gets too long for one message is cut, and the caller continues from there. The offset of a topic that
-was deleted and recreated counts as none, even before it is deleted. An unreadable offset is named as such: if it
-counted as none, its owner would go back to the beginning.
+A page that gets too long for one message is cut, and the caller continues from there. The offset of a topic that is
+missing in Kafka, or was deleted and recreated, counts as none, even before it is deleted. An unreadable offset is named
+as such: if it counted as none, its owner would go back to the beginning.
 
 Not promised: that the offsets of different partitions are of the same moment.
 """
@@ -40,8 +40,8 @@ class OffsetReader:
         else:
             await self._fetch_all(group, wanted, page)
         # After the offsets, or the first commits of a topic recreated in between would look like its predecessor's.
-        identities = await self._identities(group, {tp.topic for tp, record in page.read if record is not None})
-        return page.found(identities)
+        configs = await self._configs(group, {tp.topic for tp, record in page.read if record is not None})
+        return page.found(configs)
 
     async def _fetch_named(self, group: str, partitions: Sequence[TopicPartition], page: _Page) -> None:
         size = IN_FLIGHT * self._store.limits.operations
@@ -78,12 +78,12 @@ class OffsetReader:
         tp = self._keys.parse_offset(group, entry.key)
         return tp is None or page.takes(tp, entry.value)
 
-    async def _identities(self, group: str, topics: set[str]) -> dict[str, str]:
-        """Read the ids of those topics that have one."""
+    async def _configs(self, group: str, topics: set[str]) -> dict[str, TopicConfig]:
+        """Read the configurations of these topics, as far as they have one."""
         keys, names = self._keys.group(group), sorted(topics)
         found = await multi_get(self._store, [keys.topic(name) for name in names]) if names else []
         configs = ((name, _config(result)) for name, result in zip(names, found, strict=True))
-        return {name: config.topic_id for name, config in configs if config}
+        return {name: config for name, config in configs if config}
 
 
 class _Page:
@@ -112,15 +112,16 @@ class _Page:
             self._unreadable.append(tp)
         return True
 
-    def found(self, identities: dict[str, str]) -> FoundOffsets:
-        offsets = tuple(
-            (tp, None if _is_of_predecessor(record, identities.get(tp.topic)) else record) for tp, record in self.read
-        )
+    def found(self, configs: dict[str, TopicConfig]) -> FoundOffsets:
+        offsets = tuple((tp, None if _is_void(record, configs.get(tp.topic)) else record) for tp, record in self.read)
         return FoundOffsets(offsets, tuple(self._unreadable), self._last if self._more else None)
 
 
-def _is_of_predecessor(record: Offset | None, topic_id: str | None) -> bool:
-    return bool(record and record.topic_id and topic_id and record.topic_id != topic_id)
+def _is_void(record: Offset | None, topic: TopicConfig | None) -> bool:
+    """Whether the offset is of a topic that is missing, or of a predecessor of the one that is there."""
+    if record is None or topic is None:
+        return False
+    return topic.missing or bool(record.topic_id and topic.topic_id and record.topic_id != topic.topic_id)
 
 
 def _value(found: GetResult) -> bytes | None:

@@ -297,6 +297,22 @@ async def test_offsets_of_a_topic_recreated_while_nobody_was_there_count_as_none
     assert listed.offsets == ((tp(0), None),)
 
 
+async def test_offsets_of_a_missing_topic_count_as_none_until_it_is_back(any_cluster: Cluster) -> None:
+    cluster = any_cluster
+    await cluster.add_topic(partitions=2, topic_id="first", source="kafka")
+    instance = await cluster.start_instance()
+    a = await cluster.join("a")
+    await a.until("owns", lambda c: len(c.owned) == 2)
+    assert await commit(a, {tp(0): 10}) == []
+    await cluster.add_topic(partitions=2, topic_id="first", source="kafka", missing=True)
+    assert await offset_of(instance, tp(0)) is None
+    listed = await instance.offsets.fetch(GROUP, WantedOffsets())
+    assert listed.offsets == ((tp(0), None),)
+    await cluster.add_topic(partitions=2, topic_id="first", source="kafka")
+    assert await offset_of(instance, tp(0)) == (10, 1)
+    assert len(a.owned) == 2
+
+
 async def test_a_commit_between_a_topics_recreation_and_the_leaders_notice_of_it_does_not_count(
     cluster: Cluster,
 ) -> None:

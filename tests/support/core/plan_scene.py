@@ -38,8 +38,11 @@ class Scene:
     def options(self, **options: object) -> None:
         self._put(KEYS.options, msgspec.convert(options, GroupOptions))
 
-    def topic(self, name: str, partitions: int, racks: tuple[tuple[str, ...], ...] = ()) -> None:
-        self._put(KEYS.topic(name), TopicConfig(topic=name, partition_count=partitions, replica_racks=racks))
+    def topic(
+        self, name: str, partitions: int, racks: tuple[tuple[str, ...], ...] = (), *, missing: bool = False
+    ) -> None:
+        config = TopicConfig(topic=name, partition_count=partitions, replica_racks=racks, missing=missing)
+        self._put(KEYS.topic(name), config)
 
     def consumer(self, name: str, *topics: str, **fields: object) -> None:
         known = {"consumer_name": name, "session": f"s-{name}", "topics": topics, **fields}

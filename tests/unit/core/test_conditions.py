@@ -23,6 +23,17 @@ def test_a_set_whose_topics_differ_is_a_condition() -> None:
     assert "4 to 6 partitions" in found.message
 
 
+def test_topics_that_kafka_does_not_have_are_a_condition() -> None:
+    scene = Scene()
+    scene.topic("t", 1)
+    assert conditions(scene.state) == ()
+    for number in range(8):
+        scene.topic(f"gone-{number}", 1, missing=True)
+    (found,) = conditions(scene.state)
+    assert found.kind == "topic_missing"
+    assert "'gone-4' and 3 more" in found.message
+
+
 def test_of_many_conditions_of_a_kind_the_rest_is_counted() -> None:
     sets = [[f"a{number:02}", f"b{number:02}"] for number in range(MOST + 5)]
     scene = Scene(copartitioned=sets)

@@ -10,11 +10,13 @@ import pytest
 
 from assigner.backends.memory import MemoryStore
 from assigner.errors import StoreUnavailable
-from assigner.model.keys import Keys
-from assigner.model.records import Stored, TopicConfig, encode, stored
-from assigner.store import CreateRevisionIs, Entry, read_all
+from assigner.model.keys import Keys, TopicPartition
+from assigner.model.records import Offset, Stored, TopicConfig, encode, stored
+from assigner.store import Compare, CreateRevisionIs, Entry, Operation, Store, TransactionResult, read_all
+from assigner.testing.faults import FaultyStore
 from assigner.testing.waiting import eventually
 from assigner.topics import TopicAnswer, TopicMissing, TopicRefresher, TopicUnavailable
+from assigner.topics.refresh import CONFIRM_AFTER, MISSING_AFTER
 
 KEYS = Keys()
 GROUP = KEYS.group("g")
@@ -133,13 +135,106 @@ async def test_nothing_new_writes_nothing(leader: Leader) -> None:
     assert leader.known["t"].mod_revision == revision
 
 
-@pytest.mark.parametrize(
-    "answer", [TopicMissing(), TopicUnavailable("timed out"), config(1)], ids=["deleted", "unavailable", "smaller"]
-)
+@pytest.mark.parametrize("answer", [TopicUnavailable("timed out"), config(1)], ids=["unavailable", "smaller"])
 async def test_uncertain_answers_change_nothing(leader: Leader, answer: TopicAnswer) -> None:
     await leader.start(config(2))
     leader.source.answers["t"] = answer
-    assert await leader.look() == config(2)
+    for _ in range(MISSING_AFTER):
+        assert await leader.look() == config(2)
+
+
+# --- topics that Kafka does not have ---------------------------------------------------------------------------------
+
+
+async def looked(leader: Leader, refresher: TopicRefresher, *answers: TopicAnswer) -> TopicConfig:
+    """The topic's configuration after the source gave these answers in turn."""
+    for answer in answers:
+        leader.source.answers["t"] = answer
+        await refresher.refresh()
+        await leader.reread()
+    return leader.known["t"].record
+
+
+async def test_a_topic_is_missing_once_kafka_has_said_so_several_times(leader: Leader) -> None:
+    await leader.start(config(2))
+    refresher = leader.refresher()
+    assert not (await looked(leader, refresher, *[TopicMissing()] * (MISSING_AFTER - 1))).missing
+    assert await looked(leader, refresher, TopicMissing()) == msgspec.structs.replace(config(2), missing=True)
+    revision = leader.known["t"].mod_revision
+    await looked(leader, refresher, TopicMissing(), TopicMissing())
+    assert leader.known["t"].mod_revision == revision
+
+
+async def test_an_answer_between_them_that_it_is_there_starts_the_count_again(leader: Leader) -> None:
+    await leader.start(config(2))
+    almost = [TopicMissing()] * (MISSING_AFTER - 1)
+    assert not (await looked(leader, leader.refresher(), *almost, config(2), *almost)).missing
+
+
+async def test_a_topic_that_is_back_is_missing_no_longer(leader: Leader) -> None:
+    await leader.start(config(2))
+    missing = [TopicMissing()] * MISSING_AFTER
+    assert await looked(leader, leader.refresher(), *missing, TopicUnavailable("timed out"), config(2)) == config(2)
+
+
+@pytest.mark.virtual_time
+async def test_it_looks_again_soon_if_a_topic_seems_to_be_missing(leader: Leader) -> None:
+    await leader.start(config(2))
+
+    async def is_missing() -> bool:
+        await leader.reread()
+        return leader.known["t"].record.missing
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(leader.refresher(interval=10_000.0).run)
+        await eventually(is_missing, within=MISSING_AFTER * CONFIRM_AFTER)
+        tasks.cancel_scope.cancel()
+    assert len(leader.source.asked) == MISSING_AFTER
+
+
+async def offsets(leader: Leader) -> list[str]:
+    entries = (await read_all(leader.store, KEYS.offsets("g"))).entries
+    return [entry.key.removeprefix(KEYS.offsets("g")) for entry in entries]
+
+
+async def commit(leader: Leader, *tps: TopicPartition) -> None:
+    for tp in tps:
+        await leader.store.put(KEYS.offset("g", tp), encode(Offset(offset=7)))
+
+
+async def test_offsets_of_a_recreated_topic_are_deleted_and_no_others(leader: Leader) -> None:
+    """Also those of partitions that nobody owns."""
+    await leader.start(config(300))
+    await commit(leader, *(TopicPartition("t", number) for number in range(300)), TopicPartition("t-2", 0))
+    leader.source.answers["t"] = config(2, "id-2")
+    await leader.look()
+    assert await offsets(leader) == ["t-2/0"]
+
+
+class CommitsMeanwhile(FaultyStore):
+    """An owner commits an offset of the new topic right after the topic got its new id."""
+
+    def __init__(self, store: Store, tp: TopicPartition) -> None:
+        super().__init__(store)
+        self.tp = tp
+
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], *, otherwise: Sequence[str] = ()
+    ) -> TransactionResult:
+        result = await super().transact(compares, operations, otherwise=otherwise)
+        if any(operation.key == GROUP.topic("t") for operation in operations):
+            await self.put(KEYS.offset("g", self.tp), encode(Offset(offset=1, topic_id="id-2")))
+        return result
+
+
+async def test_what_is_committed_of_the_new_topic_meanwhile_stays(leader: Leader) -> None:
+    await leader.start(config(3))
+    await commit(leader, *(TopicPartition("t", number) for number in range(3)))
+    leader.source.answers["t"] = config(3, "id-2")
+    store = CommitsMeanwhile(leader.store, TopicPartition("t", 1))
+    refresher = TopicRefresher(store, KEYS, "g", leader.source, leader.fence, 30.0, lambda: leader.known, leader.tally)
+    await refresher.refresh()
+    assert await offsets(leader) == ["t/1"]
 
 
 async def test_topics_that_an_operator_set_are_not_looked_up(leader: Leader) -> None:
