@@ -159,7 +159,7 @@ class Instance:
         self.metrics.instance = self.snapshot
 
     def _group_topics(self) -> GroupTopics:
-        quotas, kafka = self.settings.quotas, self.settings.kafka
+        quotas, kafka = self.settings.quotas, self.settings.kafka_in_force()
         source = None
         if kafka.bootstrap_servers:
             source = KafkaSource(

@@ -1,4 +1,5 @@
-"""Runs an instance with gRPC for consumers and operators, and HTTP for probes and metrics, on one event loop.
+"""Runs an instance with gRPC for consumers and operators, HTTP for probes and metrics, and a gateway for Kafka clients
+where one is wanted, on one event loop; or a gateway in a process of its own.
 
 At the start probes are answered first, then consumers are served, then groups are led. Shutdown is in reverse: the
 instance resigns from its groups, streams end with a status, then everything is closed.
@@ -7,8 +8,9 @@ instance resigns from its groups, streams end with a status, then everything is 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import anyio
 import msgspec
@@ -16,17 +18,23 @@ import msgspec
 from assigner.aio.shutdown import background, shielded
 from assigner.backend import Backend
 from assigner.clock import Clock
-from assigner.errors import AssignerError
+from assigner.errors import AssignerError, InvalidInput, how_to_install
 from assigner.instance import Instance
+from assigner.kafka_groups.spans import TracedClassicGroups
 from assigner.leader.leadership import LeadershipSettings
 from assigner.logs import get_logger
 from assigner.observability.identity_metrics import IdentityFiles, IdentitySnapshot
 from assigner.observability.metrics import GroupSnapshot
 from assigner.server import GrpcServer, ServerSettings
+from assigner.server.access import Access, access_by, is_required
 from assigner.settings import Settings
 from assigner.web import ProcessLiveness, WebServer
 
 _CLOSE_WITHIN = 10.0
+_IN_ONE_PROCESS = "memory"
+
+if TYPE_CHECKING:
+    from assigner.gateway.process import Gateway
 
 log = get_logger("assigner.service")
 
@@ -49,6 +57,7 @@ class Process:
         self._stack = AsyncExitStack()
         self._failure: AssignerError | None = None
         self._drained = False
+        self.gateway: Gateway | None = None
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -84,6 +93,26 @@ class Process:
     async def _end_service(self) -> None:
         """End what `_serve` started in order: whoever is served goes elsewhere."""
         raise NotImplementedError
+
+    async def _serve_kafka(self, stack: AsyncExitStack, access: Access) -> None:
+        """Start the gateway for Kafka clients. `access`: knows by what they may show who they are."""
+        settings = self.settings.gateway_in_force()
+        self.gateway = gateway = _gateway_class()(
+            settings,
+            self.instance,
+            ttl=self.settings.consumer_ttl,
+            strategy=self.settings.group.strategy,
+            authenticator=access.authenticator,
+            identity_required=is_required(self.settings.auth, self._at_gateway()),
+        )
+        await stack.enter_async_context(gateway.serving())
+        self.instance.metrics.gateway = gateway.snapshot
+        if problems := gateway.problems():
+            log.info("gateway_waits_for_kafka", upstream=settings.upstream, reason=problems[0])
+
+    def _at_gateway(self) -> ServerSettings:
+        """Whoever can reach the gateway's port has to show an identity under the same rule as at that of gRPC."""
+        return msgspec.structs.replace(self.settings.grpc, host=self.settings.gateway.host)
 
     def _problems(self) -> list[str]:
         return self.instance.problems()
@@ -161,12 +190,14 @@ class Service(Process):
             incarnation=instance.incarnation.id,
             supervisor=instance.supervisor,
             auth=self.settings.auth,
-            kafka_groups=instance.kafka_groups,
+            kafka_groups=TracedClassicGroups(instance.kafka_groups),
         )
         await self.server.start()
         stack.push_async_callback(shielded, self.server.close, _CLOSE_WITHIN)
         instance.metrics.snapshots = self._snapshots
         instance.metrics.identity = self._identity
+        if self.settings.gateway.enabled:
+            await self._serve_kafka(stack, self.server.access)
 
     def _snapshots(self) -> list[GroupSnapshot]:
         """Take the snapshots of a scrape: the groups, and what the server counted since the last one."""
@@ -196,12 +227,62 @@ class Service(Process):
         await self.instance.lead(self.address)
 
     async def _end_service(self) -> None:
-        await self.server.drain(self.settings.shutdown_timeout)
+        async with anyio.create_task_group() as tasks:
+            if self.gateway is not None:
+                tasks.start_soon(self.gateway.drain, self.settings.shutdown_timeout)
+            tasks.start_soon(self.server.drain, self.settings.shutdown_timeout)
+
+    def _warnings(self) -> list[str]:
+        # An instance whose gateway has no broker still serves its other consumers.
+        return super()._warnings() + (self.gateway.problems() if self.gateway is not None else [])
 
     @property
     def address(self) -> str:
         """The gRPC address that is advertised to others."""
         return self.settings.advertised_address(self.server.port)
+
+
+class GatewayProcess(Process):
+    """A gateway for Kafka clients in a process of its own: it uses the service's store, and leads no group."""
+
+    def __init__(self, settings: Settings, *, clock: Clock | None = None, backend: Backend | None = None) -> None:
+        """The settings are those of the service. Raises `InvalidInput` for a store that is in one process only."""
+        if settings.store.backend == _IN_ONE_PROCESS and backend is None:
+            raise InvalidInput(
+                "a gateway in a process of its own shares the service's store, and store.backend 'memory' is within "
+                "one process: choose another --store, or run the gateway in the service: assigner serve --gateway"
+            )
+        enabled = msgspec.structs.replace(settings.gateway, enabled=True)
+        super().__init__(msgspec.structs.replace(settings, gateway=enabled), clock=clock, backend=backend)
+        _gateway_class()
+
+    async def _serve(self, stack: AsyncExitStack) -> None:
+        access = access_by(self.settings.auth, self._at_gateway(), self.instance.clock)
+        if access.authenticator is not None:
+            await access.authenticator.load()
+            watching = await stack.enter_async_context(background())
+            keep = partial(self.instance.supervisor.keep, "keys and certificate rules", access.authenticator.watch)
+            watching.start_soon(keep, name="keys and certificate rules")
+        await self._serve_kafka(stack, access)
+
+    async def _work(self) -> None:
+        await self.instance.attach()
+
+    async def _end_service(self) -> None:
+        if self.gateway is not None:
+            await self.gateway.drain(self.settings.shutdown_timeout)
+
+    def _problems(self) -> list[str]:
+        return super()._problems() + (self.gateway.problems() if self.gateway is not None else [])
+
+
+def _gateway_class() -> type[Gateway]:
+    """Import what serves Kafka clients. Raises `InvalidInput` where the libraries are missing."""
+    try:
+        from assigner.gateway.process import Gateway
+    except ImportError as error:
+        raise InvalidInput(f"the gateway needs libraries of its own ({error}); {how_to_install('gateway')}") from error
+    return Gateway
 
 
 def _pinging_in_time(settings: Settings) -> ServerSettings:

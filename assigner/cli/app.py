@@ -18,6 +18,7 @@ from assigner.cli.exit_codes import USAGE, Failure
 
 COMMANDS = {
     "serve": "serve:serve",
+    "gateway": "serve:gateway",
     "groups": "groups:groups",
     "describe": "groups:describe",
     "history": "groups:history",

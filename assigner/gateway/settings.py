@@ -64,6 +64,15 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     sasl_credentials: str = ""
     """A file with the users of PLAIN and SCRAM."""
 
+    leader_tls_ca: str = ""
+    """The authorities that vouch for the instances that lead classic groups; empty, with no certificate: these are
+    called without TLS."""
+    leader_tls_certificate: str = ""
+    """Shown to them."""
+    leader_tls_key: str = ""
+    leader_token_file: str = ""
+    """The token that is shown to them; the role is `gateway`."""
+
     backlog: int = 1024
     max_connections: int = 10_000
     max_connections_per_address: int = 5_000
@@ -113,6 +122,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             raise InvalidInput("tls_certificate and tls_key go together; set both or none")
         if self.tls_client_ca and not self.tls_certificate:
             raise InvalidInput("tls_client_ca needs tls_certificate and tls_key too")
+        if bool(self.leader_tls_certificate) != bool(self.leader_tls_key):
+            raise InvalidInput("leader_tls_certificate and leader_tls_key go together; set both or none")
         self._check_sasl()
 
     def _check_sasl(self) -> None:
@@ -125,6 +136,10 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     def interval(self, consumer_ttl: float) -> float:
         """The heartbeat interval that Kafka 4 members are told."""
         return self.heartbeat_interval or min(5.0, consumer_ttl / 3)
+
+    @property
+    def leaders_use_tls(self) -> bool:
+        return bool(self.leader_tls_ca or self.leader_tls_certificate)
 
     @property
     def first_broker_port(self) -> int:

@@ -1,7 +1,8 @@
 """Collects the metrics of the service, writes the log of ownership events, and makes spans.
 
-- `metrics`: counters and histograms that drivers report to. `instance_metrics` and `identity_metrics`: the figures of
-  an instance, and those of its callers' identities, read at each scrape. No other module imports prometheus_client.
+- `metrics`: counters and histograms that drivers report to. `instance_metrics`, `identity_metrics` and
+  `gateway_metrics`: the figures of an instance, of its callers' identities and of its gateway, read at each scrape. No
+  other module imports prometheus_client.
 - `event_log`: ownership events as lines of JSON, written to segments of bounded size and age by a thread of its own.
 - `tracing`: spans of Kafka clients' requests, by OpenTelemetry's API, which no other module imports.
 

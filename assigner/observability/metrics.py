@@ -26,6 +26,7 @@ from assigner import __version__
 from assigner.core.group import GroupState
 from assigner.core.routers.quorum import required
 from assigner.model.records import Cause, Status, Step
+from assigner.observability.gateway_metrics import GatewaySnapshot, gateway_families
 from assigner.observability.identity_metrics import IdentitySnapshot, identity_families
 from assigner.observability.instance_metrics import InstanceSnapshot, instance_families
 
@@ -93,6 +94,8 @@ class Metrics:
         """Called on the event loop at each scrape, as `snapshots` is."""
         self.identity: Callable[[], IdentitySnapshot] = IdentitySnapshot
         """Called in the same way."""
+        self.gateway: Callable[[], GatewaySnapshot | None] = lambda: None
+        """Called in the same way; None: this instance has no gateway."""
         self.per_consumer = per_consumer
         self._groups = BoundedNames(max_groups)
         self._reasons = BoundedNames(MAX_REASONS)
@@ -304,7 +307,7 @@ class Metrics:
         for queue, read in self._depths.items():
             self._depth.labels(queue).set(read())
         gathered = gather(self.snapshots(), self._groups)
-        return _Scrape(self.registry, gathered, self.instance(), self.identity(), self.per_consumer)
+        return _Scrape(self.registry, gathered, self.instance(), self.identity(), self.gateway(), self.per_consumer)
 
 
 class _Scrape(Collector):
@@ -316,12 +319,14 @@ class _Scrape(Collector):
         groups: Mapping[str, GroupSnapshot],
         instance: InstanceSnapshot,
         identity: IdentitySnapshot,
+        gateway: GatewaySnapshot | None,
         per_consumer: bool,
     ) -> None:
         self._registry = registry
         self._groups = groups
         self._instance = instance
         self._identity = identity
+        self._gateway = gateway
         self._per_consumer = per_consumer
 
     def collect(self) -> Iterator[Metric]:
@@ -331,6 +336,7 @@ class _Scrape(Collector):
             yield family
         yield from instance_families(self._instance)
         yield from identity_families(self._identity)
+        yield from gateway_families(self._gateway)
         yield from group_families(self._groups, per_consumer=self._per_consumer)
 
     def encode(self) -> bytes:

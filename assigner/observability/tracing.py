@@ -99,6 +99,10 @@ class SpanHandle:
             self._span.record_exception(error)
             self._span.set_status(trace.Status(trace.StatusCode.ERROR, str(error)))
 
+    def as_current(self) -> AbstractContextManager[object]:
+        """For a `with` block that the span does not end with: it is the current one there."""
+        return UNTRACED if self._span is None else _Continued(trace.set_span_in_context(self._span))
+
     def __enter__(self) -> Self:
         if self._span is not None:
             self._token = contexts.attach(trace.set_span_in_context(self._span))
@@ -115,7 +119,7 @@ class SpanHandle:
         self._span.end()
 
 
-_NOTHING = SpanHandle()
+UNTRACED = SpanHandle()
 """Stands for every span where there is no tracing. It has no state, so all may share it."""
 
 
@@ -128,7 +132,7 @@ def begin(name: str, **attributes: Attribute) -> SpanHandle:
     """A span that its maker ends, and that is nobody's parent unless it is entered. Its parent is the current one."""
     provider = _provider()
     if provider is None:
-        return _NOTHING
+        return UNTRACED
     return SpanHandle(_tracer(provider).start_span(name, attributes=attributes))
 
 
@@ -167,7 +171,7 @@ def context_headers() -> dict[str, str]:
 def continued(metadata: Mapping[str, Any] | None) -> AbstractContextManager[object]:
     """Make the caller's span the parent of the spans in a `with` block. What is no `traceparent` is ignored."""
     if metadata is None or "traceparent" not in metadata or not active():
-        return _NOTHING
+        return UNTRACED
     carrier = {name: str(metadata[name]) for name in ("traceparent", "tracestate") if name in metadata}
     return _Continued(_propagator.extract(carrier))
 

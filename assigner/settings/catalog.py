@@ -270,6 +270,13 @@ _KEYS = (
     Key("gateway.tls_reload_interval", "Seconds between looks at the TLS files.", rules.SECONDS),
     Key("gateway.sasl_mechanisms", "Mechanisms by which clients must authenticate; none: they need not."),
     Key("gateway.sasl_credentials", "File with the users of `PLAIN` and `SCRAM`."),
+    Key(
+        "gateway.leader_tls_ca",
+        "File with the authorities of the instances that lead classic groups; empty: they are called without TLS.",
+    ),
+    Key("gateway.leader_tls_certificate", "File with the certificate shown to them."),
+    Key("gateway.leader_tls_key", "File with the key of that certificate."),
+    Key("gateway.leader_token_file", "File with the token shown to them, read anew when it changes."),
     Key("gateway.backlog", "Connections that may wait to be accepted.", _COUNT),
     Key("gateway.max_connections", "Connections at once.", _COUNT),
     Key("gateway.max_connections_per_address", "Connections at once from one address (IPv6: one /64).", _COUNT),

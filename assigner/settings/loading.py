@@ -245,4 +245,6 @@ def _secret_files(settings: Settings) -> tuple[tuple[str, str | None], ...]:
         ("gateway.upstream_properties_file", settings.gateway.upstream_properties_file),
         ("gateway.tls_key", settings.gateway.tls_key),
         ("gateway.sasl_credentials", settings.gateway.sasl_credentials),
+        ("gateway.leader_tls_key", settings.gateway.leader_tls_key),
+        ("gateway.leader_token_file", settings.gateway.leader_token_file),
     )

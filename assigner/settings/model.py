@@ -120,15 +120,27 @@ class Settings(Section, frozen=True, kw_only=True):
             default_prefix=self.default_prefix,
         )
 
-    def upstream(self) -> KafkaSection:
-        """The Kafka cluster behind the gateway: that of `kafka`, unless `gateway` says otherwise."""
+    def gateway_in_force(self) -> GatewaySettings:
+        """The gateway's settings, with the brokers of `kafka` where they name none of their own."""
         gateway, kafka = self.gateway, self.kafka
         own = bool(gateway.upstream_properties or gateway.upstream_properties_file)
         return msgspec.structs.replace(
-            kafka,
-            bootstrap_servers=gateway.upstream or kafka.bootstrap_servers,
-            properties=gateway.upstream_properties if own else kafka.properties,
-            properties_file=gateway.upstream_properties_file if own else kafka.properties_file,
+            gateway,
+            upstream=gateway.upstream or kafka.bootstrap_servers,
+            upstream_properties=gateway.upstream_properties if own else kafka.properties,
+            upstream_properties_file=gateway.upstream_properties_file if own else kafka.properties_file,
+        )
+
+    def kafka_in_force(self) -> KafkaSection:
+        """The brokers to discover topics from: those behind the gateway where no others are named."""
+        if self.kafka.bootstrap_servers or not self.gateway.enabled:
+            return self.kafka
+        gateway = self.gateway_in_force()
+        return msgspec.structs.replace(
+            self.kafka,
+            bootstrap_servers=gateway.upstream,
+            properties=gateway.upstream_properties,
+            properties_file=gateway.upstream_properties_file,
         )
 
     def advertised_address(self, port: int) -> str:

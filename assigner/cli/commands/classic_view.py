@@ -71,7 +71,7 @@ def member_rows(group: ClassicDescription) -> Iterator[tuple[Any, ...]]:
         yield (
             member.member_id,
             member.client_id,
-            member.client_host,
+            member.client_host.lstrip("/"),
             member.instance_id or "",
             "leader" if member.member_id == group.leader else "",
             f"{len(member.metadata)} bytes" if one.topics is None else ",".join(one.topics),

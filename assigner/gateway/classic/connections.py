@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 from grpclib.client import Channel
 
 from assigner.client.channel import Address, Dialer, close_channel, parse_address, unary_call
+from assigner.observability.tracing import context_headers
 from assigner.proto import classic_groups as wire
 from assigner.proto.classic_groups import Method
 from assigner.proto.runtime import message_class
@@ -102,7 +103,8 @@ class LeaderConnections:
         instance = await self._instance(address)
         long = method in (wire.JOIN, wire.SYNC)
         message: Message = wire.message_of(method.request, request)
-        reply = await instance.call(method, message, wire.carrier(org, principal), timeout, long=long)
+        metadata = {**wire.carrier(org, principal), **context_headers()}
+        reply = await instance.call(method, message, metadata, timeout, long=long)
         return wire.value_of(reply, kind, MAX_ELEMENTS)
 
     async def _instance(self, address: str) -> _Instance:

@@ -20,6 +20,7 @@ from grpclib.server import Stream
 from assigner.api import ClassicGroups
 from assigner.errors import InvalidName
 from assigner.model.names import check_name, qualified_group
+from assigner.observability.tracing import continued
 from assigner.proto import classic_groups as wire
 from assigner.proto.classic_groups import Method
 from assigner.proto.runtime import message_class
@@ -60,10 +61,11 @@ class KafkaGroupCalls:
             request = wire.value_of(await receive(stream), method.request_type, self._max_elements)
             org, principal = wire.carried(stream.metadata or {})
             self._check(org, request)
-            if not waits:
-                return wire.encoded(method.answer, await call(org, request, principal))
-            with cast(PeerConnection, stream._stream.connection).with_consumer():
-                return wire.encoded(method.answer, await call(org, request, principal))
+            with continued(stream.metadata):
+                if not waits:
+                    return wire.encoded(method.answer, await call(org, request, principal))
+                with cast(PeerConnection, stream._stream.connection).with_consumer():
+                    return wire.encoded(method.answer, await call(org, request, principal))
 
         async def work(stream: Stream[Any, Any]) -> None:
             reply = await answer(stream)

@@ -9,6 +9,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from assigner.model.records import Cause, Status, Step
+from assigner.observability.gateway_metrics import GatewaySnapshot
 from assigner.observability.identity_metrics import IdentityFiles, IdentitySnapshot
 from assigner.observability.instance_metrics import InstanceSnapshot
 from assigner.observability.metrics import OTHER, BoundedNames, GroupSnapshot, Metrics, gather
@@ -25,6 +26,19 @@ NAMES = {
     "assigner_connections": set(),
     "assigner_consumer_partitions": {"group", "consumer"},
     "assigner_evictions": {"group"},
+    "assigner_gateway_brokers_up": set(),
+    "assigner_gateway_buffered_bytes": set(),
+    "assigner_gateway_connections": set(),
+    "assigner_gateway_denied": {"kind", "claim"},
+    "assigner_gateway_logins": {"outcome"},
+    "assigner_gateway_members": set(),
+    "assigner_gateway_parked_requests": set(),
+    "assigner_gateway_received_bytes": set(),
+    "assigner_gateway_refused": {"reason"},
+    "assigner_gateway_requests": {"api"},
+    "assigner_gateway_sent_bytes": set(),
+    "assigner_gateway_upstream_connections": set(),
+    "assigner_gateway_upstream_failures": set(),
     "assigner_group_consumers": {"group", "status"},
     "assigner_group_generation": {"group"},
     "assigner_group_handoffs": {"group", "step"},
@@ -111,6 +125,9 @@ def busy(metrics: Metrics) -> Metrics:
     metrics.instance = lambda: InstanceSnapshot(tasks=3, restarts={"mirror": 1})
     metrics.identity = lambda: IdentitySnapshot(
         denied={("denied", "groups"): 2}, files={"keys": IdentityFiles(1.5, 3, 1)}, tokens={"forged": 4}
+    )
+    metrics.gateway = lambda: GatewaySnapshot(
+        requests={1: 5, 9_999: 2, 9_998: 1}, refused={"idle": 1}, logins={"ok": 1}, denied={("denied", "groups"): 1}
     )
     return metrics
 
@@ -234,3 +251,13 @@ async def test_snapshots_are_taken_on_the_loop_and_encoded_off_it() -> None:
     here = threading.get_ident()
     assert threads[0] == here
     assert threads[1] != here
+
+
+def test_requests_of_kafka_clients_are_counted_by_the_apis_name_and_unknown_ones_together() -> None:
+    metrics = busy(Metrics())
+    assert value(metrics, "assigner_gateway_requests_total", api="Fetch") == 5
+    assert value(metrics, "assigner_gateway_requests_total", api="_other") == 3
+
+
+def test_an_instance_without_a_gateway_has_no_figures_of_one() -> None:
+    assert not [name for name, _ in series(Metrics()) if name.startswith("assigner_gateway_")]
