@@ -290,6 +290,36 @@ def test_partitions_that_get_an_owner_back_are_counted_once() -> None:
         table.apply(whole(8, p0=at("a", 5), p1=at("a", 5), p2=at("a", 5)))
 
 
+def test_a_table_at_its_limit_takes_changes_of_the_partitions_that_it_has() -> None:
+    table = RoutingTable(max_partitions=2)
+    table.begin_stream()
+    table.apply(whole(1, p0=at("a", 1), p1=at("a", 1)))
+    table.apply(difference(2, p0=at("b", 2), p1=at("b", 2)))
+    assert [route.owner for _, route in table] == ["b", "b"]
+
+
+def test_partitions_that_a_whole_table_gives_owners_again_are_counted_once() -> None:
+    table = RoutingTable(max_partitions=3)
+    table.begin_stream()
+    table.apply(whole(1, p0=at("a", 1), p1=at("a", 1)))
+    table.apply(difference(2, (0, 1)))
+    table.begin_stream()
+    table.apply(whole(3, p0=at("b", 2), p1=at("b", 2)))
+    table.apply(difference(4, p2=at("b", 1)))
+    assert len(table) == 3
+
+
+def test_a_partition_beyond_a_topic_that_shrank_is_forgotten() -> None:
+    table = RoutingTable(max_partitions=1)
+    table.begin_stream()
+    table.apply(whole(1, p7=at("a", 1)))
+    table.apply(difference(2, (7,)))
+    table.begin_stream()
+    table.apply(TableChanges(opening=RoutingOpening(30.0, ""), full=True, revision=3, topics=(("t", 7),)))
+    table.apply(difference(4, p0=at("a", 1)))
+    assert len(table) == 1
+
+
 def test_an_update_that_is_refused_changes_nothing() -> None:
     """Or the table would show owners that the requests were never told of."""
     table = RoutingTable(max_partitions=2)
