@@ -25,6 +25,9 @@ from assigner.model.records import decode, encode
 from assigner.storage.update import FenceFailed, Lost, Swapped, swap
 from assigner.store import Committed, Compare, CreateRevisionIs, Delete, Found, Put, Store, read_all, unchanged
 
+_BLOCKS_AT_ONCE = 8
+"""Blocks read in one answer of the store."""
+
 log = get_logger("assigner.kafka_groups.records")
 
 
@@ -67,22 +70,24 @@ class GroupRecords:
 
     async def load(self) -> ClassicGroupRecord | None:
         """Read the group. Raises `UnreadableRecord` for one that can't be put together."""
-        blocks = await self._read_blocks()
-        # After the blocks: nobody else writes in this term, and of those that it names none is ever changed.
         found = await self._store.get(self._key)
-        state, record = None, None
-        if isinstance(found, Found):
-            state = decode(ClassicGroupRecord, found.entry.value)[0]
+        state = decode(ClassicGroupRecord, found.entry.value)[0] if isinstance(found, Found) else None
+        # Nobody else writes in this term, so the blocks are still those that the record names.
+        values = await self._read_blocks()
+        record = None
+        if isinstance(found, Found) and state is not None:
+            named = {number: values[number] for number in state.blocks if number in values}
+            blocks = {number: decode(ClassicMembersRecord, value)[0] for number, value in named.items()}
             record, self._layout = unpack(state, blocks)
             self.revision = found.entry.mod_revision
-        await self._delete_blocks(unnamed(state, blocks))
+        await self._delete_blocks(unnamed(state, values))
         return record
 
-    async def _read_blocks(self) -> dict[int, ClassicMembersRecord]:
+    async def _read_blocks(self) -> dict[int, bytes]:
         prefix = self._keys.kafka_members(self.group)
-        entries = (await read_all(self._store, prefix, page_size=16)).entries
+        entries = (await read_all(self._store, prefix, page_size=_BLOCKS_AT_ONCE)).entries
         numbered = ((entry.key[len(prefix) :], entry.value) for entry in entries)
-        return {int(name): decode(ClassicMembersRecord, value)[0] for name, value in numbered if name.isdecimal()}
+        return {int(name): value for name, value in numbered if name.isdecimal()}
 
     # --- writing ---------------------------------------------------------------------------------------------------
 

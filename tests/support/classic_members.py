@@ -42,6 +42,7 @@ TRY_AGAIN = frozenset({KafkaError.COORDINATOR_LOAD_IN_PROGRESS})
 REDISCOVER = frozenset({KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR})
 PAUSE = 0.1
 """Seconds before a client tries again, as librdkafka's and Java's `retry.backoff.ms`."""
+Protocols = tuple[tuple[str, bytes], ...]
 Coordinators = Callable[[], Sequence[ClassicGroups]]
 
 
@@ -71,6 +72,10 @@ class ClassicMember:
         """How often it was given an assignment."""
         self.lost = 0
         """How often it learned that it is no member any more."""
+        self.led = 0
+        """How often it was asked to assign."""
+        self.metadata: Protocols = (("range", encode_subscription(Subscription(topics=("t",), version=0))),)
+        """The protocols that it joins with."""
         self.errors: list[KafkaError] = []
         """All answers to heartbeats that were errors."""
         self.committed: dict[int, int] = {}
@@ -136,7 +141,7 @@ class ClassicMember:
             session_timeout=round(self._session * 1000),
             rebalance_timeout=round(self._rebalance * 1000),
             protocol_type="consumer",
-            protocols=(("range", encode_subscription(Subscription(topics=("t",), version=0))),),
+            protocols=self.metadata,
             member_id=self.member_id,
             instance_id=self.instance_id,
             client_id=self.name,
@@ -145,6 +150,7 @@ class ClassicMember:
     async def _synced(self, joined: JoinAnswer) -> bool:
         assignments: tuple[tuple[str, bytes], ...] = ()
         if joined.leader == joined.member_id and not joined.skip_assignment:
+            self.led += 1
             assignments = self._assign([one.member_id for one in joined.members])
         request = SyncRequest(
             group=self.group,

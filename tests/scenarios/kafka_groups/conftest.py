@@ -47,9 +47,12 @@ class ClassicScene:
 
         await eventually(holds, within=self.cluster.patience + self.cluster.allowance, what="one stable generation")
 
+    def leaders(self) -> list[str]:
+        """The instances that lead the group `g`: one, or none between two terms."""
+        return [name for name, one in self.cluster.instances.items() if one.kafka_groups.leads("", "g")]
+
     def leader(self) -> str:
-        """The instance that leads the group `g`."""
-        [name] = [name for name, one in self.cluster.instances.items() if one.kafka_groups.leads("", "g")]
+        [name] = self.leaders()
         return name
 
     async def until(self, what: str, holds: Callable[[], Any]) -> None:

@@ -220,7 +220,12 @@ async def test_a_sync_is_asked_as_its_version_says(version: int) -> None:
 @pytest.mark.parametrize("version", range(5))
 async def test_a_heartbeat_is_asked_as_its_version_says(version: int) -> None:
     groups = Groups(HeartbeatAnswer(error=KafkaError.REBALANCE_IN_PROGRESS))
-    fields = {"group_id": "g", "generation_id": 3, "member_id": "app-1", "group_instance_id": "pod-1"}
+    fields: dict[str, Any] = {
+        "group_id": "g",
+        "generation_id": 3,
+        "member_id": "app-1",
+        "group_instance_id": "pod-1",
+    }
     answer = await call(groups, HEARTBEAT, version, **fields)
     instance_id = "pod-1" if version >= 3 else None
     wanted = HeartbeatRequest(group="g", member_id="app-1", generation=3, instance_id=instance_id)
