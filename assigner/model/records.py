@@ -108,6 +108,10 @@ class Controller(msgspec.Struct, frozen=True, gc=False):
     name: str
 
 
+KAFKA_MEMBER = "kafka"
+"""The kind of a consumer that is a Kafka client."""
+
+
 class Consumer(msgspec.Struct, frozen=True, omit_defaults=False, kw_only=True):
     consumer_name: str
     status: Status = Status.READY
@@ -153,6 +157,12 @@ class Consumer(msgspec.Struct, frozen=True, omit_defaults=False, kw_only=True):
     def keeps_a_session(self) -> bool:
         """Whether the client names its session and renews it by its own clock, as `exclusive` requires."""
         return self.renews and bool(self.session) and not self.minted
+
+    @property
+    def stops_first(self) -> bool:
+        """Whether a partition may have another owner only after this one has released it, in groups of either mode: a
+        Kafka client commits what it has done when it is told to let go, and expects that nobody has begun there yet."""
+        return self.kind == KAFKA_MEMBER
 
     @property
     def wants_every_topic(self) -> bool:

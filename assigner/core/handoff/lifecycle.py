@@ -159,7 +159,6 @@ def _goes_on(state: GroupState, tps: Sequence[TopicPartition], step: Step) -> bo
 
 
 def _forward(state: GroupState, tps: Sequence[TopicPartition], step: Step, *, without_acks: bool) -> HandoffAction:
-    exclusive = state.options.handoff_mode is HandoffMode.EXCLUSIVE
     match step:
         case Step.WARMING | Step.FAILED | Step.RELEASING | Step.COMPLETE:
             return HandoffAction.WAIT
@@ -168,9 +167,17 @@ def _forward(state: GroupState, tps: Sequence[TopicPartition], step: Step, *, wi
         case Step.FREEZING if not without_acks and missing_of_all(state, tps):
             return HandoffAction.WAIT
         case Step.READY | Step.FREEZING:
-            return HandoffAction.RELEASE if exclusive else HandoffAction.FLIP
+            return HandoffAction.RELEASE if _stops_first(state, tps) else HandoffAction.FLIP
         case Step.RELEASED:
             return HandoffAction.FLIP_RELEASED
+
+
+def _stops_first(state: GroupState, tps: Sequence[TopicPartition]) -> bool:
+    """Whether the old owner has to release before the new one gets the partition."""
+    if state.options.handoff_mode is HandoffMode.EXCLUSIVE:
+        return True
+    owner = state.consumers.get(state.handoffs[tps[0]].record.old_owner)
+    return owner is not None and owner.record.stops_first
 
 
 def _overdue(state: GroupState, handoff: Handoff, old: SessionState) -> HandoffAction:

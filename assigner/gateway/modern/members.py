@@ -42,10 +42,9 @@ from assigner.gateway.requests import Request
 from assigner.logs import get_logger
 from assigner.model.commands import Commands
 from assigner.model.names import session_digest
-from assigner.model.records import Consumer, Status
+from assigner.model.records import KAFKA_MEMBER, Consumer, Status
 
 MOST_MEMBERS = 20_000
-KIND = "kafka"
 GONE_WITHIN = 2.0
 """Seconds that a leave waits until the mirror shows it."""
 OVER = (Evicted, NotRegistered, Superseded)
@@ -439,7 +438,7 @@ def _terms(member: Member, subscription: Subscription, resolved: Resolved) -> Re
         release_timeout=subscription.rebalance_timeout,
         renews=True,
         cold=True,
-        kind=KIND,
+        kind=KAFKA_MEMBER,
         client_id=member.client_id,
         host=member.host,
         principal=member.principal,

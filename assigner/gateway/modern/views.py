@@ -14,7 +14,7 @@ from assigner.core.group import GroupState
 from assigner.errors import AssignerError, FailedPrecondition, UnknownGroup, UnknownTopic
 from assigner.gateway.groups import Listed
 from assigner.gateway.modern.encoding import GroupView, MemberView, description
-from assigner.gateway.modern.members import KIND, Members
+from assigner.gateway.modern.members import Members
 from assigner.gateway.modern.parts import InstanceParts
 from assigner.gateway.requests import Entity, Request
 from assigner.logs import get_logger
@@ -27,7 +27,7 @@ from assigner.model.kafka_groups import (
 )
 from assigner.model.keys import TopicPartition
 from assigner.model.names import org_and_group, qualified_group, session_digest
-from assigner.model.records import Consumer, Status
+from assigner.model.records import KAFKA_MEMBER, Consumer, Status
 from assigner.storage.kinds import ASSIGNER
 
 CONSUMER = "consumer"
@@ -78,7 +78,7 @@ class ModernViews:
         )
 
     def _member(self, state: GroupState, record: Consumer) -> MemberView:
-        name, is_kafka = record.consumer_name, record.kind == KIND
+        name, is_kafka = record.consumer_name, record.kind == KAFKA_MEMBER
         here = self._members.get(state.keys.group, record.session)
         owned, leaving = state.owned[name], state.outgoing[name]
         return MemberView(

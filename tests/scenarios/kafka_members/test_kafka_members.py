@@ -77,6 +77,28 @@ async def test_a_revocation_has_two_steps_and_nobody_has_a_partition_meanwhile(
     assert await second.fetch(*sorted(taken)) == (0, dict.fromkeys(sorted(taken), 7))
 
 
+@pytest.mark.cluster(options=GroupOptions(debounce=0.1, handoff_mode=HandoffMode.OVERLAP))
+async def test_a_kafka_member_stops_before_the_next_owner_begins_in_a_group_of_any_mode(
+    any_cluster: Cluster, gateways: Any
+) -> None:
+    gateway = await gateways(any_cluster)()
+    await any_cluster.add_topic("t", 4)
+    member = KafkaMember(gateway)
+    await member.join()
+    await member.ack()
+    other = await any_cluster.join("grpc")
+    told = await member.poll()
+    assert told.assignment is not None
+    taken = {tp(number) for number in range(4)} - told.assignment
+    assert len(taken) == 2
+    assert await member.commit(dict.fromkeys(taken, 7)) == dict.fromkeys(taken, 0)
+    assert not other.owned
+
+    await member.ack()
+    await any_cluster.until_counts(**{"app/m1": 2, "grpc": 2})
+    assert other.owned.keys() == taken
+
+
 async def _has(member: KafkaMember, wanted: set[Any]) -> bool:
     await member.poll()
     return member.has == wanted
