@@ -3,7 +3,8 @@
     warming -> ready -> [freezing] -> [releasing -> released] -> complete -> (deleted)
 
 `[freezing]` only where routers are registered, `[releasing -> released]` in exclusive groups and from Kafka clients,
-`complete` in overlap groups. The record is in the store, so every edge is a write, and each edge is decided in one place:
+`complete` in overlap groups. The record is in the store, so every edge is a write, and each edge is decided in one
+place:
 
     (none)            -> warming     a plan: `planning.execution`
     warming           -> ready       the new owner's Ready: `acks.ready`; -> failed, if it says why it could not
