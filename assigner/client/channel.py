@@ -289,6 +289,8 @@ _REFUSALS: dict[str, type[AssignerError]] = {
         errors.UnknownTopic,
         errors.UnknownGroup,
         errors.FailedPrecondition,
+        errors.GroupKindMismatch,
+        errors.SessionHeld,
         errors.Unauthenticated,
         errors.PermissionDenied,
         errors.Superseded,

@@ -89,6 +89,8 @@ class AssignerConsumer:
         session: str | None = None,
         advertised_address: str = "",
         generation: str = "",
+        cold: bool = False,
+        kind: str = "",
         tls: ssl.SSLContext | bool | None = None,
         token: Token | None = None,
         clock: Clock | None = None,
@@ -101,7 +103,8 @@ class AssignerConsumer:
         """`addresses`: `host:port` of one or more instances. `group` may be empty for the service's default group,
         and `topics` for every topic of the group. `token`: what the consumer shows to be recognized: a text, a
         `pathlib.Path` of a file, which is read again when it changes, or a function. `connect_timeout`: seconds to get
-        registered for the first time; None: for as long as it takes."""
+        registered for the first time; None: for as long as it takes. `cold`: the handler has nothing to warm, so that
+        `warm` is never called and partitions come without that step. `kind`: what the consumer is, for operators."""
         warn_of_misspelt(handler)
         self._clock = clock or SystemClock()
         self._timing = timing
@@ -118,6 +121,8 @@ class AssignerConsumer:
             rack=rack,
             address=advertised_address,
             generation=generation,
+            cold=cold,
+            kind=check_name("kind", kind) if kind else "",
         )
         parsed = parse_addresses(addresses)
         dialer = Dialer(tls_context(tls), timing.keepalive, timing.keepalive_timeout, token_source(token))

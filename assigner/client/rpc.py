@@ -38,6 +38,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     rack: str = ""
     address: str = ""
     generation: str = ""
+    cold: bool = False
+    kind: str = ""
 
 
 class ConsumerRpc:
@@ -63,6 +65,8 @@ class ConsumerRpc:
             renews=True,
             generation=identity.generation,
             standbys=True,
+            cold=identity.cold,
+            kind=identity.kind,
         )
         command = message_class("AssignmentCommand")
         async with aclosing(stream_call(self._channel, _SERVICE + "Register", request, command)) as stream:

@@ -104,6 +104,8 @@ class Requests:
             renews=request.renews,
             generation=_optional("generation", request.generation),
             principal=self.principal,
+            cold=request.cold,
+            kind=_optional("kind", request.kind),
         )
 
     def acks(self, request: v1.PartitionReadyRequest | v1.PartitionReleasedRequest, failure: str) -> RequestedAcks:

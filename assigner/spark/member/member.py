@@ -97,6 +97,7 @@ class QueryMember(Handler):
             tls=options.tls.context() if options.tls is not None else None,
             token=Path(options.token_file) if options.token_file else None,
             connect_timeout=options.assigner_timeout,
+            kind="spark",
             timing=Timing(close_timeout=CLOSE_SECONDS, drain_timeout=None),
         )
         self._progress = ProgressReporter(self.consumer, self.changes)

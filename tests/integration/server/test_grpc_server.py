@@ -78,6 +78,8 @@ async def test_a_registration_carries_every_field(service: Serving) -> None:
         address="10.0.0.1:9",
         renews=True,
         generation="g1",
+        cold=True,
+        kind="spark",
     )
     await first(service.consumer().register(request))
     found = service.members.streams["c-1"].registration
@@ -94,6 +96,7 @@ async def test_a_registration_carries_every_field(service: Serving) -> None:
         True,
         "g1",
     )
+    assert (found.cold, found.kind, found.takeover, found.explicit_topics) == (True, "spark", True, False)
 
 
 async def test_a_client_that_names_no_group_is_in_the_default_one_with_capacity_one(service: Serving) -> None:

@@ -127,6 +127,14 @@ def test_offsets_are_set_from_a_file(run: Run, service: ScriptedAdministration, 
     assert service.calls[-1] == ("set_offsets", "orders", {tp(1): NewOffset(17)}, True)
 
 
+def test_a_file_may_hold_leader_epochs_and_metadata(run: Run, service: ScriptedAdministration, tmp_path: Path) -> None:
+    wanted = {"1": {"offset": 17, "leader_epoch": 3}, "2": 4, "3": {"offset": 5, "metadata": "m"}, "4": None}
+    result = run("--set", a_file(tmp_path, {"t": wanted}))
+    assert result.exit_code == 0, result.output
+    offsets = {tp(1): NewOffset(17, 3), tp(2): NewOffset(4), tp(3): NewOffset(5, metadata="m"), tp(4): None}
+    assert service.calls == [("set_offsets", "orders", offsets, False)]
+
+
 def test_a_refusal_is_printed(run: Run, service: ScriptedAdministration, tmp_path: Path) -> None:
     service.error = FailedPrecondition("t/1 of group 'orders' have owners; nothing was set")
     result = run("--set", a_file(tmp_path, {"t": {"1": 17}}))
@@ -147,6 +155,9 @@ def test_a_refusal_is_printed(run: Run, service: ScriptedAdministration, tmp_pat
         ({"t": {"1": True}}, "the offset of partition 1 is True"),
         ({"t": {"1": 1.5}}, "the offset of partition 1 is 1.5"),
         ({"t": {"1": 2**63}}, "give a number from 0, or null"),
+        ({"t": {"1": {"leader_epoch": 1}}}, "the offset of partition 1 is {'leader_epoch': 1}"),
+        ({"t": {"1": {"offset": 1, "epoch": 1}}}, 'or an object such as {"offset": 17'),
+        ({"t": {"1": {"offset": 1, "leader_epoch": 2**31}}}, "the offset of partition 1 is"),
         ({"t": {str(number): 1 for number in range(MAX_SET + 1)}}, f"set at most {MAX_SET} at a time"),
     ],
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 from rich.text import Text
 
 from assigner.cli.commands.offsets.lag import KafkaAccess, Lags, asks_kafka, lags_of
@@ -29,6 +30,13 @@ MAX_SET = 10_000
 MAX_PER_LIST = 1_000
 DELETE = -1
 _MAX_OFFSET = 2**63 - 1
+_MAX_EPOCH = 2**31 - 1
+
+
+class _Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
 
 
 class _ShowsByDefault(click.Group):
@@ -181,22 +189,39 @@ def read_offsets(file: Path) -> list[NewOffsets]:
     return [run for topic, of_topic in groupby(pairs, lambda pair: pair[0]) for run in _runs(topic, list(of_topic))]
 
 
-def _parse_partitions(topic: str, value: Any) -> Iterator[tuple[int, int]]:
+def _parse_partitions(topic: str, value: Any) -> Iterator[tuple[int, _Wanted]]:
     if not isinstance(value, dict) or not value:
         raise click.UsageError(f"topic {topic!r} must have an object of partitions with offsets")
     for number, offset in value.items():
         if not (number.isascii() and number.isdecimal()) or len(number) > 9:
             raise click.UsageError(f"topic {topic!r}: {number!r} is not a partition's number")
-        whole = isinstance(offset, int) and not isinstance(offset, bool) and 0 <= offset <= _MAX_OFFSET
-        if offset is not None and not whole:
+        try:
+            yield int(number), _parse_offset(offset)
+        except msgspec.ValidationError:
             raise click.UsageError(
-                f"topic {topic!r}: the offset of partition {number} is {offset!r}; give a number from 0, or null"
-            )
-        yield int(number), DELETE if offset is None else offset
+                f"topic {topic!r}: the offset of partition {number} is {offset!r}; give a number from 0, or null, or "
+                'an object such as {"offset": 17, "leader_epoch": 3, "metadata": "text"}'
+            ) from None
 
 
-def _runs(topic: str, pairs: list[tuple[str, int, int]]) -> Iterator[NewOffsets]:
+def _parse_offset(value: Any) -> _Wanted:
+    if value is None:
+        return _Wanted(offset=DELETE)
+    found = msgspec.convert(value if isinstance(value, dict) else {"offset": value}, _Wanted)
+    if not (0 <= found.offset <= _MAX_OFFSET and -1 <= found.leader_epoch <= _MAX_EPOCH):
+        raise msgspec.ValidationError("out of range")
+    return found
+
+
+def _runs(topic: str, pairs: list[tuple[str, int, _Wanted]]) -> Iterator[NewOffsets]:
     for start in range(0, len(pairs), MAX_PER_LIST):
         part = pairs[start : start + MAX_PER_LIST]
-        partitions, values = [number for _, number, _ in part], [offset for _, _, offset in part]
-        yield NewOffsets(topic=topic, partitions=partitions, offsets=values)
+        wanted = [one for _, _, one in part]
+        epochs, texts = [one.leader_epoch for one in wanted], [one.metadata for one in wanted]
+        yield NewOffsets(
+            topic=topic,
+            partitions=[number for _, number, _ in part],
+            offsets=[one.offset for one in wanted],
+            leader_epochs=epochs if any(epoch != -1 for epoch in epochs) else [],
+            metadata=texts if any(texts) else [],
+        )

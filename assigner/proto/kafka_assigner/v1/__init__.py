@@ -2324,6 +2324,16 @@ class RegisterRequest(betterproto2.Message):
     Tell also which partitions the consumer is to hold a standby copy of.
     """
 
+    cold: "bool" = betterproto2.field(20, betterproto2.TYPE_BOOL)
+    """
+    The consumer has nothing to warm: it is sent no WarmPartition and holds no standby copies.
+    """
+
+    kind: "str" = betterproto2.field(21, betterproto2.TYPE_STRING)
+    """
+    By what it is a member, for people: "spark" for a query, empty for a plain client.
+    """
+
 
 default_message_pool.register_message(
     "kafka_assigner.v1", "RegisterRequest", RegisterRequest
