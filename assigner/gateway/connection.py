@@ -55,6 +55,7 @@ from assigner.gateway.versions import (
 )
 from assigner.gateway.wire import Wire
 from assigner.logs import get_logger
+from assigner.observability.tracing import span
 
 SMALL_REQUEST = 64 * 1024
 """Bytes of a request before the client has logged in, and of those that only log in or ask for versions."""
@@ -362,7 +363,8 @@ class ClientConnection(asyncio.Protocol):
         request = Request(self.client, head.api, head.version, head.correlation, head.client_id, self._wire.clock.now())
         entity = _entity(head, body)
         if head.api == FIND_COORDINATOR:
-            found = self._wire.find_coordinator(request, entity)
+            with span("assigner.gateway.kafka.find-coordinator", client_id=request.client_id):
+                found = self._wire.find_coordinator(request, entity)
             if found is None:
                 self._send_on(head, rewrites_answer=True)
                 self._piped().send(LENGTH.pack(len(body)) + body)
