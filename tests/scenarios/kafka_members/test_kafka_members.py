@@ -7,8 +7,10 @@ from typing import Any
 import anyio
 import pytest
 
+from assigner.gateway.codec import milliseconds
 from assigner.gateway.requests import Interruption
 from assigner.model.records import GroupOptions, HandoffMode
+from assigner.testing.faults import Refuse
 from assigner.testing.waiting import eventually
 from tests.support.cluster import GROUP, Cluster, tp
 from tests.support.gateway.modern_members import DESCRIBE, Connection, KafkaMember, Told, commit, fetch
@@ -464,3 +466,80 @@ async def test_a_group_has_a_most_of_members(cluster: Cluster, gateways: Any) ->
         await cluster.put_consumer(f"c{number}")
 
     assert (await KafkaMember(gateway).full(0)).error == 81
+
+
+async def test_a_member_that_is_evicted_is_fenced_and_joins_again_under_its_id(
+    any_cluster: Cluster, gateways: Any
+) -> None:
+    gateway = await gateways(any_cluster)()
+    await any_cluster.add_topic("t", 4)
+    stuck, other = KafkaMember(gateway, "m1", timeout=2_000), KafkaMember(gateway, "m2")
+    await stuck.start()
+    await other.start()
+    await stuck.has_all(2)
+    await any_cluster.until_counts(**{"app/m1": 2, "app/m2": 2})
+    stuck.lets_go = False
+    await gateway.instance.operations.drain(GROUP, stuck.name)
+    within = any_cluster.patience + any_cluster.allowance
+    await eventually(lambda: 110 in stuck.lost, within=within, what="it did not let go in its own time")
+
+    stuck.lets_go = True
+    await any_cluster.until_counts(**{"app/m1": 2, "app/m2": 2})
+    await stuck.has_all(2)
+    await other.has_all(2)
+    assert not other.lost
+
+
+async def test_a_member_that_leaves_may_join_again_at_once_under_its_id(any_cluster: Cluster, gateways: Any) -> None:
+    gateway = await gateways(any_cluster)()
+    await any_cluster.add_topic("t", 4)
+    member = KafkaMember(gateway)
+    for _ in range(3):
+        await member.join()
+        await member.ack()
+        assert len(member.has) == 4
+        left = await member.beat(-1, owned=frozenset(), subscribed_topic_names=())
+        assert (left.error, left.epoch) == (0, -1)
+    assert not (await any_cluster.state()).consumers
+
+
+async def test_in_version_0_the_gateway_makes_the_member_id(any_cluster: Cluster, gateways: Any) -> None:
+    gateway = await gateways(any_cluster)()
+    await any_cluster.add_topic("t", 4)
+    member = KafkaMember(gateway, "")
+    told = await member.beat(
+        0,
+        version=0,
+        owned=frozenset(),
+        rebalance_timeout=milliseconds(60_000),
+        subscribed_topic_names=("t",),
+    )
+    assert (told.error, len(told.assignment or ())) == (0, 4)
+    assert told.member_id
+    member.member_id = told.member_id
+    member.take(told)
+    assert (await member.beat(version=0, owned=member.has)).error == 0
+
+
+async def test_while_the_store_is_away_a_member_keeps_what_it_has(cluster: Cluster, gateways: Any) -> None:
+    faulty = await cluster.start_faulty("i1")
+    gateway = await gateways(cluster)(cluster.instances["i1"])
+    await cluster.add_topic("t", 4)
+    member = KafkaMember(gateway)
+    await member.join()
+    await member.ack()
+    await anyio.sleep(cluster.ttl / 3)
+
+    faulty.inject(Refuse(), times=None)
+    assert (await member.beat()).error == 14
+    assert set((await member.commit({tp(0): 1})).values()) == {14}
+    assert (await member.fetch(tp(0)))[0] == 14
+    assert (await KafkaMember(gateway, "m2").beat(5)).error in (14, 25)
+    faulty.heal()
+    await eventually(lambda: _is_served(member), within=cluster.patience)
+    assert not member.lost
+    assert await member.commit({tp(0): 1}) == {tp(0): 0}
+
+
+async def _is_served(member: KafkaMember) -> bool:
+    return (await member.beat()).error == 0
