@@ -82,7 +82,9 @@ class KafkaTopics:
             if self._listed is None or self._clock.now() - self._listed_at >= within:
                 topics = await self._list_topics()
                 self.learn(topics)
-                self._listed = frozenset(topic.name for topic in topics)
+                listed = frozenset(topic.name for topic in topics)
+                if listed != self._listed:
+                    self._listed = listed
                 self._listed_at = self._clock.now()
             return self._listed
 

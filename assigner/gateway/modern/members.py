@@ -411,13 +411,18 @@ class Members:
     async def _follow_topics(self) -> None:
         while True:
             await anyio.sleep(FOLLOW_INTERVAL)
+            found: dict[tuple[str, Subscription], Resolved] = {}
             for member in [one for one in self._members.values() if one.resolved.is_followed]:
-                await self._look_again(member)
+                await self._look_again(member, found)
 
-    async def _look_again(self, member: Member) -> None:
+    async def _look_again(self, member: Member, found: dict[tuple[str, Subscription], Resolved]) -> None:
+        """Register the member again if its subscription has other topics now. `found`: those of members before it, who
+        mostly want the same."""
+        wanted = member.group, member.subscription
         try:
-            resolved = await self._subscriptions.resolve(member.group, member.subscription)
-            if resolved == member.resolved or member.ended is not None:
+            if wanted not in found:
+                found[wanted] = await self._subscriptions.resolve(*wanted)
+            if found[wanted] == member.resolved or member.ended is not None:
                 return
             async with member.lock:
                 if member.stream is not None:

@@ -6,7 +6,6 @@ is bounded, and so is the pattern's length.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -25,12 +24,15 @@ def check_pattern(pattern: str) -> None:
     _compiled(pattern)
 
 
-def matching(pattern: str, names: Iterable[str]) -> set[str]:
-    """The names that the pattern matches as a whole; none for an empty one."""
+@lru_cache(maxsize=200)
+def matching(pattern: str, names: frozenset[str]) -> frozenset[str]:
+    """The names that the pattern matches as a whole; none for an empty one.
+
+    Remembered, since all members of a group usually ask for the same pattern and the same list."""
     if not pattern:
-        return set()
+        return frozenset()
     compiled = _compiled(pattern)
-    return {name for name in names if compiled.fullmatch(name)}
+    return frozenset(name for name in names if compiled.fullmatch(name))
 
 
 @lru_cache(maxsize=1_000)
