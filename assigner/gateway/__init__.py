@@ -3,14 +3,11 @@
 - `settings`: this package's section of the settings.
 - `requests`: what the wire and the handlers of groups know of each other: a request, its client, the table of handlers.
 
-The wire, from a socket to a handler or a broker and back:
+The wire:
 
-- `server`: starts, drains and closes it all; `ports`: one port per broker, and one to begin with.
-- `connection`: one client: its frames in order, answers in order, and how much of both is kept.
-- `frames`: splits bytes into frames; `codec`: decodes requests after a check of every length, and encodes answers.
-- `versions`: which APIs and versions are offered; `wire`: what connections share, and where groups are coordinated.
-- `pipe`: a client's own connection to a broker; `upstream` is the package that reaches brokers.
-- `login`: the package that knows who a client is and what it may do. `traffic`: counts and bounds.
+- `server`: starts, drains and closes it all. `wire`: the package of ports, clients' connections and frames.
+- `codec`: decodes requests after a check of every length, and encodes answers.
+- `upstream`: the package that reaches brokers. `login`: the one that knows who a client is and what it may do.
 
 Groups:
 

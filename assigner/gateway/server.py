@@ -17,15 +17,15 @@ from assigner.errors import InvalidInput
 from assigner.gateway.login.access import ClientAccess
 from assigner.gateway.login.credentials import Credentials, read_credentials
 from assigner.gateway.login.sasl import Logins
-from assigner.gateway.ports import Ports, advertised_host
 from assigner.gateway.requests import FetchConnections, Handlers, Interruption
 from assigner.gateway.settings import GatewaySettings, SaslMechanism
 from assigner.gateway.topics import KafkaTopic
-from assigner.gateway.traffic import GatewayStatistics
 from assigner.gateway.upstream.brokers import Brokers
 from assigner.gateway.upstream.security import BrokerSecurityFile
 from assigner.gateway.upstream.topics import list_topics
-from assigner.gateway.wire import Wire
+from assigner.gateway.wire.ports import Ports, advertised_host
+from assigner.gateway.wire.shared import Wire
+from assigner.gateway.wire.traffic import GatewayStatistics
 from assigner.logs import get_logger
 from assigner.server.settings import ServerSettings, is_loopback
 from assigner.server.transport.open_files import room_for

@@ -26,10 +26,10 @@ from assigner.gateway.codec import (
     make,
     request_class,
 )
-from assigner.gateway.frames import FrameReader, ProtocolViolation, Receiver, Wanted, skip_tags
 from assigner.gateway.login.scram import HASHES, ScramClient, ScramError
 from assigner.gateway.requests import Entity
 from assigner.gateway.upstream.security import BrokerLogin, BrokerSecurity
+from assigner.gateway.wire.frames import FrameReader, ProtocolViolation, Receiver, Wanted, skip_tags
 from assigner.logs.printable import one_line
 
 CLIENT_ID = "kafka-assigner-gateway"

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from assigner.gateway.codec import Malformed, decode_response, encode, read_varint
-from assigner.gateway.frames import skip_tags
+from assigner.gateway.wire.frames import skip_tags
 
 PRODUCE = 0
 METADATA = 3

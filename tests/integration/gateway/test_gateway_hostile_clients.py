@@ -11,7 +11,7 @@ import pytest
 
 from assigner.gateway.codec import heartbeat_answer
 from assigner.gateway.requests import HandledApi, Request
-from assigner.gateway.versions import offered
+from assigner.gateway.wire.versions import offered
 from assigner.testing.waiting import eventually
 from tests.support.gateway.hostile import HostileClient
 from tests.support.gateway.serving import gateway_before

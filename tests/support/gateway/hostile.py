@@ -8,7 +8,7 @@ from random import Random
 from kio.static.constants import EntityType
 
 from assigner.gateway.codec import encode, request_class
-from assigner.gateway.versions import Ranges
+from assigner.gateway.wire.versions import Ranges
 from tests.support.gateway.entities import make_entity, versions_of
 from tests.support.gateway.wired import framed_body
 

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 from assigner.gateway.codec import decode_response, encode, has_tagged_header, make, request_class
-from assigner.gateway.connection import ClientConnection
-from assigner.gateway.frames import FrameReader
 from assigner.gateway.login.access import ClientAccess
 from assigner.gateway.login.sasl import Logins
 from assigner.gateway.requests import Handlers
 from assigner.gateway.settings import GatewaySettings
 from assigner.gateway.upstream.brokers import Broker, BrokerApis
-from assigner.gateway.wire import Wire
+from assigner.gateway.wire.connection import ClientConnection
+from assigner.gateway.wire.frames import FrameReader
+from assigner.gateway.wire.shared import Wire
 
 NODE = 3
 PORT = 20_003

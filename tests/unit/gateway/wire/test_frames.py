@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from assigner.gateway.codec import Malformed, encode, make, milliseconds, request_class
-from assigner.gateway.frames import (
+from assigner.gateway.wire.frames import (
     LARGEST_HEAD,
     FrameReader,
     ProtocolViolation,

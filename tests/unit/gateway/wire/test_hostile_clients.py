@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from assigner.gateway.codec import Malformed, heartbeat_answer
-from assigner.gateway.frames import ProtocolViolation
 from assigner.gateway.requests import HandledApi, Request
 from assigner.gateway.settings import SaslMechanism
-from assigner.gateway.traffic import REASONS
-from assigner.gateway.versions import offered
+from assigner.gateway.wire.frames import ProtocolViolation
+from assigner.gateway.wire.traffic import REASONS
+from assigner.gateway.wire.versions import offered
 from tests.support.gateway.hostile import HostileClient
 from tests.support.gateway.wired import BROKER_APIS, WiredGateway, settle
 

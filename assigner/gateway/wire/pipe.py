@@ -16,10 +16,10 @@ import msgspec
 from assigner.aio.supervision import report_failure
 from assigner.errors import SourceUnavailable
 from assigner.gateway.codec import Malformed
-from assigner.gateway.frames import LENGTH, ProtocolViolation, Wanted
 from assigner.gateway.upstream.brokers import Broker, Brokers
 from assigner.gateway.upstream.connection import BrokerConnection
 from assigner.gateway.upstream.rewriting import Endpoint, rewrite
+from assigner.gateway.wire.frames import LENGTH, ProtocolViolation, Wanted
 
 LARGEST_REWRITTEN = 64 * 1024 * 1024
 _BACKLOG = 64 * 1024

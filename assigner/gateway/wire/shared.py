@@ -15,9 +15,9 @@ from assigner.gateway.login.access import ClientAccess
 from assigner.gateway.login.sasl import Logins
 from assigner.gateway.requests import Handlers, Request
 from assigner.gateway.settings import GatewaySettings
-from assigner.gateway.traffic import GatewayTraffic
 from assigner.gateway.upstream.brokers import Broker, BrokerApis, Brokers
-from assigner.gateway.versions import FIND_COORDINATOR, VersionAnswers, offered
+from assigner.gateway.wire.traffic import GatewayTraffic
+from assigner.gateway.wire.versions import FIND_COORDINATOR, VersionAnswers, offered
 from assigner.model.names import qualified_group
 
 BOOTSTRAP = -1

@@ -21,10 +21,10 @@ from assigner.gateway.codec import (
     request_class,
     response_class,
 )
-from assigner.gateway.connection import READ_AHEAD, SMALL_REQUEST
-from assigner.gateway.frames import ProtocolViolation
 from assigner.gateway.requests import CloseConnection, HandledApi, Interruption, Request
-from assigner.gateway.traffic import MOST_BUFFERED
+from assigner.gateway.wire.connection import READ_AHEAD, SMALL_REQUEST
+from assigner.gateway.wire.frames import ProtocolViolation
+from assigner.gateway.wire.traffic import MOST_BUFFERED
 from tests.support.gateway.entities import make_entity
 from tests.support.gateway.wired import (
     PORT,

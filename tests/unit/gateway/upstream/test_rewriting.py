@@ -13,7 +13,7 @@ from kio.static.constants import EntityType
 
 from assigner.gateway.codec import Malformed, nested, response_class
 from assigner.gateway.upstream.rewriting import rewrite, rewrites
-from assigner.gateway.versions import KNOWN
+from assigner.gateway.wire.versions import KNOWN
 from tests.support.gateway.entities import make_entity, versions_of
 from tests.support.gateway.wired import framed_answer, read_answer
 

@@ -16,7 +16,7 @@ from assigner.logs import get_logger
 from assigner.logs.printable import one_line
 
 if TYPE_CHECKING:
-    from assigner.gateway.connection import ClientConnection
+    from assigner.gateway.wire.connection import ClientConnection
 
 MOST_BUFFERED = 256 * 1024 * 1024
 """Bytes of requests that are being read whole, of all connections together."""

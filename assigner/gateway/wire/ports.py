@@ -12,8 +12,8 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from assigner.gateway.connection import ClientConnection
-from assigner.gateway.wire import BOOTSTRAP, Wire
+from assigner.gateway.wire.connection import ClientConnection
+from assigner.gateway.wire.shared import BOOTSTRAP, Wire
 from assigner.logs import get_logger
 from assigner.server.transport.admission import Admission, ConnectionStage, Slot
 from assigner.server.transport.listener import Listener

@@ -15,22 +15,16 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import Any, Protocol
+from typing import Protocol
 
 from assigner.auth.actions import Action
 from assigner.auth.rules import Denial
-from assigner.gateway.codec import (
-    API_VERSIONS,
-    Malformed,
-    decode_request,
-    encode_answer,
-    error_code,
-    make,
-    milliseconds64,
-    request_class,
-    response_class,
-)
-from assigner.gateway.frames import (
+from assigner.gateway.codec import API_VERSIONS, Malformed
+from assigner.gateway.login.sasl import Login
+from assigner.gateway.requests import Client, CloseConnection, Interruption
+from assigner.gateway.upstream.rewriting import rewrites
+from assigner.gateway.wire.dispatch import Dispatcher
+from assigner.gateway.wire.frames import (
     LENGTH,
     PRODUCE,
     FrameReader,
@@ -39,13 +33,10 @@ from assigner.gateway.frames import (
     Wanted,
     read_acks,
     read_head,
-    skip_tags,
 )
-from assigner.gateway.login.sasl import Login, LoginAnswer
-from assigner.gateway.pipe import BrokerPipe, Forwarded
-from assigner.gateway.requests import Client, CloseConnection, Entity, HandledApi, Interruption, Request
-from assigner.gateway.upstream.rewriting import rewrites
-from assigner.gateway.versions import (
+from assigner.gateway.wire.pipe import BrokerPipe, Forwarded
+from assigner.gateway.wire.shared import Wire
+from assigner.gateway.wire.versions import (
     CHANGES,
     FIND_COORDINATOR,
     SASL_AUTHENTICATE,
@@ -53,9 +44,7 @@ from assigner.gateway.versions import (
     WRITES,
     Ranges,
 )
-from assigner.gateway.wire import Wire
 from assigner.logs import get_logger
-from assigner.observability.tracing import span
 
 SMALL_REQUEST = 64 * 1024
 """Bytes of a request before the client has logged in, and of those that only log in or ask for versions."""
@@ -65,8 +54,6 @@ WRITE_AHEAD = 256 * 1024
 """Bytes that a client may leave unread before no more is made for it."""
 _LEAST_REQUEST = 10
 _FETCH = 1
-_WITH_SOFTWARE = 3
-_WITH_LIFETIME = 1
 _BEFORE_LOGIN = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
 
 _numbers = count(1)
@@ -87,18 +74,6 @@ class Place(Protocol):
     def leave(self) -> None: ...
 
 
-class _Parked:
-    """A request whose handler has not answered yet."""
-
-    __slots__ = ("future", "handled", "request", "size")
-
-    def __init__(self, request: Request, handled: HandledApi | None, future: asyncio.Future[Any], size: int) -> None:
-        self.request = request
-        self.handled = handled
-        self.future = future
-        self.size = size
-
-
 class ClientConnection(asyncio.Protocol):
     def __init__(self, wire: Wire, listener: str, node_id: int, place: Place) -> None:
         """`node_id`: the broker whose port it came to. `place`: among the connections that are admitted."""
@@ -111,14 +86,13 @@ class ClientConnection(asyncio.Protocol):
         self._place = place
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(self)
-        self._login: Login | None = None
+        self._dispatch: Dispatcher | None = None
         self._head: Head | None = None
         """Of a request that is held until it is whole."""
         self._size = 0
         self._begun = 0.0
         self._slots: deque[Forwarded | bytes] = deque()
         """Requests that were passed on, and answers that wait for theirs."""
-        self._parked: _Parked | None = None
         self._pipe: BrokerPipe | None = None
         self._unread = False
         """The client does not read as fast as it is sent to."""
@@ -140,7 +114,8 @@ class ClientConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.client.host = str(peer[0]) if peer else ""
         certificate = transport.get_extra_info("peercert")
-        self._login = Login(self._wire.logins, self.client.host, certificate)
+        login = Login(self._wire.logins, self.client.host, certificate)
+        self._dispatch = Dispatcher(self._wire, self, self.client, login)
         self._traffic.arrived(self)
         if self._traffic.draining:
             self.close_for("draining", "the gateway is draining")
@@ -149,17 +124,16 @@ class ClientConnection(asyncio.Protocol):
         if isinstance(found, Denial) and not self._wire.with_sasl:
             self.close_for("unauthenticated", found.message)
         elif found is not None and not isinstance(found, Denial) and not self._wire.with_sasl:
-            self._login.principal = found
-            self._is(self._login)
+            login.principal = found
+            self.logged_in()
 
     def data_received(self, data: bytes) -> None:
         self.heard = self._wire.clock.now()
         self._traffic.received += len(data)
         if self._closing:
             return
-        if self._parked is not None:
-            self._parked.request.interrupt(Interruption.FOLLOWED)
-        self._guarded(partial(self._reader.feed, data))
+        self.interrupt(Interruption.FOLLOWED)
+        self.guarded(partial(self._reader.feed, data))
 
     def eof_received(self) -> None:
         # As a broker does it: who sends no more gets no more.
@@ -171,10 +145,8 @@ class ClientConnection(asyncio.Protocol):
         if self._pipe is not None:
             self._pipe.close()
             self._traffic.upstream_connections -= 1
-        parked = self._parked
-        if parked is not None:
-            self._traffic.orphaned(parked, parked.future.cancel)
-            parked.request.interrupt(Interruption.CLOSED)
+        if self._dispatch is not None:
+            self._dispatch.abandon()
         self._slots.clear()
         self._release_partial()
         self._traffic.fetches_no_more(self)
@@ -192,7 +164,7 @@ class ClientConnection(asyncio.Protocol):
         self._unread = False
         if self._pipe is not None:
             self._pipe.pause(False)
-        self._go_on()
+        self.go_on()
 
     # --- closing -------------------------------------------------------------------------------------------------
 
@@ -213,13 +185,17 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()
 
     def interrupt(self, one: Interruption) -> None:
-        if self._parked is not None:
-            self._parked.request.interrupt(one)
+        if self._dispatch is not None:
+            self._dispatch.interrupt(one)
+
+    @property
+    def _is_parked(self) -> bool:
+        return self._dispatch is not None and self._dispatch.parked is not None
 
     @property
     def is_idle(self) -> bool:
         """Whether no answer is owed to the client."""
-        return self._parked is None and not self._slots and not self._reader.is_within
+        return not self._is_parked and not self._slots and not self._reader.is_within
 
     def look(self, now: float) -> None:
         """Close the connection if it has taken too long for something."""
@@ -247,7 +223,7 @@ class ClientConnection(asyncio.Protocol):
 
     def look_at_login(self) -> None:
         """Close the connection if its login would not succeed any more."""
-        if self._login is not None and not self._login.still_counts():
+        if self._dispatch is not None and not self._dispatch.login.still_counts():
             self.close_for("withdrawn", "its credentials were withdrawn")
 
     # --- reading -------------------------------------------------------------------------------------------------
@@ -255,14 +231,14 @@ class ClientConnection(asyncio.Protocol):
     @property
     def is_busy(self) -> bool:
         return (
-            self._parked is not None
+            self._is_parked
             or self._unread
             or self._broker_full
             or self._closing
             or len(self._slots) >= self._wire.settings.max_requests_in_flight
         )
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def guarded(self, work: Callable[[], None]) -> None:
         """Do work that what the client sent may make fail."""
         try:
             work()
@@ -277,9 +253,9 @@ class ClientConnection(asyncio.Protocol):
             self.close_for("handler", "an unexpected error, which the log shows")
         self._adjust()
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         if not self._closing:
-            self._guarded(self._reader.go_on)
+            self.guarded(self._reader.go_on)
 
     def _adjust(self) -> None:
         """Read from the client, or do not."""
@@ -318,7 +294,7 @@ class ClientConnection(asyncio.Protocol):
         if head.api not in _BEFORE_LOGIN:
             if not self.is_logged_in:
                 raise ProtocolViolation("unauthenticated", f"API {head.api} before a login")
-            expires = None if self._login is None else self._login.expires
+            expires = None if self._dispatch is None else self._dispatch.login.expires
             if expires is not None and self._wire.clock.wall() >= expires:
                 raise ProtocolViolation("session_expired", "the login has ended; log in again in time")
         low, high = self._ranges().get(head.api, (1, 0))
@@ -345,152 +321,32 @@ class ClientConnection(asyncio.Protocol):
             self._head = None
             self._traffic.release(self._size)
 
-    # --- requests that are handled here --------------------------------------------------------------------------
+    # --- requests that are handled here ------------------------------------------------------------------------------
 
     def frame(self, body: bytes) -> None:
         head, self._head = self._head, None
         assert head is not None
+        assert self._dispatch is not None
         self._traffic.requests[head.api] += 1
         try:
-            self._handle(head, body)
+            self._dispatch.handle(head, body)
         finally:
             self._traffic.release(len(body))
 
-    def _handle(self, head: Head, body: bytes) -> None:
-        if head.api == API_VERSIONS:
-            self._versions(head, body)
-            return
-        request = Request(self.client, head.api, head.version, head.correlation, head.client_id, self._wire.clock.now())
-        entity = _entity(head, body)
-        if head.api == FIND_COORDINATOR:
-            with span("assigner.gateway.kafka.find-coordinator", client_id=request.client_id):
-                found = self._wire.find_coordinator(request, entity)
-            if found is None:
-                self._send_on(head, rewrites_answer=True)
-                self._piped().send(LENGTH.pack(len(body)) + body)
-            else:
-                self._answer(request, found)
-            return
-        if head.api == SASL_HANDSHAKE:
-            self._handshake(request, entity)
-            return
-        if head.api == SASL_AUTHENTICATE:
-            assert self._login is not None
-            self._take(request, None, self._login.authenticate(bytes(entity.auth_bytes)), len(body))
-            return
-        handled = self._wire.handlers[head.api]
-        try:
-            answer = handled.handle(request, entity)
-        except CloseConnection:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises is answered
-            answer = self._failed(request, entity, handled, error)
-        self._take(request, handled, answer, len(body), entity)
-
-    def _take(
-        self, request: Request, handled: HandledApi | None, answer: Any, size: int, entity: Entity = None
-    ) -> None:
-        """Answer the request, now or when the answer is there."""
-        if not hasattr(answer, "__await__"):
-            self._answer(request, answer)
-            return
-        future = asyncio.ensure_future(answer)
-        if isinstance(future, asyncio.Task):
-            future.set_name(f"kafka request {request.api}")
-        parked = self._parked = _Parked(request, handled, future, size)
-        self._traffic.parked += 1
-        future.add_done_callback(partial(self._settled, parked, entity))
-        if self._traffic.draining:
-            request.interrupt(Interruption.DRAINING)
-
-    def _settled(self, parked: _Parked, entity: Entity, future: asyncio.Future[Any]) -> None:
-        self._traffic.parked -= 1
-        self._traffic.finished(parked)
-        error = None if future.cancelled() else future.exception()
-        if self._closing and self.client.closed:
-            if error is not None and not isinstance(error, CloseConnection):
-                _log.error("kafka_request_failed", api=parked.request.api, host=self.client.host, exc_info=error)
-            return
-        self._parked = None
-
-        def answer() -> None:
-            if future.cancelled():
-                raise CloseConnection("its handler was cancelled")
-            if error is None:
-                self._answer(parked.request, future.result())
-            elif isinstance(error, Exception) and not isinstance(error, CloseConnection) and parked.handled:
-                self._answer(parked.request, self._failed(parked.request, entity, parked.handled, error))
-            else:
-                raise error
-
-        self._guarded(answer)
-        self._go_on()
-
-    def _failed(self, request: Request, entity: Entity, handled: HandledApi, error: Exception) -> Any:
-        """Make the answer for a handler's defect."""
-        _log.error("kafka_request_failed", api=request.api, host=self.client.host, exc_info=error)
-        if handled.failed is None:
-            raise CloseConnection("its handler failed, which the log shows") from error
-        return handled.failed(request, entity, error)
-
-    def _answer(self, request: Request, answer: Any) -> None:
-        if isinstance(answer, LoginAnswer):
-            self._answer_login(request, answer)
-            return
-        self._send(encode_answer(request.api, request.version, request.correlation, answer))
-
-    def _send(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         """Send an answer in its turn."""
         if self._slots:
             self._slots.append(frame)
         else:
             self.pass_on(frame)
 
-    def _versions(self, head: Head, body: bytes) -> None:
-        found = self._wire.versions(self.node_id)
-        if found is None:
-            raise ProtocolViolation("upstream", "no broker is up")
-        if _WITH_SOFTWARE <= head.version <= found.ranges[API_VERSIONS][1]:
-            entity = _entity(head, body)
-            self.client.software = str(entity.client_software_name)[:100]
-            self.client.software_version = str(entity.client_software_version)[:100]
-        self._send(found.answer(head.version, head.correlation))
-
-    # --- logging in ----------------------------------------------------------------------------------------------
-
-    def _handshake(self, request: Request, entity: Entity) -> None:
-        assert self._login is not None
-        code = self._login.handshake(str(entity.mechanism))
-        answer = make(
-            response_class(SASL_HANDSHAKE, request.version),
-            error_code=error_code(code),
-            mechanisms=self._wire.logins.mechanisms,
-        )
-        self._answer(request, answer)
-        if code:
-            self.close_for("unauthenticated", "the client asked for another SASL mechanism")
-
-    def _answer_login(self, request: Request, answer: LoginAnswer) -> None:
-        lifetime = min(int(answer.lifetime * 1000), 2**62)
-        entity = make(
-            response_class(SASL_AUTHENTICATE, request.version),
-            error_code=error_code(answer.error),
-            error_message=answer.message,
-            auth_bytes=answer.data,
-            session_lifetime=milliseconds64(lifetime) if request.version >= _WITH_LIFETIME else None,
-        )
-        self._send(encode_answer(request.api, request.version, request.correlation, entity))
-        if answer.error:
-            self.close_for("unauthenticated", answer.message or "the login was refused")
-        elif answer.done and self._login is not None:
-            self._is(self._login)
-
-    def _is(self, login: Login) -> None:
+    def logged_in(self) -> None:
         """Take who has logged in as the client."""
+        assert self._dispatch is not None
         self.is_logged_in = True
-        self.client.principal = login.principal
-        if login.principal is not None and login.principal.organization:
-            self.client.org = login.principal.organization
+        self.client.principal = who = self._dispatch.login.principal
+        if who is not None and who.organization:
+            self.client.org = who.organization
 
     # --- requests that are passed on -----------------------------------------------------------------------------
 
@@ -514,11 +370,18 @@ class ClientConnection(asyncio.Protocol):
             raise ProtocolViolation("forbidden", f"API {head.api}: {reason}")
         self._traffic.requests[head.api] += 1
         if acks != 0:
-            self._send_on(head, rewrites_answer=rewrites(head.api, head.version))
+            self._expect(head)
         return Wanted.PIECES
 
-    def _send_on(self, head: Head, *, rewrites_answer: bool) -> None:
-        self._slots.append(Forwarded(head.api, head.version, head.correlation, rewrites_answer))
+    def _expect(self, head: Head) -> None:
+        """Keep a place for the broker's answer."""
+        answer_is_rewritten = rewrites(head.api, head.version)
+        self._slots.append(Forwarded(head.api, head.version, head.correlation, answer_is_rewritten))
+
+    def send_on(self, head: Head, body: bytes) -> None:
+        """Pass a request on that was held until it was whole."""
+        self._expect(head)
+        self._piped().send(LENGTH.pack(len(body)) + body)
 
     def piece(self, data: bytes, *, is_last: bool) -> None:
         self._piped().send(data)
@@ -547,25 +410,15 @@ class ClientConnection(asyncio.Protocol):
         while self._slots and isinstance(ready := self._slots[0], bytes):
             self._slots.popleft()
             self.pass_on(ready)
-        self._go_on()
+        self.go_on()
 
     def broker_is_full(self, full: bool) -> None:
         self._broker_full = full
         if full:
             self._adjust()
         else:
-            self._go_on()
+            self.go_on()
 
     def broker_failed(self, why: str) -> None:
         self._traffic.upstream_failures += 1
         self.close_for("upstream", why)
-
-
-def _entity(head: Head, body: bytes) -> Entity:
-    at = head.end
-    if request_class(head.api, head.version).__flexible__:
-        try:
-            at = skip_tags(body, at)
-        except IndexError:
-            raise Malformed("a request ends within its header") from None
-    return decode_request(head.api, head.version, body[at:])
