@@ -55,6 +55,14 @@ def test_after_a_lapse_the_table_of_an_earlier_registration_does_not_count() -> 
     assert permit.holds(22.0)
 
 
+def test_a_registration_that_began_as_the_time_was_over_brings_a_table_that_counts() -> None:
+    permit = permitted()
+    permit.registering(20.0)
+    permit.renewed(20.0, TTL, 20.5)
+    permit.completed()
+    assert permit.holds(20.5)
+
+
 def test_after_a_lapse_a_table_alone_is_not_enough() -> None:
     permit = permitted()
     permit.registering(21.0)

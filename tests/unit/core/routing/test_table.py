@@ -76,6 +76,9 @@ def test_a_row_of_an_older_epoch_changes_nothing_and_is_counted() -> None:
     assert table.apply(difference(11, p0=at("b", 4))).rows == []
     assert table.route("t", 0) == at("a", 5)
     assert table.stale == 1
+    table.apply(difference(12, p0=at("a", 5, "h1")))
+    table.apply(difference(13, p0=at("b", 6)))
+    assert table.stale == 1, "neither was of an epoch that is over"
 
 
 def test_a_freeze_is_not_forgotten_while_the_partition_has_no_owner() -> None:
