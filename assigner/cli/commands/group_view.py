@@ -25,7 +25,6 @@ from assigner.proto.kafka_assigner.v1 import (
 _STATUS_STYLE = {"Ready": "green", "Draining": "yellow"}
 _HISTORY_LINES = 10
 _OWNERSHIP_COLUMNS = ("topic", "owner", "count", "partitions")
-_KAFKA = "kafka"
 CLASSIC = "classic"
 
 SUMMARY_COLUMNS = (
@@ -168,8 +167,7 @@ def _topics(one: ConsumerInfo) -> str:
     named = ",".join(one.topics)
     if one.pattern:
         return f"{named or 'none'} by {one.pattern}"
-    # A Kafka client that names no topic wants none; any other wants all.
-    return named or ("none" if one.kind == _KAFKA else "all")
+    return named or ("none" if one.explicit_topics else "all")
 
 
 def _routers(reply: DescribeGroupResponse) -> Table:

@@ -59,7 +59,8 @@ def with_weights(spec: GroupSpec, loads: DescribeLoadsResponse) -> GroupSpec:
 
 
 def _counts(one: ConsumerInfo) -> bool:
-    return one.status == _READY and not one.evicted
+    wants_something = bool(one.topics) or not one.explicit_topics
+    return one.status == _READY and not one.evicted and wants_something
 
 
 def _member(one: ConsumerInfo, owned: Held, standbys: Held) -> MemberSpec:

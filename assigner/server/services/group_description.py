@@ -119,6 +119,9 @@ def _member(member: Member) -> dict[str, Any]:
         "host": consumer.host,
         "pattern": consumer.pattern,
         "away": consumer.away,
+        "explicit_topics": consumer.explicit_topics,
+        "cold": consumer.cold,
+        "release_timeout": consumer.release_timeout,
         **({} if member.silent_for is None else {"silent_for": member.silent_for}),
     }
 

@@ -110,6 +110,9 @@ def description(owned: int = 2) -> api.GroupDescription:
                     capacity=2.0,
                     topics=("orders",),
                     evicted="late",
+                    explicit_topics=True,
+                    cold=True,
+                    release_timeout=90.0,
                 ),
                 owned=2,
                 warming=1,
@@ -145,6 +148,7 @@ async def test_a_group_is_described_in_full(service: Serving) -> None:
     assert (found.summary.group, found.leader_address, found.epoch_floor) == ("billing", "10.0.0.1:50051", 4)
     [consumer] = found.consumers
     assert (consumer.name, consumer.status, consumer.capacity, consumer.evicted) == ("c-1", "Draining", 2.0, "late")
+    assert (consumer.explicit_topics, consumer.cold, consumer.release_timeout) == (True, True, 90.0)
     assert (consumer.owned, consumer.warming, list(consumer.topics)) == (2, 1, ["orders"])
     assert found.owners == ["c-0", "c-1"]
     [owned] = found.ownership

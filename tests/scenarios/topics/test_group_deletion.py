@@ -20,7 +20,7 @@ from assigner.errors import (
 )
 from assigner.instance import Instance
 from assigner.model.keys import TopicPartition, encode_segment
-from assigner.model.records import GroupOptions, HandoffMode
+from assigner.model.records import GroupIndex, GroupOptions, HandoffMode, encode
 from assigner.store import Delete, Found, Operation, read_all
 from assigner.testing.faults import Delay, Refuse
 from assigner.testing.waiting import eventually
@@ -108,6 +108,24 @@ async def test_a_group_with_a_registered_consumer_is_not_deleted_and_goes_on(any
     assert a.ended is None
     await any_cluster.join("worker-2")
     await any_cluster.until_counts(**{"worker-1": 1, "worker-2": 1})
+
+
+async def test_a_deletion_that_is_called_off_leaves_the_entry_in_the_index_as_it_was(any_cluster: Cluster) -> None:
+    """A consumer registers between the first look and the second."""
+    faults = await any_cluster.start_faulty("i1")
+    await any_cluster.start_instance("i2")
+    key = any_cluster.keys.group_index(GROUP)
+    entry = encode(GroupIndex(group=GROUP, prefix=any_cluster.group.prefix), {"of_tomorrow": 1})
+    await any_cluster.store.put(key, entry)
+    taken_out = Delay(1.0)
+    faults.inject(taken_out, kinds={"transact"}, where=lambda _, __, operations, *___: Delete(key) in operations)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(any_cluster.join, "quick", any_cluster.instances["i2"])
+        with pytest.raises(FailedPrecondition, match="'quick'"):
+            await any_cluster.instances["i1"].operations.delete_group(GROUP, force=True)
+    found = await any_cluster.store.get(key)
+    assert isinstance(found, Found)
+    assert found.entry.value == entry
 
 
 async def test_rule_6_epochs_of_a_group_of_the_same_name_are_above_those_of_the_deleted_one(

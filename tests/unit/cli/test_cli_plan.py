@@ -218,6 +218,14 @@ def test_the_rollout_of_a_live_group_arrives() -> None:
     assert (spec.members[0].deployment, spec.members[0].registered_at) == ("v1", 5)
 
 
+def test_a_consumer_that_wants_no_topic_is_no_member_of_the_plan() -> None:
+    kafka = ConsumerInfo(name="k", status="Ready", kind="kafka", explicit_topics=True)
+    everything = ConsumerInfo(name="a", status="Ready")
+    some = ConsumerInfo(name="b", status="Ready", topics=["t"], explicit_topics=True)
+    spec = spec_of(DescribeGroupResponse(consumers=[kafka, everything, some]))
+    assert [member.name for member in spec.members] == ["a", "b"]
+
+
 def test_racks_standbys_and_weights_of_a_live_group_arrive() -> None:
     described = DescribeGroupResponse(
         options=GroupOptions(strategy="sticky_balanced", standby_count=1),

@@ -1180,6 +1180,21 @@ class ConsumerInfo(betterproto2.Message):
     It stepped out for a while: it works on nothing, and another process may take its place.
     """
 
+    explicit_topics: "bool" = betterproto2.field(27, betterproto2.TYPE_BOOL)
+    """
+    `topics` is all it wants, even if that is nothing.
+    """
+
+    cold: "bool" = betterproto2.field(28, betterproto2.TYPE_BOOL)
+    """
+    It has nothing to warm.
+    """
+
+    release_timeout: "float" = betterproto2.field(29, betterproto2.TYPE_DOUBLE)
+    """
+    Seconds in which it has to release a partition; 0: as the group's options say.
+    """
+
 
 default_message_pool.register_message("kafka_assigner.v1", "ConsumerInfo", ConsumerInfo)
 
