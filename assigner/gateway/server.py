@@ -28,7 +28,7 @@ from assigner.gateway.wire.shared import Wire
 from assigner.gateway.wire.traffic import GatewayStatistics
 from assigner.logs import get_logger
 from assigner.server.settings import ServerSettings, is_loopback
-from assigner.server.transport.open_files import room_for
+from assigner.server.transport.open_files import limit, room_for
 from assigner.server.transport.tls import TlsFiles
 from assigner.server.transport.traffic import Traffic
 
@@ -139,9 +139,7 @@ class GatewayServer:
         bootstrap port can't be opened, `InvalidInput` for files that can't be used."""
         self._wire.handlers = handlers
         self._wire.advertised_host = advertised_host(self._settings.host, self._settings.advertised_host)
-        fitting = room_for(self._settings.max_connections * 2)
-        # Each connection may need another one to a broker.
-        self._admission.admission.most = min(self._settings.max_connections, max(16, fitting // 2))
+        self._fit_into_files()
         if self._tls is not None:
             await self._tls.files.load()
         if self._credentials is not None:
@@ -172,6 +170,21 @@ class GatewayServer:
             finally:
                 with anyio.CancelScope(shield=True):
                     await self._close()
+
+    def _fit_into_files(self) -> None:
+        """Lower the limit of connections to the number of files that the process may open. Each connection may need
+        another one, to a broker."""
+        wanted = self._settings.max_connections
+        fitting = max(16, room_for(wanted * 2) // 2)
+        if fitting < wanted:
+            self._admission.admission.most = fitting
+            _log.warning(
+                "kafka_max_connections_lowered",
+                max_connections=fitting,
+                wanted=wanted,
+                open_files=limit(),
+                remedy="allow the process more open files (ulimit -n), or set gateway.max_connections lower",
+            )
 
     async def _keep_ports(self) -> None:
         while True:

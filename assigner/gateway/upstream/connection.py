@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import socket
 import struct
 from typing import Any, Protocol, Self
 
@@ -203,6 +204,7 @@ class BrokerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        keep_alive(transport)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -251,6 +253,13 @@ class BrokerConnection(asyncio.Protocol):
     def piece(self, data: bytes, *, is_last: bool) -> None:
         if self._pipe is not None:
             self._pipe.piece(data, is_last=is_last)
+
+
+def keep_alive(transport: asyncio.BaseTransport) -> None:
+    """Have the system notice a peer whose machine is gone, as Kafka's brokers do."""
+    found = transport.get_extra_info("socket")
+    if found is not None:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 def _reason(error: BaseException) -> str:

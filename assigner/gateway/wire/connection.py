@@ -22,6 +22,7 @@ from assigner.auth.rules import Denial
 from assigner.gateway.codec import API_VERSIONS, Malformed
 from assigner.gateway.login.sasl import Login
 from assigner.gateway.requests import Client, CloseConnection, Interruption
+from assigner.gateway.upstream.connection import keep_alive
 from assigner.gateway.upstream.rewriting import rewrites
 from assigner.gateway.wire.dispatch import Dispatcher
 from assigner.gateway.wire.frames import (
@@ -111,6 +112,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport = transport
         self._place.on_close(self.abort)
         transport.set_write_buffer_limits(high=WRITE_AHEAD)
+        keep_alive(transport)
         peer = transport.get_extra_info("peername")
         self.client.host = str(peer[0]) if peer else ""
         certificate = transport.get_extra_info("peercert")
@@ -249,7 +251,8 @@ class ClientConnection(asyncio.Protocol):
         except CloseConnection as error:
             self.close_for("handler", str(error))
         except Exception as error:  # noqa: BLE001 - a defect ends this connection, and no other one notices
-            _log.error("kafka_request_failed", host=self.client.host, exc_info=error)
+            api = None if self._head is None else self._head.api
+            _log.error("kafka_request_failed", api=api, host=self.client.host, exc_info=error)
             self.close_for("handler", "an unexpected error, which the log shows")
         self._adjust()
 
