@@ -273,7 +273,8 @@ class GroupDirectory:
             return ModRevisionIs(key, mirrored)
         self._keys.check_group(group)
         for _ in range(TRIES):
-            revision = await self._entered(group, kind)
+            async with self._lookups:
+                revision = await self._entered(group, kind)
             if revision:
                 return ModRevisionIs(key, revision)
         raise StoreUnavailable(f"group {group!r} is being made, deleted or changed by others too; try again")

@@ -30,6 +30,7 @@ from assigner.store import (
     Committed,
     Compare,
     Delete,
+    Entry,
     Found,
     ModRevisionIs,
     Operation,
@@ -72,7 +73,7 @@ async def change_kind(store: Store, keys: Keys, known: Stored[GroupIndex], kind:
     """Change the group's kind. Returns the revision of its entry; 0: others changed the entry meanwhile.
 
     Raises `GroupKindMismatch` if somebody uses the group, and `UnreadableRecord` for an assignment whose epoch can't be
-    read: no owner may get a lower one."""
+    read, because no owner may get a lower one, and for keys of others in between."""
     group, before = known.record.group, known.record.kind
     if not {before, kind} <= KINDS:
         raise mismatch(known.record, kind)
@@ -157,10 +158,20 @@ async def _remove_ownership(store: Store, keys: Keys, group: GroupKeys, marked: 
     """Remove the records about partitions; whether the mark was there all the time."""
     fence = ModRevisionIs(marked.key, marked.mod_revision)
     for prefix in group.ownership:
-        while entries := (await store.list(prefix, limit=_PAGE)).entries:
-            await raise_group_floor(store, keys, group, entries)
-            rest = iter(entries)
+        after, more = "", True
+        while more:
+            page = await store.list(prefix, after=after, limit=_PAGE)
+            _check_ours(group, page.entries)
+            await raise_group_floor(store, keys, group, page.entries)
+            rest = iter(page.entries)
             while part := [Delete(entry.key) for entry in islice(rest, store.limits.operations)]:
                 if not isinstance(await store.transact([fence], part), Committed):
                     return False
+            after, more = page.entries[-1].key if page.entries else after, page.more
     return True
+
+
+def _check_ours(group: GroupKeys, entries: Sequence[Entry]) -> None:
+    for entry in entries:
+        if group.parse(entry.key) is None:
+            raise UnreadableRecord(f"{entry.key} is not a key this service writes; move it away first")

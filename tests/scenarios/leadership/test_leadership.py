@@ -13,6 +13,7 @@ from assigner.core.leader_spread import SpreadSettings
 from assigner.election import Term
 from assigner.errors import Superseded
 from assigner.leader.leadership import Leadership, LeadershipSettings
+from assigner.model.records import GroupIndex, encode
 from assigner.storage.groups import make_known
 from assigner.testing.faults import Refuse
 from assigner.testing.waiting import eventually
@@ -237,6 +238,16 @@ async def test_groups_of_another_kind_are_left_alone(memory_fleet: Fleet) -> Non
     await memory_fleet.know("ours")
     captain = await memory_fleet.join("assigner-0")
     await eventually(lambda: captain.led == {"ours"})
+
+
+async def test_a_group_that_is_of_another_kind_now_is_led_in_another_term(fleet: Fleet) -> None:
+    await fleet.know("orders")
+    captain = await fleet.join("assigner-0")
+    await eventually(lambda: captain.kinds == ["assigner"], within=10 + fleet.cluster.allowance)
+    classic = encode(GroupIndex(group="orders", kind="classic"))
+    await fleet.cluster.store.put(fleet.cluster.keys.group_index("orders"), classic)
+    await eventually(lambda: captain.kinds == ["assigner", "classic"], within=10 + fleet.cluster.allowance)
+    assert captain.leadership.statistics().crashes == 0
 
 
 # --- trouble -----------------------------------------------------------------------------------------------------

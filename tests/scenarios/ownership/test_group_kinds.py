@@ -165,12 +165,14 @@ async def test_members_that_cant_be_read_count(cluster: Cluster) -> None:
     await refused(instance, ASSIGNER, "can't be read")
 
 
-async def test_an_owner_whose_epoch_cant_be_read_keeps_the_group_as_it_is(cluster: Cluster) -> None:
+@pytest.mark.parametrize("key", ["t/0", "t/x"], ids=["unreadable", "foreign"])
+async def test_an_owner_whose_epoch_cant_be_read_keeps_the_group_as_it_is(cluster: Cluster, key: str) -> None:
     instance, _, _ = await used_and_left(cluster)
-    await cluster.store.put(cluster.group.assignment(tp(0)), b"?")
+    await cluster.store.put(cluster.group.assignments + key, b"?")
     with pytest.raises(UnreadableRecord):
         await instance.directory.enter(GROUP, CLASSIC)
     assert await kind_of(cluster) == ASSIGNER
+    assert isinstance(await cluster.store.get(cluster.group.assignments + key), Found)
 
 
 async def test_what_operators_set_does_not_change_the_kind(any_cluster: Cluster) -> None:
