@@ -65,15 +65,14 @@ class Ports:
         self._open: dict[int, Listener] = {}
         self._closed: list[Listener] = []
         self._failed: set[int] = set()
-
-    @property
-    def bootstrap(self) -> int:
-        return self._open[BOOTSTRAP].port
+        self.bootstrap = wire.settings.port
+        """The port that stands for no broker, once it was opened."""
 
     async def open_bootstrap(self) -> None:
         """Open the port that stands for no broker. Raises `OSError`."""
         settings = self._wire.settings
-        self._open[BOOTSTRAP] = await self._listen("bootstrap", BOOTSTRAP, settings.port)
+        listener = self._open[BOOTSTRAP] = await self._listen("bootstrap", BOOTSTRAP, settings.port)
+        self.bootstrap = listener.port
 
     async def _listen(self, name: str, node_id: int, port: int) -> Listener:
         settings, wire, admission = self._wire.settings, self._wire, self._admission

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,11 +13,14 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from assigner.gateway.codec import heartbeat_answer
+from assigner.gateway.requests import HandledApi, Request
 from assigner.gateway.server import GatewayServer
 from assigner.gateway.settings import GatewaySettings
 from assigner.testing.waiting import eventually
 from tests.support.gateway.clients import SECONDS, aio_round, read, write
 from tests.support.gateway.serving import address, gateway_before
+from tests.support.gateway.wired import framed
 from tests.support.servers.kafka import KafkaBroker
 from tests.support.servers.mock_kafka import LOGGED, PARTITIONS, MockKafka
 from tests.support.servers.ports import free_port
@@ -39,6 +43,26 @@ async def test_writes_without_acks_stop_nobody() -> None:
         await asyncio.to_thread(write, address(server), "t", [b"last"], acks=1)
         found = await asyncio.to_thread(read, address(server), "t", PARTITIONS, len(PAGE) + 1)
         assert sorted(found) == sorted([*PAGE, b"last"])
+
+
+async def test_each_of_several_brokers_has_a_port_and_is_reached_by_it() -> None:
+    mock = await asyncio.to_thread(MockKafka, 3)
+    async with gateway_before(mock.bootstrap) as server:
+        await eventually(lambda: len(server.ports) == 3, within=SECONDS)
+        assert len({server.port, *server.ports.values()}) == 4
+        await asyncio.to_thread(write, address(server), "t", PAGE)
+        found = await asyncio.to_thread(read, address(server), "t", PARTITIONS, len(PAGE))
+        assert sorted(found) == sorted(PAGE)
+        # The partitions are spread over the brokers, and each was asked under its own port.
+        assert server.statistics().refused.keys() <= {"idle"}
+
+
+async def test_the_ports_of_brokers_follow_from_their_node_ids() -> None:
+    mock = await asyncio.to_thread(MockKafka, 2)
+    first = free_port()
+    async with gateway_before(mock.bootstrap, broker_base_port=first) as server:
+        await eventually(lambda: len(server.ports) == 2, within=SECONDS)
+        assert server.ports == {1: first + 1, 2: first + 2}
 
 
 async def test_clients_are_told_the_ports_of_the_gateway_and_no_others(kafka_broker: KafkaBroker) -> None:
@@ -160,3 +184,44 @@ def is_at_end(connection: socket.socket) -> bool:
         return False
     except ConnectionError:
         return True
+
+
+# --- draining ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_gateway_that_drains_has_held_answers_sent_and_takes_nobody_new() -> None:
+    def held(request: Request, _: Any) -> Any:
+        interrupted = request.interrupted()
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        interrupted.add_done_callback(lambda _: answer.set_result(heartbeat_answer(request.version, 0)))
+        return answer
+
+    mock = await asyncio.to_thread(MockKafka)
+    async with gateway_before(mock.bootstrap, {12: HandledApi(0, 4, held)}) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(framed(12, 4, 5, group_id="g", generation_id=1, member_id="m", group_instance_id=None))
+        await eventually(lambda: server.statistics().parked == 1, within=SECONDS)
+        await server.drain(SECONDS)
+        assert struct.unpack(">ii", (await reader.read())[:8])[1] == 5
+        assert not is_open(server.port)
+        assert server.statistics().connections == 0
+        writer.close()
+
+
+async def test_a_gateway_that_drains_closes_after_the_timeout_what_is_still_owed() -> None:
+    forever: list[asyncio.Future[bytes]] = []
+
+    def held(*_: Any) -> Any:
+        forever.append(asyncio.get_running_loop().create_future())
+        return forever[-1]
+
+    mock = await asyncio.to_thread(MockKafka)
+    async with gateway_before(mock.bootstrap, {12: HandledApi(0, 4, held)}) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(framed(12, 4, 5, group_id="g", generation_id=1, member_id="m", group_instance_id=None))
+        await eventually(lambda: server.statistics().parked == 1, within=SECONDS)
+        await server.drain(0.1)
+        assert await reader.read() == b""
+        writer.close()
+    # What nobody waits for any more ends with the gateway.
+    assert forever[0].cancelled()

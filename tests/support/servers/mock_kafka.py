@@ -18,10 +18,10 @@ LOGGED: dict[str, Any] = {"logger": logging.getLogger("librdkafka")}
 
 
 class MockKafka:
-    def __init__(self) -> None:
-        self._producer = Producer({"test.mock.num.brokers": 1, "log_level": 3, "linger.ms": 1, **LOGGED})
-        broker = next(iter(self._producer.list_topics(timeout=10).brokers.values()))
-        self.bootstrap = f"{broker.host}:{broker.port}"
+    def __init__(self, brokers: int = 1) -> None:
+        self._producer = Producer({"test.mock.num.brokers": brokers, "log_level": 3, "linger.ms": 1, **LOGGED})
+        found = self._producer.list_topics(timeout=10).brokers.values()
+        self.bootstrap = ",".join(f"{broker.host}:{broker.port}" for broker in found)
         self.ends: dict[tuple[str, int], int] = {}
         """The next offset of each partition."""
 
