@@ -188,7 +188,7 @@ class GroupCoordinator:
             return
         self._over, self._write = True, None
         if self._machine is not None:
-            self._reply(self._machine.unload(NOT_HERE).replies)
+            self._machine.unload(NOT_HERE)
         for answer, over in self._waiting.values():
             if not answer.done():
                 answer.set_result(over)

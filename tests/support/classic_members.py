@@ -25,6 +25,7 @@ from assigner.model.kafka_groups import (
     ClassicCommit,
     ClassicFetch,
     ClassicOffset,
+    HeartbeatAnswer,
     HeartbeatRequest,
     JoinAnswer,
     JoinRequest,
@@ -204,8 +205,8 @@ class ClassicMember:
         request = HeartbeatRequest(
             group=self.group, member_id=self.member_id, generation=self.generation, instance_id=self.instance_id
         )
-        answer = await self._call("heartbeat", request)
-        return KafkaError(answer.error)
+        answer: HeartbeatAnswer = await self._call("heartbeat", request)
+        return answer.error
 
     # --- offsets ---------------------------------------------------------------------------------------------------
 
@@ -244,6 +245,7 @@ class ClassicMember:
             if known:
                 answer = await self._ask(known[self._asked % len(known)], what, request)
                 error = getattr(answer, "error", NONE)
+                assert what != "heartbeat" or error not in TRY_AGAIN, f"{self.name} got {error!r} for a heartbeat"
                 if answer is not None and error not in TRY_AGAIN | REDISCOVER:
                     return answer
                 self._look_elsewhere({error} & REDISCOVER)

@@ -48,8 +48,9 @@ class ClassicScene:
         await eventually(holds, within=self.cluster.patience + self.cluster.allowance, what="one stable generation")
 
     def leaders(self) -> list[str]:
-        """The instances that lead the group `g`: one, or none between two terms."""
-        return [name for name, one in self.cluster.instances.items() if one.kafka_groups.leads("", "g")]
+        """The instances that lead the group `g` and have loaded it: one, or none between two terms."""
+        led = {name: one.kafka_groups._led.get("g") for name, one in self.cluster.instances.items()}
+        return [name for name, group in led.items() if group is not None and not group.refusal]
 
     def leader(self) -> str:
         [name] = self.leaders()

@@ -5,11 +5,26 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from assigner.core.kafka_groups.classic.actions import Limits
+from assigner.election import Term
 from assigner.errors import GroupKindMismatch
-from assigner.model.kafka_groups import ClassicState, KafkaError
+from assigner.kafka_groups.assignor import ServerAssignor
+from assigner.kafka_groups.commits import ClassicOffsets
+from assigner.kafka_groups.coordinator import GroupCoordinator
+from assigner.kafka_groups.held import HeldRequests
+from assigner.kafka_groups.records import GroupRecords
+from assigner.model.kafka_groups import (
+    ClassicGroupRecord,
+    ClassicState,
+    CommitAnswer,
+    KafkaError,
+    LeaveRequest,
+    LeavingMember,
+    SyncRequest,
+)
 from assigner.model.records import Offset, decode
-from assigner.store import Found, Put
-from assigner.testing.faults import EffectAfter, LoseAnswer, Refuse
+from assigner.store import CreateRevisionIs, Found, Put
+from assigner.testing.faults import Delay, EffectAfter, LoseAnswer, Refuse
 from tests.scenarios.kafka_groups.conftest import ClassicScene
 from tests.support.classic_members import ClassicMember
 from tests.support.cluster import EXPIRES, tp
@@ -102,32 +117,74 @@ async def test_who_waits_for_a_coordinator_that_steps_down_joins_at_the_next(sce
     await scene.settled()
 
 
+class Believer(Term):
+    """A term that its holder takes for its own, whatever happens."""
+
+    def __init__(self, group: str, fence: CreateRevisionIs) -> None:
+        self.group = group
+        self.fence = fence
+
+    def held(self) -> bool:
+        return True
+
+    async def wait_lost(self) -> str:
+        await anyio.sleep_forever()
+        return ""
+
+    async def resign(self) -> None:
+        return
+
+
 async def test_a_coordinator_that_was_deposed_writes_nothing(scene: ClassicScene) -> None:
     """Also if it believes to lead: every write has the term in its preconditions."""
-    await scene.start("i2")
+    cluster, instance = scene.cluster, scene.cluster.instances["i1"]
     [a] = await scene.join("a")
     await a.commit({0: 1})
-    old = scene.cluster.instances[scene.leader()].kafka_groups
-    deposed = old._led["g"]
-    deposed.term.held = lambda: True  # type: ignore[method-assign]
-    # Another instance takes the leader key, unseen by the one before.
-    key = scene.cluster.group.leader
-    found = await scene.cluster.store.get(key)
-    assert isinstance(found, Found)
-    await scene.cluster.store.delete(key)
-    await scene.cluster.store.put(key, found.entry.value)
-    revision = (await scene.cluster.store.get(key)).revision
+    leader = await cluster.store.get(cluster.group.leader)
+    assert isinstance(leader, Found)
+    fence = CreateRevisionIs(cluster.group.leader, leader.entry.create_revision)
+    records = GroupRecords(instance.store, cluster.keys, "g", fence, cluster.clock)
+    assignor = ServerAssignor(instance.store, cluster.keys, cluster.options, instance.topics.ensure)
+    deposed = GroupCoordinator("g", Believer("g", fence), records, cluster.clock, Limits(), HeldRequests(), assignor)
+    cluster.tasks.start_soon(deposed.run)
+    await scene.until("it has loaded the group", lambda: not deposed.refusal)
 
-    late = await old._commits.commit(deposed, a.commit_request({0: 99}), scene.cluster.clock.now())
-    assert {one.error for one in late.partitions} <= {
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.NOT_COORDINATOR,
-    }
-    with anyio.move_on_after(2.0):
-        assert (await deposed.join(scene.member("b").join_request())).error is not KafkaError.NONE
+    await scene.start("i2")
+    await cluster.stop_instance("i1")
+    await scene.until("another one leads", lambda: scene.leaders() == ["i2"])
+    before = (await cluster.store.get(cluster.keys.root)).revision
+    commits = ClassicOffsets(cluster.store, cluster.keys, cluster.instances["i2"].offsets, Limits())
+    late = await commits.commit(deposed, a.commit_request({0: 99}), cluster.clock.now())
+    assert [one.error for one in late.partitions] == [KafkaError.COORDINATOR_LOAD_IN_PROGRESS]
+    assert not await commits.remove(deposed, [("t", 0)])
+    # It empties the group, and would have that on record.
+    records._store = cluster.store
+    leaving = LeaveRequest(group="g", members=(LeavingMember(a.member_id),))
+    assert deposed.leave(leaving).members[0].error is KafkaError.NONE
+    await scene.until("it knows", lambda: deposed.refusal is KafkaError.NOT_COORDINATOR)
     assert await offset_of(scene, 0) == 1
-    history = await scene.cluster.store.list(scene.cluster.keys.kafka_groups())
-    assert [entry for entry in history.entries if entry.mod_revision > revision] == []
+    listed = await cluster.store.list(cluster.keys.kafka_groups())
+    assert [entry.key for entry in listed.entries if entry.mod_revision > before] == []
+    assert await a.heartbeat() is KafkaError.NONE
+
+
+async def test_while_a_group_is_loaded_each_call_is_answered_as_its_client_takes_well(scene: ClassicScene) -> None:
+    await scene.join("a")
+    a = scene.members["a"]
+    faults = await scene.start("i2")
+    slow = faults.inject(Delay(3.0), kinds={"get"}, times=1, where=lambda kind, key: key.endswith("/state"))
+    await scene.cluster.stop_instance("i1")
+    await scene.until("it is loading", lambda: slow.hits == 1)
+    groups = scene.cluster.instances["i2"].kafka_groups
+    assert groups.leads("", "g")
+    assert await a.heartbeat() is KafkaError.NONE
+    assert (await groups.join("", a.join_request())).error is KafkaError.COORDINATOR_LOAD_IN_PROGRESS
+    sync = SyncRequest(group="g", member_id=a.member_id, generation=a.generation)
+    assert (await groups.sync("", sync)).error is KafkaError.REBALANCE_IN_PROGRESS
+    committed = await groups.commit("", a.commit_request({0: 1}))
+    assert [one.error for one in committed.partitions] == [KafkaError.COORDINATOR_LOAD_IN_PROGRESS]
+    assert await a.commit({0: 1}) == {0: KafkaError.NONE}
+    assert a.rebalances == 1
 
 
 # --- static members ------------------------------------------------------------------------------------------------
@@ -157,12 +214,14 @@ async def test_nobody_is_told_of_an_assignment_before_its_unknown_outcome_is_kno
     scene: ClassicScene, applied: bool
 ) -> None:
     faults = scene.cluster.faults["i1"]
-    await scene.join("a")
+    [a] = await scene.join("a")
     lost = faults.inject(LoseAnswer(applied=applied), kinds={"transact"}, times=9, where=writes_group)
     await scene.join("b")
     assert lost.spent
-    record = await scene.cluster.store.get(scene.cluster.keys.kafka_state("g"))
-    assert isinstance(record, Found)
+    assert a.generation == 2, "nobody had to join again"
+    found = await scene.cluster.store.get(scene.cluster.keys.kafka_state("g"))
+    assert isinstance(found, Found)
+    assert decode(ClassicGroupRecord, found.entry.value)[0].generation == 2
 
 
 async def test_a_write_that_comes_late_changes_no_later_generation(scene: ClassicScene) -> None:
@@ -213,3 +272,56 @@ async def test_members_of_two_kinds_do_not_mix(scene: ClassicScene) -> None:
     assert (await groups.describe("", "g")).state is ClassicState.STABLE
     with pytest.raises(GroupKindMismatch):
         await scene.cluster.join("grpc-again")
+
+
+# --- commits under way -----------------------------------------------------------------------------------------------
+
+
+def writes_offset(*arguments: object) -> bool:
+    return any(isinstance(one, Put) and "/~offsets/" in one.key for one in arguments[2])  # type: ignore[attr-defined]
+
+
+async def test_a_commit_that_the_store_gets_to_after_the_next_generation_has_no_effect(scene: ClassicScene) -> None:
+    """It was admitted when it came. The next owner may have read the offset by now."""
+    faults = scene.cluster.faults["i1"]
+    [a] = await scene.join("a")
+    await a.commit({0: 1})
+    late = a.commit_request({0: 99})
+    slow = faults.inject(Delay(3.0), kinds={"transact"}, times=1, where=writes_offset)
+    groups = scene.cluster.instances["i1"].kafka_groups
+    answers: list[CommitAnswer] = []
+
+    async def commit() -> None:
+        answers.append(await groups.commit("", late))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(commit)
+        await scene.until("it is on its way", lambda: slow.hits == 1)
+        await scene.join("b")
+        assert answers == [], "the next generation began before the store got to it"
+    [answer] = answers
+    assert [one.error for one in answer.partitions] == [KafkaError.ILLEGAL_GENERATION]
+    assert await offset_of(scene, 0) == 1
+
+
+async def test_a_commit_goes_on_if_the_record_changed_for_another_reason(scene: ClassicScene) -> None:
+    faults = scene.cluster.faults["i1"]
+    [a] = await scene.join("a")
+    [b] = await scene.join("b", instance_id="pod-b")
+    slow = faults.inject(Delay(2.0), kinds={"transact"}, times=1, where=writes_offset)
+    errors: list[dict[int, KafkaError]] = []
+
+    async def commit() -> None:
+        errors.append(await a.commit({a.owned[0]: 5}))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(commit)
+        await scene.until("it is on its way", lambda: slow.hits == 1)
+        # A static member's new process: its id is written, and the generation goes on.
+        b.stop()
+        again = scene.member("b", instance_id="pod-b")
+        scene.members["b"] = again
+        again.start(scene.cluster.tasks)
+        await scene.settled()
+    assert errors == [{a.owned[0]: KafkaError.NONE}]
+    assert await offset_of(scene, a.owned[0]) == 5
