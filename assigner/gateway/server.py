@@ -35,6 +35,8 @@ from assigner.server.transport.traffic import Traffic
 _KAFKA_PORT = 9092
 _LOOK_EVERY = 1.0
 """Seconds between looks at all connections."""
+_LOOK_AT_ONCE = 200
+"""Connections that are looked at before others get their turn on the loop."""
 _LOOK_AT_LOGINS_EVERY = 5
 """In how many of them logins are looked at too."""
 _OPEN_AGAIN_AFTER = 1.0
@@ -200,11 +202,14 @@ class GatewayServer:
         while True:
             await anyio.sleep(_LOOK_EVERY)
             turn += 1
-            now = self._clock.now()
-            for connection in list(self._wire.traffic.connections):
-                connection.look(now)
-                if turn % _LOOK_AT_LOGINS_EVERY == 0:
-                    connection.look_at_login()
+            connections = list(self._wire.traffic.connections)
+            for first in range(0, len(connections), _LOOK_AT_ONCE):
+                now = self._clock.now()
+                for connection in connections[first : first + _LOOK_AT_ONCE]:
+                    connection.look(now)
+                    if turn % _LOOK_AT_LOGINS_EVERY == 0:
+                        connection.look_at_login()
+                await anyio.sleep(0)
 
     async def drain(self, timeout: float) -> None:
         """Accept no more clients, have held answers sent, and close each connection once nothing is owed on it. After
