@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from assigner.auth.authenticator import Authenticator
 from assigner.auth.reload import ReloadedFiles
+from assigner.auth.tokens import LEEWAY
+from assigner.clock import Clock
 from assigner.gateway.codec import NO_TIME, error_code, make, response_class
 from assigner.gateway.login.credentials import credential_line, read_credentials
 from assigner.gateway.login.sasl import Login, LoginAnswer, Logins
@@ -16,10 +19,12 @@ from assigner.gateway.login.scram import ScramClient
 from assigner.gateway.requests import HandledApi
 from assigner.gateway.settings import SaslMechanism
 from tests.support.gateway.wired import SetClock, WiredClient, WiredGateway, settle
+from tests.support.signed_tokens import Signer
 
 HANDSHAKE, AUTHENTICATE, API_VERSIONS, METADATA, HEARTBEAT = 17, 36, 18, 3, 12
 EVERY = (SaslMechanism.PLAIN, SaslMechanism.SCRAM_SHA_256, SaslMechanism.SCRAM_SHA_512)
 MEMBER: dict[str, Any] = {"group_id": "g", "generation_id": 1, "member_id": "m", "group_instance_id": None}
+SIGNER = Signer()
 LINES = {one: credential_line("pencil", one) for one in ("SCRAM-SHA-256", "SCRAM-SHA-512")}
 
 
@@ -47,13 +52,17 @@ async def logins(file: ReloadedFiles[Any]) -> Logins:
     return Logins(EVERY, SetClock(), credentials=file)
 
 
-@pytest.fixture
-async def gateway(logins: Logins) -> WiredGateway:
+def heartbeats() -> dict[int, HandledApi]:
     def heartbeat(*_: Any) -> Any:
         return make(response_class(HEARTBEAT, 4), throttle_time=NO_TIME, error_code=error_code(0))
 
+    return {HEARTBEAT: HandledApi(0, 4, heartbeat)}
+
+
+@pytest.fixture
+async def gateway(logins: Logins) -> WiredGateway:
     return WiredGateway(
-        {HEARTBEAT: HandledApi(0, 4, heartbeat)},
+        heartbeats(),
         logins=logins,
         required=True,
         sasl_mechanisms=EVERY,
@@ -167,6 +176,75 @@ async def test_a_user_that_was_removed_or_changed_does_not_count_any_more(
     await file.look()
     assert not login.still_counts()
     assert anybody.still_counts()
+
+
+# --- tokens --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def token_logins(tmp_path: Path) -> Logins:
+    """Logins by tokens of one signer."""
+    clock = SetClock()
+    authenticator = Authenticator(keys=[SIGNER.publish(tmp_path / "key.pem")], clock=clock)
+    await authenticator.load()
+    return Logins((SaslMechanism.OAUTHBEARER,), clock, authenticator=authenticator)
+
+
+def token(clock: Clock, *, lasts: float = 600.0, **claims: Any) -> str:
+    return SIGNER.token(exp=int(clock.wall() + lasts - LEEWAY), **claims)
+
+
+def bearer(text: str) -> bytes:
+    return f"n,,\x01auth=Bearer {text}\x01\x01".encode()
+
+
+async def test_a_token_of_the_service_makes_the_client_its_principal_for_as_long_as_it_counts(
+    token_logins: Logins,
+) -> None:
+    login = Login(token_logins, "192.0.2.7")
+    assert login.handshake("OAUTHBEARER") == 0
+    answer = await told(login.authenticate(bearer(token(token_logins.clock))))
+    assert (answer.done, answer.lifetime) == (True, 600.0)
+    assert login.principal is not None
+    assert login.principal.organization == "acme"
+    assert login.expires == token_logins.clock.wall() + 600
+
+
+@pytest.mark.parametrize("message", [b"", b"n,,\x01auth=Basic x\x01\x01", b"n,,\x01auth=Bearer \x01\x01", b"\xff"])
+async def test_a_message_without_a_token_is_refused(token_logins: Logins, message: bytes) -> None:
+    login = Login(token_logins, "192.0.2.7")
+    login.handshake("OAUTHBEARER")
+    assert (await told(login.authenticate(message))).error == 58
+
+
+async def test_a_token_that_nobody_here_signed_or_that_has_ended_is_refused(token_logins: Logins) -> None:
+    for text in (token(token_logins.clock)[:-4] + "AAAA", token(token_logins.clock, lasts=-600)):
+        login = Login(token_logins, "192.0.2.7")
+        login.handshake("OAUTHBEARER")
+        assert (await told(login.authenticate(bearer(text)))).error == 58
+
+
+async def test_a_client_logs_in_again_before_its_token_ends_or_is_cut_off(token_logins: Logins) -> None:
+    gateway = WiredGateway(
+        heartbeats(), logins=token_logins, required=True, sasl_mechanisms=(SaslMechanism.OAUTHBEARER,)
+    )
+    clock: Any = token_logins.clock
+    gateway.wire.clock = clock
+    client = gateway.client()
+
+    def log_in(**claims: Any) -> Any:
+        answer_to(client, HANDSHAKE, 1, mechanism="OAUTHBEARER")
+        return answer_to(client, AUTHENTICATE, 1, auth_bytes=bearer(token(clock, **claims)))
+
+    assert log_in().session_lifetime.total_seconds() == 600
+    clock.time += 590
+    assert int(answer_to(client, HEARTBEAT, 4, **MEMBER).error_code) == 0
+    assert int(log_in().error_code) == 0
+    clock.time += 590
+    assert int(answer_to(client, HEARTBEAT, 4, **MEMBER).error_code) == 0
+    clock.time += 10
+    client.request(HEARTBEAT, 4, **MEMBER)
+    assert gateway.refused == {"session_expired": 1}
 
 
 # --- on a connection -----------------------------------------------------------------------------------------------
