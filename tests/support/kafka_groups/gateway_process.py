@@ -16,6 +16,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from tests.support.servers.mock_kafka import LOGGED
 from tests.support.servers.ports import free_port
 from tests.support.servers.process import ServerProcess
 
@@ -78,7 +82,7 @@ class GatewayProcess:
         return self._process is not None and self._process.is_running
 
     def start(self) -> GatewayProcess:
-        """Start the process, and wait until it takes connections."""
+        """Start the process, and wait until it serves clients."""
         self.launch()
         self.wait_ready()
         return self
@@ -87,7 +91,7 @@ class GatewayProcess:
         self._process = ServerProcess(self._command(), self.log, _environment())
 
     def wait_ready(self, within: float = _UP_WITHIN) -> None:
-        self._running().wait_until(self._listens, within)
+        self._running().wait_until(self._serves, within)
 
     def kill(self) -> None:
         """Crash it (SIGKILL)."""
@@ -119,10 +123,15 @@ class GatewayProcess:
         flags = [word for key, value in self._settings.items() for word in ("--set", f"{key}={value}")]
         return [*_PROGRAM, *what, *flags]
 
-    def _listens(self) -> bool:
-        with socket.socket() as probe:
-            probe.settimeout(1)
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+    def _serves(self) -> bool:
+        """Whether a client gets an answer: the port is open before the brokers behind it are known."""
+        if not _accepts(self.port):
+            return False
+        asking: Any = AdminClient({"bootstrap.servers": self.bootstrap, "broker.address.family": "v4", **LOGGED})
+        try:
+            return bool(asking.list_topics(timeout=2).brokers)
+        except KafkaException:
+            return False
 
 
 class ServiceProcess:
