@@ -17,7 +17,8 @@ import anyio
 from assigner.api import WantedOffsets
 from assigner.clock import Clock
 from assigner.core.kafka_groups.classic.actions import Limits
-from assigner.core.kafka_groups.classic.offsets import check_commit_to_nobody, refused
+from assigner.core.kafka_groups.classic.offsets import refused
+from assigner.core.kafka_groups.classic.requests import check_commit_to_nobody
 from assigner.election import Term
 from assigner.errors import (
     AssignerError,

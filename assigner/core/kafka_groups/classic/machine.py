@@ -82,6 +82,8 @@ class ClassicGroup:
 
     def check_commit(self, commit: ClassicCommit, now: float) -> KafkaError:
         """Whether its member may commit. See `offsets` for what is checked of each partition."""
+        if not self.exists:
+            return requests.check_commit_to_nobody(commit)
         return requests.check_commit(self._state, commit, now)
 
     def create(self) -> Actions:
@@ -170,14 +172,21 @@ class ClassicGroup:
 
     def check_delete(self) -> KafkaError:
         match self._state.state:
-            case ClassicState.DEAD:
-                return KafkaError.GROUP_ID_NOT_FOUND
-            case ClassicState.EMPTY:
+            case ClassicState.EMPTY if self.exists:
                 return KafkaError.NONE
+            case ClassicState.EMPTY | ClassicState.DEAD:
+                return KafkaError.GROUP_ID_NOT_FOUND
             case _:
                 return KafkaError.NON_EMPTY_GROUP
 
     # --- what is known ---------------------------------------------------------------------------------------------
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is such a group. One that was asked for and that nobody ever joined does not exist."""
+        state = self._state
+        is_new = state.stored is None and state.state is ClassicState.EMPTY
+        return not is_new or bool(state.pending) or not self._writes.is_idle
 
     @property
     def state(self) -> ClassicState:
@@ -216,6 +225,8 @@ class ClassicGroup:
         return topic in topics if topics is not None else self._state.uses_consumer_protocol
 
     def describe(self) -> ClassicGroupDescription:
+        if not self.exists:
+            return ClassicGroupDescription(group=self._state.group, error=KafkaError.GROUP_ID_NOT_FOUND)
         state, stable = self._state, self._state.state is ClassicState.STABLE
         protocol = (state.protocol or "") if stable else ""
         return ClassicGroupDescription(

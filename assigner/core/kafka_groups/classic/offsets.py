@@ -26,13 +26,6 @@ PartitionCount = Callable[[str], int | None]
 """How many partitions a topic has; None: there is no such topic."""
 
 
-def check_commit_to_nobody(commit: ClassicCommit) -> KafkaError:
-    """Whether a group that does not exist accepts a commit: then it comes into being as a simple group."""
-    if commit.generation < 0:
-        return KafkaError.NONE
-    return KafkaError.GROUP_ID_NOT_FOUND if commit.knows_missing_groups else KafkaError.ILLEGAL_GENERATION
-
-
 def refused(commit: ClassicCommit, error: KafkaError) -> CommitAnswer:
     """Refuse a commit as a whole."""
     return CommitAnswer(partitions=tuple(PartitionError(one.topic, one.partition, error) for one in commit.offsets))
@@ -58,10 +51,10 @@ def check_partitions(
 def check_offset_delete(group: ClassicGroup) -> KafkaError:
     """Whether offsets of the group may be deleted at all; see `check_topic_delete` for each topic."""
     match group.state:
-        case ClassicState.DEAD:
-            return KafkaError.GROUP_ID_NOT_FOUND
-        case ClassicState.EMPTY:
+        case ClassicState.EMPTY if group.exists:
             return KafkaError.NONE
+        case ClassicState.EMPTY | ClassicState.DEAD:
+            return KafkaError.GROUP_ID_NOT_FOUND
         case _:
             return KafkaError.NONE if group.uses_consumer_protocol else KafkaError.NON_EMPTY_GROUP
 

@@ -122,6 +122,13 @@ def _leave_one(group: GroupState, leaving: LeavingMember) -> LeftMember:
     return LeftMember(leaving.member_id, leaving.instance_id, error)
 
 
+def check_commit_to_nobody(commit: ClassicCommit) -> KafkaError:
+    """Whether a group that does not exist accepts a commit: then it comes into being as a simple group."""
+    if commit.generation < 0:
+        return KafkaError.NONE
+    return KafkaError.GROUP_ID_NOT_FOUND if commit.knows_missing_groups else KafkaError.ILLEGAL_GENERATION
+
+
 def check_commit(group: GroupState, commit: ClassicCommit, now: float) -> KafkaError:
     """Whether the group accepts this commit. A member's counts as a sign of life."""
     if group.state is ClassicState.DEAD:

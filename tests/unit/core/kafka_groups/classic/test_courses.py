@@ -265,7 +265,7 @@ class Courses(RuleBasedStateMachine):
         working = [client for client in self.clients if client.next is Next.HEARTBEAT]
         members = {client.member_id for client in working}
         if not self.clients:
-            return group.state is ClassicState.EMPTY
+            return self.scene.group.state is ClassicState.EMPTY
         owned = [number for client in working for number in client.owned]
         return (
             group.state is ClassicState.STABLE

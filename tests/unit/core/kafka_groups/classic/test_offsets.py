@@ -8,12 +8,12 @@ from assigner.core.kafka_groups.classic.consumer_protocol import Subscription, e
 from assigner.core.kafka_groups.classic.machine import ClassicGroup
 from assigner.core.kafka_groups.classic.offsets import (
     Expiry,
-    check_commit_to_nobody,
     check_offset_delete,
     check_partitions,
     check_topic_delete,
     refused,
 )
+from assigner.core.kafka_groups.classic.requests import check_commit_to_nobody
 from assigner.model.kafka_groups import ClassicCommit, ClassicOffset, ClassicState, KafkaError
 from tests.support.core.classic_scene import ClassicScene, completing, empty, rebalancing, stable
 
@@ -37,6 +37,25 @@ class TestAGroupThatDoesNotExist:
     def test_refuses_one_with_a_generation_as_the_version_can_understand(self) -> None:
         assert check_commit_to_nobody(commit()) is KafkaError.GROUP_ID_NOT_FOUND
         assert check_commit_to_nobody(commit(knows_missing_groups=False)) is KafkaError.ILLEGAL_GENERATION
+
+    def test_does_not_begin_to_exist_by_being_asked_for(self) -> None:
+        scene = ClassicScene()
+        scene.heartbeat("nobody")
+        scene.join("nobody")
+
+        assert scene.group.check_commit(commit(), 0) is KafkaError.GROUP_ID_NOT_FOUND
+        assert scene.group.check_commit(commit(generation=-1), 0) is KafkaError.NONE
+        assert scene.group.check_delete() is KafkaError.GROUP_ID_NOT_FOUND
+        assert check_offset_delete(scene.group) is KafkaError.GROUP_ID_NOT_FOUND
+        assert scene.group.describe().error is KafkaError.GROUP_ID_NOT_FOUND
+
+    def test_begins_to_exist_with_the_first_id_that_is_given(self) -> None:
+        scene = ClassicScene()
+        scene.join()
+
+        assert scene.group.check_commit(commit(), 0) is KafkaError.UNKNOWN_MEMBER_ID
+        assert scene.group.check_delete() is KafkaError.NONE
+        assert scene.group.describe().state is ClassicState.EMPTY
 
     def test_says_so_of_every_partition(self) -> None:
         answer = refused(commit(offset(), offset("payments", 3)), KafkaError.ILLEGAL_GENERATION)
