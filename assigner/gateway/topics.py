@@ -49,6 +49,8 @@ class KafkaTopics:
         self._list_topics = list_topics
         self._ids: OrderedDict[str, UUID] = OrderedDict()
         self._names: dict[UUID, str] = {}
+        self._counts: OrderedDict[str, int] = OrderedDict()
+        """Partitions by topic, also of brokers that know no ids."""
         self._listed: frozenset[str] | None = None
         self._listed_at = 0.0
         self._listing = anyio.Lock()
@@ -61,6 +63,8 @@ class KafkaTopics:
     def learn(self, topics: Iterable[KafkaTopic]) -> None:
         """Take topics that a broker described."""
         for topic in topics:
+            self._counts[topic.name] = topic.partitions
+            self._counts.move_to_end(topic.name)
             if topic.topic_id is None or topic.topic_id.int == 0:
                 continue
             before = self._ids.get(topic.name)
@@ -72,6 +76,8 @@ class KafkaTopics:
         while len(self._ids) > MOST_TOPICS:
             _, forgotten = self._ids.popitem(last=False)
             del self._names[forgotten]
+        while len(self._counts) > MOST_TOPICS:
+            self._counts.popitem(last=False)
 
     async def current(self, *, within: float = FRESH) -> frozenset[str] | None:
         """The names of all topics, no older than so many seconds; None: there are no brokers to ask. Raises
@@ -101,6 +107,10 @@ class KafkaTopics:
     def id_of(self, state: GroupState | None, name: str) -> UUID | None:
         """The id of a topic, as the brokers say it, else as the group's records do."""
         return self._ids.get(name) or _id_on_record(state, name)
+
+    def has(self, name: str, partition: int) -> bool:
+        """Whether a broker has said that there is this partition."""
+        return 0 <= partition < self._counts.get(name, 0)
 
     def name_of(self, state: GroupState | None, topic_id: UUID) -> str | None:
         known = self._names.get(topic_id)

@@ -42,26 +42,28 @@ class ClassicShared:
 
     async def commit(self, request: Request, call: ClassicCommit) -> CommitAnswer:
         missing = await self._missing(call.offsets)
-        known = tuple(one for one in call.offsets if one.topic not in missing)
+        known = tuple(one for one in call.offsets if one not in missing)
         if not known and missing:
             return CommitAnswer(partitions=tuple(map(_unknown, call.offsets)))
         part = msgspec.structs.replace(call, offsets=known)
         answer = await self._groups.commit(request.client.org, part, principal=request.client.identity)
-        unknown = (_unknown(one) for one in call.offsets if one.topic in missing)
-        return CommitAnswer(partitions=(*answer.partitions, *unknown))
+        return CommitAnswer(partitions=(*answer.partitions, *map(_unknown, missing)))
 
-    async def _missing(self, offsets: Sequence[ClassicOffset]) -> set[str]:
-        """The topics that the brokers do not have. A client that reads a topic has asked for its metadata, through this
-        gateway or another one, so they are rarely asked again."""
-        unseen = {one.topic for one in offsets if self._topics.id_of(None, one.topic) is None}
+    async def _missing(self, offsets: Sequence[ClassicOffset]) -> Sequence[ClassicOffset]:
+        """The offsets of partitions that the brokers do not have. They are asked again only for partitions that no list
+        has had yet."""
+        unseen = self._unseen(offsets)
         if not unseen:
             return unseen
         try:
             listed = await self._topics.current()
         except SourceUnavailable as error:
             log.info("topics_not_listed", error=str(error))
-            return set()
-        return set() if listed is None else unseen - listed
+            return ()
+        return () if listed is None else self._unseen(unseen)
+
+    def _unseen(self, offsets: Sequence[ClassicOffset]) -> Sequence[ClassicOffset]:
+        return [one for one in offsets if not self._topics.has(one.topic, one.partition)]
 
     async def fetch(
         self, request: Request, call: ClassicFetch, member_id: str | None, member_epoch: int

@@ -99,3 +99,28 @@ async def test_brokers_that_are_away_leave_an_id_unknown() -> None:
     assert topics.name_of(None, FIRST) is None
     with pytest.raises(SourceUnavailable):
         await topics.current()
+
+
+def test_partitions_are_known_as_far_as_they_were_listed() -> None:
+    topics = KafkaTopics(SetClock())
+    topics.learn([KafkaTopic("t", FIRST, 2), KafkaTopic("of a broker without ids", None, 1)])
+
+    assert [topics.has("t", number) for number in (-1, 0, 1, 2)] == [False, True, True, False]
+    assert topics.has("of a broker without ids", 0)
+    assert not topics.has("another", 0)
+
+
+def test_a_topic_that_grew_has_its_new_partitions() -> None:
+    topics = KafkaTopics(SetClock())
+    topics.learn([KafkaTopic("t", FIRST, 2)])
+    topics.learn([KafkaTopic("t", FIRST, 5)])
+
+    assert topics.has("t", 4)
+
+
+def test_no_more_partition_counts_are_kept_than_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_TOPICS", 3)
+    topics = KafkaTopics(SetClock())
+    topics.learn(KafkaTopic(f"t{number}", None, 1) for number in range(1, 6))
+
+    assert [topics.has(f"t{number}", 0) for number in range(1, 6)] == [False, False, True, True, True]
