@@ -211,7 +211,7 @@ async def test_a_static_member_that_restarts_gets_what_it_had_without_a_rebalanc
 
 @pytest.mark.parametrize("applied", [True, False])
 async def test_nobody_is_told_of_an_assignment_before_its_unknown_outcome_is_known(
-    scene: ClassicScene, applied: bool
+    scene: ClassicScene, applied: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     faults = scene.cluster.faults["i1"]
     [a] = await scene.join("a")
@@ -219,6 +219,7 @@ async def test_nobody_is_told_of_an_assignment_before_its_unknown_outcome_is_kno
     await scene.join("b")
     assert lost.spent
     assert a.generation == 2, "nobody had to join again"
+    assert "classic_group_overwritten" not in caplog.text, "it knows its own write"
     found = await scene.cluster.store.get(scene.cluster.keys.kafka_state("g"))
     assert isinstance(found, Found)
     assert decode(ClassicGroupRecord, found.entry.value)[0].generation == 2
