@@ -35,6 +35,7 @@ COMMANDS = {
     "consume": "consume:consume",
     "config": "config:config",
     "token": "token:token",
+    "credential": "credential:credential",
     "demo": "demo:demo",
 }
 
