@@ -94,6 +94,15 @@ def test_a_denial_lists_a_few_of_many_patterns() -> None:
     found = decide(who("consumer", groups=[f"g{n}" for n in range(9)]), Action.REGISTER, MINE, NOW)
     assert found is not None
     assert "[g0, g1, g2, g3, g4, and 4 more]" in found.message
+    found = decide(who("consumer", groups=[f"g{n}" for n in range(5)]), Action.REGISTER, MINE, NOW)
+    assert found is not None
+    assert "[g0, g1, g2, g3, g4]" in found.message
+
+
+def test_a_denial_says_that_a_call_names_nothing_that_a_claim_could_match() -> None:
+    found = decide(who("consumer"), Action.REGISTER, Resource("billing-eu"), NOW)
+    wrong = "the call names no name, which claim `names` could match; name one"
+    assert found == Denial(DenialKind.DENIED, "names", wrong)
 
 
 def test_lists_show_the_groups_of_the_principal() -> None:
