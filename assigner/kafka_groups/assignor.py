@@ -58,14 +58,15 @@ class ServerAssignor:
                 await self._ensure_topics(group, [check_topic(topic)])
             except (UnknownTopic, SourceUnavailable) as error:
                 # Of one that is not there nothing is assigned; of one that is on record what the record says.
-                log.info("topic_not_found", group=group, topic=topic, reason=str(error))
+                log.info("classic_topic_unknown", group=group, topic=topic, reason=str(error))
 
     async def _options(self, group: str) -> GroupOptions:
-        found = await self._store.get(self._keys.group(group).options)
+        key = self._keys.group(group).options
+        found = await self._store.get(key)
         try:
             return decode(GroupOptions, found.entry.value)[0] if isinstance(found, Found) else self._defaults
         except UnreadableRecord as error:
-            log.error("record_unreadable", group=group, error=str(error))
+            log.error("record_unreadable", group=group, key=key, error=str(error))
             return self._defaults
 
     async def _topics(self, group: str, topics: Sequence[str]) -> list[TopicConfig]:

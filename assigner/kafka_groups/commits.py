@@ -113,7 +113,7 @@ class ClassicOffsets:
             if not await self.remove(group, doomed):
                 return OffsetDeletionAnswer(error=LOADING)
         except StoreError as error:
-            log.warning("offset_deletion_failed", group=group.term.group, error=str(error))
+            log.warning("classic_offset_deletion_failed", group=group.term.group, error=str(error))
             return OffsetDeletionAnswer(error=LOADING)
         return OffsetDeletionAnswer(
             partitions=tuple(PartitionError(topic, partition, errors[topic]) for topic, partition in request.partitions)

@@ -292,7 +292,7 @@ class GroupCoordinator:
         try:
             computed = await self._assignor.assign(self.term.group, wanted)
         except AssignerError as error:
-            self._log.error("assignment_failed", generation=wanted.generation, error=str(error))
+            self._log.error("classic_assignment_failed", generation=wanted.generation, error=str(error))
             self._carry_out(self.machine.not_assigned(wanted.generation, self._clock.now()))
         else:
             self._log.info(

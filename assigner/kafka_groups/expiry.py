@@ -56,7 +56,7 @@ class OffsetExpiry:
             try:
                 await self.look(group)
             except StoreError as error:
-                log.info("offset_expiry_delayed", group=group.term.group, error=str(error))
+                log.info("classic_expiry_delayed", group=group.term.group, error=str(error))
 
     async def look(self, group: GroupCoordinator) -> None:
         """Delete what has expired by now."""
@@ -73,7 +73,7 @@ class OffsetExpiry:
             expired += len(doomed)
             left += len(page) - len(doomed)
         if expired:
-            log.info("offsets_expired", group=group.term.group, offsets=expired)
+            log.info("classic_offsets_expired", group=group.term.group, offsets=expired)
         if left or group.refusal or group.records.since > wall - retention:
             return
         if group.machine.state is ClassicState.EMPTY and group.machine.is_forgettable:

@@ -116,7 +116,7 @@ class GroupRecords:
                 doubtful = doubtful or isinstance(error, OutcomeUnknown)
                 if not doubtful:
                     raise
-                log.warning("group_write_unresolved", group=self.group, error=str(error), tries=backoff.tries + 1)
+                log.warning("classic_group_unresolved", group=self.group, error=str(error), tries=backoff.tries + 1)
                 await backoff.pause()
                 continue
             match result:
@@ -134,7 +134,7 @@ class GroupRecords:
             await self._delete_blocks(packed.obsolete)
         except StoreError as error:
             # The next load finds what nobody names.
-            log.info("member_blocks_left", group=self.group, error=str(error))
+            log.info("classic_blocks_left", group=self.group, error=str(error))
 
     async def _delete_blocks(self, numbers: Sequence[int]) -> None:
         rest = iter(numbers)

@@ -263,8 +263,7 @@ class ClassicGroupService:
         try:
             check_name("group", group)
             await self._directory.enter(name, CLASSIC)
-        except InvalidName as error:
-            log.info("classic_group_refused", group=name, reason=str(error))
+        except InvalidName:
             return KafkaError.INVALID_GROUP_ID
         except GroupKindMismatch as error:
             self._metrics.refused("group_kind")
@@ -276,7 +275,7 @@ class ClassicGroupService:
             )
             return KafkaError.INCONSISTENT_GROUP_PROTOCOL
         except UnreadableRecord as error:
-            log.error("classic_group_refused", group=name, reason=str(error))
+            log.error("record_unreadable", group=name, key=self._keys.group_index(name), error=str(error))
             return KafkaError.COORDINATOR_NOT_AVAILABLE
         except AssignerError as error:
             log.warning("classic_group_not_made", group=name, error=str(error))

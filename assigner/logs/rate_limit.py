@@ -14,7 +14,17 @@ import msgspec
 PER_MINUTE = 20
 MAX_KINDS = 1_000
 """Kinds that are counted; beyond this, all counts are reset."""
-_PROVOKED = ("asyncio", "aiohttp", "grpclib", "h2", "hpack", "assigner.gateway", "assigner.server", "assigner.web")
+_PROVOKED = (
+    "asyncio",
+    "aiohttp",
+    "grpclib",
+    "h2",
+    "hpack",
+    "assigner.gateway",
+    "assigner.kafka_groups",
+    "assigner.server",
+    "assigner.web",
+)
 _MINUTE = 60.0
 
 

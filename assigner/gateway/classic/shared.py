@@ -58,7 +58,7 @@ class ClassicShared:
         try:
             listed = await self._topics.current()
         except SourceUnavailable as error:
-            log.info("topics_not_listed", error=str(error))
+            log.info("classic_topics_not_listed", error=str(error))
             return ()
         return () if listed is None else self._unseen(unseen)
 
