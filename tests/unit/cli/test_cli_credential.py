@@ -45,7 +45,7 @@ def test_a_password_may_be_in_a_file_and_the_mechanism_be_chosen(tmp_path: Path)
     ("more", "stdin", "why"),
     [
         ((), "", "no password"),
-        ((), "\n", "empty"),
+        ((), "\n", "no password"),
         (("--org", "a/b"), "pencil\n", "slash"),
         (("--iterations", "1"), "pencil\n", "4096"),
         (("--password-file", "/missing"), "", "no such file"),
