@@ -55,6 +55,7 @@ class ClassicScene:
         self._term = term
         """Makes member ids unique beyond a change of leader."""
         self._numbers = count(1)
+        self._asked = 0
         if record is None:
             self.group = ClassicGroup(GROUP, self.limits)
         else:
@@ -107,13 +108,13 @@ class ClassicScene:
         return msgspec.structs.replace(usual, **changes)
 
     def join(self, member_id: str = "", **changes: Any) -> int:
-        number = next(self._numbers)
+        number = self._asked = next(self._numbers)
         request = self.request(member_id, **changes)
         self._carry_out(self.group.join(number, request, f"{self._term * 10_000 + number:04}", self.now))
         return number
 
     def sync(self, member_id: str, generation: int | None = None, **changes: Any) -> int:
-        number = next(self._numbers)
+        number = self._asked = next(self._numbers)
         usual = SyncRequest(
             group=GROUP,
             member_id=member_id,
@@ -168,6 +169,11 @@ class ClassicScene:
         raise AssertionError("the group wants to be woken again and again at the same time")
 
     # --- answers ---------------------------------------------------------------------------------------------------
+
+    @property
+    def unanswered(self) -> list[int]:
+        """All requests that still wait."""
+        return [number for number in range(1, self._asked + 1) if number not in self.answers]
 
     def is_waiting(self, *numbers: int) -> bool:
         return not any(number in self.answers for number in numbers)

@@ -247,7 +247,12 @@ class TestTheNextLeader:
         scene = scene.reloaded()
         scene.wait(9)
         assert [scene.heartbeat(member, 1) for member in members] == [KafkaError.NONE] * 2
+
+    def test_gives_nobody_more_than_a_session(self) -> None:
+        scene, _ = stable()
+        scene = scene.reloaded()
         scene.wait(11)
+
         assert len(scene.group.describe().members) == 0
 
     def test_knows_a_member_that_joins_again_unchanged(self) -> None:
