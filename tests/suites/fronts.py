@@ -25,6 +25,10 @@ SETTINGS = {
     "gateway.initial_rebalance_delay": 0.0,
     # What the brokers of Kafka's own tests have; some of them depend on it.
     "gateway.heartbeat_interval": 0.5,
+    # The suites' brokers allow sessions as short as their tests want.
+    "gateway.min_session_timeout": 0.1,
+    # A broker knows at once that a topic has grown; the assigner looks.
+    "kafka.refresh_interval": 1.0,
     "group.handoff_mode": "exclusive",
     "group.debounce": 0.1,
     "log.level": "info",
@@ -57,7 +61,7 @@ def served(side: Side, directory: Path) -> Iterator[str]:
     # What an earlier run has left there belongs to another cluster.
     shutil.rmtree(directory / "broker", ignore_errors=True)
     with KafkaBroker(directory / "broker", node_id=0, settings=_BROKER) as broker:
-        _make_internal_topic(broker)
+        _make_internal_topic(broker.bootstrap)
         if side is Side.BROKER:
             yield broker.bootstrap
             return
@@ -69,9 +73,9 @@ def served(side: Side, directory: Path) -> Iterator[str]:
             gateway.stop()
 
 
-def _make_internal_topic(broker: KafkaBroker) -> None:
+def _make_internal_topic(bootstrap: str) -> None:
     """Have the broker make the topic of its groups' offsets, which tests read: no group behind a gateway is its own."""
-    asking = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "the-first", **LOGGED})
+    asking = Consumer({"bootstrap.servers": bootstrap, "group.id": "the-first", **LOGGED})
     asking.committed([TopicPartition("none", 0)], timeout=60)
     asking.close()
 
@@ -80,6 +84,7 @@ def main(directory: str, upstream: str) -> None:
     own = Path(tempfile.mkdtemp(dir=directory, prefix="gateway-"))
     gateway = GatewayProcess(own, upstream, settings=SETTINGS)
     try:
+        _make_internal_topic(upstream)
         gateway.start()
         print(f"ready {gateway.bootstrap}", flush=True)
         sys.stdin.read()
