@@ -92,6 +92,8 @@ class ClientConnection(asyncio.Protocol):
         """Of a request that is held until it is whole."""
         self._size = 0
         self._begun = 0.0
+        self._forbidden = ""
+        """Why that request is refused and not passed on; empty: it is handled."""
         self._slots: deque[Forwarded | bytes] = deque()
         """Requests that were passed on, and answers that wait for theirs."""
         self._pipe: BrokerPipe | None = None
@@ -288,7 +290,7 @@ class ClientConnection(asyncio.Protocol):
         if head.api in _BEFORE_LOGIN or head.api == FIND_COORDINATOR or head.api in self._wire.handlers:
             self._expect_whole(head, size)
             return Wanted.WHOLE
-        return self._forward(head, start)
+        return self._forward(head, size, start)
 
     def _check(self, head: Head) -> None:
         """Raise `ProtocolViolation` for a request that the client may not send now."""
@@ -331,8 +333,12 @@ class ClientConnection(asyncio.Protocol):
         assert head is not None
         assert self._dispatch is not None
         self._traffic.requests[head.api] += 1
+        forbidden, self._forbidden = self._forbidden, ""
         try:
-            self._dispatch.handle(head, body)
+            if forbidden:
+                self._dispatch.refuse(head, body, forbidden)
+            else:
+                self._dispatch.handle(head, body)
         finally:
             self._traffic.release(len(body))
 
@@ -353,7 +359,7 @@ class ClientConnection(asyncio.Protocol):
 
     # --- requests that are passed on -----------------------------------------------------------------------------
 
-    def _forward(self, head: Head, start: bytes) -> Wanted:
+    def _forward(self, head: Head, size: int, start: bytes) -> Wanted:
         acks: int | None = None
         if head.api == PRODUCE:
             acks = read_acks(start, head)
@@ -370,7 +376,11 @@ class ClientConnection(asyncio.Protocol):
         )
         reason = self.client.reason(action)
         if reason is not None:
-            raise ProtocolViolation("forbidden", f"API {head.api}: {reason}")
+            if acks == 0:
+                raise ProtocolViolation("forbidden", f"a Produce without acks: {reason}")
+            self._expect_whole(head, size)
+            self._forbidden = reason
+            return Wanted.WHOLE
         self._traffic.requests[head.api] += 1
         if acks != 0:
             self._expect(head)

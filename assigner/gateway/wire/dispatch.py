@@ -25,6 +25,7 @@ from assigner.gateway.codec import (
 from assigner.gateway.login.sasl import Login, LoginAnswer
 from assigner.gateway.requests import Client, CloseConnection, Entity, HandledApi, Interruption, Request
 from assigner.gateway.wire.frames import Head, ProtocolViolation, skip_tags
+from assigner.gateway.wire.refusals import refusal
 from assigner.gateway.wire.shared import Wire
 from assigner.gateway.wire.versions import FIND_COORDINATOR, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from assigner.logs import get_logger
@@ -116,6 +117,13 @@ class Dispatcher:
             self._take(request, entity, None, self.login.authenticate(bytes(entity.auth_bytes)))
         else:
             self._call(request, entity, self._wire.handlers[head.api])
+
+    def refuse(self, head: Head, body: bytes, reason: str) -> None:
+        """Answer a request that the client may not make."""
+        answer = refusal(head.api, head.version, _entity(head, body))
+        if answer is None:
+            raise ProtocolViolation("forbidden", f"API {head.api}: {reason}")
+        self._connection.send(encode_answer(head.api, head.version, head.correlation, answer))
 
     def _call(self, request: Request, entity: Entity, handled: HandledApi) -> None:
         try:

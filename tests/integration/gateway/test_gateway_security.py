@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trustme
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import AdminClient
 
@@ -116,6 +117,21 @@ async def test_a_user_that_is_removed_from_the_file_is_cut_off(credentials: Path
         await asyncio.to_thread(rename, credentials, "alice", "bob")
         await eventually(lambda: server.statistics().refused.get("withdrawn", 0) > 0, within=SECONDS)
         assert await asyncio.to_thread(lambda: refusal(address(server), **login("PLAIN")))
+
+
+async def test_who_may_only_read_is_told_at_once_when_it_writes_or_changes_something(credentials: Path) -> None:
+    await asyncio.to_thread(rename, credentials, '"consumer"', '"reader"')
+    mock = await asyncio.to_thread(MockKafka)
+    await asyncio.to_thread(mock.produce, "t", 1)
+    settings: dict[str, Any] = {"sasl_mechanisms": EVERY, "sasl_credentials": str(credentials)}
+    async with gateway_before(mock.bootstrap, **settings) as server:
+        properties = login("SCRAM-SHA-256")
+        found = await asyncio.to_thread(lambda: read(address(server), "t", PARTITIONS, PARTITIONS, **properties))
+        assert len(found) == PARTITIONS
+        assert await asyncio.to_thread(lambda: why_not_written(address(server), properties)) == [
+            KafkaError.TOPIC_AUTHORIZATION_FAILED
+        ]
+        assert server.access.denials["denied", "roles"] >= 1
 
 
 async def test_a_certificate_says_who_a_client_is(authority: trustme.CA, tls: dict[str, str], tmp_path: Path) -> None:
@@ -234,6 +250,15 @@ def make_scram_user(bootstrap: str) -> None:
         change = library.UserScramCredentialUpsertion("reader", info, PASSWORD.encode())
         for done in admin.alter_user_scram_credentials([change]).values():
             done.result(SECONDS)
+
+
+def why_not_written(bootstrap: str, properties: dict[str, Any]) -> list[int]:
+    """The errors of one record that is not taken."""
+    errors: list[int] = []
+    producer = Producer({"bootstrap.servers": bootstrap, **LOGGED, **properties})
+    producer.produce("t", b"x", on_delivery=lambda error, _: errors.append(error.code()))
+    producer.flush(SECONDS)
+    return errors
 
 
 def rename(credentials: Path, before: str, after: str) -> None:

@@ -632,11 +632,26 @@ async def test_the_fetching_connections_of_a_client_are_closed_and_its_others_ar
     assert gateway.wire.traffic.close_fetchers("", "other", "192.0.2.7") == 0
 
 
-async def test_who_may_not_change_the_cluster_is_cut_off(groups: Groups) -> None:
+async def test_who_may_not_change_the_cluster_is_told_and_who_may_not_even_read_is_cut_off(groups: Groups) -> None:
     client = WiredGateway(groups.api(), required=True).client()
-    client.request(CREATE_TOPICS, 7, topics=(), timeout=NO_TIME, validate_only=False)
+    schema = request_class(CREATE_TOPICS, 7)
+    topic = make_entity(nested(schema, "CreatableTopic"), Random(1))
+    correlation = client.request(CREATE_TOPICS, 7, topics=(topic,), timeout=NO_TIME, validate_only=False)
+    ((found, answer),) = client.answers(CREATE_TOPICS, 7)
+    assert found == correlation
+    assert [(one.name, int(one.error_code)) for one in answer.topics] == [(topic.name, 31)]
+    assert client.is_open
+    client.request(PRODUCE, 9, acks=1, transactional_id=None, timeout=NO_TIME, topic_data=())
+    assert len(client.frames()) == 1
+    client.request(LIST_OFFSETS, 7, **LIST)
     assert client.gateway.refused == {"forbidden": 1}
     assert not client.gateway.brokers.connections
+
+
+async def test_a_refused_write_without_acks_ends_the_connection(groups: Groups) -> None:
+    client = WiredGateway(groups.api(), required=True).client()
+    client.request(PRODUCE, 9, acks=0, transactional_id=None, timeout=NO_TIME, topic_data=())
+    assert client.gateway.refused == {"forbidden": 1}
 
 
 def make_fetch() -> bytes:
