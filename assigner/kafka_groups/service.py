@@ -194,7 +194,10 @@ class ClassicGroupService:
                 page = await self._offsets.fetch(group, wanted)
                 found += [_fetched(tp, offset) for tp, offset in page.offsets if offset or not request.every]
                 found += [_unreadable(tp) for tp in page.unreadable]
-                if page.last is None or len(found) >= MAX_FETCHED:
+                if len(found) > MAX_FETCHED:
+                    # Not a part of them: what is left out would count as not committed.
+                    return FetchAnswer(error=KafkaError.MESSAGE_TOO_LARGE)
+                if page.last is None:
                     return FetchAnswer(offsets=tuple(found))
                 rest = wanted.partitions[wanted.partitions.index(page.last) + 1 :] if wanted.partitions else ()
                 wanted = WantedOffsets(rest, after=None if rest else page.last)

@@ -7,6 +7,7 @@ import pytest
 
 from assigner.model.kafka_groups import (
     ClassicCommit,
+    ClassicFetch,
     ClassicOffset,
     ClassicState,
     KafkaError,
@@ -180,3 +181,19 @@ async def test_who_stops_waiting_leaves_nothing_behind(scene: ClassicScene) -> N
     assert groups.held <= 1
     await scene.join("b")
     await scene.until("nobody waits", lambda: groups.held == 0)
+
+
+async def test_offsets_that_fit_into_no_answer_are_refused_as_a_whole(
+    scene: ClassicScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an answer leaves out would count as not committed."""
+    [a] = await scene.join("a")
+    await a.commit(dict.fromkeys(range(6), 1))
+    groups = scene.cluster.instances["i1"].kafka_groups
+    monkeypatch.setattr("assigner.offsets.fetch.MAX_PAGE", 2)
+    every = ClassicFetch(group="g", every=True)
+    assert len((await groups.fetch("", every)).offsets) == 6
+    named = ClassicFetch(group="g", partitions=tuple(("t", number) for number in range(7)))
+    assert [one.offset for one in (await groups.fetch("", named)).offsets] == [1] * 6 + [-1]
+    monkeypatch.setattr("assigner.kafka_groups.service.MAX_FETCHED", 5)
+    assert (await groups.fetch("", every)).error is KafkaError.MESSAGE_TOO_LARGE
