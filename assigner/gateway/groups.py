@@ -214,8 +214,9 @@ class SharedCalls:
         answer = await self._fetch(request, group.group_id, wanted, member_id, epoch)
         kinds = nested(response, "OffsetFetchResponseTopics"), nested(response, "OffsetFetchResponsePartitions")
         topics = []
+        asked = {name: topic.topic_id for name, topic in wanted or ()} if by_id else {}
         for name, partitions in by_topic(kinds[1], answer.offsets):
-            topic_id = self._topics.id_of(state, name) if by_id else None
+            topic_id = asked.get(name) or self._topics.id_of(state, name) if by_id else None
             if not by_id or topic_id is not None:
                 topics.append(make(kinds[0], name=name, topic_id=topic_id, partitions=partitions))
         if by_id and not answer.error:

@@ -105,8 +105,9 @@ class KafkaTopics:
     # --- names and ids -------------------------------------------------------------------------------------------
 
     def id_of(self, state: GroupState | None, name: str) -> UUID | None:
-        """The id of a topic, as the brokers say it, else as the group's records do."""
-        return self._ids.get(name) or _id_on_record(state, name)
+        """The id of a topic, as the group's records have it, else as the brokers say it. A group's assignments are of
+        the topic that its records describe: one that was made again a moment ago is not in them yet."""
+        return _id_on_record(state, name) or self._ids.get(name)
 
     def has(self, name: str, partition: int) -> bool:
         """Whether a broker has said that there is this partition."""

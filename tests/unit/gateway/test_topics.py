@@ -72,6 +72,10 @@ def test_a_groups_own_topics_are_known_without_brokers() -> None:
     assert topics.name_of(state, FIRST) == "t"
     assert topics.name_of(state, SECOND) is None
 
+    topics.learn([KafkaTopic("t", SECOND)])
+    assert topics.id_of(state, "t") == FIRST, "what it has assigned is of that one"
+    assert topics.name_of(state, SECOND) == "t"
+
 
 async def test_the_brokers_are_asked_once_in_a_while() -> None:
     clock, asked = SetClock(), list[int]()
