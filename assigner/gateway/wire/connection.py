@@ -54,6 +54,8 @@ READ_AHEAD = 64 * 1024
 WRITE_AHEAD = 256 * 1024
 """Bytes that a client may leave unread before no more is made for it."""
 _LEAST_REQUEST = 10
+_TURN = 50
+"""Requests of one connection that are handled before others have their turn."""
 _FETCH = 1
 _BEFORE_LOGIN = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
 
@@ -103,6 +105,9 @@ class ClientConnection(asyncio.Protocol):
         self._paused = False
         self._closing = False
         self._is_used = False
+        self._in_turn = 0
+        """Requests that were handled since others had their turn on the loop."""
+        self._rests = False
         self.began = self.heard = wire.clock.now()
         self.written = self.began
         """When the client had last read all that it was sent, or began not to."""
@@ -137,6 +142,8 @@ class ClientConnection(asyncio.Protocol):
         if self._closing:
             return
         self.interrupt(Interruption.FOLLOWED)
+        if not self._rests:
+            self._in_turn = 0
         self.guarded(partial(self._reader.feed, data))
 
     def eof_received(self) -> None:
@@ -236,6 +243,7 @@ class ClientConnection(asyncio.Protocol):
     def is_busy(self) -> bool:
         return (
             self._is_parked
+            or self._rests
             or self._unread
             or self._broker_full
             or self._closing
@@ -333,6 +341,7 @@ class ClientConnection(asyncio.Protocol):
         assert head is not None
         assert self._dispatch is not None
         self._traffic.requests[head.api] += 1
+        self._count_turn()
         forbidden, self._forbidden = self._forbidden, ""
         try:
             if forbidden:
@@ -341,6 +350,17 @@ class ClientConnection(asyncio.Protocol):
                 self._dispatch.handle(head, body)
         finally:
             self._traffic.release(len(body))
+
+    def _count_turn(self) -> None:
+        """Let other connections have their turn after some requests: thousands of them may be read at once."""
+        self._in_turn += 1
+        if self._in_turn >= _TURN and not self._rests:
+            self._rests = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._in_turn, self._rests = 0, False
+        self.go_on()
 
     def send(self, frame: bytes) -> None:
         """Send an answer in its turn."""

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from assigner.gateway.codec import heartbeat_answer
+from assigner.gateway.codec import encode, heartbeat_answer, make, milliseconds, nested, request_class
 from assigner.gateway.requests import HandledApi, Request
 from assigner.gateway.wire.versions import offered
 from assigner.testing.waiting import eventually
 from tests.support.gateway.hostile import HostileClient
 from tests.support.gateway.serving import gateway_before
-from tests.support.gateway.wired import BROKER_APIS, framed
+from tests.support.gateway.wired import BROKER_APIS, framed, framed_body
 from tests.support.servers.mock_kafka import MockKafka
 
 FRAMES = 4_000
@@ -105,3 +105,44 @@ async def test_connections_are_bounded_in_all_and_by_address() -> None:
         assert server.statistics().connections == 4
         for one in (*held, writer):
             one.close()
+
+
+async def test_a_client_that_does_not_read_costs_little_memory_and_is_cut_off() -> None:
+    mock = await asyncio.to_thread(MockKafka)
+    await asyncio.to_thread(lambda: mock.produce("t", 40, partitions=(0,), key=bytes(90_000)))
+    async with gateway_before(mock.bootstrap, request_timeout=1.0) as server:
+        broker = server.brokers.get(1)
+        assert broker is not None
+        assert broker.apis is not None
+        version = min(11, broker.apis.ranges[1][1])
+        schema = request_class(1, version)
+        partition = make(
+            nested(schema, "FetchPartition"),
+            partition=0,
+            fetch_offset=0,
+            partition_max_bytes=4_000_000,
+            current_leader_epoch=-1,
+            log_start_offset=-1,
+            last_fetched_epoch=-1,
+        )
+        fetch = make(
+            schema,
+            replica_id=-1,
+            max_wait=milliseconds(0),
+            min_bytes=1,
+            max_bytes=4_000_000,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            topics=(make(nested(schema, "FetchTopic"), topic="t", partitions=(partition,)),),
+            forgotten_topics_data=(),
+            rack_id="",
+        )
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.ports[1], limit=1_000)
+        writer.write(b"".join(framed_body(1, version, n, encode(fetch)) for n in range(90)))
+        await eventually(lambda: server.statistics().refused.get("slow", 0) == 1, within=30)
+        # 90 answers are 300 MB: it was sent what fits into the system's buffers, and a little more.
+        assert 1_000_000 < server.statistics().sent_bytes < 30_000_000
+        await eventually(lambda: server.statistics().connections == 0, within=30)
+        writer.close()
+        del reader

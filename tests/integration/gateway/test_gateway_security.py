@@ -256,7 +256,7 @@ def why_not_written(bootstrap: str, properties: dict[str, Any]) -> list[int]:
     """The errors of one record that is not taken."""
     errors: list[int] = []
     producer = Producer({"bootstrap.servers": bootstrap, **LOGGED, **properties})
-    producer.produce("t", b"x", on_delivery=lambda error, _: errors.append(error.code()))
+    producer.produce("t", b"x", on_delivery=lambda error, _: errors.append(error.code() if error else 0))
     producer.flush(SECONDS)
     return errors
 
