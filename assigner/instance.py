@@ -284,6 +284,7 @@ class Instance:
             self.store,
             self.keys,
             self.directory,
+            self.mirrors,
             self.offsets,
             self.clock,
             self.metrics,

@@ -10,9 +10,12 @@ gateways are above it; it reaches the deletion of groups through a callable. In 
 - `service`: `ClassicGroupService`, which implements `assigner.api.ClassicGroups` for the groups that are led here.
 - `coordinator`: one group in one term: requests in, answers out, timers, and the write in between.
 - `records`: loads and writes what a group consists of, under the fences of the term.
+- `watching`: what changes of the group's options and topics mean for it.
+- `assignor`: computes assignments, where the service assigns in place of a member.
 - `commits`: commits offsets of members under the same fences, by the one writer of offsets.
 - `expiry`: deletes the offsets of groups that have had no members for long.
 - `listing`: what is on record of an organization's groups.
+- `held`: counts the requests that wait here.
 
 What is promised is that no answer is ahead of the store. Not promised: that a member whose answer got lost is told
 again without asking, or that the groups of a listing are of the same moment.

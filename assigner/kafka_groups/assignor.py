@@ -18,7 +18,7 @@ from assigner.errors import InvalidInput, SourceUnavailable, UnknownTopic, Unrea
 from assigner.logs import get_logger
 from assigner.model.keys import Keys
 from assigner.model.names import check_topic
-from assigner.model.records import Assignor, GroupOptions, TopicConfig, decode
+from assigner.model.records import GroupOptions, TopicConfig, decode
 from assigner.storage.multi_get import multi_get
 from assigner.store import Found, Store
 from assigner.strategy.registry import prepare
@@ -37,12 +37,9 @@ class ServerAssignor:
         self._defaults = defaults
         self._ensure_topics = ensure_topics
 
-    async def is_wanted(self, group: str) -> bool:
-        """Whether the group's options say that the service assigns."""
-        return (await self._options(group)).assignor is Assignor.SERVER
-
-    async def assign(self, group: str, wanted: Assign) -> ServerAssignment:
-        """Compute an assignment. Raises an `AssignerError` if it can't be computed."""
+    async def assign(self, group: str, wanted: Assign) -> tuple[ServerAssignment, dict[str, int]]:
+        """Compute an assignment, and return with it how many partitions each topic had. Raises an `AssignerError` if it
+        can't be computed."""
         subscribed = subscribed_topics(member.metadata for member in wanted.members)
         if subscribed is None:
             raise InvalidInput("a member's subscription can't be read; let the members assign for themselves")
@@ -50,7 +47,8 @@ class ServerAssignor:
         options = await self._options(group)
         topics = await self._topics(group, sorted(subscribed))
         # On a thread: the problem may be large, and the strategy may have to be imported.
-        return await anyio.to_thread.run_sync(_assignment, wanted, topics, options)
+        computed = await anyio.to_thread.run_sync(_assignment, wanted, topics, options)
+        return computed, {topic.topic: topic.partition_count for topic in topics}
 
     async def _look_up(self, group: str, topics: Sequence[str]) -> None:
         for topic in topics:

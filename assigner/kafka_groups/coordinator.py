@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import TypeVar, cast
 
@@ -102,6 +102,8 @@ class GroupCoordinator:
         """Notified when a write is asked for, and when one has ended."""
         self._write: Write | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
+        self.assigned: Mapping[str, int] | None = None
+        """The topics, and how many partitions of each, that the service assigned last; None: it did not."""
         self.to_reload = anyio.Event()
         """Set when the group has to be loaded again in the same term."""
 
@@ -195,12 +197,24 @@ class GroupCoordinator:
         self._wake.notify()
         self._writes.notify()
 
+    def rebalance(self, reason: str) -> None:
+        """Have everybody join again."""
+        if not self.refusal:
+            self._carry_out(self.machine.rebalance(reason, self._clock.now()))
+
+    def reload(self, reason: str) -> None:
+        """Have the group loaded again in this term. Whoever waits looks for the coordinator, and finds it here."""
+        self._log.info("classic_group_reloaded", reason=reason)
+        self.end()
+        self.to_reload.set()
+
     # --- the work of the term ----------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Coordinate the group until the term is over, or the group has to be loaded again."""
+    async def run(self, *, server_assigns: bool = False) -> None:
+        """Coordinate the group until the term is over, or the group has to be loaded again. `server_assigns`: whether
+        the service assigns in place of a member."""
         try:
-            await self._load()
+            await self._load(msgspec.structs.replace(self._limits, server_assigns=server_assigns))
             async with anyio.create_task_group() as self._tasks:
                 for what, work in (("time", self._keep_time), ("writer", self._keep_writing)):
                     self._tasks.start_soon(unending, what, work, name=f"{what} of {self.term.group}")
@@ -209,9 +223,8 @@ class GroupCoordinator:
         finally:
             self.end()
 
-    async def _load(self) -> None:
-        record, server_assigns = await self._read()
-        limits = msgspec.structs.replace(self._limits, server_assigns=server_assigns)
+    async def _load(self, limits: Limits) -> None:
+        record = await self._read()
         if record is None:
             self._machine = ClassicGroup(self.name, limits)
             return
@@ -219,12 +232,11 @@ class GroupCoordinator:
         self._log.info("classic_group_loaded", generation=record.generation, members=len(record.members))
         self._carry_out(actions)
 
-    async def _read(self) -> tuple[ClassicGroupRecord | None, bool]:
-        """The group's record, and whether the service assigns."""
+    async def _read(self) -> ClassicGroupRecord | None:
         backoff = Backoff(f"load {self.term.group}")
         while True:
             try:
-                return await self.records.load(), await self._assignor.is_wanted(self.term.group)
+                return await self.records.load()
             except StoreError as error:
                 self._log.warning("classic_group_not_loaded", error=str(error), tries=backoff.tries + 1)
                 await backoff.pause()
@@ -262,8 +274,7 @@ class GroupCoordinator:
             return Actions()
         except Overwritten as error:
             self._log.error("classic_group_overwritten", reason=str(error))
-            self.end()
-            self.to_reload.set()
+            self.reload(str(error))
             return Actions()
         return self.machine.written(write.number, self._clock.now())
 
@@ -290,7 +301,7 @@ class GroupCoordinator:
 
     async def _assign(self, wanted: Assign) -> None:
         try:
-            computed = await self._assignor.assign(self.term.group, wanted)
+            computed, self.assigned = await self._assignor.assign(self.term.group, wanted)
         except AssignerError as error:
             self._log.error("classic_assignment_failed", generation=wanted.generation, error=str(error))
             self._carry_out(self.machine.not_assigned(wanted.generation, self._clock.now()))

@@ -35,6 +35,7 @@ from assigner.kafka_groups.expiry import OffsetExpiry
 from assigner.kafka_groups.held import HeldRequests
 from assigner.kafka_groups.listing import listed
 from assigner.kafka_groups.records import GroupRecords
+from assigner.kafka_groups.watching import GroupWatch
 from assigner.logs import get_logger
 from assigner.model.kafka_groups import (
     ClassicCommit,
@@ -64,6 +65,7 @@ from assigner.observability.metrics import Metrics
 from assigner.offsets.commit import OffsetService
 from assigner.storage.groups import GroupDirectory
 from assigner.storage.kinds import CLASSIC
+from assigner.storage.mirror import Mirrors
 from assigner.store import Store
 
 MAX_FETCHED = 100_000
@@ -82,6 +84,7 @@ class ClassicGroupService:
         store: Store,
         keys: Keys,
         directory: GroupDirectory,
+        mirrors: Mirrors,
         offsets: OffsetService,
         clock: Clock,
         metrics: Metrics,
@@ -95,6 +98,7 @@ class ClassicGroupService:
         self._store = store
         self._keys = keys
         self._directory = directory
+        self._mirrors = mirrors
         self._offsets = offsets
         self._clock = clock
         self._metrics = metrics
@@ -136,9 +140,13 @@ class ClassicGroupService:
 
     async def _coordinate(self, coordinator: GroupCoordinator) -> None:
         """Coordinate the group until it has to be loaded again."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._expiry.run, coordinator, name=f"offset expiry of {coordinator.term.group}")
-            await coordinator.run()
+        term = coordinator.term
+        async with self._mirrors.of(term.group, leads=True) as mirror, anyio.create_task_group() as tasks:
+            await mirror.wait_for(term.revision)
+            tasks.start_soon(self._expiry.run, coordinator, name=f"offset expiry of {term.group}")
+            watch = GroupWatch(mirror, coordinator)
+            with watch.listening():
+                await coordinator.run(server_assigns=watch.server_assigns)
             # A term that is over ends from outside; until then the answer is that this is not the coordinator.
             await coordinator.to_reload.wait()
             tasks.cancel_scope.cancel()

@@ -156,7 +156,8 @@ _KEYS = (
     ),
     Key(
         "group.assignor",
-        "Who assigns the partitions of classic Kafka groups: a `member`, or the `server` by the group's strategy.",
+        "Who assigns the partitions of classic Kafka groups, from the next rebalance on: a `member`, or the `server` "
+        "by the group's strategy.",
     ),
     Key("group.release_timeout", "Seconds an old owner has to let a partition go.", rules.SECONDS, "--release-timeout"),
     Key(

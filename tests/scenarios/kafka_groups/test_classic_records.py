@@ -187,3 +187,42 @@ async def test_members_assign_for_themselves_where_the_service_can_not(scene: Cl
     odd.start(cluster.tasks)
     await scene.settled()
     assert odd.led > 0
+
+
+async def test_a_topic_that_grows_is_assigned_anew(scene: ClassicScene) -> None:
+    """Where the service assigns, no member watches the topics."""
+    cluster = scene.cluster
+    await cluster.add_topic("t", 4)
+    await cluster.store.put(cluster.group.options, encode(GroupOptions(assignor=Assignor.SERVER)))
+    for name in ("a", "b"):
+        scene.members[name] = scene.member(name)
+        scene.members[name].start(cluster.tasks)
+    a, b = scene.members["a"], scene.members["b"]
+    await scene.until("four are shared", lambda: len(a.owned) == len(b.owned) == 2)
+    generation = a.generation
+    await cluster.instances["i1"].operations.set_topic("g", "t", 6)
+    await scene.settled()
+    assert a.generation == generation + 1, "one rebalance did"
+
+
+async def test_an_operator_may_have_everybody_join_again(scene: ClassicScene) -> None:
+    a, b = await scene.join("a", "b")
+    generation = a.generation
+    await scene.cluster.instances["i1"].operations.rebalance("g")
+    await scene.until("they have joined again", lambda: a.generation == b.generation == generation + 1)
+    assert a.lost == b.lost == 0
+
+
+async def test_who_assigns_may_change_while_members_are_there(scene: ClassicScene) -> None:
+    cluster = scene.cluster
+    await cluster.add_topic("t", 6)
+    a, b = await scene.join("a", "b")
+    operations, before = cluster.instances["i1"].operations, (a.rebalances, b.rebalances)
+    await operations.set_options("g", {"assignor": "server"})
+    assert await a.commit({a.owned[0]: 1}) == {a.owned[0]: KafkaError.NONE}
+    assert (a.rebalances, b.rebalances) == before, "it takes effect with the next rebalance"
+    led = a.led + b.led
+    await operations.rebalance("g")
+    await scene.until("they have joined again", lambda: a.rebalances > before[0] and b.rebalances > before[1])
+    await scene.settled()
+    assert a.led + b.led == led, "the service assigned"
