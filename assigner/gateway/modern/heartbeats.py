@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import secrets
 import string
+from collections.abc import Iterable, Iterator
 
 import anyio
 import msgspec
 
 from assigner.auth.actions import Action
 from assigner.core.group import GroupState
-from assigner.core.kafka_groups.modern.holds import hold_until, next_interval
+from assigner.core.kafka_groups.modern.holds import GATHERED, NEWCOMER, hold_until, next_interval
 from assigner.core.kafka_groups.modern.member import Answer
 from assigner.core.kafka_groups.modern.requests import (
     LEAVE,
@@ -37,6 +38,7 @@ from assigner.gateway.modern.patterns import InvalidPattern, check_pattern
 from assigner.gateway.requests import Answer as Answered
 from assigner.gateway.requests import Entity, Interruption, Request
 from assigner.logs import get_logger
+from assigner.model.keys import TopicPartition
 from assigner.model.names import qualified_group
 
 _ID_CHARACTERS = string.ascii_letters + string.digits
@@ -168,8 +170,6 @@ class Heartbeats:
             member.turn += 1
             member.news.notify()
             member.heard_at = self._parts.clock.now()
-            if heard.joins:
-                member.joined_at = member.heard_at
             turn = member.turn
             _refuse(member.machine.heard(heard))
             if not heard.joins:
@@ -195,21 +195,35 @@ class Heartbeats:
                 return Interruption.FOLLOWED in request.interruptions
             with anyio.move_on_after(min(left, self._parts.ttl / 4)):
                 await member.news.since(mark)
+                if member.machine.has_news and not request.interruptions:
+                    await anyio.sleep(GATHERED)
             if member.turn == turn and member.ended is None:
                 await self._members.let_go(member)
                 await self._members.renew(member)
         return False
 
     def _hold_until(self, member: Member, heard: Heartbeat) -> float:
-        machine, state = member.machine, self._state(member.group)
+        state = self._state(member.group)
         return hold_until(
             heard,
-            has_news=machine.has_news,
-            is_empty=not machine.usable,
-            subscribes=member.may_get_topics,
+            has_news=member.machine.has_news,
+            expects_more=heard.joins and self._expects_more(member),
             interval=self._parts.interval,
             debounce=state.options.debounce if state else 0.0,
         )
+
+    def _expects_more(self, member: Member) -> bool:
+        """Whether a plan will give the member more than it has: it has nothing, or nobody has some partition of its
+        topics, or only its own last session has."""
+        if not member.machine.usable:
+            return member.may_get_topics
+        state = self._state(member.group)
+        if state is None:
+            return False
+        before = (state.assignments[tp].record.session != member.session for tp in state.owned[member.name])
+        if not state.unowned() and not any(before):
+            return False
+        return any(_is_free(state, tp, member) for tp in _partitions(state, member.resolved.topics))
 
     def _told(self, member: Member, turn: int, request: Request, heard: Heartbeat, cut_short: bool) -> Answered:
         machine = member.machine
@@ -219,12 +233,12 @@ class Heartbeats:
             raise member.ended
         else:
             answer = machine.answer(heard)
+        is_newcomer = self._parts.clock.now() - member.joined_at < NEWCOMER
         interval = next_interval(
             interval=self._parts.interval,
             cut_short=cut_short,
-            since_join=self._parts.clock.now() - member.joined_at,
-            is_assigned=machine.is_assigned,
-            subscribes=member.may_get_topics,
+            is_newcomer=is_newcomer,
+            expects_more=is_newcomer and self._expects_more(member),
         )
         if answer.assignment is None and request.version:
             return consumer_heartbeat_answer(heard.member_id, answer.member_epoch, round(interval * 1000))
@@ -234,6 +248,19 @@ class Heartbeats:
     def _state(self, group: str) -> GroupState | None:
         mirror = self._parts.mirrors.get(group)
         return mirror.state if mirror else None
+
+
+def _partitions(state: GroupState, topics: Iterable[str]) -> Iterator[TopicPartition]:
+    for topic in topics:
+        if topic in state.topics:
+            yield from (TopicPartition(topic, number) for number in range(state.topics[topic].record.partition_count))
+
+
+def _is_free(state: GroupState, tp: TopicPartition, member: Member) -> bool:
+    held = state.assignments.get(tp)
+    if held is None or held.record.owner not in state.consumers:
+        return True
+    return held.record.owner == member.name and held.record.session != member.session
 
 
 def _refuse(refusal: Refusal | None) -> None:

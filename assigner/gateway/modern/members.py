@@ -74,6 +74,7 @@ class Member:
         self.ended: AssignerError | None = None
         """Why its stream ended."""
         self.joined_at = now
+        """When it joined, or changed its subscription."""
         self.heard_at = now
         self.renewed_at = now
         self.turn = 0
@@ -224,6 +225,7 @@ class Members:
                 member = Member(group, name, ModernMember(heard.member_id), request, self._parts.clock.now())
             async with member.lock:
                 member.subscription = member.subscription.after(heard)
+                member.joined_at = self._parts.clock.now()
                 await self._register_anew(member)
             self._members[group, heard.member_id] = member
             return member
@@ -260,6 +262,8 @@ class Members:
         began_at = self._parts.clock.now()
         stream = await self._parts.membership.register(_terms(member, subscription, resolved), self._parts.clock.now)
         member.stream, member.ended = stream, None
+        if subscription != member.registered:
+            member.joined_at = began_at
         member.registered, member.resolved, member.renewed_at = subscription, resolved, began_at
         began = anyio.Event()
         work = partial(self._live, member, stream, began)

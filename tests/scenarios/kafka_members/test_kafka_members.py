@@ -503,6 +503,40 @@ async def test_a_member_that_leaves_may_join_again_at_once_under_its_id(any_clus
     assert not (await any_cluster.state()).consumers
 
 
+async def test_a_member_that_comes_back_for_more_topics_is_told_all_of_them_at_once(
+    any_cluster: Cluster, gateways: Any
+) -> None:
+    """Partitions of a group without members stay its last owners', who may be the same session as the newcomer."""
+    gateway = await gateways(any_cluster)()
+    await any_cluster.add_topic("t", 4)
+    await any_cluster.add_topic("u", 4)
+    member = KafkaMember(gateway)
+    await member.join()
+    await member.ack()
+    await member.leave()
+
+    member.names = ("t", "u")
+    assert len((await member.join()).assignment or ()) == 8
+
+
+async def test_a_member_that_subscribes_to_more_is_told_soon(cluster: Cluster, gateways: Any) -> None:
+    gateway = await gateways(cluster)()
+    await cluster.add_topic("t", 4)
+    await cluster.add_topic("u", 4)
+    member = KafkaMember(gateway)
+    await member.join()
+    await member.ack()
+    await anyio.sleep(10)
+    began = anyio.current_time()
+    member.names = ("t", "u")
+    told = await member.full()
+    assert told.interval < 1
+    member.take(told)
+    await member.start()
+    await member.has_all(8)
+    assert anyio.current_time() - began < 1
+
+
 async def test_in_version_0_the_gateway_makes_the_member_id(any_cluster: Cluster, gateways: Any) -> None:
     gateway = await gateways(any_cluster)()
     await any_cluster.add_topic("t", 4)

@@ -4,13 +4,15 @@
 2. Answers of a connection keep their order, so another request on it ends the hold.
 3. An answer that was cut short so says a short interval: its client comes back soon, to be held again. Otherwise a
    client that commits often would hear of nothing for most of the time.
-4. A newcomer without partitions is told the short interval too, for a while.
+4. A newcomer that expects more partitions is told the short interval too, for a while.
 5. A hold lasts as long as the interval. A client counts that from the time it sent the request, so the next request
    follows at once.
 6. Whoever holds an answer renews the member's lease meanwhile.
+7. News that ends a hold is gathered for a moment: a plan is written in parts, and each answer costs the client a call
+   of its callbacks.
 
 The answer to a join is held for the group's debounce, in which the plan for the newcomer is made. Otherwise the client
-would call its callbacks for an empty assignment first.
+would call its callbacks for an empty assignment first, or for what it had under its member id before it left.
 """
 
 from __future__ import annotations
@@ -19,27 +21,27 @@ from assigner.core.kafka_groups.modern.requests import Heartbeat
 
 SHORT_INTERVAL = 0.2
 NEWCOMER = 3.0
-"""Seconds after its join in which a member without partitions is told the short interval."""
+"""Seconds after a join, or a change of the subscription, in which a member that expects more partitions is told the
+short interval."""
+GATHERED = 0.03
+"""Seconds for which news is gathered."""
 PLAN_GRACE = 0.5
 """Seconds that a plan may take to reach the member, after the debounce."""
 
 
-def hold_until(
-    request: Heartbeat, *, has_news: bool, is_empty: bool, subscribes: bool, interval: float, debounce: float
-) -> float:
-    """The time until which an answer may be held, in seconds since the request arrived; 0: answer now. `is_empty`:
-    there is nothing to assign to the member yet. `subscribes`: there may be."""
+def hold_until(request: Heartbeat, *, has_news: bool, expects_more: bool, interval: float, debounce: float) -> float:
+    """The time until which an answer may be held, in seconds since the request arrived; 0: answer now. `expects_more`:
+    a plan will give the member more than it has."""
     if request.joins:
-        return min(debounce + PLAN_GRACE, interval) if is_empty and subscribes else 0.0
+        return min(debounce + PLAN_GRACE, interval) if expects_more else 0.0
     if has_news or request.is_full:
         return 0.0
     return interval
 
 
-def next_interval(*, interval: float, cut_short: bool, since_join: float, is_assigned: bool, subscribes: bool) -> float:
+def next_interval(*, interval: float, cut_short: bool, is_newcomer: bool, expects_more: bool) -> float:
     """The interval that an answer says. `cut_short`: another request ended the hold."""
-    waits = subscribes and not is_assigned and since_join < NEWCOMER
-    return min(SHORT_INTERVAL, interval) if cut_short or waits else interval
+    return min(SHORT_INTERVAL, interval) if cut_short or (is_newcomer and expects_more) else interval
 
 
 def renewal_is_due(since_renewal: float, ttl: float) -> bool:

@@ -166,11 +166,6 @@ class ModernMember:
         """Whether there is something that the client was not told yet."""
         return self._told != self.usable
 
-    @property
-    def is_assigned(self) -> bool:
-        """Whether the client was told to use anything."""
-        return bool(self._told)
-
     def answer(self, request: Heartbeat) -> Answer:
         """Make the answer to a request, and remember what the client knows by it."""
         usable = self.usable

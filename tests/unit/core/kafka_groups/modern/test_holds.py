@@ -17,16 +17,16 @@ FULL = msgspec.structs.replace(JOIN, member_epoch=5)
     ("request_", "changes", "expected"),
     [
         pytest.param(POLL, {}, 5.0, id="nothing to tell: for the interval"),
+        pytest.param(POLL, {"expects_more": True}, 5.0, id="something to come: for the interval"),
         pytest.param(POLL, {"has_news": True}, 0.0, id="news"),
         pytest.param(FULL, {}, 0.0, id="a full request"),
-        pytest.param(JOIN, {"has_news": True, "is_empty": True}, 1.5, id="a join waits for its plan"),
-        pytest.param(JOIN, {"has_news": True}, 0.0, id="a join with partitions"),
-        pytest.param(JOIN, {"is_empty": True, "subscribes": False}, 0.0, id="a join that wants nothing"),
-        pytest.param(JOIN, {"is_empty": True, "debounce": 60.0}, 5.0, id="a long debounce"),
+        pytest.param(JOIN, {"has_news": True, "expects_more": True}, 1.5, id="a join waits for its plan"),
+        pytest.param(JOIN, {"has_news": True}, 0.0, id="a join that has all it can get"),
+        pytest.param(JOIN, {"expects_more": True, "debounce": 60.0}, 5.0, id="a long debounce"),
     ],
 )
 def test_how_long_an_answer_is_held(request_: Any, changes: dict[str, Any], expected: float) -> None:
-    usual = {"has_news": False, "is_empty": False, "subscribes": True, "interval": 5.0, "debounce": 1.0}
+    usual = {"has_news": False, "expects_more": False, "interval": 5.0, "debounce": 1.0}
 
     assert hold_until(request_, **{**usual, **changes}) == expected
 
@@ -36,13 +36,13 @@ def test_how_long_an_answer_is_held(request_: Any, changes: dict[str, Any], expe
     [
         pytest.param({}, 5.0, id="usually"),
         pytest.param({"cut_short": True}, 0.2, id="another request ended the hold"),
-        pytest.param({"is_assigned": False, "since_join": 1.0}, 0.2, id="a newcomer without partitions"),
-        pytest.param({"is_assigned": False, "since_join": 4.0}, 5.0, id="for a few seconds only"),
-        pytest.param({"is_assigned": False, "since_join": 1.0, "subscribes": False}, 5.0, id="that wants nothing"),
+        pytest.param({"is_newcomer": True, "expects_more": True}, 0.2, id="a newcomer that expects more"),
+        pytest.param({"expects_more": True}, 5.0, id="for a few seconds only"),
+        pytest.param({"is_newcomer": True}, 5.0, id="that has all it can get"),
     ],
 )
 def test_which_interval_an_answer_says(changes: dict[str, Any], expected: float) -> None:
-    usual = {"interval": 5.0, "cut_short": False, "since_join": 100.0, "is_assigned": True, "subscribes": True}
+    usual = {"interval": 5.0, "cut_short": False, "is_newcomer": False, "expects_more": False}
 
     assert next_interval(**{**usual, **changes}) == expected
 
