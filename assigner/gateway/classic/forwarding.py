@@ -141,6 +141,7 @@ class ForwardingGroups:
             principal=principal,
             local=lambda: self._local.heartbeat(org, request, principal=principal),
             refused=lambda error: HeartbeatAnswer(error=_or(error, KafkaError.NONE)),
+            timeout=HEARTBEAT_PATIENCE,
         )
         return await self._make(call, HEARTBEAT_PATIENCE)
 
