@@ -93,13 +93,13 @@ class MixedGroup:
 
     def _lose_gateway(self, when: float) -> None:
         self._at(when)
-        gateway = self._scene.gateway
-        if gateway is None or self._scene.place is not Place.ETCD:
+        if self._scene.place is not Place.ETCD:
             return
+        gateway = self._scene.gateways[0]
         gateway.kill()
-        self._course.tell("the gateway was killed")
+        self._course.tell(f"{gateway.name} was killed")
         gateway.start()
-        self._course.tell("the gateway is back")
+        self._course.tell(f"{gateway.name} is back")
 
     def _joined(self, name: str) -> None:
         member = self._members.all[name]

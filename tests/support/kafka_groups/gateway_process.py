@@ -144,7 +144,7 @@ class ServiceProcess:
         ports = {"grpc.port": self.grpc_port, "http.port": self.http_port}
         all_settings = {"instance.name": name, **ports, **store, **settings}
         flags = [word for key, value in all_settings.items() for word in ("--set", f"{key}={value}")]
-        command = [sys.executable, "-m", "assigner.cli", "serve", *flags]
+        command = [*_PROGRAM, "serve", *flags]
         self._process = ServerProcess(command, self.log, _environment())
 
     @property

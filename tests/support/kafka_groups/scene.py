@@ -1,4 +1,4 @@
-"""Where a group lives: a broker, and in front of it nothing, a gateway that is the whole service, or one on etcd."""
+"""Where a group lives: a broker, and in front of it nothing, a gateway that is the whole service, or two on etcd."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Place(str, Enum):
     MEMORY = "memory"
     """One process is the service and the gateway, and loses the group with its life."""
     ETCD = "etcd"
-    """Two services, and a gateway of its own that may be killed."""
+    """Two services, and two gateways of their own, of which one may be killed."""
 
 
 class Scene:
@@ -32,7 +32,7 @@ class Scene:
         self.place = place
         self.partitions = partitions
         self.broker: KafkaBroker
-        self.gateway: GatewayProcess | None = None
+        self.gateways: list[GatewayProcess] = []
         self.assigner_addresses: list[str] = []
         self._directory = directory
         self._settings: dict[str, Any] = {
@@ -49,7 +49,7 @@ class Scene:
     @property
     def bootstrap(self) -> str:
         """Where Kafka clients connect."""
-        return self.gateway.bootstrap if self.gateway is not None else self.broker.bootstrap
+        return ",".join(gateway.bootstrap for gateway in self.gateways) or self.broker.bootstrap
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -64,9 +64,8 @@ class Scene:
             self.broker = stack.enter_context(KafkaBroker(self._directory / "broker", settings=short))
             self.broker.create_topic(TOPIC, self.partitions)
             if self.place is Place.MEMORY:
-                self._start_gateway(stack, None)
-                assert self.gateway is not None
-                self.assigner_addresses = [self.gateway.grpc_address]
+                gateway = self._start_gateway(stack, "gateway", None)
+                self.assigner_addresses = [gateway.grpc_address]
             elif self.place is Place.ETCD:
                 self._start_on_etcd(stack)
             self._stack = stack.pop_all()
@@ -76,12 +75,14 @@ class Scene:
         self._stack.close()
 
     def logs(self) -> str:
-        return self.gateway.log_tail() if self.gateway is not None else ""
+        return "\n".join(gateway.log_tail() for gateway in self.gateways)
 
-    def _start_gateway(self, stack: ExitStack, store: dict[str, Any] | None) -> None:
-        self.gateway = GatewayProcess(self._directory, self.broker.bootstrap, store=store, settings=self._settings)
-        stack.callback(self.gateway.stop)
-        self.gateway.start()
+    def _start_gateway(self, stack: ExitStack, name: str, store: dict[str, Any] | None) -> GatewayProcess:
+        upstream, settings = self.broker.bootstrap, self._settings
+        gateway = GatewayProcess(self._directory, upstream, name=name, store=store, settings=settings)
+        stack.callback(gateway.stop)
+        self.gateways.append(gateway.start())
+        return gateway
 
     def _start_on_etcd(self, stack: ExitStack) -> None:
         etcd = stack.enter_context(EtcdServer(self._directory))
@@ -95,4 +96,5 @@ class Scene:
         for service in services:
             service.wait_ready()
         self.assigner_addresses = [service.grpc_address for service in services]
-        self._start_gateway(stack, store)
+        for name in ("gateway-one", "gateway-two"):
+            self._start_gateway(stack, name, store)
