@@ -9,12 +9,13 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.support.kafka_groups.gateway_process import GatewayProcess
 from tests.support.servers.kafka import KafkaBroker
@@ -49,6 +50,9 @@ _BROKER = {
 }
 
 
+_TOPIC_WITHIN = 60.0
+
+
 class Side(str, Enum):
     BROKER = "broker"
     GATEWAY = "gateway"
@@ -76,7 +80,16 @@ def served(side: Side, directory: Path) -> Iterator[str]:
 def _make_internal_topic(bootstrap: str) -> None:
     """Have the broker make the topic of its groups' offsets, which tests read: no group behind a gateway is its own."""
     asking = Consumer({"bootstrap.servers": bootstrap, "group.id": "the-first", **LOGGED})
-    asking.committed([TopicPartition("none", 0)], timeout=60)
+    deadline = time.monotonic() + _TOPIC_WITHIN
+    while True:
+        try:
+            asking.committed([TopicPartition("none", 0)], timeout=_TOPIC_WITHIN)
+            break
+        except KafkaException as not_yet:
+            # The topic is there, and its partitions have no leader yet.
+            if time.monotonic() > deadline:
+                raise OSError(f"the brokers at {bootstrap} have no topic of offsets: {not_yet}") from not_yet
+            time.sleep(0.1)
     asking.close()
 
 
