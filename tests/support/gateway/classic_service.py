@@ -111,6 +111,11 @@ class ClassicServices:
         service = self._services[self.leader(group)]
         return self.call(lambda: service.instance.kafka_groups.describe("", group))
 
+    def set_options(self, group: str, options: dict[str, Any]) -> None:
+        """As an operator does."""
+        service = next(iter(self._services.values()))
+        self.call(lambda: service.instance.operations.set_options(group, options))
+
     def end(self) -> None:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._over.set)
