@@ -30,6 +30,7 @@ STATUSES: dict[type[errors.AssignerError], Status] = {
     errors.SourceUnavailable: Status.UNAVAILABLE,
     errors.UnknownGroup: Status.NOT_FOUND,
     errors.FailedPrecondition: Status.FAILED_PRECONDITION,
+    errors.GroupKindMismatch: Status.FAILED_PRECONDITION,
     errors.Unauthenticated: Status.UNAUTHENTICATED,
     errors.PermissionDenied: Status.PERMISSION_DENIED,
     errors.Superseded: Status.ABORTED,
