@@ -14,8 +14,8 @@ The leader: `coordination` takes events in and fixes the order of decisions; `pl
 `conditions` is what an operator should know.
 
 Consumers: `sessions` (who may register), `consumer_view` (what a consumer is sent), `client` (what its library does),
-`offset_commits` (which commits count). Instances: `leader_spread` (who leads which group). Observers:
-`ownership_events` (who held what), `whatif` (what a change would move).
+`offset_commits` (which commits count). Kafka's own clients: `kafka_groups`. Instances: `leader_spread` (who leads which
+group). Observers: `ownership_events` (who held what), `whatif` (what a change would move).
 
 The contract `core-layers` in `pyproject.toml` fixes the import order in here. Not promised: that a decision takes
 effect. Each write carries preconditions, and the store refuses it if something changed meanwhile.
