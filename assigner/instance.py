@@ -463,7 +463,9 @@ class Instance:
     def snapshots(self) -> list[GroupSnapshot]:
         self.metrics.streams(len(self.registry))
         self.metrics.router_streams(len(self.router_streams))
-        return [snapshot(mirror.state, mirror.group in self.coordinators.leading) for mirror in self.mirrors.groups()]
+        # The partitions of a classic group are its members' own matter: here they would count as unowned.
+        mirrors = (one for one in self.mirrors.groups() if self.directory.mirrored_kind(one.group) != CLASSIC)
+        return [snapshot(mirror.state, mirror.group in self.coordinators.leading) for mirror in mirrors]
 
     def _watch_depths(self) -> None:
         active = self.coordinators.active

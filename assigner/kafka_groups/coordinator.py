@@ -64,6 +64,7 @@ from assigner.model.kafka_groups import (
     SyncAnswer,
     SyncRequest,
 )
+from assigner.observability.metrics import Metrics
 
 LOADING = KafkaError.COORDINATOR_LOAD_IN_PROGRESS
 NOT_HERE = KafkaError.NOT_COORDINATOR
@@ -82,6 +83,7 @@ class GroupCoordinator:
         limits: Limits,
         held: HeldRequests,
         assignor: ServerAssignor,
+        metrics: Metrics,
     ) -> None:
         """`name`: what the group is called by its members."""
         self.name = name
@@ -91,6 +93,7 @@ class GroupCoordinator:
         self._limits = limits
         self._held = held
         self._assignor = assignor
+        self._metrics = metrics
         self._log = log.bind(group=term.group, term=term.revision)
         self._machine: ClassicGroup | None = None
         self._over = False
@@ -102,6 +105,8 @@ class GroupCoordinator:
         """Notified when a write is asked for, and when one has ended."""
         self._write: Write | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._began: float | None = None
+        """When the rebalance in progress began."""
         self.assigned: Mapping[str, int] | None = None
         """The topics, and how many partitions of each, that the service assigned last; None: it did not."""
         self.to_reload = anyio.Event()
@@ -320,14 +325,19 @@ class GroupCoordinator:
     def _report(self, event: Event) -> None:
         match event:
             case RebalanceBegan(generation, reason):
+                self._began = self._clock.now() if self._began is None else self._began
                 self._log.info("classic_rebalance_began", generation=generation, reason=reason)
             case GenerationBegan(generation, members, protocol, leader):
                 self._log.info(
                     "classic_generation_began", generation=generation, members=members, protocol=protocol, leader=leader
                 )
             case GenerationStable(generation, members):
+                if self._began is not None:
+                    self._metrics.classic_rebalanced(self._clock.now() - self._began)
+                    self._began = None
                 self._log.info("classic_generation_stable", generation=generation, members=members)
             case MemberRemoved(member_id, instance_id, reason):
+                self._metrics.classic_member_removed(self.term.group)
                 self._log.info("classic_member_removed", member=member_id, instance_id=instance_id or "", reason=reason)
             case MemberReplaced(instance_id, old, new):
                 self._log.info("classic_member_replaced", instance_id=instance_id, old=old, new=new)

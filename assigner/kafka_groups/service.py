@@ -136,7 +136,9 @@ class ClassicGroupService:
     def _coordinator(self, term: Term) -> GroupCoordinator:
         records = GroupRecords(self._store, self._keys, term.group, term.fence, self._clock)
         name = org_and_group(term.group)[1]
-        return GroupCoordinator(name, term, records, self._clock, self._limits, self._held, self._assignor)
+        return GroupCoordinator(
+            name, term, records, self._clock, self._limits, self._held, self._assignor, self._metrics
+        )
 
     async def _coordinate(self, coordinator: GroupCoordinator) -> None:
         """Coordinate the group until it has to be loaded again."""

@@ -117,6 +117,12 @@ class Metrics:
             ["group"],
             registry=registry,
         )
+        self._classic_removals = Counter(
+            "assigner_classic_members_removed",
+            "Members of classic Kafka groups that left, were too late, or whose session was over.",
+            ["group"],
+            registry=registry,
+        )
         self._warm_failures = Counter(
             "assigner_warm_failures", "Partitions a new owner could not warm.", ["group"], registry=registry
         )
@@ -177,6 +183,10 @@ class Metrics:
         self._steps = histogram("assigner_handoff_step_seconds", "Time a handoff spent in a step.", ["step"])
         self._frozen = histogram("assigner_freeze_seconds", "Time a partition was frozen at routers.", buckets=_FAST)
         self._rebalances = histogram("assigner_rebalance_seconds", "From the first change to the plan's last write.")
+        self._classic_rebalances = histogram(
+            "assigner_classic_rebalance_seconds",
+            "From the first change of a classic group to its new assignment.",
+        )
         self._plans = histogram("assigner_plan_seconds", "Time the strategy took.", buckets=_FAST)
         self._store = histogram(
             "assigner_store_request_seconds", "Time the store took to answer.", ["kind", "outcome"], _FAST
@@ -207,6 +217,9 @@ class Metrics:
 
     def evicted(self, group: str) -> None:
         self._evictions.labels(self._groups.label(group)).inc()
+
+    def classic_member_removed(self, group: str) -> None:
+        self._classic_removals.labels(self._groups.label(group)).inc()
 
     def warm_failed(self, group: str) -> None:
         self._warm_failures.labels(self._groups.label(group)).inc()
@@ -264,6 +277,10 @@ class Metrics:
 
     def rebalanced(self, seconds: float) -> None:
         self._rebalances.observe(seconds)
+
+    def classic_rebalanced(self, seconds: float) -> None:
+        """Observe how long the members of a classic Kafka group took to agree on a generation."""
+        self._classic_rebalances.observe(seconds)
 
     def planned(self, seconds: float) -> None:
         self._plans.observe(seconds)

@@ -145,7 +145,9 @@ async def test_a_coordinator_that_was_deposed_writes_nothing(scene: ClassicScene
     fence = CreateRevisionIs(cluster.group.leader, leader.entry.create_revision)
     records = GroupRecords(instance.store, cluster.keys, "g", fence, cluster.clock)
     assignor = ServerAssignor(instance.store, cluster.keys, cluster.options, instance.topics.ensure)
-    deposed = GroupCoordinator("g", Believer("g", fence), records, cluster.clock, Limits(), HeldRequests(), assignor)
+    deposed = GroupCoordinator(
+        "g", Believer("g", fence), records, cluster.clock, Limits(), HeldRequests(), assignor, instance.metrics
+    )
     cluster.tasks.start_soon(deposed.run)
     await scene.until("it has loaded the group", lambda: not deposed.refusal)
 

@@ -175,6 +175,8 @@ async def test_the_service_assigns_where_the_options_say_so(scene: ClassicScene)
     await c.leave()
     await scene.settled()
     assert all(kept[one.name] <= set(one.owned) for one in (a, b))
+    # Its topics are on record, and its partitions have no owners there.
+    assert [one.group for one in cluster.instances["i1"].snapshots()] == []
 
 
 async def test_members_assign_for_themselves_where_the_service_can_not(scene: ClassicScene) -> None:

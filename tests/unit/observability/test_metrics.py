@@ -63,6 +63,8 @@ NAMES = {
     "assigner_plan_seconds": set(),
     "assigner_queue_depth": {"queue"},
     "assigner_rebalance_seconds": set(),
+    "assigner_classic_rebalance_seconds": set(),
+    "assigner_classic_members_removed": {"group"},
     "assigner_refusals": {"reason"},
     "assigner_store_request_seconds": {"kind", "outcome"},
     "assigner_streams": set(),
@@ -112,6 +114,8 @@ def busy(metrics: Metrics) -> Metrics:
     metrics.refused("NotRegistered")
     metrics.handoff_step(Step.WARMING, 1.5)
     metrics.rebalanced(0.2)
+    metrics.classic_rebalanced(0.2)
+    metrics.classic_member_removed("g")
     metrics.planned(0.01)
     metrics.observe("transact", 0.003, "conflict")
     metrics.loop_lag(0.001)
