@@ -131,6 +131,7 @@ FORGED = {
     ),
     "its own key in the header": (STRANGER.token(header={"jwk": STRANGER.jwk, "kid": SIGNER.kid}), ""),
     "extensions": (SIGNER.token(header={"crit": ["b64"], "b64": False}), "crit"),
+    "a payload that is not encoded": (SIGNER.token(header={"b64": False}), "crit"),
     "a header that is a list": (SIGNER.sign(b"[]", b"{}"), ""),
     "a header that is no JSON": (SIGNER.sign(b"EdDSA", b"{}"), ""),
     "a header without an end": (SIGNER.sign(b"[" * 3000, b"{}"), ""),

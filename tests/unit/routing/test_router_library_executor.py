@@ -77,6 +77,24 @@ async def test_whoever_is_cancelled_after_being_woken_passes_the_turn_on() -> No
     assert scene.executor.counts().given_up == 2
 
 
+async def test_no_timer_is_left_of_requests_that_have_gone_on_or_were_cancelled() -> None:
+    """Or each would be kept until its age is over, however short it waited."""
+    scene = Scene()
+    before = timers()
+    tasks = await scene.ask(20)
+    assert timers() == before + 20
+    tasks[0].cancel()
+    scene.open()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert timers() == before
+
+
+def timers() -> int:
+    """How many timers of the loop are not cancelled."""
+    scheduled: list[asyncio.TimerHandle] = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+    return sum(not timer.cancelled() for timer in scheduled)
+
+
 async def test_a_request_is_asked_for_its_permit_at_the_moment_it_goes() -> None:
     scene = Scene()
     tasks = await scene.ask(2)
