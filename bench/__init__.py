@@ -8,9 +8,9 @@ the order of reading:
 2. The whole service: `rebalance`, whose consumers run in a process of their own (`consumers`), and `streams`, whose
    consumer streams are opened by another process (`open_streams`). Both watch the event loop with `lag`. `attacks`
    measures what hostile peers cost.
-3. Packages: `cutover` compares routers and their pods with a Kafka consumer group, `strategies` compares plans, `day`
-   simulates a day for each strategy, `soak` looks for growth under churn, `spark` compares sources and times the audit.
-   `sheets` makes tables for a terminal or a page.
+3. Packages: `cutover` compares routers and their pods with a Kafka consumer group, `gateway` the gateway for Kafka
+   clients with the broker behind it, `strategies` compares plans, `day` simulates a day for each strategy, `soak` looks
+   for growth under churn, `spark` compares sources and times the audit. `sheets` makes tables for a terminal or a page.
 
 Benchmarks import whatever they measure, the tests' servers and `tools`; only tests import a benchmark, and no wheel
 contains one. Not promised: that figures of two machines, or of a busy one, can be compared.
