@@ -9,7 +9,7 @@ The offsets lie where those of all other groups do, and are written by the one w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
 from assigner.api import CommitRefusal, OffsetCommit
@@ -30,7 +30,7 @@ from assigner.model.kafka_groups import (
 from assigner.model.keys import Keys, TopicPartition
 from assigner.model.names import check_topic
 from assigner.offsets.commit import OffsetService
-from assigner.store import Committed, Delete, Store
+from assigner.store import Committed, Delete, Store, unchanged
 
 TRIES = 4
 """How often a commit is tried while the group's record changes."""
@@ -50,6 +50,10 @@ class ClassicOffsets:
         self._most_metadata = min(limits.max_metadata, offsets.metadata_bytes or limits.max_metadata)
 
     async def commit(self, group: GroupCoordinator, commit: ClassicCommit, now: float) -> CommitAnswer:
+        with group.committing():
+            return await self._commit(group, commit, now)
+
+    async def _commit(self, group: GroupCoordinator, commit: ClassicCommit, now: float) -> CommitAnswer:
         checked = [(one, self._check(one)) for one in commit.offsets]
         wanted = [_commit(one) for one, error in checked if not error]
         errors = {(one.topic, one.partition): error for one, error in checked if error}
@@ -121,10 +125,20 @@ class ClassicOffsets:
 
     async def remove(self, group: GroupCoordinator, partitions: Sequence[tuple[str, int]]) -> bool:
         """Delete offsets, while the group is as it is now. Whether it was all the time."""
-        fences = group.records.fences
-        for part in _in_parts(sorted(set(partitions)), self._store.limits.operations):
-            deletes = [Delete(self._keys.offset(group.term.group, TopicPartition(*one))) for one in part]
-            if not isinstance(await self._store.transact(fences, deletes), Committed):
+        return await self._remove(group, [(TopicPartition(*one), None) for one in sorted(set(partitions))])
+
+    async def expire(self, group: GroupCoordinator, offsets: Sequence[tuple[TopicPartition, int]]) -> bool:
+        """Delete offsets that are still at these revisions, while the group is as it is now. Whether all of them
+        were."""
+        return await self._remove(group, offsets)
+
+    async def _remove(self, group: GroupCoordinator, offsets: Sequence[tuple[TopicPartition, int | None]]) -> bool:
+        fences, rest = group.records.fences, iter(offsets)
+        while part := list(islice(rest, self._store.limits.operations - len(fences))):
+            keys = [self._keys.offset(group.term.group, tp) for tp, _ in part]
+            unreplaced = [unchanged(key, rev) for key, (_, rev) in zip(keys, part, strict=True) if rev is not None]
+            result = await self._store.transact([*fences, *unreplaced], [Delete(key) for key in keys])
+            if not isinstance(result, Committed):
                 return False
         return True
 
@@ -144,9 +158,3 @@ def _partitions(topic: str) -> int | None:
 def _commit(one: ClassicOffset) -> OffsetCommit:
     tp = TopicPartition(one.topic, one.partition)
     return OffsetCommit(tp, 0, one.offset, one.leader_epoch, one.metadata or "")
-
-
-def _in_parts(items: Iterable[tuple[str, int]], size: int) -> Iterable[list[tuple[str, int]]]:
-    rest = iter(items)
-    while part := list(islice(rest, size)):
-        yield part

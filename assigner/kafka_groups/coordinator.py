@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
 from typing import TypeVar, cast
 
@@ -105,6 +106,9 @@ class GroupCoordinator:
         """Notified when a write is asked for, and when one has ended."""
         self._write: Write | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
+        self.commits = 0
+        """How many commits have begun."""
+        self._committing = 0
         self._began: float | None = None
         """When the rebalance in progress began."""
         self.assigned: Mapping[str, int] | None = None
@@ -188,6 +192,20 @@ class GroupCoordinator:
     async def settled(self) -> None:
         """Wait until no write is under way: what is known here is what is on record, unless a write failed."""
         await self._writes.until(lambda: self._write is None)
+
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """Count a commit while the block runs."""
+        self.commits += 1
+        self._committing += 1
+        try:
+            yield
+        finally:
+            self._committing -= 1
+
+    def is_unused_since(self, commits: int) -> bool:
+        """Whether nobody is a member, is about to be, or has committed since there were so many commits."""
+        return not self.refusal and self.machine.is_forgettable and (self.commits, self._committing) == (commits, 0)
 
     def end(self) -> None:
         """Answer everybody that this is not the coordinator, and decide nothing more."""

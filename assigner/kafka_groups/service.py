@@ -250,7 +250,15 @@ class ClassicGroupService:
         if not led.records.is_empty:
             # The write that would say so failed, and will be tried again.
             return LOADING
-        # From here on nobody joins. A deletion ends the term; if it fails, the group is loaded again.
+        return await self._remove(led, principal)
+
+    async def _forget(self, led: GroupCoordinator, commits: int) -> None:
+        """Delete a group of which nothing is left, unless somebody has come back."""
+        if led.is_unused_since(commits) and led.records.is_empty:
+            await self._remove(led, "")
+
+    async def _remove(self, led: GroupCoordinator, principal: str) -> KafkaError:
+        # From here on nobody joins or commits. A deletion ends the term; if it fails, the group is loaded again.
         led.end()
         try:
             await self._delete(led.term.group)
@@ -262,11 +270,6 @@ class ClassicGroupService:
             return LOADING
         log.info("classic_group_deleted", group=led.term.group, principal=principal)
         return KafkaError.NONE
-
-    async def _forget(self, led: GroupCoordinator) -> None:
-        """Delete a group of which nothing is left."""
-        org, name = org_and_group(led.term.group)
-        await self.delete(org, name)
 
     # --- groups that are not led here --------------------------------------------------------------------------------
 

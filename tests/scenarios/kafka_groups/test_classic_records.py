@@ -10,8 +10,8 @@ from assigner.model.kafka_groups import ClassicGroupRecord, ClassicMemberRecord,
 from assigner.model.records import Assignor, GroupOptions, decode, encode
 from assigner.storage.groups import make_known
 from assigner.storage.kinds import CLASSIC
-from assigner.store import Found, Put
-from assigner.testing.faults import LoseAnswer, Refuse
+from assigner.store import Delete, Found, Put
+from assigner.testing.faults import Delay, LoseAnswer, Refuse
 from assigner.testing.waiting import eventually
 from tests.scenarios.kafka_groups.conftest import ClassicScene
 from tests.support.cluster import Cluster
@@ -156,6 +156,41 @@ async def test_offsets_of_consumers_in_no_group_expire_each_by_itself(keeping: C
     await eventually(first_is_gone, within=RETENTION, every=10)
     # Commits are dated by whole seconds.
     assert clock.now() - began > RETENTION - 1
+
+
+async def test_an_offset_that_is_committed_again_while_it_expires_stays(keeping: ClassicScene) -> None:
+    scene, cluster = keeping, keeping.cluster
+    faults = await scene.start("i2")
+    await cluster.stop_instance("i1")
+    simple = scene.member("simple", group="g")
+    await simple.commit({0: 5})
+    began = cluster.clock.now()
+    # It is seen as expired, and the deletion is on its way.
+    slow = faults.inject(Delay(3.0), kinds={"transact"}, times=1, where=deletes_an_offset)
+    await eventually(lambda: slow.hits == 1, within=2 * RETENTION, every=0.5)
+    assert cluster.clock.now() - began > RETENTION - 1
+    await simple.commit({0: 6})
+    await eventually(lambda: cluster.clock.now() > began + 1.4 * RETENTION, within=RETENTION, every=10)
+    assert await simple.fetch() == {0: 6}
+
+
+def deletes_an_offset(*arguments: object) -> bool:
+    return any(isinstance(one, Delete) and "/~offsets/" in one.key for one in arguments[2])  # type: ignore[attr-defined]
+
+
+async def test_a_group_without_offsets_is_gone_soon_after_its_last_member(keeping: ClassicScene) -> None:
+    """Consumers that name a new group each time, such as those of a console, would fill the index otherwise."""
+    scene, clock = keeping, keeping.cluster.clock
+    [a] = await scene.join("a")
+    await a.leave()
+    left = clock.now()
+    groups = scene.cluster.instances["i1"].kafka_groups
+
+    async def is_gone() -> bool:
+        return (await groups.describe("", "g")).error is KafkaError.GROUP_ID_NOT_FOUND
+
+    await eventually(is_gone, within=RETENTION, every=5)
+    assert clock.now() - left < RETENTION / 3
 
 
 # --- assignments of the service ------------------------------------------------------------------------------------
