@@ -45,8 +45,8 @@ _HAS_TOPIC_IDS = 10
 _HAS_GROUPS = 8
 """The version of OffsetFetch from which on one request is about several groups."""
 _NO_NAME = ""
-_LISTED_WITHIN = 5.0
-"""Seconds after which offsets of a deleted topic are not shown any more."""
+_LISTED_WITHIN = 2.0
+"""Seconds in which the list of topics is not asked for again, to leave out the offsets of deleted ones."""
 
 log = get_logger("assigner.gateway.groups")
 

@@ -4,6 +4,9 @@ What is known comes from the brokers' Metadata, which passes through the gateway
 that a group's records describe. A topic that was deleted and made again has another id, so an id never means another
 topic, and nobody has to be told of a deletion.
 
+A topic counts as gone when two lists in a row lack it, some seconds apart: a broker that has just started may not know
+all topics yet, and members lose partitions and offsets of a topic that is gone.
+
 Not promised: that the list is current. `current` asks the brokers again, if the last list is older than a moment.
 """
 
@@ -28,6 +31,8 @@ MOST_TOPICS = 200_000
 """Topics that are remembered; the one that was seen the longest ago is forgotten."""
 FRESH = 1.0
 """Seconds in which a list is not asked for again."""
+APART = 3.0
+"""Seconds between two lists that both lack a topic that is gone."""
 
 log = get_logger("assigner.gateway.topics")
 
@@ -53,6 +58,9 @@ class KafkaTopics:
         """Partitions by topic, also of brokers that know no ids."""
         self._listed: frozenset[str] | None = None
         self._listed_at = 0.0
+        self._before: frozenset[str] = frozenset()
+        """An earlier list, some seconds older than the last one."""
+        self._before_at = 0.0
         self._listing = anyio.Lock()
 
     def __len__(self) -> int:
@@ -86,13 +94,27 @@ class KafkaTopics:
             return None
         async with self._listing:
             if self._listed is None or self._clock.now() - self._listed_at >= within:
-                topics = await self._list_topics()
-                self.learn(topics)
-                listed = frozenset(topic.name for topic in topics)
-                if listed != self._listed:
-                    self._listed = listed
-                self._listed_at = self._clock.now()
+                await self._list()
+            return self.listed
+
+    @property
+    def listed(self) -> frozenset[str] | None:
+        """The names of all topics, however old the last list is; None: there is none."""
+        if self._listed is None or self._before <= self._listed:
             return self._listed
+        return self._listed | self._before
+
+    async def _list(self) -> None:
+        assert self._list_topics is not None
+        topics = await self._list_topics()
+        self.learn(topics)
+        now, listed = self._clock.now(), frozenset(topic.name for topic in topics)
+        if self._listed is not None and now - self._before_at >= APART:
+            self._before, self._before_at = self._listed, self._listed_at
+        # The same object while nothing changes, because others remember what they made of it.
+        if listed != self._listed:
+            self._listed = listed
+        self._listed_at = now
 
     async def know(self, state: GroupState | None, ids: Iterable[UUID]) -> None:
         """Ask the brokers if one of these ids is not known."""

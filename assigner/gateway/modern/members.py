@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from itertools import count
 
 import anyio
 import anyio.abc
@@ -37,7 +38,7 @@ from assigner.errors import (
     UnknownGroup,
 )
 from assigner.gateway.modern.parts import InstanceParts
-from assigner.gateway.modern.subscriptions import FOLLOW_INTERVAL, Resolved, Subscriptions
+from assigner.gateway.modern.subscriptions import DELETIONS, FOLLOW_INTERVAL, Resolved, Subscriptions
 from assigner.gateway.requests import Request
 from assigner.logs import get_logger
 from assigner.model.commands import Commands
@@ -413,10 +414,11 @@ class Members:
     # --- topics that appear --------------------------------------------------------------------------------------
 
     async def _follow_topics(self) -> None:
-        while True:
+        for turn in count(1):
             await anyio.sleep(FOLLOW_INTERVAL)
             found: dict[tuple[str, Subscription], Resolved] = {}
-            for member in [one for one in self._members.values() if one.resolved.is_followed]:
+            everybody = turn % DELETIONS == 0
+            for member in [one for one in self._members.values() if everybody or one.resolved.is_followed]:
                 await self._look_again(member, found)
 
     async def _look_again(self, member: Member, found: dict[tuple[str, Subscription], Resolved]) -> None:
@@ -425,7 +427,7 @@ class Members:
         wanted = member.group, member.subscription
         try:
             if wanted not in found:
-                found[wanted] = await self._subscriptions.resolve(*wanted)
+                found[wanted] = await self._subscriptions.resolve(*wanted, again=True)
             if found[wanted] == member.resolved or member.ended is not None:
                 return
             async with member.lock:

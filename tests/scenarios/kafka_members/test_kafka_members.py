@@ -343,6 +343,23 @@ async def test_a_topic_that_is_named_before_it_exists_is_followed_also_by_anothe
     await eventually(lambda: _has_count(member, 5), within=any_cluster.patience)
 
 
+async def test_a_topic_that_is_deleted_in_kafka_is_taken_from_its_member_until_it_is_back(
+    cluster: Cluster, gateways: Any
+) -> None:
+    upstream = {"t1": 2, "t2": 3}
+    await cluster.add_topic("t1", 2)
+    await cluster.add_topic("t2", 3)
+    gateway = await gateways(cluster)(upstream=upstream)
+    member = KafkaMember(gateway, names=("t1", "t2"))
+    await member.start()
+    await member.has_all(5)
+
+    del upstream["t2"]
+    await member.has_all(2, within=120)
+    upstream["t2"] = 3
+    await member.has_all(5)
+
+
 @pytest.mark.parametrize("pattern", ["(", "a{1,2000}", "x" * 5000], ids=["unbalanced", "costly", "long"])
 async def test_a_pattern_that_is_none_is_refused(cluster: Cluster, gateways: Any, pattern: str) -> None:
     gateway = await gateways(cluster)()

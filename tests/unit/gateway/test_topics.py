@@ -128,3 +128,19 @@ def test_no_more_partition_counts_are_kept_than_topics(monkeypatch: pytest.Monke
     topics.learn(KafkaTopic(f"t{number}", None, 1) for number in range(1, 6))
 
     assert [topics.has(f"t{number}", 0) for number in range(1, 6)] == [False, False, True, True, True]
+
+
+async def test_a_topic_is_gone_when_two_lists_some_seconds_apart_lack_it() -> None:
+    clock, listed = SetClock(), [KafkaTopic("t", FIRST), KafkaTopic("u", SECOND)]
+
+    async def list_topics() -> Sequence[KafkaTopic]:
+        return listed
+
+    topics = KafkaTopics(clock, list_topics)
+    assert await topics.current() == frozenset({"t", "u"})
+    listed = []
+    for _ in range(2):
+        clock.time += 1
+        assert await topics.current() == frozenset({"t", "u"}), "a broker that has just started knows less"
+    clock.time += 5
+    assert await topics.current() == frozenset()
