@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.lowlevel
 
 from assigner.aio.shutdown import background
 from assigner.aio.supervision import Supervisor
@@ -209,7 +210,7 @@ class GatewayServer:
                     connection.look(now)
                     if turn % _LOOK_AT_LOGINS_EVERY == 0:
                         connection.look_at_login()
-                await anyio.sleep(0)
+                await anyio.lowlevel.checkpoint()
 
     async def drain(self, timeout: float) -> None:
         """Accept no more clients, have held answers sent, and close each connection once nothing is owed on it. After
@@ -238,6 +239,8 @@ class GatewayServer:
         with anyio.move_on_after(_CLOSE_WITHIN):
             await empty.wait()
         traffic.cancel_orphans()
+        for pipe in list(traffic.pipes):
+            pipe.abort()
         await self._ports.wait_closed()
 
     def statistics(self) -> GatewayStatistics:
@@ -252,7 +255,7 @@ class GatewayServer:
             buffered_bytes=traffic.buffered,
             received_bytes=traffic.received,
             sent_bytes=traffic.sent,
-            upstream_connections=traffic.upstream_connections,
+            upstream_connections=len(traffic.pipes),
             upstream_failures=traffic.upstream_failures + self._brokers.failures,
             brokers_up=len(self._brokers.up),
             requests=dict(traffic.requests),

@@ -36,6 +36,8 @@ from assigner.logs.printable import one_line
 CLIENT_ID = "kafka-assigner-gateway"
 LARGEST_ANSWER = 256 * 1024 * 1024
 """Bytes of an answer that is read whole."""
+_FLUSH_WITHIN = 30.0
+"""Seconds that a broker may take to read what its client sent before it left."""
 _SASL_HANDSHAKE = 17
 _SASL_AUTHENTICATE = 36
 _UNSUPPORTED_VERSION = 35
@@ -59,6 +61,7 @@ class BrokerConnection(asyncio.Protocol):
         self._reader = FrameReader(self)
         self._pipe: Pipe | None = None
         self._answer: asyncio.Future[bytes] | None = None
+        self._aborting: asyncio.TimerHandle | None = None
         self._correlation = 0
         self._asking = anyio.Lock()
         self.lost = asyncio.get_running_loop().create_future()
@@ -191,9 +194,10 @@ class BrokerConnection(asyncio.Protocol):
             transport.resume_reading()
 
     def close(self) -> None:
-        """Close once all has been sent."""
-        if self._transport is not None:
+        """Close once all has been sent, or after a while."""
+        if self._transport is not None and not self.lost.done():
             self._transport.close()
+            self._aborting = asyncio.get_running_loop().call_later(_FLUSH_WITHIN, self.abort)
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -216,6 +220,8 @@ class BrokerConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._reader.close()
+        if self._aborting is not None:
+            self._aborting.cancel()
         if not self.lost.done():
             self.lost.set_result(None)
         if self._answer is not None and not self._answer.done():

@@ -155,7 +155,6 @@ class ClientConnection(asyncio.Protocol):
         self._reader.close()
         if self._pipe is not None:
             self._pipe.close()
-            self._traffic.upstream_connections -= 1
         if self._dispatch is not None:
             self._dispatch.abandon()
         self._slots.clear()
@@ -422,9 +421,10 @@ class ClientConnection(asyncio.Protocol):
     def _piped(self) -> BrokerPipe:
         if self._pipe is None:
             wire = self._wire
-            self._pipe = BrokerPipe(self, wire.brokers, lambda: wire.broker(self.node_id), wire.endpoint)
+            self._pipe = BrokerPipe(
+                self, wire.brokers, lambda: wire.broker(self.node_id), wire.endpoint, self._traffic.pipes
+            )
             self._pipe.pause(self._unread)
-            self._traffic.upstream_connections += 1
         return self._pipe
 
     # --- what the broker's side calls ----------------------------------------------------------------------------

@@ -56,9 +56,14 @@ class PipeOwner(Protocol):
 
 class BrokerPipe:
     def __init__(
-        self, owner: PipeOwner, brokers: Brokers, broker: Callable[[], Broker | None], endpoint: Endpoint
+        self,
+        owner: PipeOwner,
+        brokers: Brokers,
+        broker: Callable[[], Broker | None],
+        endpoint: Endpoint,
+        pipes: set[BrokerPipe],
     ) -> None:
-        """`broker`: which one to connect to; None: none is up."""
+        """`broker`: which one to connect to; None: none is up. `pipes`: this one is among them until it is done."""
         self._owner = owner
         self._brokers = brokers
         self._broker = broker
@@ -69,6 +74,8 @@ class BrokerPipe:
         self._waiting = 0
         self._paused = False
         self._closed = False
+        self._pipes = pipes
+        pipes.add(self)
 
     def send(self, data: bytes) -> None:
         """Send bytes of requests to the broker, as soon as it is connected."""
@@ -86,32 +93,33 @@ class BrokerPipe:
     async def _open(self) -> None:
         broker = self._broker()
         if broker is None:
-            self._owner.broker_failed("no broker is up")
+            self._failed("no broker is up")
             return
         try:
             connection = await self._brokers.connect(broker)
         except SourceUnavailable as error:
             self._brokers.look()
-            self._owner.broker_failed(str(error))
+            self._failed(str(error))
             return
         except Exception:
-            self._owner.broker_failed("an unexpected error, which the log shows")
+            self._failed("an unexpected error, which the log shows")
             raise
-        if self._closed:
-            connection.abort()
-            return
         connection.join(self)
         if connection.lost.done():
-            self._owner.broker_failed("the broker hung up")
+            self._failed("the broker hung up")
             return
         self._connection = connection
         if self._paused:
             connection.pause_reading(True)
-        if self._waiting > _BACKLOG:
-            self._owner.broker_is_full(False)
+        was_full = self._waiting > _BACKLOG
         backlog, self._backlog, self._waiting = self._backlog, [], 0
         for data in backlog:
             connection.write(data)
+        # Not before the backlog is sent: the owner goes on reading at once, and what it sends must not overtake it.
+        if was_full and not self._closed:
+            self._owner.broker_is_full(False)
+        if self._closed:
+            connection.close()
 
     def pause(self, paused: bool) -> None:
         """Stop or go on reading from the broker, as the client does."""
@@ -121,13 +129,24 @@ class BrokerPipe:
                 self._connection.pause_reading(paused)
 
     def close(self) -> None:
-        """Give the connection up. Idempotent."""
+        """Give the connection up, once the broker has all that the client sent: a client that asked for no acks leaves
+        when it has sent. Idempotent."""
+        if self._closed:
+            return
         self._closed = True
-        self._backlog.clear()
+        if self._connection is not None:
+            self._connection.close()
+        elif self._opening is None:
+            self._pipes.discard(self)
+
+    def abort(self) -> None:
+        """Give the connection up at once."""
+        self._closed = True
         if self._connection is not None:
             self._connection.abort()
         elif self._opening is not None:
             self._opening.cancel()
+        self._pipes.discard(self)
 
     # --- what the broker sends ---
 
@@ -163,8 +182,13 @@ class BrokerPipe:
             self._owner.answer_is_complete()
 
     def broker_is_full(self, full: bool) -> None:
-        self._owner.broker_is_full(full)
+        if not self._closed:
+            self._owner.broker_is_full(full)
 
     def broker_is_lost(self) -> None:
+        self._failed("the broker hung up")
+
+    def _failed(self, why: str) -> None:
+        self._pipes.discard(self)
         if not self._closed:
-            self._owner.broker_failed("the broker hung up")
+            self._owner.broker_failed(why)

@@ -17,6 +17,7 @@ from assigner.logs.printable import one_line
 
 if TYPE_CHECKING:
     from assigner.gateway.wire.connection import ClientConnection
+    from assigner.gateway.wire.pipe import BrokerPipe
 
 MOST_BUFFERED = 256 * 1024 * 1024
 """Bytes of requests that are being read whole, of all connections together."""
@@ -75,7 +76,8 @@ class GatewayTraffic:
         self.sent = 0
         self.buffered = 0
         self.parked = 0
-        self.upstream_connections = 0
+        self.pipes: set[BrokerPipe] = set()
+        """Connections to brokers, one for each client that needs one."""
         self.upstream_failures = 0
         self.draining = False
         self._fetchers: dict[tuple[str, str, str], set[ClientConnection]] = {}

@@ -19,8 +19,9 @@ SECONDS = 60.0
 """How long a client may take on a busy machine."""
 
 
-def write(bootstrap: str, topic: str, values: list[bytes], **properties: Any) -> None:
-    """Produce the values, and wait until the broker has them."""
+def write(bootstrap: str, topic: str, values: list[bytes], **properties: Any) -> Producer:
+    """Produce the values, and wait until the broker has them, or with `acks=0` until they were sent. Then some may be
+    lost if the producer is dropped before they have arrived, whoever is in between."""
     failures: list[Any] = []
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1, **LOGGED, **properties})
     for value in values:
@@ -28,6 +29,7 @@ def write(bootstrap: str, topic: str, values: list[bytes], **properties: Any) ->
         producer.poll(0)
     assert producer.flush(SECONDS) == 0
     assert not failures
+    return producer
 
 
 def read(bootstrap: str, topic: str, partitions: int, count: int, **properties: Any) -> list[bytes]:

@@ -82,6 +82,7 @@ class ScriptedConnection:
         self.sent = bytearray()
         self.reads = True
         self.closed = False
+        self.aborted = False
         self.pipe: Any = None
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -95,8 +96,11 @@ class ScriptedConnection:
     def pause_reading(self, paused: bool) -> None:
         self.reads = not paused
 
-    def abort(self) -> None:
+    def close(self) -> None:
         self.closed = True
+
+    def abort(self) -> None:
+        self.closed = self.aborted = True
 
     def answers(self, data: bytes) -> None:
         self._reader.feed(data)

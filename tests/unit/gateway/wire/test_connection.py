@@ -386,18 +386,23 @@ async def test_a_client_that_leaves_takes_its_connection_to_the_broker_along(cli
     client.request(LIST_OFFSETS, 7, **LIST)
     await settle()
     client.gone()
-    assert client.upstream.closed
-    assert client.gateway.wire.traffic.upstream_connections == 0
+    # What it sent is still for the broker.
+    assert (client.upstream.closed, client.upstream.aborted) == (True, False)
+    client.upstream.is_lost()
+    assert not client.gateway.wire.traffic.pipes
 
 
-async def test_a_client_that_leaves_while_the_broker_is_connected_leaves_nothing(client: WiredClient) -> None:
+async def test_what_a_client_sent_before_it_left_reaches_the_broker(client: WiredClient) -> None:
     client.gateway.brokers.may_connect.clear()
-    client.request(LIST_OFFSETS, 7, **LIST)
+    client.request(PRODUCE, 9, acks=0, transactional_id=None, timeout=NO_TIME, topic_data=())
     await settle()
     client.gone()
     client.gateway.brokers.may_connect.set()
     await settle()
-    assert not client.gateway.brokers.connections
+    assert client.upstream.sent == framed(PRODUCE, 9, 1, acks=0, transactional_id=None, timeout=NO_TIME, topic_data=())
+    assert client.upstream.closed
+    client.upstream.is_lost()
+    assert not client.gateway.wire.traffic.pipes
 
 
 async def test_a_client_is_not_read_while_its_broker_is_slow(client: WiredClient) -> None:

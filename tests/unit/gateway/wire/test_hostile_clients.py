@@ -66,7 +66,10 @@ async def test_hostile_requests_end_their_own_connection_at_most(seed: int, capl
         client.gone()
     await settle()
     traffic = gateway.wire.traffic
-    assert (traffic.buffered, traffic.parked, traffic.upstream_connections) == (0, 0, 0)
+    for connection in gateway.brokers.connections:
+        assert connection.closed
+        connection.is_lost()
+    assert (traffic.buffered, traffic.parked, len(traffic.pipes)) == (0, 0, 0)
     assert traffic.connections == {member.connection}
     assert set(traffic.refused) <= set(REASONS)
     # Most got as far as to a look at what they ask for.
