@@ -263,6 +263,9 @@ class ClientConnection(asyncio.Protocol):
             api = None if self._head is None else self._head.api
             _log.error("kafka_request_failed", api=api, host=self.client.host, exc_info=error)
             self.close_for("handler", "an unexpected error, which the log shows")
+        if self._is_parked and self._reader.waiting:
+            # It had sent more already when the request was parked: nothing that arrives would end the hold.
+            self.interrupt(Interruption.FOLLOWED)
         self._adjust()
 
     def go_on(self) -> None:
