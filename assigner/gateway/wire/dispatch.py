@@ -30,6 +30,7 @@ from assigner.gateway.wire.shared import Wire
 from assigner.gateway.wire.versions import FIND_COORDINATOR, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from assigner.logs import get_logger
 
+LIST_GROUPS = 16
 _WITH_SOFTWARE = 3
 _WITH_LIFETIME = 1
 _LONGEST_SOFTWARE = 100
@@ -186,6 +187,8 @@ class Dispatcher:
         if isinstance(answer, LoginAnswer):
             self._answer_login(request, answer)
             return
+        if request.api == LIST_GROUPS and not isinstance(answer, bytes):
+            answer = self._wire.listed_at(self._connection.node_id, request, answer)
         self._connection.send(encode_answer(request.api, request.version, request.correlation, answer))
 
     def _versions(self, head: Head, body: bytes) -> None:

@@ -6,6 +6,7 @@ brokers' ports here, the same one for as long as that broker is up.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from assigner.aio.wakeup import Wakeup
@@ -115,6 +116,18 @@ class Wire:
             "host": found[0],
             "port": found[1],
         }
+
+    def listed_at(self, node_id: int, request: Request, answer: Any) -> Any:
+        """Leave the groups in an answer to ListGroups that are coordinated at this port: clients ask all brokers, and
+        put together what each of them says."""
+        if node_id == BOOTSTRAP:
+            return answer
+        here = []
+        for group in answer.groups:
+            broker = self.brokers.coordinator_of(qualified_group(request.client.org, str(group.group_id)))
+            if broker is None or broker.node_id == node_id:
+                here.append(group)
+        return replace(answer, groups=tuple(here))
 
 
 def _refused(code: int) -> dict[str, Any]:

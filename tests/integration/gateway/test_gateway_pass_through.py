@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from assigner.gateway.codec import heartbeat_answer
+from assigner.gateway.codec import NO_TIME, error_code, heartbeat_answer, make, nested, response_class
 from assigner.gateway.requests import HandledApi, Request
 from assigner.gateway.server import GatewayServer
 from assigner.gateway.settings import GatewaySettings
@@ -46,6 +46,26 @@ async def test_each_of_several_brokers_has_a_port_and_is_reached_by_it() -> None
         assert sorted(found) == sorted(PAGE)
         # The partitions are spread over the brokers, and each was asked under its own port.
         assert server.statistics().refused.keys() <= {"idle"}
+
+
+async def test_groups_are_listed_once_although_clients_ask_every_broker() -> None:
+    names = [f"group-{n}" for n in range(20)]
+
+    def listed(request: Request, _: Any) -> Any:
+        schema = response_class(16, request.version)
+        group = nested(schema, "ListedGroup")
+        made = (
+            make(group, group_id=name, protocol_type="consumer", group_state="Empty", group_type="classic")
+            for name in names
+        )
+        return make(schema, throttle_time=NO_TIME, error_code=error_code(0), groups=tuple(made))
+
+    mock = await asyncio.to_thread(MockKafka, 3)
+    async with gateway_before(mock.bootstrap, {16: HandledApi(0, 5, listed)}) as server:
+        await eventually(lambda: len(server.ports) == 3, within=SECONDS)
+        admin: Any = AdminClient({"bootstrap.servers": address(server), **LOGGED})
+        found = await asyncio.to_thread(lambda: admin.list_consumer_groups().result(SECONDS))
+        assert sorted(group.group_id for group in found.valid) == sorted(names)
 
 
 async def test_the_ports_of_brokers_follow_from_their_node_ids() -> None:

@@ -121,6 +121,7 @@ class ScriptedBrokers:
         self.may_connect.set()
         self.failure: Exception | None = None
         self.looked = 0
+        self.coordinators: dict[str, Broker] = {}
 
     @property
     def up(self) -> list[Broker]:
@@ -132,8 +133,8 @@ class ScriptedBrokers:
     def next_up(self) -> Broker | None:
         return self.broker if self.broker.is_up else None
 
-    def coordinator_of(self, _: str) -> Broker | None:
-        return self.next_up()
+    def coordinator_of(self, group: str) -> Broker | None:
+        return self.coordinators.get(group) or self.next_up()
 
     def common_apis(self) -> BrokerApis | None:
         return self.broker.apis

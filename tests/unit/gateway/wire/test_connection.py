@@ -22,11 +22,14 @@ from assigner.gateway.codec import (
     response_class,
 )
 from assigner.gateway.requests import CloseConnection, HandledApi, Interruption, Request
+from assigner.gateway.upstream.brokers import Broker
 from assigner.gateway.wire.connection import READ_AHEAD, SMALL_REQUEST
 from assigner.gateway.wire.frames import ProtocolViolation
+from assigner.gateway.wire.shared import BOOTSTRAP
 from assigner.gateway.wire.traffic import MOST_BUFFERED
 from tests.support.gateway.entities import make_entity
 from tests.support.gateway.wired import (
+    NODE,
     PORT,
     NotedTransport,
     ScriptedConnection,
@@ -39,6 +42,7 @@ from tests.support.gateway.wired import (
 )
 
 HEARTBEAT, FETCH, METADATA, PRODUCE, API_VERSIONS, FIND_COORDINATOR, CREATE_TOPICS = 12, 1, 3, 0, 18, 10, 19
+LIST_GROUPS = 16
 MEMBER: dict[str, Any] = {"group_id": "g", "generation_id": 1, "member_id": "m", "group_instance_id": None}
 LIST: dict[str, Any] = {"timestamp": 0, "replica_id": -1, "isolation_level": 0, "topics": (), "timeout": NO_TIME}
 LIST_OFFSETS = 2
@@ -512,6 +516,27 @@ async def test_a_group_has_no_coordinator_while_no_broker_has_a_port(client: Wir
     client.request(FIND_COORDINATOR, 3, key="g", key_type=0)
     ((_, answer),) = client.answers(FIND_COORDINATOR, 3)
     assert int(answer.error_code) == 15
+
+
+async def test_a_group_is_listed_at_the_port_where_it_is_coordinated_and_at_the_first_one() -> None:
+    def listed(request: Request, _: Any) -> Any:
+        schema = response_class(LIST_GROUPS, request.version)
+        group = nested(schema, "ListedGroup")
+        found = (make(group, group_id=name, protocol_type="consumer", group_state="", group_type="") for name in "ab")
+        return make(schema, throttle_time=NO_TIME, error_code=error_code(0), groups=tuple(found))
+
+    gateway = WiredGateway({LIST_GROUPS: HandledApi(0, 5, listed)})
+
+    def names(node_id: int) -> list[str]:
+        client = gateway.client(node_id=node_id)
+        client.request(LIST_GROUPS, 4, states_filter=())
+        ((_, answer),) = client.answers(LIST_GROUPS, 4)
+        return [group.group_id for group in answer.groups]
+
+    assert names(NODE) == names(BOOTSTRAP) == ["a", "b"]
+    elsewhere: Any = Broker(NODE + 1, "elsewhere", 9092)
+    gateway.brokers.coordinators = {"b": elsewhere}
+    assert (names(NODE), names(BOOTSTRAP)) == (["a"], ["a", "b"])
 
 
 # --- limits --------------------------------------------------------------------------------------------------------
