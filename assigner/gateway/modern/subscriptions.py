@@ -18,7 +18,7 @@ from assigner.model.names import check_topic
 
 FOLLOW_INTERVAL = 5.0
 """Seconds after which patterns and missing topics are looked at again."""
-DELETIONS = 6
+DELETIONS = 2
 """In how many of those looks it is also seen whether topics of other members were deleted."""
 
 
