@@ -12,7 +12,7 @@ from assigner.gateway.classic.connections import LeaderConnections
 from assigner.gateway.classic.forwarding import PATIENCE, ForwardingGroups
 from assigner.gateway.classic.leaders import Leaders
 from assigner.instance import Instance
-from assigner.model.kafka_groups import ClassicState, KafkaError
+from assigner.model.kafka_groups import ClassicState, HeartbeatRequest, KafkaError, SyncRequest
 from assigner.testing.waiting import eventually
 from tests.scenarios.kafka_groups.conftest import QUICK
 from tests.support.classic_members import ClassicMember
@@ -140,6 +140,11 @@ async def test_while_nobody_leads_each_call_is_answered_as_its_client_takes_well
     )
     assert forwarded.cluster.clock.now() - began >= PATIENCE
     assert (await groups.join("", a.join_request())).error is KafkaError.COORDINATOR_NOT_AVAILABLE
+    about = {"group": "g", "member_id": a.member_id, "generation": a.generation}
+    assert (await groups.sync("", SyncRequest(**about))).error is KafkaError.REBALANCE_IN_PROGRESS  # type: ignore[arg-type]
+    began = forwarded.cluster.clock.now()
+    assert (await groups.heartbeat("", HeartbeatRequest(**about))).error is KafkaError.NONE  # type: ignore[arg-type]
+    assert forwarded.cluster.clock.now() - began < PATIENCE / 2 + forwarded.cluster.allowance
     await forwarded.cluster.start_service("s3", gateway=QUICK)
     a.start(forwarded.cluster.tasks)
     await forwarded.settled()
