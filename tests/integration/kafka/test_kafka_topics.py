@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from assigner.backends.memory import MemoryStore
-from assigner.client import AssignerConsumer, Handler
+from assigner.client import AssignerConsumer, Handler, TopicPartition
 from assigner.errors import SourceUnavailable, UnknownTopic
 from assigner.model.keys import Keys
 from assigner.model.records import Stored, TopicConfig, stored
@@ -286,3 +286,34 @@ async def test_a_service_finds_a_topic_in_kafka_and_follows_its_growth(kafka: Ka
         counted = (await service.instance.metrics.render()).decode()
     assert f'assigner_topic_changes_total{{group="{GROUP}"}} 1.0' in counted
     assert f'assigner_topic_lookups_total{{group="{GROUP}",outcome="ok"}}' in counted
+
+
+async def test_offsets_of_a_topic_vanish_with_it_and_do_not_come_back_with_its_successor(
+    kafka: Kafka, topic: str
+) -> None:
+    settings = Settings(
+        grpc=ServerSettings(port=0),
+        http=HttpSettings(port=0),
+        kafka=KafkaSection(bootstrap_servers=kafka.broker.bootstrap, refresh_interval=0.2),
+    )
+    await kafka.create(topic, 1)
+    partition = TopicPartition(topic, 0)
+    async with (
+        Service(settings) as service,
+        AssignerConsumer(service.address, GROUP, "reader", [topic], Handler()) as reader,
+    ):
+        await eventually(lambda: len(reader.partitions) == 1, within=30)
+        await reader.commit({partition: 7})
+        first = reader.partitions[partition]
+
+        async def is_gone() -> bool:
+            return not await reader.committed([partition])
+
+        assert not await is_gone()
+        await kafka.delete(topic)
+        await eventually(is_gone, within=30)
+        await recreate(kafka, topic, 1)
+        await eventually(lambda: reader.partitions.get(partition, 0) > first, within=30)
+        assert await is_gone()
+        await reader.commit({partition: 3})
+        assert not await is_gone()
