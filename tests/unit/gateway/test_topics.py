@@ -17,7 +17,7 @@ from assigner.model.records import TopicConfig, encode
 from assigner.store import Entry, PutEvent
 from tests.support.gateway.wired import SetClock
 
-FIRST, SECOND = uuid.uuid4(), uuid.uuid4()
+FIRST, SECOND = uuid.UUID(int=2**127 + 1), uuid.UUID(int=2**127 + 2)
 
 
 def test_a_topic_is_known_both_ways() -> None:

@@ -79,6 +79,19 @@ def test_nobody_has_keys_that_stay_the_same_to_look_at(tmp_path: Path) -> None:
         (user(more='org = "a/b"'), "slash"),
         (user().replace('"consumer"', '"king"'), "king"),
     ],
+    ids=[
+        "no name",
+        "no TOML",
+        "unknown field",
+        "named twice",
+        "too few parts",
+        "no number",
+        "no keys of that size",
+        "too few iterations",
+        "empty",
+        "slash",
+        "unknown role",
+    ],
 )
 def test_a_file_with_a_wrong_user_does_not_count_and_says_why(tmp_path: Path, text: str, why: str) -> None:
     with pytest.raises(InvalidInput, match=why) as refused:
