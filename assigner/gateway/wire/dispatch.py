@@ -29,6 +29,7 @@ from assigner.gateway.wire.refusals import refusal
 from assigner.gateway.wire.shared import Wire
 from assigner.gateway.wire.versions import FIND_COORDINATOR, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from assigner.logs import get_logger
+from assigner.observability.tracing import span
 
 LIST_GROUPS = 16
 _WITH_SOFTWARE = 3
@@ -107,7 +108,8 @@ class Dispatcher:
         )
         entity = _entity(head, body)
         if head.api == FIND_COORDINATOR:
-            found = self._wire.find_coordinator(request, entity)
+            with span("assigner.gateway.kafka.find-coordinator", client_id=request.client_id):
+                found = self._wire.find_coordinator(request, entity)
             if found is None:
                 self._connection.send_on(head, body)
             else:

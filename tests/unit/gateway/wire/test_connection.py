@@ -172,6 +172,22 @@ async def test_the_next_request_on_the_connection_is_told_to_whoever_holds_an_an
     assert told == [Interruption.FOLLOWED]
 
 
+async def test_a_request_that_came_together_with_one_whose_answer_is_held_ends_the_hold(
+    client: WiredClient, groups: Groups
+) -> None:
+    both = framed(HEARTBEAT, 4, 1, **MEMBER) + framed(HEARTBEAT, 4, 2, **MEMBER)
+    client.send(both + both)
+    assert groups.requests[0].interruptions == (Interruption.FOLLOWED,)
+    groups.futures[0].set_result(heartbeat())
+    await settle()
+    # The next one is followed too, and the last one by nobody.
+    assert groups.requests[1].interruptions == (Interruption.FOLLOWED,)
+    for future in (1, 2):
+        groups.futures[future].set_result(heartbeat())
+        await settle()
+    assert groups.requests[3].interruptions == ()
+
+
 async def test_a_handler_whose_client_went_away_is_told_and_not_cancelled(
     gateway: WiredGateway, client: WiredClient, groups: Groups
 ) -> None:
