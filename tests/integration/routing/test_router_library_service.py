@@ -270,6 +270,7 @@ async def test_a_stash_that_is_full_refuses_the_next_request(bound: StashBound, 
             async with router.route_partition(TOPIC, 0, size=10):
                 pass
         assert caught.value.bound is bound
+        assert caught.value.limit == getattr(limits, bound.value)
         assert router.statistics().overflowed == 1
         # A caller that gives up makes room.
         waiting[0].task.cancel()
