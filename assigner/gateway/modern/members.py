@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from itertools import count
 
 import anyio
 import anyio.abc
@@ -38,7 +37,7 @@ from assigner.errors import (
     UnknownGroup,
 )
 from assigner.gateway.modern.parts import InstanceParts
-from assigner.gateway.modern.subscriptions import DELETIONS, FOLLOW_INTERVAL, Resolved, Subscriptions
+from assigner.gateway.modern.subscriptions import FOLLOW_INTERVAL, Resolved, Subscriptions
 from assigner.gateway.requests import Request
 from assigner.logs import get_logger
 from assigner.model.commands import Commands
@@ -414,11 +413,10 @@ class Members:
     # --- topics that appear --------------------------------------------------------------------------------------
 
     async def _follow_topics(self) -> None:
-        for turn in count(1):
+        while True:
             await anyio.sleep(FOLLOW_INTERVAL)
             found: dict[tuple[str, Subscription], Resolved] = {}
-            everybody = turn % DELETIONS == 0
-            for member in [one for one in self._members.values() if everybody or one.resolved.is_followed]:
+            for member in list(self._members.values()):
                 await self._look_again(member, found)
 
     async def _look_again(self, member: Member, found: dict[tuple[str, Subscription], Resolved]) -> None:

@@ -1,7 +1,7 @@
 """Finds out which topics a member's names and pattern are: now, and again when topics appear.
 
-A member may name topics that do not exist yet, and a pattern may match topics of tomorrow. Both are looked at again
-while such members are here: one list of Kafka's topics for all of them, every few seconds.
+A member may name topics that do not exist yet, a pattern may match topics of tomorrow, and topics are deleted. So it is
+looked again while members are here: one list of Kafka's topics for all of them, every few seconds.
 
 Without brokers to ask, a pattern matches the topics that the group knows.
 """
@@ -17,9 +17,7 @@ from assigner.gateway.modern.patterns import matching
 from assigner.model.names import check_topic
 
 FOLLOW_INTERVAL = 5.0
-"""Seconds after which patterns and missing topics are looked at again."""
-DELETIONS = 2
-"""In how many of those looks it is also seen whether topics of other members were deleted."""
+"""Seconds after which it is looked again which topics there are."""
 
 
 class Resolved(msgspec.Struct, frozen=True):
@@ -28,11 +26,6 @@ class Resolved(msgspec.Struct, frozen=True):
     topics: tuple[str, ...] = ()
     pattern: str = ""
     """For the registration: it says what else to look for."""
-
-    @property
-    def is_followed(self) -> bool:
-        """Whether more topics may come."""
-        return bool(self.pattern)
 
 
 class Subscriptions:
