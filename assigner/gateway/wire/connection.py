@@ -273,9 +273,7 @@ class ClientConnection(asyncio.Protocol):
             self.guarded(self._reader.go_on)
 
     def _adjust(self) -> None:
-        """Read from the client, or do not; and tell who holds an answer back that another request is here already."""
-        if self._is_parked and self._reader.waiting:
-            self.interrupt(Interruption.FOLLOWED)
+        """Read from the client, or do not."""
         paused = self._unread or self._broker_full or (self.is_busy and self._reader.waiting > READ_AHEAD)
         if paused == self._paused or self._closing or self._transport is None:
             return
