@@ -63,7 +63,6 @@ class Ports:
         self._admission = admission
         self._tls = tls
         self._open: dict[int, Listener] = {}
-        self._closed: list[Listener] = []
         self._failed: set[int] = set()
         self.bootstrap = wire.settings.port
         """The port that stands for no broker, once it was opened."""
@@ -89,10 +88,12 @@ class Ports:
 
     async def match(self) -> bool:
         """Open the ports of brokers that are up and close the others; False: one could not be opened."""
+        if self._wire.traffic.draining:
+            return True
         for node_id in [one for one in self._open if one != BOOTSTRAP]:
             broker = self._wire.brokers.get(node_id)
             if broker is None or not broker.is_up:
-                self._close(node_id, "away" if broker is not None else "gone")
+                await self._close(node_id, "away" if broker is not None else "gone")
             if broker is None:
                 del self._wire.ports[node_id]
         complete = True
@@ -119,10 +120,10 @@ class Ports:
         _log.info("kafka_port_opened", node=node_id, port=listener.port)
         return True
 
-    def _close(self, node_id: int, why: str) -> None:
+    async def _close(self, node_id: int, why: str) -> None:
         listener = self._open.pop(node_id)
-        self._closed.append(listener)
         listener.close()
+        await listener.wait_closed()
         for connection in self._wire.traffic.at(node_id):
             connection.close_for("upstream", f"broker {node_id} is {why}")
         _log.warning("kafka_port_closed", node=node_id, port=self._wire.ports.get(node_id), why=why)
@@ -134,7 +135,7 @@ class Ports:
 
     async def wait_closed(self) -> None:
         """Wait until handshakes in progress have ended."""
-        for listener in (*self._closed, *self._open.values()):
+        for listener in self._open.values():
             await listener.wait_closed()
 
 
