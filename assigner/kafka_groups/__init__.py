@@ -16,6 +16,7 @@ gateways are above it; it reaches the deletion of groups through a callable. In 
 - `expiry`: deletes the offsets of groups that have had no members for long.
 - `listing`: what is on record of an organization's groups.
 - `held`: counts the requests that wait here.
+- `spans`: traces the calls at the leader.
 
 What is promised is that no answer is ahead of the store. Not promised: that a member whose answer got lost is told
 again without asking, or that the groups of a listing are of the same moment.
