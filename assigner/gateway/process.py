@@ -105,17 +105,23 @@ class Gateway:
     async def serving(self) -> AsyncIterator[Gateway]:
         """Serve Kafka clients until left; `drain` before. Raises `InvalidInput`: a port is taken, or a file can't be
         used."""
+        failed: OSError | InvalidInput | None = None
         async with self._modern.running(), AsyncExitStack() as stack:
             stack.push_async_callback(self._leaders.close)
             try:
                 await stack.enter_async_context(self.server.serving(self._handlers()))
-            except OSError as error:
-                where = f"{self._settings.host}:{self._settings.port}"
-                raise InvalidInput(
-                    f"can't serve Kafka clients on {where}: {error.strerror or error}; choose another --gateway-port "
-                    "or --gateway-host"
-                ) from error
-            yield self
+            except (OSError, InvalidInput) as error:
+                failed = error
+            else:
+                yield self
+        # Raised after the group, which would wrap it.
+        if isinstance(failed, OSError):
+            raise InvalidInput(
+                f"can't serve Kafka clients on {self._settings.host}:{self._settings.port}: "
+                f"{failed.strerror or failed}; choose another --gateway-port or --gateway-host"
+            ) from failed
+        if failed is not None:
+            raise failed
 
     @property
     def port(self) -> int:

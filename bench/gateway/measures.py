@@ -167,7 +167,7 @@ async def heartbeats(subject: Subject, topic: str, seconds: float) -> Figures:
     sending = [(one.connection, HEARTBEAT, _in_turn([one.heartbeat()])) for one in old[:4]]
     _, classic = await _rate(subject, sending, seconds, _IN_FLIGHT)
     for connection in (*shared, *(one.connection for one in members), *(one.connection for one in old)):
-        connection.close()
+        await connection.close()
     return {"heartbeats per CPU second, Kafka 4 members": modern, "heartbeats per CPU second, classic": classic}
 
 
@@ -190,7 +190,7 @@ async def commits(subject: Subject, topic: str, seconds: float) -> Figures:
         "commits per s, classic member, 32 committers": await rate(old.commit, 32),
     }
     for one in (*shared, member.connection, old.connection):
-        one.close()
+        await one.close()
     return found
 
 
@@ -202,7 +202,7 @@ async def storm(subject: Subject, topic: str, members: int) -> Figures:
     found = await classic_group(address, group, topic, members)
     took, busy = time.perf_counter() - began, subject.cpu() - cpu
     for one in found:
-        one.connection.close()
+        await one.connection.close()
     return {f"{members} classic members join at once, s": took, f"{members} classic members, CPU s": busy}
 
 

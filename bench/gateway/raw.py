@@ -7,6 +7,7 @@ import struct
 import uuid
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 from assigner.core.kafka_groups.classic.consumer_protocol import (
@@ -70,6 +71,14 @@ class Connection:
         return decode_response(api, VERSIONS[api], body)
 
     async def _read(self) -> None:
+        try:
+            await self._read_answers()
+        except (asyncio.IncompleteReadError, OSError) as error:
+            for _, answer in self._waiting:
+                if not answer.done():
+                    answer.set_exception(ConnectionError(f"the connection was closed: {error}"))
+
+    async def _read_answers(self) -> None:
         while True:
             size = int.from_bytes(await self._reader.readexactly(4), "big")
             frame = await self._reader.readexactly(size)
@@ -77,9 +86,12 @@ class Connection:
             if not answer.cancelled():
                 answer.set_result(frame[5 if has_tagged_header(api, VERSIONS[api]) else 4 :])
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
         self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()
 
 
 def encoded(api: int, **fields: Any) -> bytes:
@@ -97,7 +109,7 @@ async def coordinator(bootstrap: str, group: str) -> tuple[str, int]:
                 return str(found.host), int(found.port)
             await asyncio.sleep(0.2)
     finally:
-        connection.close()
+        await connection.close()
 
 
 # --- a Kafka 4 member --------------------------------------------------------------------------------------------
