@@ -224,6 +224,19 @@ async def test_a_token_that_nobody_here_signed_or_that_has_ended_is_refused(toke
         assert (await told(login.authenticate(bearer(text)))).error == 58
 
 
+async def test_a_token_whose_key_was_removed_does_not_count_any_more(tmp_path: Path) -> None:
+    clock, path = SetClock(), tmp_path / "key.pem"
+    authenticator = Authenticator(keys=[SIGNER.publish(path)], clock=clock)
+    await authenticator.load()
+    login = Login(Logins((SaslMechanism.OAUTHBEARER,), clock, authenticator=authenticator), "192.0.2.7")
+    login.handshake("OAUTHBEARER")
+    assert (await told(login.authenticate(bearer(token(clock))))).done
+    assert login.still_counts()
+    Signer().publish(path)
+    await authenticator.look()
+    assert not login.still_counts()
+
+
 async def test_a_client_logs_in_again_before_its_token_ends_or_is_cut_off(token_logins: Logins) -> None:
     gateway = WiredGateway(
         heartbeats(), logins=token_logins, required=True, sasl_mechanisms=(SaslMechanism.OAUTHBEARER,)
