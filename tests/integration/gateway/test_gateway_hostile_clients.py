@@ -70,7 +70,7 @@ async def attack_until(port: int, hostile: HostileClient, frames: int) -> None:
 
 async def test_silent_and_half_open_connections_are_closed_in_time() -> None:
     mock = await asyncio.to_thread(MockKafka)
-    settings: dict[str, Any] = {"handshake_timeout": 0.2, "request_timeout": 0.2, "idle_timeout": 0.5}
+    settings: dict[str, Any] = {"handshake_timeout": 3.0, "request_timeout": 0.2, "idle_timeout": 0.5}
     async with gateway_before(mock.bootstrap, **settings) as server:
         silent, beginning, asking = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
         beginning[1].write(b"\0\0")
