@@ -6,7 +6,7 @@
 The wire:
 
 - `server`: starts, drains and closes it all. `wire`: the package of ports, clients' connections and frames.
-- `codec`: decodes requests after a check of every length, and encodes answers.
+- `codec`: decodes requests and encodes answers. `checks`: looks at every length in a request before that.
 - `upstream`: the package that reaches brokers. `login`: the one that knows who a client is and what it may do.
 
 Groups:

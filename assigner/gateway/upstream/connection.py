@@ -18,15 +18,8 @@ from typing import Any, Protocol, Self
 import anyio
 
 from assigner.errors import SourceUnavailable
-from assigner.gateway.codec import (
-    API_VERSIONS,
-    Malformed,
-    decode_response,
-    encode,
-    has_tagged_header,
-    make,
-    request_class,
-)
+from assigner.gateway.checks import Malformed
+from assigner.gateway.codec import API_VERSIONS, decode_response, encode, has_tagged_header, make, request_class
 from assigner.gateway.login.scram import HASHES, ScramClient, ScramError
 from assigner.gateway.requests import Entity
 from assigner.gateway.upstream.security import BrokerLogin, BrokerSecurity

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from assigner.gateway.codec import Malformed, decode_response, encode, read_varint
+from assigner.gateway.checks import Malformed, read_varint
+from assigner.gateway.codec import decode_response, encode
 from assigner.gateway.wire.frames import skip_tags
 
 PRODUCE = 0

@@ -7,7 +7,8 @@ from typing import Any
 import anyio.to_thread
 
 from assigner.errors import SourceUnavailable
-from assigner.gateway.codec import Malformed, decode_response, encode, make, request_class
+from assigner.gateway.checks import Malformed
+from assigner.gateway.codec import decode_response, encode, make, request_class
 from assigner.gateway.topics import KafkaTopic
 from assigner.gateway.upstream.brokers import METADATA, NEWEST_METADATA, Brokers
 

@@ -19,7 +19,8 @@ from typing import Protocol
 
 from assigner.auth.actions import Action
 from assigner.auth.rules import Denial
-from assigner.gateway.codec import API_VERSIONS, Malformed
+from assigner.gateway.checks import Malformed
+from assigner.gateway.codec import API_VERSIONS
 from assigner.gateway.login.sasl import Login
 from assigner.gateway.requests import Client, CloseConnection, Interruption
 from assigner.gateway.upstream.connection import keep_alive

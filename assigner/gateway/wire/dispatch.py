@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
+from assigner.gateway.checks import Malformed
 from assigner.gateway.codec import (
     API_VERSIONS,
-    Malformed,
     decode_request,
     encode_answer,
     error_code,

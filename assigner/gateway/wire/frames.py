@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from assigner.gateway.codec import Malformed, read_varint
+from assigner.gateway.checks import Malformed, read_varint
 
 LENGTH = struct.Struct(">i")
 _HEAD = struct.Struct(">hhih")

@@ -15,7 +15,7 @@ import msgspec
 
 from assigner.aio.supervision import report_failure
 from assigner.errors import SourceUnavailable
-from assigner.gateway.codec import Malformed
+from assigner.gateway.checks import Malformed
 from assigner.gateway.upstream.brokers import Broker, Brokers
 from assigner.gateway.upstream.connection import BrokerConnection
 from assigner.gateway.upstream.rewriting import Endpoint, rewrite

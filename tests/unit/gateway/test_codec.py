@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 from kio.static.constants import EntityType
 
+from assigner.gateway.checks import MOST_ELEMENTS, Malformed, checked
 from assigner.gateway.codec import (
-    MOST_ELEMENTS,
     NO_TIME,
-    Malformed,
-    checked,
     consumer_heartbeat_answer,
     decode_request,
     decode_response,

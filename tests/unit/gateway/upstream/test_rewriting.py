@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from kio.static.constants import EntityType
 
-from assigner.gateway.codec import Malformed, nested, response_class
+from assigner.gateway.checks import Malformed
+from assigner.gateway.codec import nested, response_class
 from assigner.gateway.upstream.rewriting import rewrite, rewrites
 from assigner.gateway.wire.versions import KNOWN
 from tests.support.gateway.entities import make_entity, versions_of

@@ -8,7 +8,8 @@ from random import Random
 
 import pytest
 
-from assigner.gateway.codec import Malformed, encode, make, milliseconds, request_class
+from assigner.gateway.checks import Malformed
+from assigner.gateway.codec import encode, make, milliseconds, request_class
 from assigner.gateway.wire.frames import (
     LARGEST_HEAD,
     FrameReader,

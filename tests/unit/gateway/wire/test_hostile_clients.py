@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from assigner.gateway.codec import Malformed, heartbeat_answer
+from assigner.gateway.checks import Malformed
+from assigner.gateway.codec import heartbeat_answer
 from assigner.gateway.requests import HandledApi, Request
 from assigner.gateway.settings import SaslMechanism
 from assigner.gateway.wire.frames import ProtocolViolation
