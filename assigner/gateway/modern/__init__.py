@@ -6,7 +6,7 @@ and goes on where it was.
 
 - `handlers`: the table of this protocol's calls, and everything behind it put together.
 - `heartbeats`: one ConsumerGroupHeartbeat, from the checks to the held answer.
-- `members`: the members that call here: they join, are resumed, renewed, let go of partitions and leave.
+- `member`, `members`: the members that call here: they join, are resumed, renewed, let go of partitions and leave.
 - `subscriptions`: which topics of Kafka a member's names and pattern are, now and when new topics appear.
 - `patterns`: RE2, with bounds.
 - `offsets`: commits and fetches of such groups.

@@ -15,9 +15,10 @@ import msgspec
 
 from assigner.auth.actions import Action
 from assigner.core.group import GroupState
-from assigner.core.kafka_groups.modern.holds import GATHERED, NEWCOMER, hold_until, next_interval
+from assigner.core.kafka_groups.modern.holds import GATHERED, NEWCOMER, TALKATIVE, hold_until, next_interval
 from assigner.core.kafka_groups.modern.member import Answer
 from assigner.core.kafka_groups.modern.requests import (
+    KAFKA_ASSIGNORS,
     LEAVE,
     Heartbeat,
     HeartbeatError,
@@ -32,7 +33,8 @@ from assigner.core.kafka_groups.modern.requests import (
 from assigner.errors import AssignerError, GroupKindMismatch, Superseded, UnknownGroup
 from assigner.gateway.codec import consumer_heartbeat_answer
 from assigner.gateway.modern import encoding
-from assigner.gateway.modern.members import Member, Members
+from assigner.gateway.modern.member import Member
+from assigner.gateway.modern.members import Members
 from assigner.gateway.modern.parts import InstanceParts
 from assigner.gateway.modern.patterns import InvalidPattern, check_pattern
 from assigner.gateway.requests import Answer as Answered
@@ -102,7 +104,7 @@ class Heartbeats:
     def _check(self, group: str, request: Request, heard: Heartbeat) -> None:
         state = self._state(group)
         strategy = state.options.strategy if state else self._parts.strategy
-        _refuse(check_request(heard, request.version, {strategy}))
+        _refuse(check_request(heard, request.version, {strategy, *KAFKA_ASSIGNORS}))
         if heard.pattern and not heard.leaves:
             try:
                 check_pattern(heard.pattern)
@@ -208,6 +210,7 @@ class Heartbeats:
             heard,
             has_news=member.machine.has_news,
             expects_more=heard.joins and self._expects_more(member),
+            told=min(member.told, self._parts.interval),
             interval=self._parts.interval,
             debounce=state.options.debounce if state else 0.0,
         )
@@ -233,10 +236,13 @@ class Heartbeats:
             raise member.ended
         else:
             answer = machine.answer(heard)
-        is_newcomer = self._parts.clock.now() - member.joined_at < NEWCOMER
-        interval = next_interval(
+        now = self._parts.clock.now()
+        if cut_short:
+            member.cut_short_at = now
+        is_newcomer = now - member.joined_at < NEWCOMER
+        member.told = interval = next_interval(
             interval=self._parts.interval,
-            cut_short=cut_short,
+            is_talkative=now - member.cut_short_at < TALKATIVE,
             is_newcomer=is_newcomer,
             expects_more=is_newcomer and self._expects_more(member),
         )

@@ -13,16 +13,15 @@ by then its lease has ended, unless it is renewed elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import anyio
 import anyio.abc
 
-from assigner.aio.wakeup import Wakeup
-from assigner.api import CommandStream, Registration
-from assigner.core.group import Change
+from assigner.api import CommandStream
 from assigner.core.kafka_groups.modern.holds import renewal_is_due
 from assigner.core.kafka_groups.modern.member import ModernMember
 from assigner.core.kafka_groups.modern.requests import Heartbeat, member_name
@@ -33,77 +32,21 @@ from assigner.errors import (
     LimitReached,
     NotRegistered,
     StoreUnavailable,
-    Superseded,
     UnknownGroup,
 )
+from assigner.gateway.modern.member import AnyChange, Client, Member, registration
 from assigner.gateway.modern.parts import InstanceParts
 from assigner.gateway.modern.subscriptions import FOLLOW_INTERVAL, Resolved, Subscriptions
 from assigner.gateway.requests import Request
 from assigner.logs import get_logger
 from assigner.model.commands import Commands
 from assigner.model.names import session_digest
-from assigner.model.records import KAFKA_MEMBER, Consumer, Status
+from assigner.model.records import Consumer, Status
 
 MOST_MEMBERS = 20_000
 GONE_WITHIN = 2.0
 """Seconds that a leave waits until the mirror shows it."""
-OVER = (Evicted, NotRegistered, Superseded)
-"""Errors after which a session does not go on."""
-
 log = get_logger("assigner.gateway.modern")
-
-
-class Member:
-    """One member at this gateway."""
-
-    def __init__(self, group: str, name: str, machine: ModernMember, request: Request, now: float) -> None:
-        self.group = group
-        """Qualified with the organization."""
-        self.name = name
-        self.machine = machine
-        self.principal = request.client.identity
-        self.client_id = request.client_id
-        self.host = request.client.host
-        self.subscription = Subscription()
-        self.registered: Subscription | None = None
-        """The subscription of its last registration."""
-        self.resolved = Resolved()
-        self.scope: anyio.CancelScope | None = None
-        """Of the task that reads its stream."""
-        self.stream: CommandStream | None = None
-        self.ended: AssignerError | None = None
-        """Why its stream ended."""
-        self.joined_at = now
-        """When it joined, or changed its subscription."""
-        self.heard_at = now
-        self.renewed_at = now
-        self.turn = 0
-        """The number of its last request."""
-        self.news = Wakeup()
-        self.lock = anyio.Lock()
-
-    @property
-    def session(self) -> str:
-        return self.machine.member_id
-
-    @property
-    def is_over(self) -> bool:
-        return isinstance(self.ended, OVER)
-
-    @property
-    def may_get_topics(self) -> bool:
-        """Whether it subscribes to anything."""
-        return not self.subscription.is_empty
-
-
-class _AnyChange:
-    """Listens to a mirror for any change."""
-
-    def __init__(self) -> None:
-        self.wakeup = Wakeup()
-
-    def changed(self, changes: Sequence[Change]) -> None:
-        self.wakeup.notify()
 
 
 class _Looking:
@@ -118,6 +61,8 @@ class Members:
         self._subscriptions = subscriptions
         self._most = most
         self._members: dict[tuple[str, str], Member] = {}
+        self._alike: Counter[Client] = Counter()
+        """How many members here can't be told apart by their connections."""
         self._looking: dict[tuple[str, str], _Looking] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -184,7 +129,7 @@ class Members:
         member.subscription = of_record(record)
         self._check_room()
         await self._register(member)
-        self._members[group, member_id] = member
+        self._keep(member)
         log.info("kafka_member_resumed", group=group, consumer=member.name, session=session_digest(member_id))
         return member
 
@@ -227,8 +172,14 @@ class Members:
                 member.subscription = member.subscription.after(heard)
                 member.joined_at = self._parts.clock.now()
                 await self._register_anew(member)
-            self._members[group, heard.member_id] = member
+            self._keep(member)
             return member
+
+    def _keep(self, member: Member) -> None:
+        key = member.group, member.session
+        if self._members.get(key) is not member:
+            self._members[key] = member
+            self._alike[member.client] += 1
 
     async def _register_anew(self, member: Member) -> None:
         """Register a member that has nothing any more: whatever its session was, it may begin again."""
@@ -260,7 +211,9 @@ class Members:
         subscription = member.subscription
         resolved = await self._subscriptions.resolve(member.group, subscription)
         began_at = self._parts.clock.now()
-        stream = await self._parts.membership.register(_terms(member, subscription, resolved), self._parts.clock.now)
+        stream = await self._parts.membership.register(
+            registration(member, subscription, resolved), self._parts.clock.now
+        )
         member.stream, member.ended = stream, None
         if subscription != member.registered:
             member.joined_at = began_at
@@ -328,7 +281,9 @@ class Members:
             return
         member.ended = error
         if member.is_over:
-            closed = self._parts.fetchers.close_fetchers(member.principal, member.client_id, member.host)
+            # One that shares its name and address with others here may not be the one that goes on reading.
+            alone = self._alike[member.client] <= 1
+            closed = self._parts.fetchers.close_fetchers(*member.client) if alone else 0
             log.info(
                 "kafka_member_ended",
                 group=member.group,
@@ -373,7 +328,7 @@ class Members:
         name, session = record.consumer_name, record.session
         self._forget(group, session)
         async with self._parts.mirrors.of(group) as mirror:
-            change = _AnyChange()
+            change = AnyChange()
             mirror.listen(change)
             try:
                 await self._parts.membership.deregister(group, name, session, gates_closed=True, principal=principal)
@@ -396,6 +351,9 @@ class Members:
         """Stop serving the member here. Its session is not touched."""
         if self._members.get((member.group, member.session)) is member:
             del self._members[member.group, member.session]
+            self._alike[member.client] -= 1
+            if not self._alike[member.client]:
+                del self._alike[member.client]
         member.stream = None
         member.turn += 1
         member.news.notify()
@@ -433,23 +391,3 @@ class Members:
                     await self._register(member)
         except AssignerError as error:
             log.warning("kafka_subscription_not_followed", group=member.group, consumer=member.name, error=str(error))
-
-
-def _terms(member: Member, subscription: Subscription, resolved: Resolved) -> Registration:
-    return Registration(
-        group=member.group,
-        name=member.name,
-        session=member.session,
-        topics=resolved.topics,
-        explicit_topics=True,
-        pattern=resolved.pattern,
-        rack=subscription.rack,
-        release_timeout=subscription.rebalance_timeout,
-        renews=True,
-        cold=True,
-        kind=KAFKA_MEMBER,
-        client_id=member.client_id,
-        host=member.host,
-        principal=member.principal,
-        takeover=False,
-    )

@@ -29,7 +29,8 @@ from assigner.errors import (
     UnknownGroup,
     UnknownTopic,
 )
-from assigner.gateway.modern.members import Member, Members
+from assigner.gateway.modern.member import Member
+from assigner.gateway.modern.members import Members
 from assigner.gateway.modern.parts import InstanceParts
 from assigner.gateway.requests import Request
 from assigner.logs import get_logger

@@ -13,6 +13,7 @@ from assigner.api import Registration
 from assigner.core.kafka_groups.modern.holds import hold_until
 from assigner.core.kafka_groups.modern.member import ModernMember
 from assigner.gateway.modern import heartbeats, members
+from assigner.gateway.modern.member import registration
 from assigner.gateway.modern.members import Members
 from assigner.gateway.requests import Request
 from assigner.model.keys import TopicPartition
@@ -66,12 +67,10 @@ def who_lacks_a_partition_has_let_it_go(patch: Patch) -> None:
 
 
 def instance_ids_are_taken_over(patch: Patch) -> None:
-    original = members._terms
-
     def changed(*arguments: Any) -> Registration:
-        return msgspec.structs.replace(original(*arguments), takeover=True)
+        return msgspec.structs.replace(registration(*arguments), takeover=True)
 
-    patch.setattr(members, "_terms", changed)
+    patch.setattr(members, "registration", changed)
 
 
 ABLATIONS: tuple[tuple[Callable[[Patch], None], Callable[..., Awaitable[None] | None]], ...] = (

@@ -96,6 +96,10 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
         return self.rebalance_timeout is not None and self.states_subscription and self.owned is not None
 
 
+KAFKA_ASSIGNORS = frozenset({"range", "uniform"})
+"""What Kafka's brokers call theirs. Clients ask for one by default, and get the group's strategy all the same."""
+
+
 def check_request(request: Heartbeat, version: int, assignors: Collection[str]) -> Refusal | None:
     """Check what a request says by itself. `assignors`: the names that a member may ask for."""
     wrong = _wrong(request, version)

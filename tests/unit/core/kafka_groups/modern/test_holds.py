@@ -16,8 +16,9 @@ FULL = msgspec.structs.replace(JOIN, member_epoch=5)
 @pytest.mark.parametrize(
     ("request_", "changes", "expected"),
     [
-        pytest.param(POLL, {}, 5.0, id="nothing to tell: for the interval"),
-        pytest.param(POLL, {"expects_more": True}, 5.0, id="something to come: for the interval"),
+        pytest.param(POLL, {}, 4.5, id="nothing to tell: for most of the interval"),
+        pytest.param(POLL, {"expects_more": True}, 4.5, id="something to come: as long"),
+        pytest.param(POLL, {"told": 1.0}, 0.6, id="the client was told a short interval"),
         pytest.param(POLL, {"has_news": True}, 0.0, id="news"),
         pytest.param(FULL, {}, 0.0, id="a full request"),
         pytest.param(JOIN, {"has_news": True, "expects_more": True}, 1.5, id="a join waits for its plan"),
@@ -26,7 +27,7 @@ FULL = msgspec.structs.replace(JOIN, member_epoch=5)
     ],
 )
 def test_how_long_an_answer_is_held(request_: Any, changes: dict[str, Any], expected: float) -> None:
-    usual = {"has_news": False, "expects_more": False, "interval": 5.0, "debounce": 1.0}
+    usual = {"has_news": False, "expects_more": False, "told": 5.0, "interval": 5.0, "debounce": 1.0}
 
     assert hold_until(request_, **{**usual, **changes}) == expected
 
@@ -35,14 +36,14 @@ def test_how_long_an_answer_is_held(request_: Any, changes: dict[str, Any], expe
     ("changes", "expected"),
     [
         pytest.param({}, 5.0, id="usually"),
-        pytest.param({"cut_short": True}, 0.2, id="another request ended the hold"),
+        pytest.param({"is_talkative": True}, 1.0, id="another request ended a hold not long ago"),
         pytest.param({"is_newcomer": True, "expects_more": True}, 0.2, id="a newcomer that expects more"),
         pytest.param({"expects_more": True}, 5.0, id="for a few seconds only"),
         pytest.param({"is_newcomer": True}, 5.0, id="that has all it can get"),
     ],
 )
 def test_which_interval_an_answer_says(changes: dict[str, Any], expected: float) -> None:
-    usual = {"interval": 5.0, "cut_short": False, "is_newcomer": False, "expects_more": False}
+    usual = {"interval": 5.0, "is_talkative": False, "is_newcomer": False, "expects_more": False}
 
     assert next_interval(**{**usual, **changes}) == expected
 
