@@ -41,6 +41,7 @@ from assigner.gateway.wire.shared import Wire
 from assigner.gateway.wire.versions import (
     CHANGES,
     FIND_COORDINATOR,
+    OWN,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     WRITES,
@@ -313,7 +314,9 @@ class ClientConnection(asyncio.Protocol):
             expires = None if self._dispatch is None else self._dispatch.login.expires
             if expires is not None and self._wire.clock.wall() >= expires:
                 raise ProtocolViolation("session_expired", "the login has ended; log in again in time")
-        low, high = self._ranges().get(head.api, (1, 0))
+        # Where no SASL is set up, who tries it is told so.
+        ranges = OWN if head.api in _BEFORE_LOGIN else self._ranges()
+        low, high = ranges.get(head.api, (1, 0))
         if not low <= head.version <= high:
             raise ProtocolViolation("unsupported", f"API {head.api} version {head.version}")
 

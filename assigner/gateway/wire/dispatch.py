@@ -22,7 +22,7 @@ from assigner.gateway.codec import (
     request_class,
     response_class,
 )
-from assigner.gateway.login.sasl import Login, LoginAnswer
+from assigner.gateway.login.sasl import ILLEGAL_STATE, Login, LoginAnswer
 from assigner.gateway.requests import Client, CloseConnection, Entity, HandledApi, Interruption, Request
 from assigner.gateway.wire.frames import Head, ProtocolViolation, skip_tags
 from assigner.gateway.wire.refusals import refusal
@@ -206,7 +206,7 @@ class Dispatcher:
     # --- logging in --------------------------------------------------------------------------------------------------
 
     def _handshake(self, request: Request, entity: Entity) -> None:
-        code = self.login.handshake(str(entity.mechanism))
+        code = self.login.handshake(str(entity.mechanism)) if self._wire.with_sasl else ILLEGAL_STATE
         answer = make(
             response_class(SASL_HANDSHAKE, request.version),
             error_code=error_code(code),
@@ -214,7 +214,8 @@ class Dispatcher:
         )
         self._answer(request, answer)
         if code:
-            self._connection.close_for("unauthenticated", "the client asked for another SASL mechanism")
+            what = "another SASL mechanism" if self._wire.with_sasl else "SASL, which is not set up"
+            self._connection.close_for("unauthenticated", f"the client asked for {what}")
 
     def _answer_login(self, request: Request, answer: LoginAnswer) -> None:
         lifetime = min(int(answer.lifetime * 1000), 2**62)

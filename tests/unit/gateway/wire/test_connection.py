@@ -492,12 +492,20 @@ async def test_clients_are_offered_what_is_handled_here_and_what_the_broker_has(
 
 @pytest.mark.parametrize(
     ("api", "version"),
-    [(METADATA, 14), (FETCH, 16), (HEARTBEAT, 5), (25, 0), (999, 0), (-1, 0), (17, 1), (HEARTBEAT, -1)],
+    [(METADATA, 14), (FETCH, 16), (HEARTBEAT, 5), (25, 0), (999, 0), (-1, 0), (17, 0), (HEARTBEAT, -1)],
 )
 async def test_what_is_not_offered_closes_the_connection(client: WiredClient, api: int, version: int) -> None:
     client.send(struct.pack(">ihhih", 20, api, version, 1, -1) + bytes(10))
     assert not client.is_open
     assert client.gateway.refused == {"unsupported": 1}
+
+
+@pytest.mark.parametrize("api", [17, 36])
+async def test_who_tries_to_log_in_where_nobody_has_to_is_told(client: WiredClient, api: int) -> None:
+    client.request(api, 1, mechanism="PLAIN", auth_bytes=b"\0alice\0pencil")
+    ((_, answer),) = client.answers(api, 1)
+    assert int(answer.error_code) == 34
+    assert client.gateway.refused == {"unauthenticated": 1}
 
 
 async def test_nothing_is_offered_while_no_broker_is_up(client: WiredClient) -> None:
