@@ -20,6 +20,8 @@ from tests.unit.project.test_docs import ROOT, blocks
 
 SERVICE = 50051
 """The port that pages have the service listen on."""
+GATEWAY = 19_092
+"""The port at which Kafka clients begin, where a page names it."""
 
 
 class TypedPage:
@@ -42,6 +44,7 @@ class TypedPage:
             "ASSIGNER_ADDRESS": f"127.0.0.1:{self.ports[SERVICE]}",
             "ASSIGNER_GRPC_PORT": str(self.ports[SERVICE]),
             "ASSIGNER_HTTP_PORT": "0",
+            **({"ASSIGNER_GATEWAY_PORT": str(self.ports[GATEWAY])} if GATEWAY in self.ports else {}),
         }
 
     def replaced(self, text: str) -> str:

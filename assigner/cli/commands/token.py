@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import time
@@ -30,6 +31,7 @@ from assigner.auth.tokens import LEEWAY, LONGEST, MAX_BYTES, TokenVerifier, Unve
 from assigner.cli.exit_codes import REFUSED, USAGE, Failure
 from assigner.cli.output import console, print_json, table
 from assigner.errors import AssignerError, InvalidInput
+from assigner.gateway.login.credentials import credential_line
 from assigner.secret_files import why_unread
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -123,6 +125,37 @@ def issue_token(
         write_new(out, f"{signed}\n", replace=force)
     until = _moment(time.time() + expires)
     click.echo(f"token of {name} until {until} in {out}", err=True)
+
+
+@token.command("user")
+@click.option("--name", required=True, metavar="NAME", help="Of the user, at a Kafka client's login.")
+@click.option("--org", default="", metavar="NAME", help="The tenant it belongs to.")
+@click.option("--group", "groups", multiple=True, required=True, metavar="PATTERN", help="Groups it may use.")
+@click.option("--names", multiple=True, metavar="PATTERN", help="Members it may be, such as 'reader*'.")
+@click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    required=True,
+    type=click.Choice([role.value for role in Role]),
+    help="Its rights.",
+)
+@click.option(
+    "--mechanism", default="SCRAM-SHA-256", show_default=True, type=click.Choice(["SCRAM-SHA-256", "SCRAM-SHA-512"])
+)
+def kafka_user(
+    name: str, org: str, groups: tuple[str, ...], names: tuple[str, ...], roles: tuple[str, ...], mechanism: str
+) -> None:
+    """Print a user for `gateway.sasl_credentials`: who may log in at the gateway for Kafka clients by a password, which
+    is asked for, or read from stdin where that is no terminal. What is printed does not hold it."""
+    asked = sys.stdin.isatty()
+    password = click.prompt("Password", hide_input=True, confirmation_prompt=True) if asked else sys.stdin.readline()
+    with _refusals():
+        keys = credential_line(password.rstrip("\r\n"), mechanism)
+    listed = {"role": roles, "groups": groups, **({"names": names} if names else {})}
+    lines = ["[[user]]", f"name = {json.dumps(name)}", *([f"org = {json.dumps(org)}"] if org else [])]
+    lines += [f"{field} = {json.dumps(list(values))}" for field, values in listed.items()]
+    click.echo("\n".join([*lines, f"{mechanism.lower()} = {json.dumps(keys)}"]))
 
 
 @token.command()

@@ -86,7 +86,8 @@ async def pair(kafka_broker: KafkaBroker) -> AsyncIterator[Pair]:
             await over.wait()
 
     task = asyncio.create_task(live())
-    await asyncio.wait([ready, task], return_when=asyncio.FIRST_COMPLETED)
+    both: set[asyncio.Future[Any]] = {ready, task}
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     if not ready.done():
         task.result()
     yield ready.result()

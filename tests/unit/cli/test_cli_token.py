@@ -16,6 +16,9 @@ from assigner.auth.identity import Principal
 from assigner.auth.keys import read_keys
 from assigner.auth.tokens import TokenVerifier
 from assigner.cli import main
+from assigner.cli.exit_codes import USAGE
+from assigner.gateway.login.credentials import read_credentials
+from assigner.gateway.login.scram import has_password
 from tests.support.signed_tokens import Signer
 
 WORKER = (
@@ -309,3 +312,24 @@ def test_a_token_that_counts_for_too_long_is_shown_as_one_that_is_never_taken() 
     assert result.exit_code == 0
     assert "never: it ends in more than 400 days" in result.stdout
     assert len(max(result.stdout.splitlines(), key=len)) < 160
+
+
+def test_a_kafka_user_is_printed_as_the_gateway_reads_it_and_without_the_password(tmp_path: Path) -> None:
+    arguments = ["token", "user", "--name", "billing", "--org", "acme", "--group", "billing-*", "--role", "consumer"]
+    result = CliRunner().invoke(main, [*arguments, "--names", "*"], input="open sesame\n")
+    assert result.exit_code == 0, result.output
+    assert "sesame" not in result.output
+    file = tmp_path / "users.toml"
+    file.write_text(result.output)
+    found = read_credentials(str(file)).get("billing")
+    assert found is not None
+    assert found.principal.identity == "acme/billing"
+    assert found.principal.groups == ("billing-*",)
+    assert has_password(found.keys["SCRAM-SHA-256"], "open sesame")
+
+
+def test_a_kafka_user_without_a_password_is_refused() -> None:
+    arguments = ["token", "user", "--name", "billing", "--group", "*", "--role", "consumer"]
+    result = CliRunner().invoke(main, arguments, input="\n")
+    assert result.exit_code == USAGE
+    assert "the password is empty; choose one" in result.output
