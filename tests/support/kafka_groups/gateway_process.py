@@ -1,7 +1,7 @@
 """A gateway in a process of its own, in front of a broker: Kafka clients connect to it in place of the broker.
 
 On the memory store the process is the whole service. On etcd the gateway stands alone, so that it can be killed while a
-service beside it keeps the groups; `Instances` starts that one.
+service beside it keeps the groups: `ServiceProcess`.
 """
 
 from __future__ import annotations
