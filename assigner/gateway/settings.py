@@ -98,7 +98,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_session_timeout: float = 1_800.0
     """Bounds of `session.timeout.ms` of classic members."""
     max_group_size: int = 2_000
-    """Members of a classic group."""
+    """Members of a group: of a classic one, and those who are there when a Kafka 4 member joins."""
     offsets_retention: float = 7 * 86_400.0
     """How long offsets of a classic group without members are kept."""
 
