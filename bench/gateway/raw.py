@@ -99,17 +99,19 @@ def encoded(api: int, **fields: Any) -> bytes:
 
 
 async def coordinator(bootstrap: str, group: str) -> tuple[str, int]:
-    """Find the group's coordinator; a broker makes its internal topic first."""
+    """Find the group's coordinator; a broker makes its internal topic first, and a gateway looks for its broker."""
     host, _, port = bootstrap.rpartition(":")
-    connection = await Connection.open((host, int(port)))
-    try:
-        while True:
+    while True:
+        connection = await Connection.open((host, int(port)))
+        try:
             found = await connection.call(FIND, key=group, key_type=0)
             if not int(found.error_code):
                 return str(found.host), int(found.port)
-            await asyncio.sleep(0.2)
-    finally:
-        await connection.close()
+        except ConnectionError:
+            pass
+        finally:
+            await connection.close()
+        await asyncio.sleep(_PAUSE)
 
 
 # --- a Kafka 4 member --------------------------------------------------------------------------------------------
@@ -139,7 +141,11 @@ class Member:
             "server_assignor": None,
             "topic_partitions": None,
         }
-        answer = await self.connection.call(MODERN, **{**usual, **fields})
+        while True:
+            answer = await self.connection.call(MODERN, **{**usual, **fields})
+            if int(answer.error_code) not in NOT_YET:
+                break
+            await asyncio.sleep(_PAUSE)
         if int(answer.error_code):
             raise Refused(f"heartbeat: {answer.error_code!r} {answer.error_message}")
         self.epoch = answer.member_epoch
