@@ -31,6 +31,7 @@ from assigner.errors import (
     Evicted,
     LimitReached,
     NotRegistered,
+    PermissionDenied,
     StoreUnavailable,
     UnknownGroup,
 )
@@ -91,6 +92,8 @@ class Members:
         if member is None:
             async with self._looking_for(group, member_id):
                 member = self._here(group, member_id) or await self._resume(group, member_id, request)
+        if member is not None:
+            _check_identity(member, request)
         if member is not None and member.ended is not None:
             if member.is_over:
                 self._remove(member)
@@ -162,6 +165,8 @@ class Members:
         """Register a member that joins, or joins again. Raises as `Membership.register` does."""
         async with self._looking_for(group, heard.member_id):
             member = self._here(group, heard.member_id)
+            if member is not None:
+                _check_identity(member, request)
             if member is None or member.ended is not None:
                 if member is not None:
                     self._remove(member)
@@ -391,3 +396,13 @@ class Members:
                     await self._register(member)
         except AssignerError as error:
             log.warning("kafka_subscription_not_followed", group=member.group, consumer=member.name, error=str(error))
+
+
+def _check_identity(member: Member, request: Request) -> None:
+    """Raise `PermissionDenied` for a request of another identity than the one that the session is bound to: what a
+    gateway does for a member, it does as that one."""
+    if member.principal and member.principal != request.client.identity:
+        raise PermissionDenied(
+            f"member {member.name!r} of group {member.group!r} is another identity's than "
+            f"{request.client.identity or 'none'!r}; use a member id of your own"
+        )

@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
+from assigner.auth.identity import principal
 from assigner.core.kafka_groups.modern.holds import patience
 from assigner.gateway.codec import milliseconds
 from assigner.gateway.requests import Interruption
@@ -443,6 +444,28 @@ async def test_a_denied_client_is_told_so(cluster: Cluster, gateways: Any) -> No
     assert await member.commit({tp(0): 1}) == {tp(0): 30}
     assert await member.fetch(tp(0)) == (30, {})
     assert not (await cluster.state()).consumers
+
+
+async def test_nobody_acts_for_a_member_of_another_identity(any_cluster: Cluster, gateways: Any) -> None:
+    start = gateways(any_cluster)
+    gateway, elsewhere = await start(), await start()
+    await any_cluster.add_topic("t", 4)
+    member = KafkaMember(gateway)
+    member.connection.client.principal = principal("alice", organization="acme")
+    await member.join()
+    await member.ack()
+    for place in (gateway, elsewhere):
+        thief = KafkaMember(place)
+        thief.connection.client.principal = principal("mallory", organization="acme")
+        thief.epoch = member.epoch
+        assert (await thief.beat()).error == 30
+        assert await thief.commit({tp(0): 1}) == {tp(0): 30}
+        assert (await thief.fetch(tp(0)))[0] == 30
+        assert (await thief.full(0)).error == 30
+        assert (await thief.leave()).error == 30
+
+    assert (await member.poll()).error == 0
+    assert await member.commit({tp(0): 2}) == {tp(0): 0}
 
 
 async def test_a_group_is_described_as_kafka_describes_it(any_cluster: Cluster, gateways: Any) -> None:
