@@ -37,6 +37,7 @@ class MixedGroup:
         self._seconds = seconds
         self._protocol = protocol
         self._with_spark = with_spark
+        self._later = 0.0
         self._is_mixed = protocol == "consumer" and scene.place is not Place.BROKER
 
     def run(self) -> None:
@@ -66,6 +67,8 @@ class MixedGroup:
             members.spark("spark-1", self._scene.broker.bootstrap, self._scene.assigner_addresses[0])
             until(lambda: members.all["spark-1"].processed(), 120.0, "the Spark query has records")
             self._course.tell("spark-1 joined")
+            # A JVM and a first batch take their time: what follows waits for it.
+            self._later = max(0.0, self._course.seconds - 0.3 * self._seconds)
         self._at(0.35)
         first.kill()
         self._course.tell("confluent-1 was killed")
@@ -108,7 +111,7 @@ class MixedGroup:
         self._course.tell(f"{name} joined, and had partitions after {took:.1f} s")
 
     def _at(self, share: float, more: float = 0.0) -> None:
-        self._course.sleep_until(share * self._seconds + more)
+        self._course.sleep_until(share * self._seconds + more + self._later)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -80,12 +80,17 @@ class Course:
         if error is not None:
             self.stream._stop.set()
 
+    @property
+    def seconds(self) -> float:
+        """How long it has lasted."""
+        return time.monotonic() - self._began
+
     def tell(self, what: str) -> None:
-        self.story.append(f"{time.monotonic() - self._began:6.1f} s  {what}")
+        self.story.append(f"{self.seconds:6.1f} s  {what}")
 
     def sleep_until(self, second: float) -> None:
         """Wait until that many seconds of the course are over."""
-        time.sleep(max(0.0, self._began + second - time.monotonic()))
+        time.sleep(max(0.0, second - self.seconds))
 
     def finish(self, within: float) -> Ledger:
         """Stop the stream, wait until all is processed or nothing happens any more, let everybody leave."""
