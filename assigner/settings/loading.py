@@ -150,12 +150,21 @@ def _from_text(kind: Any, text: str) -> Any:
         return _to_bool(text)
     if kind in (int, float):
         return kind(text)
-    if get_origin(kind) is tuple and get_args(kind) == (str, ...) and not text.lstrip().startswith("["):
+    if _element(kind) is not None and not text.lstrip().startswith("["):
         return [part.strip() for part in text.split(",") if part.strip()]
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise ValueError(str(error)) from error
+
+
+def _element(kind: Any) -> Any:
+    """The type of the elements of a list that is written with commas; None: it is no such list."""
+    if get_origin(kind) is not tuple:
+        return None
+    element, *rest = get_args(kind)
+    is_plain = element is str or (isinstance(element, type) and issubclass(element, Enum))
+    return element if is_plain and rest == [...] else None
 
 
 def _to_bool(text: str) -> bool:
@@ -179,7 +188,10 @@ def wanted(kind: Any) -> str:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "one of " + ", ".join(str(member.value) for member in kind)
     if get_origin(kind) is tuple:
-        return "a list of text" if get_args(kind)[0] is str else "a list of lists (as JSON where it is text)"
+        element = _element(kind)
+        if element is None:
+            return "a list of lists (as JSON where it is text)"
+        return "a list of text" if element is str else f"a list, each {wanted(element)}"
     if get_origin(kind) is dict:
         return "a table (a JSON object where it is text)"
     return _TYPE_NAMES.get(kind, str(kind))

@@ -92,13 +92,15 @@ def show_offsets(
 
 
 def _show(target: ServiceTarget, group: str, topics: tuple[str, ...], kafka: KafkaAccess | None) -> None:
-    async def request(admin: AdminClient) -> tuple[list[FetchOffsetsResponse], Lags | None]:
+    async def request(admin: AdminClient) -> tuple[list[FetchOffsetsResponse], Lags | None, bool]:
         # FetchOffsets replies with nothing for an unknown group; ListTopics reports a misspelt name.
         await admin.list_topics(group)
         pages = [page async for page in stored_pages(admin, group, topics)]
-        return pages, await lags_of(_committed(pages), kafka, target.timeout) if kafka else None
+        lag = await lags_of(_committed(pages), kafka, target.timeout) if kafka else None
+        listed = (await admin.list_groups()).groups
+        return pages, lag, any(one.kind == "classic" for one in listed if one.group == group)
 
-    pages, lag = call_service(target, request, group=group)
+    pages, lag, classic = call_service(target, request, group=group)
     found = sorted(lines_of(pages), key=lambda line: (line["topic"], line["partition"]))
     if lag is not None:
         found = [{**line, "lag": lag.get((line["topic"], line["partition"]))} for line in found]
@@ -108,7 +110,8 @@ def _show(target: ServiceTarget, group: str, topics: tuple[str, ...], kafka: Kaf
         return
     out = console()
     columns = ("partition", "offset", *(["lag"] if lag is not None else []), "epoch", "committed", "metadata")
-    out.print(table("", columns, map(_row, found)))
+    # Members of a classic group commit without an epoch.
+    out.print(table("", columns, [_row(line, "" if classic else Text("operator", "yellow")) for line in found]))
     if not found:
         out.print(Text("nothing is committed"))
     if unreadable:
@@ -151,9 +154,9 @@ def _committed(pages: list[FetchOffsetsResponse]) -> dict[tuple[str, int], int]:
     return {(line["topic"], line["partition"]): line["offset"] for line in lines_of(pages)}
 
 
-def _row(line: dict[str, Any]) -> tuple[Any, ...]:
+def _row(line: dict[str, Any], without_epoch: Any) -> tuple[Any, ...]:
     when = datetime.fromtimestamp(line["committed_at"], UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    epoch = line["epoch"] or Text("operator", "yellow")
+    epoch = line["epoch"] or without_epoch
     lag = ["" if line["lag"] is None else line["lag"]] if "lag" in line else []
     return f"{line['topic']}/{line['partition']}", line["offset"], *lag, epoch, when, line["metadata"]
 
