@@ -15,6 +15,8 @@ from confluent_kafka.admin import AdminClient
 from assigner.cli import main
 from assigner.cli.exit_codes import REFUSED, UNREACHABLE
 from assigner.embedded import EmbeddedAssigner
+from assigner.server import ServerSettings
+from assigner.settings import HttpSettings, KafkaSection, Settings
 from tests.support.servers.kafka import KafkaBroker
 from tests.support.servers.mock_kafka import LOGGED
 from tests.support.servers.ports import free_port
@@ -238,3 +240,22 @@ def test_more_offsets_than_fit_into_one_call_arrive(run: Run, kafka: KafkaSide) 
     assert result.exit_code == 0, result.output
     assert "and 260 more" in result.stdout
     assert stored(run, group) == {(topic, number): (number, padding, -1) for number in range(300)}
+
+
+def test_a_service_that_asks_kafka_finds_the_topics_itself_and_follows_them(
+    kafka: KafkaSide, moved: tuple[str, str]
+) -> None:
+    topic, group = moved
+    settings = Settings(
+        grpc=ServerSettings(port=0), http=HttpSettings(port=0), kafka=KafkaSection(bootstrap_servers=kafka.bootstrap)
+    )
+    with EmbeddedAssigner(settings) as assigner:
+        environment = {"ASSIGNER_ADDRESS": assigner.address}
+        arguments = ["offsets", "import", "--from-kafka", kafka.bootstrap, "--group", group]
+        result = CliRunner(env=environment).invoke(main, arguments)
+        assert result.exit_code == 0, result.output
+        listed = json.loads(CliRunner(env=environment).invoke(main, ["topics", "list", group, "-o", "json"]).stdout)
+        lag = CliRunner(env=environment).invoke(main, ["offsets", group, "--kafka", kafka.bootstrap, "-o", "json"])
+    (found,) = listed["topics"]
+    assert (found["name"], found["partitions"], found["source"]) == (topic, 3, "kafka")
+    assert {one["partition"]: one["lag"] for one in json.loads(lag.stdout)["offsets"]} == {0: 0, 2: 0}
