@@ -15,6 +15,8 @@ Groups:
 - `topics`: Kafka's topics by name and id.
 - `modern`: members of Kafka 4's protocol; `classic`: those of the protocol before.
 
+All of it: `process` puts a gateway together on an instance; `spans` makes a span of each call about a group.
+
 It may import the interfaces of `assigner.api`, and never the service that runs it. kio and re2 are imported in this
 package only. Everything belongs to one event loop. Not promised: any state. What a gateway knows it can read again from
 the store.
