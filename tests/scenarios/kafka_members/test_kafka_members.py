@@ -24,16 +24,16 @@ pytestmark = [
 
 
 async def test_the_first_member_is_told_all_partitions_by_the_answer_to_its_join(
-    any_cluster: Cluster, gateways: Any
+    cluster: Cluster, gateways: Any
 ) -> None:
-    gateway = await gateways(any_cluster)()
-    await any_cluster.add_topic("t", 4)
+    gateway = await gateways(cluster)()
+    await cluster.add_topic("t", 4)
     member = KafkaMember(gateway)
 
     told = await member.join()
     assert (told.error, told.member_id) == (0, "m1")
     assert told.assignment == frozenset(tp(number) for number in range(4)), "it was held until the plan was there"
-    owners = await any_cluster.owners()
+    owners = await cluster.owners()
     assert set(owners.values()) == {"app/m1"}
     assert (await member.ack()).assignment is None
 
@@ -59,15 +59,14 @@ async def test_a_revocation_has_two_steps_and_nobody_has_a_partition_meanwhile(
     gateway = await gateways(any_cluster)()
     await any_cluster.add_topic("t", 4)
     first = KafkaMember(gateway, "m1")
-    await first.join()
-    await first.ack()
+    await first.enter(4)
     second = KafkaMember(gateway, "m2")
     joined = await second.join()
     assert joined.assignment == frozenset(), "the other one still has everything"
     assert joined.interval < 1, "it is to come back soon"
 
     epoch = first.epoch
-    told = await first.poll()
+    told = await first.news()
     assert told.assignment is not None
     assert len(told.assignment) == 2
     assert told.epoch == epoch, "nothing was given"
@@ -88,10 +87,9 @@ async def test_a_kafka_member_stops_before_the_next_owner_begins_in_a_group_of_a
     gateway = await gateways(any_cluster)()
     await any_cluster.add_topic("t", 4)
     member = KafkaMember(gateway)
-    await member.join()
-    await member.ack()
+    await member.enter(4)
     other = await any_cluster.join("grpc")
-    told = await member.poll()
+    told = await member.news()
     assert told.assignment is not None
     taken = {tp(number) for number in range(4)} - told.assignment
     assert len(taken) == 2
@@ -178,8 +176,7 @@ async def test_a_gateway_that_does_not_know_a_member_resumes_it(any_cluster: Clu
     first, second = await start(), await start()
     await any_cluster.add_topic("t", 4)
     member = KafkaMember(first)
-    await member.join()
-    await member.ack()
+    await member.enter(4)
     epochs = {one: held.record.epoch for one, held in (await any_cluster.state()).assignments.items()}
 
     member.reconnect(second)
@@ -221,8 +218,7 @@ async def test_a_resumed_member_lets_go_only_of_what_it_was_told_to(any_cluster:
     first, second = await start(), await start()
     await any_cluster.add_topic("t", 4)
     member = KafkaMember(first)
-    await member.join()
-    await member.ack()
+    await member.enter(4)
     other = KafkaMember(second, "m2")
     await other.join()
     await any_cluster.until("two handoffs", lambda state: len(state.handoffs) == 2)
@@ -245,7 +241,7 @@ async def test_an_unknown_member_is_told_to_join_again(any_cluster: Cluster, gat
     await any_cluster.add_topic("t", 4)
     assert (await member.beat(5)).error == 25
     assert (await member.leave()).error == 25
-    await member.join()
+    await member.enter(4)
     assert (await member.leave()).error == 0
     assert (await member.beat()).error == 25
 
@@ -279,15 +275,13 @@ async def test_a_member_that_is_silent_loses_its_lease_and_its_connections(any_c
     gateway = await gateways(any_cluster)()
     await any_cluster.add_topic("t", 4)
     member = KafkaMember(gateway)
-    await member.join()
-    await member.ack()
+    await member.enter(4)
     patience = any_cluster.ttl + any_cluster.patience
     await eventually(lambda: gateway.fetchers.closed == [("app", "10.0.0.1")], within=patience, what="it is cut off")
 
     assert set((await member.commit({tp(0): 1})).values()) == {25}
     assert (await member.poll()).error == 25
-    await member.join()
-    assert len(member.has) == 4
+    await member.enter(4)
 
 
 async def test_who_can_not_be_told_from_another_member_keeps_its_connections(cluster: Cluster, gateways: Any) -> None:
@@ -348,8 +342,7 @@ async def test_a_topic_that_is_named_before_it_exists_is_followed_also_by_anothe
     start = gateways(any_cluster)
     first, second = await start(upstream=upstream), await start(upstream=upstream)
     member = KafkaMember(first, names=("t1", "t2"))
-    await member.join()
-    assert len(member.has) == 2
+    await member.enter(2)
 
     member.reconnect(second)
     await member.poll()
@@ -452,8 +445,7 @@ async def test_nobody_acts_for_a_member_of_another_identity(any_cluster: Cluster
     await any_cluster.add_topic("t", 4)
     member = KafkaMember(gateway)
     member.connection.client.principal = principal("alice", organization="acme")
-    await member.join()
-    await member.ack()
+    await member.enter(4)
     for place in (gateway, elsewhere):
         thief = KafkaMember(place)
         thief.connection.client.principal = principal("mallory", organization="acme")
@@ -479,7 +471,7 @@ async def test_a_group_is_described_as_kafka_describes_it(any_cluster: Cluster, 
     assert int(unknown.error_code.value) == 69
 
     member = KafkaMember(gateway, rack="r1")
-    await member.join()
+    await member.enter(4)
     (group,) = (await tool.call(DESCRIBE, 1, group_ids=(GROUP,), include_authorized_operations=False)).groups
     (described,) = group.members
     assert (group.group_state, group.assignor_name) == ("Stable", "sticky_balanced")
@@ -497,7 +489,7 @@ async def test_a_group_is_deleted_once_it_is_empty(any_cluster: Cluster, gateway
     gateway = await gateways(any_cluster)()
     await any_cluster.add_topic("t", 4)
     member = KafkaMember(gateway)
-    await member.join()
+    await member.enter(4)
     tool = Connection(gateway, "tool")
     await member.commit({tp(0): 5})
 
@@ -549,21 +541,19 @@ async def test_a_member_that_leaves_may_join_again_at_once_under_its_id(any_clus
     await any_cluster.add_topic("t", 4)
     member = KafkaMember(gateway)
     for _ in range(3):
-        await member.join()
-        await member.ack()
-        assert len(member.has) == 4
+        await member.enter(4)
         left = await member.beat(-1, owned=frozenset(), subscribed_topic_names=())
         assert (left.error, left.epoch) == (0, -1)
     assert not (await any_cluster.state()).consumers
 
 
 async def test_a_member_that_comes_back_for_more_topics_is_told_all_of_them_at_once(
-    any_cluster: Cluster, gateways: Any
+    cluster: Cluster, gateways: Any
 ) -> None:
     """Partitions of a group without members stay its last owners', who may be the same session as the newcomer."""
-    gateway = await gateways(any_cluster)()
-    await any_cluster.add_topic("t", 4)
-    await any_cluster.add_topic("u", 4)
+    gateway = await gateways(cluster)()
+    await cluster.add_topic("t", 4)
+    await cluster.add_topic("u", 4)
     member = KafkaMember(gateway)
     await member.join()
     await member.ack()
@@ -591,9 +581,9 @@ async def test_a_member_that_subscribes_to_more_is_told_soon(cluster: Cluster, g
     assert anyio.current_time() - began < 1
 
 
-async def test_in_version_0_the_gateway_makes_the_member_id(any_cluster: Cluster, gateways: Any) -> None:
-    gateway = await gateways(any_cluster)()
-    await any_cluster.add_topic("t", 4)
+async def test_in_version_0_the_gateway_makes_the_member_id(cluster: Cluster, gateways: Any) -> None:
+    gateway = await gateways(cluster)()
+    await cluster.add_topic("t", 4)
     member = KafkaMember(gateway, "")
     told = await member.beat(
         0,

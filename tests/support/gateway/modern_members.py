@@ -228,6 +228,34 @@ class KafkaMember:
         self.take(told)
         return told
 
+    async def enter(self, count: int) -> None:
+        """Join, wait until it has so many partitions, and say so. On a busy machine the join's own answer may come
+        before the plan."""
+        await self.join()
+
+        async def has_them() -> bool:
+            if len(self.has) != count:
+                await self.poll()
+            return len(self.has) == count
+
+        await eventually(has_them, within=self._patience, what=f"{self.name} has {count} partitions")
+        await self.ack()
+
+    async def news(self) -> Told:
+        """Ask until it is told an assignment, and take it."""
+        found: list[Told] = []
+
+        async def is_told() -> bool:
+            found.append(await self.poll())
+            return found[-1].assignment is not None
+
+        await eventually(is_told, within=self._patience, what=f"{self.name} is told an assignment")
+        return found[-1]
+
+    @property
+    def _patience(self) -> float:
+        return self.gateway.cluster.patience + self.gateway.cluster.allowance
+
     async def poll(self) -> Told:
         """Say that there is nothing to say, and take what is told."""
         told = await self.beat()
