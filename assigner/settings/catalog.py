@@ -295,7 +295,11 @@ _KEYS = (
     Key("gateway.initial_rebalance_delay", "Seconds an empty classic group waits for more members.", _PAUSE),
     Key("gateway.min_session_timeout", "Least `session.timeout.ms` of classic members, in seconds.", rules.SECONDS),
     Key("gateway.max_session_timeout", "Most `session.timeout.ms` of classic members, in seconds.", rules.SECONDS),
-    Key("gateway.max_group_size", "Members of a group: of a classic one, and those who are there when a Kafka 4 member joins.", AllowedRange(least=1, most=100_000)),
+    Key(
+        "gateway.max_group_size",
+        "Members of a group: of a classic one, and those who are there when a Kafka 4 member joins.",
+        AllowedRange(least=1, most=100_000),
+    ),
     Key(
         "gateway.offsets_retention",
         "Seconds the offsets of a classic group without members are kept.",
