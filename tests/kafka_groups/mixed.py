@@ -55,9 +55,9 @@ class MixedGroup:
             members.assigner("grpc-1", self._scene.broker.bootstrap, self._scene.assigner_addresses)
             self._joined("grpc-1")
         elif self._protocol == "classic":
-            # They know no other protocol.
-            members.kafka_python("kafka-python-1", bootstrap)
-            members.aiokafka("aiokafka-1", bootstrap)
+            # They know no other protocol, and try no bootstrap server again: the gateway that they know is not lost.
+            members.kafka_python("kafka-python-1", self._scene.steady)
+            members.aiokafka("aiokafka-1", self._scene.steady)
             self._joined("kafka-python-1")
             self._joined("aiokafka-1")
         else:

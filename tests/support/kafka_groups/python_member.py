@@ -177,12 +177,18 @@ async def _aiokafka(options: Options, leaving: threading.Event) -> None:
     from aiokafka.coordinator.assignors.range import RangePartitionAssignor
     from aiokafka.errors import KafkaError
 
+    # It rebalances beside this loop: what is taken away is let go of between two records.
+    turn, rebalances = asyncio.Lock(), 0
+
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc, unused-ignore]
         async def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
             say(Kind.ASSIGNED, partitions=_names(assigned))
 
         async def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-            say(Kind.REVOKED, partitions=_names(revoked))
+            nonlocal rebalances
+            async with turn:
+                rebalances += 1
+                say(Kind.REVOKED, partitions=_names(revoked))
 
     session = int(1000 * _session(options))
     consumer = AIOKafkaConsumer(
@@ -202,10 +208,12 @@ async def _aiokafka(options: Options, leaving: threading.Event) -> None:
     consumer.subscribe(options["topics"].split(","), listener=Listener())
     say(Kind.UP)
     while not leaving.is_set():
-        for tp, records in (await consumer.getmany(timeout_ms=int(_POLL * 1000), max_records=20)).items():
-            for record in records:
-                if tp not in consumer.assignment():
-                    # It rebalances beside this loop: what was taken away meanwhile is its next owner's.
+        batch = await consumer.getmany(timeout_ms=int(_POLL * 1000), max_records=20)
+        before = rebalances
+        for tp, record in ((tp, record) for tp, records in batch.items() for record in records):
+            async with turn:
+                if rebalances != before:
+                    # What is left of the batch is read again, by whoever has it now.
                     break
                 which = f"{tp.topic}/{tp.partition}"
                 say(Kind.RECORD, partition=which, offset=record.offset, key=(record.key or b"").decode())
@@ -214,7 +222,7 @@ async def _aiokafka(options: Options, leaving: threading.Event) -> None:
                         await consumer.commit({tp: record.offset + 1})
                         say(Kind.COMMITTED, partition=which, offset=record.offset + 1)
                     except KafkaError as failure:
-                        say(Kind.REFUSED, partition=which, offset=record.offset + 1, what=repr(failure))
+                        say(Kind.REFUSED, partition=which, offset=record.offset + 1, what=repr(failure)[:200])
     await consumer.stop()
 
 

@@ -51,6 +51,11 @@ class Scene:
         """Where Kafka clients connect."""
         return ",".join(gateway.bootstrap for gateway in self.gateways) or self.broker.bootstrap
 
+    @property
+    def steady(self) -> str:
+        """The gateway that is not killed, or the broker."""
+        return self.gateways[-1].bootstrap if self.gateways else self.broker.bootstrap
+
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             # A session as short as the assigner's, so that a frozen member is missed as soon.
