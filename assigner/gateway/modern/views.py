@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from assigner.api import GroupSummary
 from assigner.auth.actions import Action
 from assigner.core.group import GroupState
+from assigner.core.kafka_groups.modern.requests import instance_id_of
 from assigner.errors import AssignerError, FailedPrecondition, UnknownGroup, UnknownTopic
 from assigner.gateway.groups import Listed
 from assigner.gateway.modern.encoding import GroupView, MemberView, description
@@ -83,7 +84,7 @@ class ModernViews:
         owned, leaving = state.owned[name], state.outgoing[name]
         return MemberView(
             member_id=record.session if is_kafka else session_digest(record.session) or name,
-            instance_id=name if not is_kafka or not name.endswith(f"/{record.session}") else None,
+            instance_id=instance_id_of(record) if is_kafka else name,
             rack=record.rack,
             epoch=here.machine.epoch if here else state.plan.generation,
             client_id=record.client_id or name,

@@ -9,6 +9,7 @@ import pytest
 
 from assigner.auth.identity import principal
 from assigner.core.kafka_groups.modern.holds import patience
+from assigner.core.kafka_groups.modern.requests import member_name
 from assigner.gateway.codec import milliseconds
 from assigner.gateway.requests import Interruption
 from assigner.model.records import GroupOptions, HandoffMode
@@ -16,6 +17,11 @@ from assigner.testing.faults import Refuse
 from assigner.testing.waiting import eventually
 from tests.support.cluster import GROUP, Cluster, tp
 from tests.support.gateway.modern_members import DESCRIBE, Connection, KafkaMember, Told, commit, fetch
+
+
+def name_of(member_id: str) -> str:
+    return member_name("app", member_id, None)
+
 
 pytestmark = [
     pytest.mark.virtual_time,
@@ -34,7 +40,7 @@ async def test_the_first_member_is_told_all_partitions_by_the_answer_to_its_join
     assert (told.error, told.member_id) == (0, "m1")
     assert told.assignment == frozenset(tp(number) for number in range(4)), "it was held until the plan was there"
     owners = await cluster.owners()
-    assert set(owners.values()) == {"app/m1"}
+    assert set(owners.values()) == {name_of("m1")}
     assert (await member.ack()).assignment is None
 
 
@@ -47,8 +53,8 @@ async def test_a_kafka_member_shares_a_group_with_other_consumers(any_cluster: C
     member = KafkaMember(gateway)
     await member.start()
     await member.has_all(3)
-    state = await any_cluster.until_counts(grpc=3, **{"app/m1": 3})
-    assert state.owned["app/m1"] == member.has
+    state = await any_cluster.until_counts(grpc=3, **{name_of("m1"): 3})
+    assert state.owned[name_of("m1")] == member.has
     await other.deregister(gates_closed=True)
     await member.has_all(6)
 
@@ -72,7 +78,7 @@ async def test_a_revocation_has_two_steps_and_nobody_has_a_partition_meanwhile(
     assert told.epoch == epoch, "nothing was given"
     taken = {tp(number) for number in range(4)} - told.assignment
     assert await first.commit(dict.fromkeys(taken, 7)) == dict.fromkeys(taken, 0), "before it lets go"
-    assert {owner for one, owner in (await any_cluster.owners()).items() if one in taken} == {"app/m1"}
+    assert {owner for one, owner in (await any_cluster.owners()).items() if one in taken} == {name_of("m1")}
 
     await first.ack()
     assert set((await first.commit(dict.fromkeys(taken, 8))).values()) == {113}, "after it has let go"
@@ -97,7 +103,7 @@ async def test_a_kafka_member_stops_before_the_next_owner_begins_in_a_group_of_a
     assert not other.owned
 
     await member.ack()
-    await any_cluster.until_counts(**{"app/m1": 2, "grpc": 2})
+    await any_cluster.until_counts(**{name_of("m1"): 2, "grpc": 2})
     assert other.owned.keys() == taken
 
 
@@ -160,7 +166,7 @@ async def test_a_lost_answer_is_made_good(any_cluster: Cluster, gateways: Any) -
     member.crash()
     before = member.has
     await other.deregister(gates_closed=True)
-    await any_cluster.until_counts(**{"app/m1": 4})
+    await any_cluster.until_counts(**{name_of("m1"): 4})
 
     lost = await member.beat()
     assert lost.assignment == frozenset(tp(number) for number in range(4))
@@ -230,7 +236,7 @@ async def test_a_resumed_member_lets_go_only_of_what_it_was_told_to(any_cluster:
     for held in (await any_cluster.state()).assignments.values():
         assert held.record.owner == member.name, "it has not said that it let go"
     await member.ack()
-    await any_cluster.until_counts(**{"app/m1": 2, "app/m2": 2})
+    await any_cluster.until_counts(**{name_of("m1"): 2, name_of("m2"): 2})
 
 
 async def test_an_unknown_member_is_told_to_join_again(any_cluster: Cluster, gateways: Any) -> None:
@@ -254,7 +260,7 @@ async def test_a_static_member_that_comes_back_has_its_partitions_at_once(any_cl
     before = KafkaMember(gateway, "m1", instance_id="pod-1")
     await before.start()
     await before.has_all(2)
-    await any_cluster.until_counts(**{"pod-1": 2, "app/m9": 2})
+    await any_cluster.until_counts(**{"pod-1": 2, name_of("m9"): 2})
     before.crash()
     usurper = KafkaMember(gateway, "m2", instance_id="pod-1")
     assert (await usurper.full(0)).error == 111, "it has not left"
@@ -384,7 +390,7 @@ async def test_nobody_commits_for_another(any_cluster: Cluster, gateways: Any) -
     await two.start()
     await one.has_all(2)
     await two.has_all(2)
-    await any_cluster.until_counts(**{"app/m1": 2, "app/m2": 2})
+    await any_cluster.until_counts(**{name_of("m1"): 2, name_of("m2"): 2})
     mine, others = min(one.has), min(two.has)
 
     assert await one.commit({mine: 5, others: 6, tp(77): 7, tp(0, "nowhere"): 8}) == {
@@ -523,14 +529,14 @@ async def test_a_member_that_is_evicted_is_fenced_and_joins_again_under_its_id(
     await stuck.start()
     await other.start()
     await stuck.has_all(2)
-    await any_cluster.until_counts(**{"app/m1": 2, "app/m2": 2})
+    await any_cluster.until_counts(**{name_of("m1"): 2, name_of("m2"): 2})
     stuck.lets_go = False
     await gateway.instance.operations.drain(GROUP, stuck.name)
     within = any_cluster.patience + any_cluster.allowance
     await eventually(lambda: 110 in stuck.lost, within=within, what="it did not let go in its own time")
 
     stuck.lets_go = True
-    await any_cluster.until_counts(**{"app/m1": 2, "app/m2": 2})
+    await any_cluster.until_counts(**{name_of("m1"): 2, name_of("m2"): 2})
     await stuck.has_all(2)
     await other.has_all(2)
     assert not other.lost

@@ -16,6 +16,7 @@ import msgspec
 
 from assigner.auth.actions import Action
 from assigner.auth.identity import Principal
+from assigner.core.kafka_groups.modern.requests import member_name
 from assigner.gateway.codec import decode_response, make, milliseconds, nested, request_class
 from assigner.gateway.groups import SharedCalls
 from assigner.gateway.modern.handlers import ModernGroups
@@ -178,7 +179,7 @@ class KafkaMember:
 
     @property
     def name(self) -> str:
-        return self.instance_id or f"{self.connection.client_id}/{self.member_id}"
+        return member_name(self.connection.client_id, self.member_id, self.instance_id)
 
     def reconnect(self, gateway: ModernGateway) -> None:
         self.gateway = gateway

@@ -25,7 +25,7 @@ from assigner.errors import (
     UnknownGroup,
 )
 from assigner.model.keys import TopicPartition
-from assigner.model.names import check_name
+from assigner.model.names import check_name, session_digest
 from assigner.model.records import Consumer, Stored
 
 JOIN = 0
@@ -202,10 +202,18 @@ def refusal_of(error: AssignerError) -> Refusal:
 
 
 def member_name(client_id: str, member_id: str, instance_id: str | None) -> str:
-    """The consumer name of a member: its instance id, or a name of its own that begins with the client id."""
+    """The consumer name of a member: its instance id, or its client id with a digest of its member id.
+
+    The member id itself is its session, and a name is shown to everybody who may look at the group."""
     if instance_id is not None:
         return instance_id
     printable = "".join(character if character.isprintable() else "?" for character in client_id).strip()
     while len(printable.encode("utf-8", "replace")) > _MAX_CLIENT_ID:
         printable = printable[:-1]
-    return f"{printable or 'kafka'}/{member_id}"
+    return f"{printable or 'kafka'}/{session_digest(member_id)}"
+
+
+def instance_id_of(consumer: Consumer) -> str | None:
+    """The instance id of a member on record; None: it is not a static member."""
+    is_dynamic = consumer.consumer_name.endswith(f"/{session_digest(consumer.session)}")
+    return None if is_dynamic else consumer.consumer_name

@@ -13,6 +13,7 @@ from assigner.core.kafka_groups.modern.requests import (
     check_instance,
     check_names,
     check_request,
+    instance_id_of,
     member_name,
     refusal_of,
 )
@@ -31,7 +32,7 @@ from assigner.errors import (
     UnknownTopic,
 )
 from assigner.model.keys import TopicPartition
-from assigner.model.names import check_name
+from assigner.model.names import check_name, session_digest
 from assigner.model.records import Consumer, Stored
 
 JOIN = Heartbeat(
@@ -137,14 +138,23 @@ def test_an_id_that_the_service_cannot_keep_is_refused(member_id: str) -> None:
 @pytest.mark.parametrize(
     ("client_id", "instance_id", "expected"),
     [
-        ("app-1", None, "app-1/m"),
-        ("", None, "kafka/m"),
-        (" app\n1 ", None, "app?1/m"),
+        ("app-1", None, f"app-1/{session_digest('m')}"),
+        ("", None, f"kafka/{session_digest('m')}"),
+        (" app\n1 ", None, f"app?1/{session_digest('m')}"),
         ("app-1", "pod-7", "pod-7"),
     ],
 )
 def test_a_member_has_a_name_in_the_group(client_id: str, instance_id: str | None, expected: str) -> None:
     assert member_name(client_id, "m", instance_id) == expected
+
+
+def test_a_name_does_not_tell_the_member_id_which_is_its_session() -> None:
+    member_id = "8Zl/3+Vxq0aUeJc1w2TnKg"
+    name = member_name("app", member_id, None)
+    assert member_id not in name
+    dynamic = Consumer(consumer_name=name, session=member_id)
+    static = Consumer(consumer_name="pod-7", session=member_id)
+    assert [instance_id_of(one) for one in (dynamic, static)] == [None, "pod-7"]
 
 
 def test_any_client_id_makes_a_name_that_the_service_takes() -> None:
