@@ -160,8 +160,8 @@ kafka: ## Get a current Kafka for the tests, cached outside the repository
 	$(PYTHON) tools/install_kafka.py
 
 .PHONY: kafka-suites
-kafka-suites: ## Get the suites of Kafka's clients, built in exact versions outside the repository
-	$(PYTHON) tools/install_kafka_suites.py || true
+kafka-suites: install ## Get the suites of Kafka's clients, built in exact versions outside the repository
+	$(BIN)/python tools/install_kafka_suites.py || true
 
 .PHONY: postgres
 postgres: install ## Get a PostgreSQL for the tests, cached outside the repository
