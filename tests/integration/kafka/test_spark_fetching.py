@@ -19,6 +19,7 @@ from assigner.spark.schema import arrow_schema, row_schema
 from assigner.spark.source.fetch import read_ranges
 from tests.support.servers.kafka import KafkaBroker
 from tests.support.servers.mock_kafka import LOGGED
+from tests.support.service_processes import until
 
 SCHEMA = arrow_schema(row_schema(headers=False, epoch=False))
 
@@ -75,8 +76,9 @@ def test_ranges_end_although_their_last_offsets_are_markers_and_aborted_records(
     topic, producer = make_topic(), transactional(kafka_broker)
     in_transaction(producer, topic, [b"a", b"b"], commit=True)
     in_transaction(producer, topic, [b"lost"] * 5, commit=False)
-    end = end_of(kafka_broker, topic)
-    assert end == 9  # 2 records, a marker, 5 records, a marker
+    end = 9  # 2 records, a marker, 5 records, a marker
+    # A transaction has ended for its producer before the broker has written the marker.
+    until(lambda: end_of(kafka_broker, topic) == end, 60, "the marker of the aborted transaction is written")
     assert read(kafka_broker, topic, 0, end) == [b"a", b"b"]
     assert read(kafka_broker, topic, 2, end) == []
     in_transaction(producer, topic, [b"c"], commit=True)

@@ -10,7 +10,7 @@ import io
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kio.serial import entity_writer
@@ -73,7 +73,7 @@ class Actor:
         self.generation = -1
         self.protocols: Sequence[tuple[str, bytes]] = (("range", SUBSCRIPTION),)
         self._connection = connection
-        self._sent: list[tuple[int, int]] = []
+        self._sent: list[tuple[int, int, bytes]] = []
 
     # --- the wire --------------------------------------------------------------------------------------------------
 
@@ -85,17 +85,25 @@ class Actor:
             buffer += b"\0"
         body = io.BytesIO()
         entity_writer(type(request))(body, request)
-        frame = bytes(buffer) + body.getvalue()
-        self._connection.sendall(struct.pack(">i", len(frame)) + frame)
-        self._sent.append((api, version))
+        frame = struct.pack(">i", len(buffer) + len(body.getvalue())) + bytes(buffer) + body.getvalue()
+        self._connection.sendall(frame)
+        self._sent.append((api, version, frame))
 
     def receive(self) -> Any:
-        """The answer to the oldest request that has none yet."""
-        api, version = self._sent.pop(0)
-        [size] = struct.unpack(">i", self._read(4))
-        frame = self._read(size)
-        flexible = request_class(api, version).__flexible__
-        return decode_response(api, version, frame[5 if flexible else 4 :])
+        """The answer to the oldest request that has none yet. While the group has no coordinator, the request is made
+        again, as every client does: how long that lasts says how busy the machine is."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            api, version, request = self._sent.pop(0)
+            [size] = struct.unpack(">i", self._read(4))
+            frame = self._read(size)
+            flexible = request_class(api, version).__flexible__
+            answer = decode_response(api, version, frame[5 if flexible else 4 :])
+            if self._sent or time.monotonic() > deadline or not any(map(_is_not_ready, _parts(answer))):
+                return answer
+            time.sleep(0.1)
+            self._connection.sendall(request)
+            self._sent.append((api, version, request))
 
     def _read(self, size: int) -> bytes:
         data = b""
@@ -280,3 +288,16 @@ class Actor:
         answer = self.receive()
         each = [KafkaError(one.error_code.value).name for found in answer.topics for one in found.partitions]
         self.note("forget", answer, each)
+
+
+def _parts(answer: Any) -> Iterator[Any]:
+    """The answer, and those about each group or partition in it."""
+    yield answer
+    yield from getattr(answer, "groups", ())
+    for topic in getattr(answer, "topics", ()):
+        yield from topic.partitions
+
+
+def _is_not_ready(answer: Any) -> bool:
+    code = getattr(answer, "error_code", None)
+    return code is not None and code.value in NOT_READY
