@@ -63,8 +63,9 @@ class Group:
         await self.cluster.store.revoke((await self.cluster.state()).consumers[name].lease)
 
     def acked(self) -> list[list[tuple[int, str]]]:
-        """By router: the partition and the handoff of every ack, in order of partitions."""
-        return [sorted((ack.tp.partition, ack.handoff_id) for ack in router.acked) for router in self.routers]
+        """By router: the partition and the handoff of every ack, in order of partitions. A repeated ack, as of a router
+        that hears of a freeze anew while it acks it, is idempotent and no other cutover."""
+        return [sorted({(ack.tp.partition, ack.handoff_id) for ack in router.acked}) for router in self.routers]
 
 
 @pytest.fixture(params=["sticky_balanced", "jump_hash"])
